@@ -1,0 +1,219 @@
+"""Every exception of the package.
+
+Each class subclasses the builtin that a user would catch anyway, carries what it knows as fields, and
+pickles with them, so that a worker process can hand it to its parent.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+__all__ = [
+    "ArgumentBufferError",
+    "CacheWarning",
+    "CompcacheError",
+    "CompileError",
+    "FormatError",
+    "GlobalValidationError",
+    "IncompatibleTargetError",
+    "IntegrityError",
+    "InvalidNameError",
+    "LinkError",
+    "LinkerError",
+    "NotCachedError",
+    "PickleNotAllowedError",
+    "ReentrantCompileError",
+    "SignatureError",
+    "SignatureMismatchError",
+    "StorageError",
+    "TargetUnloadedError",
+    "UndefinedSymbolError",
+    "UntrustedDirectoryError",
+]
+
+
+class CacheWarning(UserWarning):
+    """Issued when the cache could not do something that the caller did not depend on.
+
+    For example: an entry was damaged and went to quarantine, or a compiled module could not be stored.
+    """
+
+
+class CompcacheError(Exception):
+    """The base of every exception that compcache raises on purpose."""
+
+    def __str__(self) -> str:
+        """The message alone: `KeyError` would show its repr."""
+        return str(self.args[0]) if self.args else ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rebuild from message and fields, whatever arguments the class's own constructor takes."""
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(cls: type[CompcacheError], args: tuple[Any, ...], fields: dict[str, Any]) -> CompcacheError:
+    error = cls(*args)
+    error.__dict__.update(fields)
+    return error
+
+
+class NotCachedError(CompcacheError, KeyError):
+    """Raised when the cache holds no usable realization of a function."""
+
+    func_name: str
+    cache_dir: str
+
+    def __init__(self, message: str, *, func_name: str = "", cache_dir: str = "") -> None:
+        super().__init__(message)
+        self.func_name = func_name
+        self.cache_dir = cache_dir
+
+
+class FormatError(CompcacheError, ValueError):
+    """Raised when bytes are not of the format that they should be of."""
+
+
+class IntegrityError(CompcacheError, OSError):
+    """Raised when a stored file does not have the content that it was published with."""
+
+    path: str
+    reason: str
+
+    def __init__(self, message: str, *, path: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+        self.reason = reason
+
+
+class StorageError(CompcacheError, OSError):
+    """Raised when the cache directory cannot be read or written (full, read-only, vanished)."""
+
+    path: str
+
+    def __init__(self, message: str, *, path: str = "", errno: int | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        self.errno = errno
+
+
+class UntrustedDirectoryError(CompcacheError, PermissionError):
+    """Raised when a cache directory belongs to, or can be written by, somebody else."""
+
+    path: str
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class LinkError(CompcacheError):
+    """Raised when compiled code cannot be bound to what it needs; below it, one class per reason."""
+
+    func_name: str
+    module_id: str
+
+    def __init__(self, message: str, *, func_name: str = "", module_id: str = "") -> None:
+        super().__init__(message)
+        self.func_name = func_name
+        self.module_id = module_id
+
+
+class UndefinedSymbolError(LinkError):
+    """Raised when something that is used is provided by nothing, or the other way round.
+
+    `symbols` are used but not provided; `unused` were provided (in `imports` or `globals`) but not used.
+    """
+
+    symbols: tuple[str, ...]
+    unused: tuple[str, ...]
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        symbols: Iterable[str] = (),
+        unused: Iterable[str] = (),
+        func_name: str = "",
+        module_id: str = "",
+    ) -> None:
+        super().__init__(message, func_name=func_name, module_id=module_id)
+        self.symbols = tuple(symbols)
+        self.unused = tuple(unused)
+
+
+class SignatureMismatchError(LinkError, TypeError):
+    """Raised when a declared signature contradicts the LLVM type of the function."""
+
+
+class IncompatibleTargetError(LinkError):
+    """Raised when code is for another architecture, operating system, CPU or interpreter than this one."""
+
+
+class LinkerError(LinkError):
+    """Raised when the system linker fails; `output` is what it printed."""
+
+    output: str
+
+    def __init__(self, message: str, *, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
+
+
+class CompileError(CompcacheError, ValueError):
+    """Raised when LLVM rejects the code: it does not parse, does not verify or cannot be translated."""
+
+
+class SignatureError(CompcacheError, ValueError):
+    """Raised when a signature text is malformed, or a function has none that Python could call."""
+
+
+class InvalidNameError(CompcacheError, ValueError):
+    """Raised when a function or symbol name cannot be one (empty, or not encodable)."""
+
+
+class GlobalValidationError(CompcacheError, ValueError):
+    """Raised when a global variable of a function does not decode, or no longer is what it was."""
+
+    global_name: str
+    func_name: str
+    reason: str
+
+    def __init__(self, message: str, *, global_name: str = "", func_name: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.global_name = global_name
+        self.func_name = func_name
+        self.reason = reason
+
+
+class PickleNotAllowedError(GlobalValidationError):
+    """Raised when a pickled global is met by a cache that was opened without `allow_pickle=True`."""
+
+
+class TargetUnloadedError(CompcacheError, RuntimeError):
+    """Raised when a call target is used after its module was unloaded or its cache was closed."""
+
+    func_name: str
+
+    def __init__(self, message: str, *, func_name: str = "") -> None:
+        super().__init__(message)
+        self.func_name = func_name
+
+
+class ReentrantCompileError(CompcacheError, ImportError):
+    """Raised when building a function asks for that same function again."""
+
+    func_name: str
+
+    def __init__(self, message: str, *, func_name: str = "") -> None:
+        super().__init__(message)
+        self.func_name = func_name
+
+
+class ArgumentBufferError(CompcacheError, TypeError, BufferError):
+    """Raised when an argument's buffer has another element type, is not contiguous or is read-only.
+
+    It is a `TypeError`, as CPython's own functions say it, and a `BufferError`, as the exporter says it.
+    """
