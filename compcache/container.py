@@ -1,0 +1,100 @@
+"""One module, one file: image, records, graph, bitcode and notes behind one another, and a footer.
+
+Layout, version 1. The image comes first because `dlopen` and ORC ignore what follows it::
+
+    image | records | graph | bitcode | notes | footer (FOOTER_SIZE bytes)
+
+The footer is a struct (little-endian): magic, version, flags, the five section sizes, the module_id, a digest
+of the notes, a keyed digest (MAC) over all fields before it (zeros where the module is not signed), and a
+check of all that. `module_id` is the digest of the sections ahead of the notes and of their sizes: the name
+of the file is the digest of what matters in it. The notes (when and in how much time it was compiled) are
+left out of it, so that two builds of the same code are one module.
+
+Limitations: sections are below 2**63 bytes; the bitcode section is zlib-compressed by the miss path.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from compcache.digest import CHECK_SIZE, DIGEST_SIZE, MAC_SIZE, check, digest, mac
+from compcache.errors import FormatError
+from compcache.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["FOOTER_SIZE", "Footer", "decode_footer", "encode_container", "is_signed_with", "module_digest"]
+
+_MAGIC = b"CCMODULE"
+_VERSION = 1
+_FOOTER = Struct("<8sII5Q16s16s")
+FOOTER_SIZE = _FOOTER.size + MAC_SIZE + CHECK_SIZE
+_SIZES = Struct("<4Q")
+_PERSON = b"compcache-module"
+
+
+class Footer(Record):
+    """The sizes of the sections in bytes, the identity of the module, and its signature."""
+
+    __slots__ = ("image", "records", "graph", "bitcode", "notes", "module_id", "notes_digest", "mac", "signed")
+    image: int
+    records: int
+    graph: int
+    bitcode: int
+    notes: int
+    module_id: bytes
+    notes_digest: bytes
+    mac: bytes
+    signed: bytes  # the bytes that `mac` covers
+
+    @property
+    def content(self) -> int:
+        """How many bytes from the start of the file `module_id` covers."""
+        return self.image + self.records + self.graph + self.bitcode
+
+
+def module_digest(content: Iterable[bytes], image: int, records: int, graph: int, bitcode: int) -> bytes:
+    """The module_id of these sections: their content, given in any partition, and their sizes."""
+    return digest([_SIZES.pack(image, records, graph, bitcode), *content], size=DIGEST_SIZE, person=_PERSON)
+
+
+def encode_container(
+    image: bytes, records: bytes, graph: bytes, bitcode: bytes, notes: bytes, signing_key: bytes | None
+) -> tuple[bytes, list[bytes]]:
+    """The module_id, and the parts of the file in order."""
+    sections = [image, records, graph, bitcode]
+    module_id = module_digest(sections, *map(len, sections))
+    sizes = [*map(len, sections), len(notes)]
+    head = _FOOTER.pack(_MAGIC, _VERSION, 0, *sizes, module_id, digest([notes]))
+    head += mac(head, signing_key) if signing_key else bytes(MAC_SIZE)
+    return module_id, [*sections, notes, head + check(head)]
+
+
+def decode_footer(data: bytes, file_size: int) -> Footer:
+    """The footer in the last FOOTER_SIZE bytes of a file of `file_size` bytes.
+
+    Raises:
+        FormatError: these bytes are no footer, or not of a file of that size.
+    """
+    if len(data) != FOOTER_SIZE or data[:8] != _MAGIC:
+        raise FormatError("the file does not end with a module footer")
+    if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
+        raise FormatError("the module footer is damaged")
+    _, version, _, *sizes, module_id, notes_digest = _FOOTER.unpack_from(data)
+    if version != _VERSION:
+        raise FormatError(f"the module has format version {version}, this is {_VERSION}")
+    if sum(sizes) + FOOTER_SIZE != file_size:
+        raise FormatError(f"the module footer describes {sum(sizes) + FOOTER_SIZE} bytes, not {file_size}")
+    signed = data[: _FOOTER.size]
+    return Footer(*sizes, module_id, notes_digest, data[_FOOTER.size : -CHECK_SIZE], signed)
+
+
+def is_signed_with(footer: Footer, signing_key: bytes) -> bool:
+    """Whether the footer carries the signature of this key (compared in constant time)."""
+    expected = mac(footer.signed, signing_key)
+    difference = 0
+    for a, b in zip(expected, footer.mac, strict=True):
+        difference |= a ^ b
+    return difference == 0

@@ -1,0 +1,47 @@
+"""Digests of bytes and keys of names: BLAKE2b (RFC 7693) in the sizes that the formats use.
+
+`hashlib` costs 3-5 ms to import because it loads OpenSSL; BLAKE2b alone is a small extension module.
+"""
+
+from __future__ import annotations
+
+try:
+    from _blake2 import blake2b
+except ImportError:  # an interpreter that keeps it elsewhere
+    from hashlib import blake2b
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["CHECK_SIZE", "DIGEST_SIZE", "KEY_SIZE", "MAC_SIZE", "check", "digest", "mac", "name_key"]
+
+CHECK_SIZE = 8  # guards one record or one bucket against damage, not against an attacker
+KEY_SIZE = 16
+DIGEST_SIZE = 16
+MAC_SIZE = 32
+
+
+def check(data: bytes, salt: int = 0) -> bytes:
+    """The checksum of a record; `salt` ties it to its place (at most 16 bytes as an integer)."""
+    return blake2b(data, digest_size=CHECK_SIZE, salt=salt.to_bytes(16, "little")).digest()
+
+
+def digest(parts: Iterable[bytes], *, size: int = DIGEST_SIZE, person: bytes = b"") -> bytes:
+    """The digest of the concatenation of `parts`; `person` (at most 16 bytes) separates purposes."""
+    state = blake2b(digest_size=size, person=person)
+    for part in parts:
+        state.update(part)
+    return state.digest()
+
+
+def mac(data: bytes, key: bytes) -> bytes:
+    """The keyed digest of `data`. A key of any length serves: longer ones are digested first."""
+    if len(key) > blake2b.MAX_KEY_SIZE:
+        key = blake2b(key, digest_size=blake2b.MAX_KEY_SIZE).digest()
+    return blake2b(data, digest_size=MAC_SIZE, key=key, person=b"compcache-mac-v1").digest()
+
+
+def name_key(name: str) -> bytes:
+    """The key under which the index holds a function name."""
+    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=KEY_SIZE, person=b"compcache-name").digest()

@@ -1,0 +1,266 @@
+"""Reading and patching ELF files that are held as bytes: 64-bit, little-endian, nothing else.
+
+It covers what the making of an image needs: which symbols an object leaves undefined, making those
+references weak, hiding definitions, and what a linked image still asks of its process. No I/O.
+
+Layout: System V gABI, https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html
+(ELF header, sections and symbol tables in chapter 4, the dynamic section in chapter 5).
+
+Everything is found through the section headers, so an image that was stripped of them is refused. Bytes that
+are not of the format, or end too early, raise `FormatError`, and no other exception.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+__all__ = [
+    "EM_AARCH64",
+    "EM_LOONGARCH",
+    "EM_PPC64",
+    "EM_RISCV",
+    "EM_X86_64",
+    "dynamic_undefined",
+    "hide_symbols",
+    "is_elf",
+    "machine",
+    "needed_libraries",
+    "undefined_symbols",
+    "weaken_undefined",
+]
+
+EM_PPC64 = 21
+EM_X86_64 = 62
+EM_AARCH64 = 183
+EM_RISCV = 243
+EM_LOONGARCH = 258
+
+_MAGIC = b"\x7fELF"
+_CLASSES = {1: "32-bit", 2: "64-bit"}
+_ENCODINGS = {1: "little-endian", 2: "big-endian"}
+_ET_REL, _ET_DYN = 1, 3
+_FILE_TYPES = {
+    _ET_REL: "a relocatable object",
+    2: "an executable",
+    _ET_DYN: "a shared object",
+    4: "a core file",
+}
+_SHT_SYMTAB, _SHT_DYNAMIC, _SHT_DYNSYM = 2, 6, 11
+_SHN_UNDEF = 0
+_STB_LOCAL, _STB_GLOBAL, _STB_WEAK = 0, 1, 2
+_STT_TLS = 6
+_STV_DEFAULT, _STV_HIDDEN, _STV_PROTECTED = 0, 2, 3
+_DT_NULL, _DT_NEEDED = 0, 1
+
+# One format per record of the file; "x" skips the fields that nobody here reads.
+_HEADER = Struct("<4sBB10xHH20xQ10xHH2x")
+_SECTION = Struct("<4xI16xQQI12xQ")
+_SYMBOL = Struct("<IBBH16x")
+_DYNAMIC = Struct("<qQ")
+
+_INFO_AT, _OTHER_AT = 4, 5  # where st_info and st_other lie in a symbol
+
+
+class _Header(NamedTuple):
+    magic: bytes
+    bits: int
+    encoding: int
+    type: int
+    machine: int
+    section_offset: int
+    section_size: int
+    section_count: int
+
+
+class _Section(NamedTuple):
+    type: int
+    offset: int
+    size: int
+    link: int
+    entry_size: int
+
+
+class _Symbol(NamedTuple):
+    position: int  # of its record in the file
+    name: str
+    info: int
+    other: int
+    defined: bool
+
+    @property
+    def binding(self) -> int:
+        return self.info >> 4
+
+    @property
+    def type(self) -> int:
+        return self.info & 0xF
+
+
+def is_elf(data: bytes) -> bool:
+    """Whether the bytes start as an ELF file does, of whatever class and byte order."""
+    return data[: len(_MAGIC)] == _MAGIC
+
+
+def machine(data: bytes) -> int:
+    """The architecture that the file is for, one of the `EM_` numbers; `FormatError` where it is no ELF."""
+    return _read_header(data).machine
+
+
+def undefined_symbols(data: bytes) -> tuple[str, ...]:
+    """The names that a relocatable object uses and does not define, in the order of its symbol table.
+
+    Both strong and weak references count, and so do the names that code generation adds by itself, such as
+    `__tls_get_addr` or `_GLOBAL_OFFSET_TABLE_`. An object without a symbol table has none. Raises `FormatError`.
+    """
+    return tuple(symbol.name for symbol in _object_symbols(data) if not symbol.defined)
+
+
+def weaken_undefined(data: bytes, keep: Collection[str] = ()) -> bytes:
+    """The same object with its undefined symbols made weak, except those in `keep`.
+
+    `dlopen(RTLD_NOW)` refuses an image when one strong symbol is missing from the process; a weak one is then
+    null, and only the code that uses it is affected. Thread-local symbols keep their binding: null means
+    nothing for them. Linkers record a library as needed only for the sake of a strong reference, so `keep`
+    should name what a library provides. Raises `FormatError`.
+    """
+    kept = frozenset(keep)
+    patched = bytearray(data)
+    for symbol in _object_symbols(data):
+        strong = symbol.binding == _STB_GLOBAL and symbol.type != _STT_TLS
+        if strong and not symbol.defined and symbol.name not in kept:
+            patched[symbol.position + _INFO_AT] = _STB_WEAK << 4 | symbol.type
+    return bytes(patched)
+
+
+def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
+    """The same object with the symbols that it defines made hidden, except those in `keep`.
+
+    Objects that are linked together still see each other's hidden symbols; the dynamic symbol table of the
+    image does not have them. Unlike in a version script, any name will do. Raises `FormatError`.
+    """
+    kept = frozenset(keep)
+    patched = bytearray(data)
+    for symbol in _object_symbols(data):
+        visible = symbol.other & 3 in (_STV_DEFAULT, _STV_PROTECTED)
+        if visible and symbol.defined and symbol.name not in kept:
+            patched[symbol.position + _OTHER_AT] = symbol.other & ~3 | _STV_HIDDEN
+    return bytes(patched)
+
+
+def dynamic_undefined(data: bytes) -> tuple[str, ...]:
+    """The names that a shared object expects of its process, in the order of its dynamic symbol table.
+
+    Both strong and weak references count. Raises `FormatError`.
+    """
+    sections = _read_sections(data, _ET_DYN)
+    table = _find_section(sections, _SHT_DYNSYM)
+    if table is None:
+        raise FormatError("the shared object has no dynamic symbol table, or no section header for it")
+    return tuple(symbol.name for symbol in _read_symbols(data, sections, table) if not symbol.defined)
+
+
+def needed_libraries(data: bytes) -> tuple[str, ...]:
+    """The libraries that loading a shared object loads first (`DT_NEEDED`), in order. Raises `FormatError`."""
+    sections = _read_sections(data, _ET_DYN)
+    table = _find_section(sections, _SHT_DYNAMIC)
+    if table is None:
+        raise FormatError("the shared object has no dynamic section, or no section header for it")
+    records = _read_table(data, table, _DYNAMIC)
+    strings = _read_linked_strings(data, sections, table)
+    needed: list[str] = []
+    for tag, value in _DYNAMIC.iter_unpack(records):
+        if tag == _DT_NULL:
+            break
+        if tag == _DT_NEEDED:
+            needed.append(_read_string(strings, value))
+    return tuple(needed)
+
+
+def _object_symbols(data: bytes) -> Iterator[_Symbol]:
+    """The non-local symbols of a relocatable object; none where it has no symbol table."""
+    sections = _read_sections(data, _ET_REL)
+    table = _find_section(sections, _SHT_SYMTAB)
+    return iter(()) if table is None else _read_symbols(data, sections, table)
+
+
+def _read_header(data: bytes) -> _Header:
+    if not is_elf(data):
+        raise FormatError(f"not an ELF file: it starts with {data[: len(_MAGIC)]!r}")
+    header = _Header._make(_HEADER.unpack(_read_bytes(data, 0, _HEADER.size, "the ELF header")))
+    bits = _CLASSES.get(header.bits, f"class {header.bits}")
+    encoding = _ENCODINGS.get(header.encoding, f"encoding {header.encoding}")
+    if (bits, encoding) != ("64-bit", "little-endian"):
+        raise FormatError(f"an ELF file of {bits} and {encoding}; only 64-bit and little-endian is supported")
+    return header
+
+
+def _read_sections(data: bytes, file_type: int) -> tuple[_Section, ...]:
+    """Every section header of a file that must be of `file_type`."""
+    header = _read_header(data)
+    if header.type != file_type:
+        found = _FILE_TYPES.get(header.type, f"of type {header.type}")
+        raise FormatError(f"the ELF file is {found}, and not {_FILE_TYPES[file_type]}")
+    if header.section_offset == 0:
+        return ()
+    if header.section_size != _SECTION.size:
+        raise FormatError(f"section headers of {header.section_size} bytes, and not {_SECTION.size}")
+    count = header.section_count or _extended_count(data, header.section_offset)
+    records = _read_bytes(data, header.section_offset, count * _SECTION.size, "the section headers")
+    return tuple(map(_Section._make, _SECTION.iter_unpack(records)))
+
+
+def _extended_count(data: bytes, offset: int) -> int:
+    """The number of sections where the ELF header has no room for it: the size field of the first section."""
+    return _Section._make(_SECTION.unpack(_read_bytes(data, offset, _SECTION.size, "a section header"))).size
+
+
+def _find_section(sections: tuple[_Section, ...], section_type: int) -> _Section | None:
+    return next((section for section in sections if section.type == section_type), None)
+
+
+def _read_symbols(data: bytes, sections: tuple[_Section, ...], table: _Section) -> Iterator[_Symbol]:
+    """The non-local symbols of a table, which leaves out the null symbol."""
+    records = _read_table(data, table, _SYMBOL)
+    strings = _read_linked_strings(data, sections, table)
+    position = table.offset
+    for name, info, other, section in _SYMBOL.iter_unpack(records):
+        if info >> 4 != _STB_LOCAL:
+            yield _Symbol(position, _read_string(strings, name), info, other, section != _SHN_UNDEF)
+        position += _SYMBOL.size
+
+
+def _read_table(data: bytes, table: _Section, record: Struct) -> bytes:
+    """The content of a section that is an array of `record`."""
+    if table.entry_size != record.size or table.size % record.size:
+        raise FormatError(
+            f"a table of {table.size} bytes and {table.entry_size} per entry, not {record.size}"
+        )
+    return _read_bytes(data, table.offset, table.size, "a table of symbols or dynamic entries")
+
+
+def _read_linked_strings(data: bytes, sections: tuple[_Section, ...], table: _Section) -> bytes:
+    """The string table that belongs to a section."""
+    if table.link >= len(sections):
+        raise FormatError(f"a reference to section {table.link} of {len(sections)}")
+    strings = sections[table.link]
+    return _read_bytes(data, strings.offset, strings.size, "a string table")
+
+
+def _read_string(strings: bytes, offset: int) -> str:
+    # Searching from beyond the end finds nothing, whatever the offset.
+    end = strings.find(b"\0", offset)
+    if end < 0:
+        raise FormatError(f"no terminated string at {offset} of a string table of {len(strings)} bytes")
+    return strings[offset:end].decode("utf-8", "surrogateescape")
+
+
+def _read_bytes(data: bytes, offset: int, size: int, what: str) -> bytes:
+    if offset + size > len(data):
+        raise FormatError(f"{what} should end at byte {offset + size} of {len(data)}: truncated or damaged")
+    return data[offset : offset + size]

@@ -1,0 +1,134 @@
+"""An immutable table of fixed-size entries by 16-byte key, looked up with two reads whatever its size.
+
+Layout (little-endian), version 1::
+
+    magic "CCTABLE1" | width u32 | bits u32 | count u64 | check of the 24 bytes before it
+    2**bits buckets: end u64 (index of the entry after the bucket's last) | check of the bucket's entries
+    count entries of `width` bytes, sorted; the first 16 bytes of an entry are its key
+
+Keys are digests, hence uniform: the top `bits` bits of a key number its bucket, which holds about sixteen
+entries. Each bucket carries its own checksum, so that a look-up verifies what it reads without reading the
+rest. Several entries may have the same key.
+
+Limitations: at most 2**32 entries; an entry is at least a key; keys that are not uniform make long buckets.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from compcache.digest import CHECK_SIZE, KEY_SIZE, check
+from compcache.errors import FormatError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    Read = Callable[[int, int], bytes]
+
+__all__ = ["HEADER_SIZE", "Table", "encode_table", "table_size"]
+
+_MAGIC = b"CCTABLE1"
+_HEADER = Struct("<8sIIQ")
+_BUCKET = Struct("<Q8s")
+HEADER_SIZE = _HEADER.size + CHECK_SIZE
+_PER_BUCKET = 16
+_MAX_BITS = 24
+_MAX_COUNT = 1 << 32
+_MAX_WIDTH = 1 << 12
+
+
+def encode_table(entries: Sequence[bytes], width: int) -> bytes:
+    """The bytes of a table of `entries`, each of `width` bytes, sorted and without duplicates."""
+    bits = min(max((len(entries) // _PER_BUCKET).bit_length() - 1, 0), _MAX_BITS)
+    header = _HEADER.pack(_MAGIC, width, bits, len(entries))
+    content = b"".join(entries)
+    shift = 32 - bits
+    ends = [0] * (1 << bits)
+    for entry in entries:
+        ends[int.from_bytes(entry[:4], "big") >> shift] += 1
+    buckets = []
+    start = 0
+    for number, size in enumerate(ends):
+        end = start + size
+        buckets.append(_BUCKET.pack(end, check(content[start * width : end * width], number)))
+        start = end
+    return b"".join([header, check(header), *buckets, content])
+
+
+def table_size(header: bytes) -> int:
+    """How many bytes the table that starts with `header` has.
+
+    Raises:
+        FormatError: these bytes are not the header of a table.
+    """
+    width, bits, count = _parse_header(header)
+    return HEADER_SIZE + (_BUCKET.size << bits) + width * count
+
+
+def _parse_header(header: bytes) -> tuple[int, int, int]:
+    if len(header) < HEADER_SIZE or check(header[: _HEADER.size]) != header[_HEADER.size : HEADER_SIZE]:
+        raise FormatError("the header of an index table is damaged")
+    magic, width, bits, count = _HEADER.unpack_from(header)
+    if magic != _MAGIC or not KEY_SIZE <= width <= _MAX_WIDTH or bits > _MAX_BITS or count > _MAX_COUNT:
+        raise FormatError(f"this is not an index table of a known version: {magic!r}")
+    return width, bits, count
+
+
+class Table:
+    """A table behind `read(offset, size)`, which returns what it can of those bytes."""
+
+    __slots__ = ("_base", "_bits", "_read", "count", "size", "width")
+
+    def __init__(self, read: Read, base: int = 0) -> None:
+        header = read(base, HEADER_SIZE)
+        self.width, self._bits, self.count = _parse_header(header)
+        self._read = read
+        self._base = base
+        self.size = table_size(header)
+
+    def find(self, key: bytes) -> list[bytes]:
+        """The entries with this key, without the key, in their order.
+
+        Raises:
+            FormatError: the bucket that would hold them is damaged.
+        """
+        found: list[bytes] = []
+        number = int.from_bytes(key[:4], "big") >> (32 - self._bits)
+        bucket = self._bucket(number)
+        width = self.width
+        at = bucket.find(key)
+        while at >= 0:
+            if at % width == 0:
+                found.append(bucket[at + KEY_SIZE : at + width])
+                at = bucket.find(key, at + width)
+            else:
+                at = bucket.find(key, at + 1)
+        return found
+
+    def _bucket(self, number: int) -> bytes:
+        size = _BUCKET.size
+        first = HEADER_SIZE + number * size
+        if number:
+            ends = self._read(self._base + first - size, 2 * size)
+        else:
+            ends = bytes(size) + self._read(self._base + first, size)
+        if len(ends) != 2 * size:
+            raise FormatError("an index table is truncated")
+        start = int.from_bytes(ends[:8], "little")
+        end, expected = _BUCKET.unpack_from(ends, size)
+        if not start <= end <= self.count:
+            raise FormatError("a bucket of an index table is damaged")
+        origin = self._base + HEADER_SIZE + (size << self._bits)
+        data = self._read(origin + start * self.width, (end - start) * self.width)
+        if len(data) != (end - start) * self.width or check(data, number) != expected:
+            raise FormatError("a bucket of an index table is damaged")
+        return data
+
+    def entries(self) -> Iterator[bytes]:
+        """Every entry with its key, in order, each bucket verified before its first entry."""
+        width = self.width
+        for number in range(1 << self._bits):
+            bucket = self._bucket(number)
+            for at in range(0, len(bucket), width):
+                yield bucket[at : at + width]
