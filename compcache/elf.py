@@ -126,8 +126,9 @@ def weaken_undefined(data: bytes, keep: Collection[str] = ()) -> bytes:
 
     `dlopen(RTLD_NOW)` refuses an image when one strong symbol is missing from the process; a weak one is then
     null, and only the code that uses it is affected. Thread-local symbols keep their binding: null means
-    nothing for them. Linkers record a library as needed only for the sake of a strong reference, so `keep`
-    should name what a library provides. Raises `FormatError`.
+    nothing for them. Linkers record a library as needed, and the version of its symbol, only for the sake of a
+    strong reference; without a version, glibc binds to the oldest one (`pow`, `memcpy`). So `keep` should name
+    what a library provides. Raises `FormatError`.
     """
     kept = frozenset(keep)
     patched = bytearray(data)

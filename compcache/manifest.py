@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 __all__ = [
+    "IMAGE_OBJECT",
+    "IMAGE_SHARED",
     "NO_ENTRY",
     "FunctionRecord",
     "GlobalRecord",
@@ -52,6 +54,8 @@ _PAIR = Struct("<II")
 _FIRST_READ = 512
 _MAX_FRAME = 1 << 26
 NO_ENTRY = 0xFFFFFFFF
+#: How an image is loaded, as the index remembers it: by the dynamic linker, or through ORC.
+IMAGE_SHARED, IMAGE_OBJECT = 1, 2
 
 _MODULE, _FUNCTION, _NEEDS, _GLOBAL = b"M", b"F", b"N", b"G"
 

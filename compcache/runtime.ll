@@ -61,6 +61,8 @@ declare i32 @PyBytes_AsStringAndSize(ptr, ptr, ptr)
 declare ptr @PyUnicode_AsUTF8AndSize(ptr, ptr)
 declare ptr @PyUnicode_DecodeUTF8(ptr, i64, ptr)
 declare i32 @PyDict_Update(ptr, ptr)
+declare i64 @PyTuple_Size(ptr)
+declare ptr @PyTuple_GetItem(ptr, i64)
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare void @Py_IncRef(ptr)
@@ -75,7 +77,7 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
 @_Py_NoneStruct = external global [0 x i8]
 @PyBytes_Type = external global [0 x i8]
-@PyDict_Type = external global [0 x i8]
+@PyTuple_Type = external global [0 x i8]
 @PyType_Type = external global [0 x i8]
 @PyExc_IndexError = external global ptr
 @PyExc_OSError = external global ptr
@@ -85,7 +87,7 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
 @image_type = internal global ptr null
 @target_type = internal global ptr null
-; Python callables: unloaded(target), arity(target, given, keywords or None), value(target, index, object),
+; Python callables: unloaded(target), arity(target, given, keyword names or None), value(target, index, object),
 ; pointer(object) -> address or None
 @hook_unloaded = internal global ptr null
 @hook_arity = internal global ptr null
@@ -569,23 +571,18 @@ fail:
 
 ; ----------------------------------------------------------------------------------- memory of images
 
-; commit(writes: bytes, table: dict, additions: dict) -> None
-; `writes` is a row of (address: u64, size: u64, bytes padded to a multiple of 8). One call, so that no signal
-; handler and no other thread sees half of it: first the table, which may fail, then the stores, which cannot.
-@f.commit = private constant [11 x i8] c"SO!O!:comm\00"
+; commit(writes: bytes, updates: tuple) -> None
+; `writes` is a row of (address: u64, size: u64, bytes padded to a multiple of 8); `updates` is a row of pairs of
+; dicts, the second of which is merged into the first. One call, so that no signal handler and no other thread of
+; the interpreter sees half of it. The stores come first because they cannot fail: a slot that is filled but not
+; recorded is filled again by the next load, the other way round it would be believed.
+@f.commit = private constant [11 x i8] c"SO!:commit\00"
 define internal ptr @commit(ptr %module, ptr %args) {
   %writes_at = alloca ptr
-  %table_at = alloca ptr
-  %additions_at = alloca ptr
-  %parsed = call i32 (ptr, ptr, ...) @PyArg_ParseTuple(ptr %args, ptr @f.commit, ptr %writes_at, ptr @PyDict_Type, ptr %table_at, ptr @PyDict_Type, ptr %additions_at)
+  %updates_at = alloca ptr
+  %parsed = call i32 (ptr, ptr, ...) @PyArg_ParseTuple(ptr %args, ptr @f.commit, ptr %writes_at, ptr @PyTuple_Type, ptr %updates_at)
   %bad = icmp eq i32 %parsed, 0
-  br i1 %bad, label %fail, label %update
-update:
-  %table = load ptr, ptr %table_at
-  %additions = load ptr, ptr %additions_at
-  %updated = call i32 @PyDict_Update(ptr %table, ptr %additions)
-  %no_update = icmp ne i32 %updated, 0
-  br i1 %no_update, label %fail, label %start
+  br i1 %bad, label %fail, label %start
 start:
   %writes = load ptr, ptr %writes_at
   %first = call ptr @PyBytes_AsString(ptr %writes)
@@ -595,7 +592,7 @@ start:
 loop:
   %at = phi ptr [ %first, %start ], [ %following, %stored ]
   %more = icmp ult ptr %at, %end
-  br i1 %more, label %one, label %done
+  br i1 %more, label %one, label %record
 one:
   %address = load ptr, ptr %at, align 1
   %count_at = getelementptr inbounds i8, ptr %at, i64 8
@@ -619,6 +616,22 @@ copy:
   br label %stored
 stored:
   br label %loop
+record:
+  %updates = load ptr, ptr %updates_at
+  %pairs = call i64 @PyTuple_Size(ptr %updates)
+  br label %next
+next:
+  %i = phi i64 [ 0, %record ], [ %after, %merge ]
+  %left = icmp slt i64 %i, %pairs
+  br i1 %left, label %merge, label %done
+merge:
+  %table = call ptr @PyTuple_GetItem(ptr %updates, i64 %i)
+  %second = add i64 %i, 1
+  %additions = call ptr @PyTuple_GetItem(ptr %updates, i64 %second)
+  %after = add i64 %i, 2
+  %updated = call i32 @PyDict_Update(ptr %table, ptr %additions)
+  %no_update = icmp ne i32 %updated, 0
+  br i1 %no_update, label %fail, label %next
 done:
   call void @Py_IncRef(ptr @_Py_NoneStruct)
   ret ptr @_Py_NoneStruct

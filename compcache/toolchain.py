@@ -31,7 +31,7 @@ LINKER_VARIABLE = "COMPCACHE_LINKER"
 """The environment variable that chooses the linker: a path, a name on the path, `ziglang` or `none`."""
 
 _ON_THE_PATH = ("ld.lld", "mold", "ld")
-_NO_LINKER = ("", "none", "off")
+_NO_LINKER = ("none", "off")
 _ELF_PLATFORMS = ("linux", "android", "freebsd", "netbsd", "openbsd", "dragonfly")
 _CHOICES = (
     f"set {LINKER_VARIABLE} to the path of an ELF linker (ld.lld, mold or ld), to 'ziglang' (after "
@@ -45,6 +45,7 @@ _FLAGS = (
     "--eh-frame-hdr",  # unwinders and profilers see the code
     "-z", "noseparate-code",  # no padding to whole pages: small modules stay small files
     "-z", "now",
+    "-z", "norelro",  # a third off dlopen: no second mapping to protect, and no page of padding for it
     "-z", "noexecstack",
     "--build-id=none",
 )  # fmt: skip
@@ -131,7 +132,7 @@ def link_shared(
 
 @functools.lru_cache(maxsize=16)
 def _find(choice: str | None, path: str) -> Linker | None:
-    if choice is not None:
+    if choice and choice.strip():
         return _chosen(choice.strip(), path)
     for name in _ON_THE_PATH:
         program = shutil.which(name, path=path)
@@ -206,11 +207,12 @@ def _run(linker: Linker, arguments: Sequence[str], directory: str, timeout: floa
         try:
             printed, _ = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
-            message = f"{linker} did not finish in {timeout:g} seconds and was stopped"
+            message = f"{linker} did not finish within {timeout:g} s and was stopped"
             raise LinkerError(message, output=_trim(error.output or b"")) from error
         finally:
             if process.returncode is None:  # a timeout, or an interrupt
                 os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     output = _trim(printed)
     if process.returncode:
         raise LinkerError(f"{linker} {_describe(process.returncode)}{_first_line(output)}", output=output)
@@ -235,8 +237,7 @@ def _start(linker: Linker, arguments: Sequence[str], directory: str) -> subproce
 def _environment(directory: str) -> dict[str, str]:
     """The environment of the linker: nothing that changes what it writes or where."""
     inherited = {name: value for name, value in os.environ.items() if name not in _MISLEADING_VARIABLES}
-    caches = {"ZIG_GLOBAL_CACHE_DIR": directory, "ZIG_LOCAL_CACHE_DIR": directory}
-    return {**inherited, **caches, "TMPDIR": directory, "LC_ALL": "C"}
+    return {**inherited, "TMPDIR": directory, "LC_ALL": "C"}
 
 
 def _read_image(linker: Linker, directory: str, output: str) -> bytes:

@@ -1,0 +1,282 @@
+"""The facade: look up and load, or build, link, publish and load."""
+
+from __future__ import annotations
+
+import os
+import sys
+from _weakref import ref
+
+from compcache.errors import CompcacheError, IncompatibleTargetError, NotCachedError, StorageError
+from compcache.loader import Loader
+from compcache.store import Store, warn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from compcache.linker import BuiltModule
+    from compcache.module import ModuleSource
+    from compcache.reports import LoadedState, Realization
+    from compcache.target import TypedCallTarget
+
+__all__ = ["Cache", "default_directory", "find_again"]
+
+DIRECTORY_VARIABLE = "COMPCACHE_DIR"
+KEY_VARIABLE = "COMPCACHE_SIGNING_KEY"
+
+
+def default_directory() -> str:
+    """The directory of a cache that was opened without one: $COMPCACHE_DIR, else the user's cache directory."""
+    chosen = os.environ.get(DIRECTORY_VARIABLE)
+    if chosen:
+        return chosen
+    if sys.platform.startswith(("linux", "freebsd", "openbsd", "netbsd")):
+        # What platformdirs says, without its import: XDG Base Directory Specification.
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        return os.path.join(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "compcache")
+    from platformdirs import user_cache_dir
+
+    return user_cache_dir("compcache", appauthor=False)
+
+
+#: Open caches by directory, so that a target that is unpickled finds the cache that may hold it already.
+_open: dict[str, ref[Cache]] = {}
+
+
+class Cache:
+    """A directory of compiled LLVM modules.
+
+    Args:
+        path: the directory; None means `default_directory()`. It is created by the first addition.
+        readonly: never write to it. What is not cached is compiled in memory.
+        verify: check the digest of every file before its first use.
+        signing_key: sign what is added, and accept only what carries this key's signature; None reads
+            $COMPCACHE_SIGNING_KEY.
+        trust: use the directory even if other users own it or can write to it.
+        allow_pickle: unpickle globals that were stored with pickle.
+        max_size: the size in bytes that additions keep the directory below; None means $COMPCACHE_MAX_SIZE or
+            the default limit.
+        lock_timeout: for how many seconds at most `get_or_compile` waits for another process that compiles the
+            same function; None means $COMPCACHE_LOCK_TIMEOUT or 60.
+
+    Raises:
+        UntrustedDirectoryError: somebody else could have written what is in the directory.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        readonly: bool = False,
+        verify: bool = True,
+        signing_key: bytes | str | None = None,
+        trust: bool = False,
+        allow_pickle: bool = False,
+        max_size: int | None = None,
+        lock_timeout: float | None = None,
+    ) -> None:
+        root = os.path.abspath(default_directory() if path is None else os.fspath(path))
+        key = signing_key if signing_key is not None else os.environ.get(KEY_VARIABLE)
+        self._store = Store(
+            root,
+            readonly=readonly,
+            verify=verify,
+            signing_key=key.encode() if isinstance(key, str) else key,
+            trust=trust,
+        )
+        self._loader = Loader(self._store, allow_pickle=allow_pickle)
+        self._targets = self._loader.targets
+        self._max_size = max_size
+        self._lock_timeout = lock_timeout
+        self._closed = False
+        _open[root] = ref(self)
+
+    # --------------------------------------------------------------- hit path
+
+    @property
+    def path(self) -> str:
+        """The directory, absolute."""
+        return self._store.root
+
+    def get_target(self, func_name: str) -> TypedCallTarget:
+        """The call target of a cached function; the same object for as long as anybody holds it.
+
+        Raises:
+            NotCachedError: the cache holds no realization that this host can use.
+            UndefinedSymbolError: something that it needs is not in the cache any more.
+            GlobalValidationError: a global variable that it uses is not what it was.
+            SignatureError: the function cannot be called from Python, only from other modules.
+        """
+        known = self._targets.get(func_name)
+        if known is not None:
+            target = known()
+            if target is not None:
+                return target
+        return self._load(func_name)
+
+    def _load(self, func_name: str, owner: object = None) -> TypedCallTarget:
+        self._require_open()
+        if not isinstance(func_name, str):
+            raise TypeError(f"a func_name is a str, not {type(func_name).__name__}")
+        return self._loader.load(func_name, owner)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StorageError(f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path)
+
+    def has(self, func_name: str) -> bool:
+        """Whether the cache holds a realization of this function that this host can use.
+
+        It reads the index and one file's footer at most; whether everything that the function needs is there as
+        well, only `get_target` finds out.
+        """
+        self._require_open()
+        for module_id, _ in self._store.find(func_name):
+            try:
+                with self._store.open_module(module_id) as module:
+                    self._loader.require_usable(module)
+                    return True
+            except (FileNotFoundError, IncompatibleTargetError, CompcacheError):
+                continue
+        return False
+
+    __contains__ = has
+
+    def unload(self, func_name: str) -> bool:
+        """Invalidate the function's module and every target handed out from it; whether there were any.
+
+        A call that is running goes on; later ones raise `TargetUnloadedError`. The code is unmapped when the
+        last object that could run it is gone.
+        """
+        self._require_open()
+        return self._loader.unload(func_name) > 0
+
+    def close(self) -> None:
+        """Invalidate everything that was handed out. Closing twice is no error."""
+        if not self._closed:
+            self._closed = True
+            self._loader.unload_all()
+            self._store.close()
+
+    def __enter__(self) -> Cache:
+        self._require_open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<compcache.Cache {self.path!r}{' (closed)' if self._closed else ''}>"
+
+    def loaded(self) -> LoadedState:
+        """What this object has in memory at this moment: modules, targets, bytes mapped."""
+        from compcache.reports import LoadedState
+
+        modules = self._loader.loaded_modules()
+        names = tuple(sorted(target._name for target in self._loader.loaded_targets()))
+        return LoadedState(
+            tuple(sorted(m.module_id.hex() for m in modules)), names, sum(m.size for m in modules)
+        )
+
+    # -------------------------------------------------------------- miss path
+
+    def add_module(self, source: ModuleSource) -> str:
+        """Compile a module and publish it.
+
+        Returns:
+            The module_id: the same for the same code, whoever adds it.
+
+        Raises:
+            CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source is not
+                right; the message names the culprit.
+            StorageError: it could not be stored. In each case the cache is as it was.
+        """
+        self._require_open()
+        return self._publish(self._build(source))
+
+    def _build(self, source: ModuleSource) -> BuiltModule:
+        from compcache.linker import build_module
+
+        return build_module(source, machine=self._store.host(), is_cached=self.has)
+
+    def _publish(self, built: BuiltModule) -> str:
+        from compcache.runtime_build import ensure_runtime
+
+        module_id = self._store.publish(built.sections, built.functions, target=built.target, flags=built.flags)
+        ensure_runtime(self._store)
+        return module_id.hex()
+
+    def get_or_compile(self, func_name: str, build: Callable[[], ModuleSource]) -> TypedCallTarget:
+        """The call target of a function, from the cache or compiled now.
+
+        Args:
+            func_name: the function.
+            build: called on a miss; returns the source of a module that exports the function. Other processes
+                that miss the same function meanwhile wait for this one, for a bounded time.
+
+        Raises:
+            ReentrantCompileError: `build` asked for this same function.
+            CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
+                result is no error: one `CacheWarning`, and the target works.
+        """
+        known = self._targets.get(func_name)
+        target = known() if known is not None else None
+        if target is not None:
+            return target
+        try:
+            return self._load(func_name)
+        except CompcacheError as error:
+            if self._closed:
+                raise
+            miss = error
+        from compcache.compilation import compile_once
+
+        return compile_once(self, func_name, build, miss)
+
+    # ------------------------------------------------------------- inspection
+
+    def realizations(self, func_name: str) -> tuple[Realization, ...]:
+        """Every stored copy of a function, those that this host cannot use included."""
+        self._require_open()
+        from compcache.inspection import realizations
+
+        return realizations(self._store, self._loader, func_name)
+
+    def dependencies(self, func_name: str, transitive: bool = False) -> tuple[str, ...]:
+        """The functions that a function refers to, directly or (`transitive`) at all, as optimized.
+
+        Raises:
+            NotCachedError: the function is not in the cache.
+        """
+        self._require_open()
+        from compcache.inspection import dependencies
+
+        return dependencies(self._store, self._loader, func_name, transitive=transitive)
+
+
+def find_again(path: str, func_name: str) -> TypedCallTarget:
+    """The target that a pickled one stands for, from an open cache of this directory or a new one.
+
+    Raises:
+        NotCachedError: that cache does not hold the function (any more).
+    """
+    known = _open.get(path)
+    cache = known() if known is not None else None
+    if cache is None or cache._closed:
+        cache = Cache(path)
+    try:
+        held = cache._targets.get(func_name)
+        target = held() if held is not None else None
+        return target if target is not None else cache._load(func_name, owner=cache)
+    except NotCachedError as error:
+        raise NotCachedError(
+            f"a pickled call target stands for function {func_name!r} of the cache {path}, which cannot be found there "
+            f"({error})",
+            func_name=func_name,
+            cache_dir=path,
+        ) from error
+
+
+def warn_not_stored(func_name: str, error: Exception) -> None:
+    """Tell once that a compiled function works but could not be stored."""
+    warn(f"the compiled function {func_name!r} was not stored and will be compiled again next time: {error}")

@@ -1,0 +1,165 @@
+"""The dependency graph of a module: functions and global variables, and who refers to whom.
+
+It knows no LLVM and no files: nodes are names, edges are given. All walks are iterative, so that a chain of a
+hundred thousand functions is no problem, and cycles are ordinary.
+
+Strongly connected components follow R. Tarjan, "Depth-first search and linear graph algorithms" (1972).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+__all__ = ["DependencyGraph", "Need"]
+
+
+class Need:
+    """A node of the needs DAG: leaves that it reaches itself, and further needs. Shared by who needs the same."""
+
+    __slots__ = ("children", "leaves")
+
+    def __init__(self, leaves: tuple[str, ...], children: tuple[Need, ...]) -> None:
+        self.leaves = leaves
+        self.children = children
+
+
+class DependencyGraph:
+    """A directed graph over names.
+
+    Args:
+        edges: for each node what it refers to, in order. References to names that are no nodes are dropped.
+    """
+
+    __slots__ = ("_edges",)
+
+    def __init__(self, edges: Mapping[str, Iterable[str]]) -> None:
+        self._edges = {node: tuple([other for other in others if other in edges]) for node, others in edges.items()}
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._edges
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._edges)
+
+    def successors(self, node: str) -> tuple[str, ...]:
+        """What the node refers to directly."""
+        return self._edges[node]
+
+    def closure(self, roots: Iterable[str]) -> list[str]:
+        """The roots and everything that they reach, each once, nearest first."""
+        order = list(dict.fromkeys(roots))
+        seen = set(order)
+        for node in order:  # grows while it is walked
+            for other in self._edges[node]:
+                if other not in seen:
+                    seen.add(other)
+                    order.append(other)
+        return order
+
+    def through(self, root: str, transparent: Collection[str]) -> list[str]:
+        """What the root reaches directly, or by way of `transparent` nodes only (which are left out)."""
+        found: dict[str, None] = {}
+        seen = {root}
+        stack = list(reversed(self._edges[root]))
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                if node == root and root in self._edges[root]:
+                    found[root] = None
+                continue
+            seen.add(node)
+            if node in transparent:
+                stack.extend(reversed(self._edges[node]))
+            else:
+                found[node] = None
+        return list(found)
+
+    def components(self) -> list[list[str]]:
+        """The strongly connected components, each after those that it refers to."""
+        index: dict[str, int] = {}
+        low: dict[str, int] = {}
+        on_stack: set[str] = set()
+        stack: list[str] = []
+        result: list[list[str]] = []
+        for start in self._edges:
+            if start in index:
+                continue
+            walk: list[tuple[str, Iterator[str]]] = [(start, iter(self._edges[start]))]
+            index[start] = low[start] = len(index)
+            stack.append(start)
+            on_stack.add(start)
+            while walk:
+                node, rest = walk[-1]
+                following = self._next(node, rest, index, low, on_stack)
+                if following is not None:
+                    index[following] = low[following] = len(index)
+                    stack.append(following)
+                    on_stack.add(following)
+                    walk.append((following, iter(self._edges[following])))
+                    continue
+                walk.pop()
+                if walk:
+                    parent = walk[-1][0]
+                    low[parent] = min(low[parent], low[node])
+                if low[node] == index[node]:
+                    result.append(_pop_component(stack, on_stack, node))
+        return result
+
+    @staticmethod
+    def _next(
+        node: str, rest: Iterator[str], index: dict[str, int], low: dict[str, int], on_stack: set[str]
+    ) -> str | None:
+        """The next unvisited successor; visited ones that are still open lower the node's link."""
+        for other in rest:
+            if other not in index:
+                return other
+            if other in on_stack:
+                low[node] = min(low[node], index[other])
+        return None
+
+    def needs(self, leaves: Collection[str]) -> dict[str, Need | None]:
+        """For every node which of `leaves` it reaches, as a DAG with one shared node per distinct need.
+
+        None means none of them. Components that add nothing to a single need of their successors share it, so
+        that the DAG is at most as large as the part of the graph above the leaves.
+        """
+        result: dict[str, Need | None] = {}
+        for component in self.components():
+            own = [node for node in component if node in leaves]
+            children: dict[int, Need] = {}
+            for node in component:
+                for other in self._edges[node]:
+                    need = result.get(other)
+                    if need is not None:
+                        children[id(need)] = need
+            need = _combine(tuple(own), tuple(children.values()))
+            for node in component:
+                result[node] = need
+        return result
+
+
+def _pop_component(stack: list[str], on_stack: set[str], root: str) -> list[str]:
+    component: list[str] = []
+    while True:
+        node = stack.pop()
+        on_stack.discard(node)
+        component.append(node)
+        if node == root:
+            return component
+
+
+def _combine(leaves: Sequence[str], children: tuple[Need, ...]) -> Need | None:
+    if not leaves and len(children) <= 1:
+        return children[0] if children else None
+    # A child without children of its own is no more than its leaves: take them over, one read less at load.
+    flat = [leaf for child in children if not child.children for leaf in child.leaves]
+    deep = tuple([child for child in children if child.children])
+    if len(leaves) + len(flat) <= _MAX_FLAT:
+        return Need(tuple(dict.fromkeys([*leaves, *flat])), deep)
+    return Need(tuple(leaves), children)
+
+
+_MAX_FLAT = 64

@@ -1,0 +1,87 @@
+"""What this machine can run, told without LLVM where LLVM has been asked before.
+
+A module names its platform (architecture, operating system, object format) and the CPU features that its code
+uses. Which features the host has, only LLVM knows in its own terms; its answer is kept in the cache directory
+under the boot id of the machine, because neither CPU nor kernel change without a boot. `target_id` digests
+platform, ABI and features: code for exactly this host, the usual case, is recognized by comparing eight bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from compcache.digest import check, digest
+from compcache.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from compcache.files import Files
+
+__all__ = ["ABI_VERSION", "Host", "boot_key", "decode_host", "encode_host", "platform_name", "required", "target_id"]
+
+#: The interface between module images, the native runtime and this package; in `runtime.ll` as well.
+ABI_VERSION = 1
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+class Host(Record):
+    """The CPU of a machine in LLVM's terms: its name, and the set of its features as sorted text."""
+
+    __slots__ = ("cpu", "features")
+    cpu: str
+    features: str
+
+    def missing(self, features: str) -> tuple[str, ...]:
+        """The features that code requires (``+avx2,+fma``; `-x` requires nothing) and this host lacks."""
+        have = required(self.features)
+        return tuple(sorted(required(features) - have))
+
+
+def required(features: str) -> frozenset[str]:
+    """The names of the features that a list like ``+avx2,-avx512f`` switches on."""
+    return frozenset([part[1:] for part in features.split(",") if part.startswith("+")])
+
+
+def platform_name() -> str:
+    """This interpreter's platform in the terms of `Host`-independent comparisons, e.g. ``x86_64-linux-elf``."""
+    machine = os.uname().machine.lower() if hasattr(os, "uname") else "x86_64"
+    arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+    system = sys.platform if sys.platform in ("darwin", "win32") else sys.platform.rstrip("0123456789")
+    return f"{arch}-{system}-{ {'darwin': 'macho', 'win32': 'coff'}.get(system, 'elf') }"
+
+
+def target_id(platform: str, features: str) -> bytes:
+    """Eight bytes that are equal for code that runs on the same hosts."""
+    text = f"{ABI_VERSION}\0{platform}\0{','.join(sorted(required(features)))}"
+    return check(text.encode())
+
+
+def boot_key(files: Files) -> str | None:
+    """A name for this boot of this machine; None where the system does not tell."""
+    try:
+        descriptor = files.open(_BOOT_ID, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        boot_id = files.pread(descriptor, 64, 0)
+    except OSError:
+        return None
+    finally:
+        files.close(descriptor)
+    return digest([boot_id.strip()], size=12).hex()
+
+
+def encode_host(host: Host) -> bytes:
+    """A host as the bytes of its file."""
+    text = f"{host.cpu}\0{host.features}".encode()
+    return check(text) + text
+
+
+def decode_host(data: bytes) -> Host | None:
+    """The host in a file's bytes; None where they are damaged."""
+    if check(data[8:]) != data[:8]:
+        return None
+    cpu, _, features = data[8:].decode("utf-8", "replace").partition("\0")
+    return Host(cpu, features)

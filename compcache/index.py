@@ -1,0 +1,340 @@
+"""The index: which modules realize a function, and which files have been verified, without listing modules.
+
+It is a set of immutable segment files in one directory, named ``<level>-<digest>.idx``. An addition publishes a
+segment of level 0; when more than eight of them have come together they are merged with the next levels, each
+level holding eight times as many modules as the one below. So a cache of any size has a handful of segments,
+and an addition costs amortized `8 * levels / 2` rewrites of its own entries.
+
+A segment (little-endian) is ``"CCINDEX1" | size of the function table u64 | function table | module table``; both
+tables are of `compcache.table`. A function entry is the key of the name, a module_id and the offset of the
+function's record. A module entry is `ModuleEntry`: the stamp under which the file was verified, and the sizes
+that a reader needs.
+
+The index is derived and never believed further than it can be checked: an entry whose module file is gone is
+no entry, a stamp that does not match the file is no stamp, a damaged segment is set aside and rebuilt from the
+manifests. So additions and merges need no lock; merges take one only to save work.
+
+Limitations: what was removed from disk stays in the segments until the next merge or prune; names are compared
+by their 128-bit key here, and in full by who reads the record.
+"""
+
+from __future__ import annotations
+
+import os
+from struct import Struct
+
+from compcache import files as file_ops
+from compcache.digest import DIGEST_SIZE, digest, name_key
+from compcache.errors import FormatError
+from compcache.record import Record
+from compcache.table import Table, encode_table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+__all__ = ["Index", "ModuleEntry", "Segment", "Stamp", "encode_function_entry", "encode_segment", "segment_level"]
+
+_MAGIC = b"CCINDEX1"
+_HEADER = Struct("<8sQ")
+_FUNCTION = Struct("<16s16sI4x")
+_MODULE = Struct("<16s4QQQ8sII16s")
+_READ_WHOLE = 1 << 16
+_FANOUT = 8
+SUFFIX = ".idx"
+
+
+class Stamp(Record):
+    """What identifies an unchanged file: inode, size, modification and change time in nanoseconds."""
+
+    __slots__ = ("inode", "size", "mtime", "ctime")
+    inode: int
+    size: int
+    mtime: int
+    ctime: int
+
+    @staticmethod
+    def of(status: os.stat_result) -> Stamp:
+        """The stamp of a file from its `stat` result."""
+        return Stamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+class ModuleEntry(Record):
+    """What the index knows of a module file that was verified while it had `stamp`.
+
+    `image` and `records` are the sizes of these sections; `target_id` digests what the code requires of a
+    host; `flags` and `functions` (their number) are for tools; `mac` signs the entry where the cache has a key.
+    """
+
+    __slots__ = ("module_id", "stamp", "image", "records", "target_id", "flags", "functions", "mac")
+    module_id: bytes
+    stamp: Stamp
+    image: int
+    records: int
+    target_id: bytes
+    flags: int
+    functions: int
+    mac: bytes
+
+    def encode(self) -> bytes:
+        """The entry as bytes, its key first."""
+        s = self.stamp
+        return _MODULE.pack(
+            self.module_id, s.inode, s.size, s.mtime, s.ctime, self.image, self.records, self.target_id,
+            self.flags, self.functions, self.mac,
+        )  # fmt: skip
+
+    @staticmethod
+    def decode(data: bytes) -> ModuleEntry:
+        """The entry in bytes that `encode` made."""
+        module_id, inode, size, mtime, ctime, *rest = _MODULE.unpack(data)
+        return ModuleEntry(module_id, Stamp(inode, size, mtime, ctime), *rest)
+
+
+def encode_segment(functions: Sequence[bytes], modules: Sequence[bytes]) -> bytes:
+    """The bytes of a segment of encoded, sorted entries."""
+    table = encode_table(functions, _FUNCTION.size)
+    return _HEADER.pack(_MAGIC, len(table)) + table + encode_table(modules, _MODULE.size)
+
+
+def encode_function_entry(name: str, module_id: bytes, offset: int) -> bytes:
+    """A function entry: this module realizes `name` in the record at `offset`."""
+    return _FUNCTION.pack(name_key(name), module_id, offset)
+
+
+def segment_level(modules: int) -> int:
+    """The level of a merged segment with this many modules."""
+    level, capacity = 1, _FANOUT * _FANOUT
+    while modules > capacity:
+        level, capacity = level + 1, capacity * _FANOUT
+    return level
+
+
+class Segment:
+    """One open segment file. Small ones are read whole, larger ones piece by piece."""
+
+    __slots__ = ("_descriptor", "_files", "functions", "modules", "name")
+
+    def __init__(self, files: file_ops.Files, directory: str, name: str) -> None:
+        self.name = name
+        self._files = files
+        self._descriptor = -1
+        descriptor = files.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._descriptor = descriptor
+        size = files.fstat(descriptor).st_size
+        if size <= _READ_WHOLE:
+            data = files.pread(descriptor, size, 0)
+            self.close()
+
+            def read(offset: int, count: int) -> bytes:
+                return data[offset : offset + count]
+        else:
+
+            def read(offset: int, count: int) -> bytes:
+                return files.pread(descriptor, count, offset)
+
+        header = read(0, _HEADER.size)
+        if len(header) < _HEADER.size or header[:8] != _MAGIC:
+            raise FormatError(f"{name} is no index segment of a known version")
+        first = _HEADER.unpack(header)[1]
+        self.functions = Table(read, _HEADER.size)
+        if self.functions.size != first or self.functions.width != _FUNCTION.size:
+            raise FormatError(f"{name} is damaged")
+        self.modules = Table(read, _HEADER.size + first)
+        if self.modules.width != _MODULE.size or _HEADER.size + first + self.modules.size != size:
+            raise FormatError(f"{name} is damaged")
+
+    @property
+    def level(self) -> int:
+        """The level in the segment's name."""
+        return _level_of(self.name)
+
+    def close(self) -> None:
+        """Give the file descriptor back."""
+        if self._descriptor >= 0:
+            self._files.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _level_of(name: str) -> int:
+    level = name.partition("-")[0]
+    return int(level) if level.isdigit() else 0
+
+
+class Index:
+    """The segments of one directory, as this process last saw them.
+
+    A look-up that finds nothing looks at the directory again; one that finds something does not.
+    """
+
+    __slots__ = ("_directory", "_files", "_segments", "_temporary", "damaged")
+
+    def __init__(self, files: file_ops.Files, directory: str, temporary: str) -> None:
+        self._files = files
+        self._directory = directory
+        self._temporary = temporary
+        self._segments: tuple[Segment, ...] | None = None
+        self.damaged: dict[str, str] = {}
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The open segments, the largest first."""
+        if self._segments is None:
+            self.refresh()
+        assert self._segments is not None
+        return self._segments
+
+    def refresh(self) -> bool:
+        """Look at the directory again; whether anything changed.
+
+        A segment that vanishes meanwhile was merged into another one, hence the second look. Damaged ones
+        are left out and named in `damaged` with the reason.
+        """
+        for _ in range(8):
+            names = self._names()
+            old = {segment.name: segment for segment in self._segments or ()}
+            if self._segments is not None and names == list(old):
+                return False
+            try:
+                opened = [old.get(name) or self._open(name) for name in names]
+            except FileNotFoundError:
+                continue
+            self._segments = tuple([segment for segment in opened if segment is not None])
+            return True
+        return False
+
+    def _names(self) -> list[str]:
+        try:
+            found = self._files.listdir(self._directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        names = [name for name in found if name.endswith(SUFFIX) and name not in self.damaged]
+        return sorted(names, key=lambda name: (-_level_of(name), name))
+
+    def _open(self, name: str) -> Segment | None:
+        try:
+            return Segment(self._files, self._directory, name)
+        except FormatError as error:
+            self.damaged[name] = str(error)
+            return None
+
+    def find(self, name: str) -> Iterator[tuple[bytes, int]]:
+        """The (module_id, offset of the function's record) of every realization, without duplicates.
+
+        Lazily, the largest segment first: who takes the first answer opens no more than it must.
+        """
+        key = name_key(name)
+        seen: set[bytes] = set()
+        for segment in self.segments:
+            for value in self._look_up(segment, segment.functions, key):
+                if value not in seen:
+                    seen.add(value)
+                    yield value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE : DIGEST_SIZE + 4], "little")
+
+    def module(self, module_id: bytes) -> list[ModuleEntry]:
+        """What is known of a module, one entry for each stamp."""
+        return [
+            ModuleEntry.decode(module_id + value)
+            for segment in self.segments
+            for value in self._look_up(segment, segment.modules, module_id)
+        ]
+
+    def _look_up(self, segment: Segment, table: Table, key: bytes) -> list[bytes]:
+        try:
+            return table.find(key)
+        except (FormatError, OSError) as error:
+            self._set_aside(segment, str(error))
+            return []
+
+    def _set_aside(self, segment: Segment, reason: str) -> None:
+        self.damaged[segment.name] = reason
+        self._segments = tuple([other for other in self.segments if other is not segment])
+
+    def add(self, functions: Iterable[tuple[str, int]], module: ModuleEntry) -> None:
+        """Publish what a module realizes, as (name, offset of its record), and its entry.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        entries = sorted({encode_function_entry(name, module.module_id, offset) for name, offset in functions})
+        self.publish(0, entries, [module.encode()])
+
+    def publish(self, level: int, functions: Sequence[bytes], modules: Sequence[bytes]) -> str:
+        """Publish a segment of encoded, sorted entries; its name."""
+        data = encode_segment(functions, modules)
+        name = f"{level:02d}-{digest([data], size=12).hex()}{SUFFIX}"
+        file_ops.publish(self._files, self._temporary, f"{self._directory}/{name}", [data], sync=level > 0)
+        return name
+
+    def needs_merge(self) -> bool:
+        """Whether more additions have come together than look-ups should read."""
+        self.refresh()
+        return sum(1 for segment in self.segments if segment.level == 0) > _FANOUT
+
+    def merge(self) -> None:
+        """Merge the additions, with as many levels as their number needs.
+
+        Raises:
+            OSError: the merged segment could not be written; nothing is lost.
+        """
+        self.refresh()
+        chosen: list[Segment] = []
+        level, modules = 0, 0
+        for segment in sorted(self.segments, key=lambda segment: segment.level):
+            if segment.level > level:
+                break
+            chosen.append(segment)
+            modules += segment.modules.count
+            level = max(segment_level(modules), level)
+        self._replace(chosen, level)
+
+    def _replace(self, chosen: Sequence[Segment], level: int) -> None:
+        functions: set[bytes] = set()
+        modules: dict[bytes, bytes] = {}
+        for segment in chosen:
+            try:
+                functions.update(segment.functions.entries())
+                for data in segment.modules.entries():
+                    _keep_newest(modules, data)
+            except FormatError as error:
+                self._set_aside(segment, str(error))
+        self.publish_only(sorted(functions), [modules[key] for key in sorted(modules)], level, chosen)
+
+    def publish_only(
+        self, functions: Sequence[bytes], modules: Sequence[bytes], level: int, replaced: Sequence[Segment]
+    ) -> None:
+        """Publish a segment and remove those that it replaces."""
+        name = self.publish(level, functions, modules)
+        for segment in replaced:
+            if segment.name != name:
+                self._remove(segment.name)
+        self.refresh()
+
+    def _remove(self, name: str) -> None:
+        try:
+            self._files.unlink(f"{self._directory}/{name}")
+        except FileNotFoundError:
+            return
+
+    def remove_damaged(self) -> None:
+        """Remove the segments that turned out to be damaged; the caller rebuilds what they held."""
+        for name in list(self.damaged):
+            self._remove(name)
+        self.damaged.clear()
+
+    def close(self) -> None:
+        """Close the segment files."""
+        for segment in self._segments or ():
+            segment.close()
+        self._segments = None
+
+
+def _keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
+    """Of two entries of a module keep the one whose file changed later."""
+    key = data[:DIGEST_SIZE]
+    other = modules.get(key)
+    if other is None or ModuleEntry.decode(other).stamp.ctime < ModuleEntry.decode(data).stamp.ctime:
+        modules[key] = data

@@ -1,0 +1,628 @@
+"""The hit path: from a function's name to a callable, loading only what that function needs.
+
+A load is a transaction in three steps. *Plan*: choose a realization for the function and for everything that its
+import slots name, reading one record each; a realization that cannot be satisfied is passed over, and cycles are
+ordinary (a greatest fixed point, computed by elimination). *Prepare*: map the images, decode the globals of the
+closure. *Commit*: fill slots and tables in one native call. Whatever fails before the commit leaves nothing behind.
+
+Images are shared by the whole process, because the dynamic linker maps a file once: `_modules` is the one intern
+table, keyed by the module's identity and path, never by an address. Targets belong to one `Loader`, that is to one
+`Cache` object.
+
+Locking: `_lock` guards the intern table and the commit. It is reentrant and never held while anything else than
+this file runs: no decoding, no importing, no mapping happens under it.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import RLock
+from _weakref import ref
+
+from compcache import host
+from compcache.errors import (
+    CompcacheError,
+    FormatError,
+    GlobalValidationError,
+    IncompatibleTargetError,
+    IntegrityError,
+    LinkError,
+    NotCachedError,
+    SignatureError,
+    UndefinedSymbolError,
+)
+from compcache.manifest import (
+    IMAGE_OBJECT,
+    NO_ENTRY,
+    FunctionRecord,
+    GlobalRecord,
+    NeedsRecord,
+    decode_function,
+    decode_global,
+    decode_module,
+    decode_needs,
+)
+from compcache.runtime import load_runtime
+from compcache.target import TargetContext, link_name_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from compcache.globals import GlobalDefinition
+    from compcache.store import ModuleFile, Store
+    from compcache.target import TypedCallTarget
+
+__all__ = ["LoadedModule", "Loader"]
+
+_WORD = 8
+
+_lock = RLock()
+#: The modules that are mapped in this process: {(module_id, path): weak reference}. Process-wide because glibc hands
+#: out one mapping per file; weak because only targets, and modules that call into others, keep code alive.
+_modules: dict[tuple[bytes, str], ref[LoadedModule]] = {}
+
+
+def _renew_lock() -> None:
+    """A forked child has only the thread that forked: nobody would release a lock held by another."""
+    global _lock  # noqa: PLW0603 - see above
+    _lock = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+class LoadedModule:
+    """A mapped image and what its filled slots refer to.
+
+    `slots` maps the number of each filled slot to what must live as long as the image: the module that a function
+    slot points into, or the decoded value of a global.
+    """
+
+    __slots__ = ("__weakref__", "image", "module_id", "path", "size", "slots")
+
+    def __init__(self, module_id: bytes, path: str, image: Any, size: int) -> None:
+        self.module_id = module_id
+        self.path = path
+        self.image = image
+        self.size = size
+        self.slots: dict[int, object] = {}
+
+
+class _Choice:
+    """One realization that a plan has chosen, and what it still has to provide for it."""
+
+    __slots__ = ("file", "fills", "globals", "imports", "loaded", "module_id", "record")
+
+    def __init__(self, file: ModuleFile, record: FunctionRecord, loaded: LoadedModule | None) -> None:
+        self.file = file
+        self.module_id = file.module_id
+        self.record = record
+        self.loaded = loaded
+        self.imports: list[tuple[int, str]] = []
+        self.globals: list[GlobalRecord] = []
+        self.fills: list[tuple[GlobalRecord, bytes, object]] | None = None
+
+
+class _Node:
+    """One function of a plan: the realizations not yet tried, the chosen one, the first reason against another."""
+
+    __slots__ = ("candidates", "choice", "dependents", "error")
+
+    def __init__(self, candidates: Iterator[tuple[bytes, int]]) -> None:
+        self.candidates = candidates
+        self.choice: _Choice | None = None
+        self.dependents: dict[str, None] = {}
+        self.error: Exception | None = None
+
+
+class Loader:
+    """Loads functions of one store; what it handed out is in its tables as long as somebody holds it."""
+
+    __slots__ = ("__weakref__", "_by_link", "_mine", "_owner", "allow_pickle", "decoded", "opened", "store", "targets")
+
+    def __init__(self, store: Store, *, allow_pickle: bool) -> None:
+        self.store = store
+        self.allow_pickle = allow_pickle
+        self.targets: dict[str, ref[TypedCallTarget]] = {}
+        self._by_link: dict[str, ref[TypedCallTarget]] = {}
+        self._mine: dict[bytes, ref[LoadedModule]] = {}
+        self.decoded = 0  # how many globals were decoded,
+        self.opened = 0  # and images mapped, since this object was made
+
+    # ------------------------------------------------------------------- plan
+
+    def load(self, func_name: str, owner: object = None) -> TypedCallTarget:
+        """The target of a function, loading it if need be. `owner` is kept alive by the target.
+
+        Raises:
+            NotCachedError: there is no realization that this host can use.
+            CompcacheError: there are realizations, but none can be loaded; the reason against the first one.
+        """
+        plan = _Plan(self, func_name)
+        while True:
+            chosen = plan.choose()
+            if self._prepare(plan, chosen):
+                return self._commit(func_name, chosen, owner)
+
+    def candidates(self, func_name: str) -> Iterator[tuple[bytes, int]]:
+        """The realizations of a function, those in modules that are loaded first."""
+        later = []
+        for candidate in self.store.find(func_name):
+            if self._mine and self._loaded(candidate[0]) is not None:
+                yield candidate
+            elif not self._mine:
+                yield candidate
+            else:
+                later.append(candidate)
+        yield from later
+
+    def _loaded(self, module_id: bytes) -> LoadedModule | None:
+        known = self._mine.get(module_id)
+        return known() if known is not None else None
+
+    def open_candidate(self, func_name: str, module_id: bytes, offset: int) -> _Choice:
+        """Read what a realization consists of. Raises one of the errors that make it no candidate."""
+        file = self.store.open_module(module_id)
+        try:
+            self.require_usable(file)
+            record = decode_function(file.read_record(offset))
+            if record.name != func_name:
+                raise FormatError(f"the record at offset {offset} is of another function")
+            choice = _Choice(file, record, _interned(file))
+            self._read_needs(choice)
+        except FormatError as error:
+            file.close()
+            raise self.store.quarantine(file.path, str(error)) from error
+        except BaseException:
+            file.close()
+            raise
+        return choice
+
+    def require_usable(self, file: ModuleFile) -> None:
+        """Check that this host can run the code of a module.
+
+        Raises:
+            IncompatibleTargetError: it cannot; the message says why.
+        """
+        machine = self.store.host()
+        platform = host.platform_name()
+        if file.entry.target_id == host.target_id(platform, machine.features):
+            return
+        record = decode_module(file.read_record(0))
+        module = file.module_id.hex()
+        if record.abi != host.ABI_VERSION or record.triple != platform:
+            raise IncompatibleTargetError(
+                f"module {module} is for {record.triple} (ABI {record.abi}), this process is {platform} "
+                f"(ABI {host.ABI_VERSION})",
+                module_id=module,
+            )
+        missing = machine.missing(record.features)
+        if missing:
+            raise IncompatibleTargetError(
+                f"module {module} was compiled for {record.cpu} and uses {', '.join(missing[:8])}, which this "
+                f"{machine.cpu} does not have",
+                module_id=module,
+            )
+
+    def _read_needs(self, choice: _Choice) -> None:
+        """Collect the slots that the function reaches; those that are filled already cost nothing."""
+        stack = [choice.record.needs] if choice.record.needs else []
+        seen = set(stack)
+        filled = choice.loaded.slots if choice.loaded is not None else {}
+        while stack:
+            needs: NeedsRecord = decode_needs(choice.file.read_record(stack.pop()))
+            choice.imports += [pair for pair in needs.imports if pair[0] not in filled]
+            choice.globals += [decode_global(choice.file.read_record(offset)) for offset in needs.globals]
+            for symbol in needs.natives:
+                if not self._runtime().find_symbol(symbol.encode("utf-8", "surrogateescape"), None):
+                    raise UndefinedSymbolError(
+                        f"function {choice.record.name!r} of module {choice.module_id.hex()} uses the native symbol "
+                        f"{symbol!r}, which this process does not have",
+                        symbols=[symbol],
+                        func_name=choice.record.name,
+                        module_id=choice.module_id.hex(),
+                    )
+            for child in needs.children:
+                if child not in seen:
+                    seen.add(child)
+                    stack.append(child)
+
+    def _runtime(self) -> Any:
+        return load_runtime(self.store)
+
+    # ---------------------------------------------------------------- prepare
+
+    def _prepare(self, plan: _Plan, chosen: dict[str, _Choice]) -> bool:
+        """Map images and decode globals; False where a choice turned out to be none."""
+        for name, choice in chosen.items():
+            try:
+                if choice.loaded is None:
+                    choice.loaded = self._map(choice.file)
+                if choice.fills is None:
+                    choice.fills = self._decode(choice)
+            except (CompcacheError, OSError) as error:
+                plan.reject(name, error)
+                return False
+        return True
+
+    def _map(self, file: ModuleFile) -> LoadedModule:
+        known = _interned(file)
+        if known is not None:
+            return known
+        record = decode_module(file.read_record(0))
+        self.opened += 1
+        try:
+            image = self._map_object(file, record.key) if file.entry.flags == IMAGE_OBJECT else None
+            image = image or self._map_shared(file, record.key)
+        except (OSError, ValueError) as error:
+            if isinstance(error, CompcacheError):
+                raise
+            message = f"module {file.module_id.hex()} cannot be mapped: {error}"
+            raise LinkError(message, module_id=file.module_id.hex()) from error
+        return _intern(LoadedModule(file.module_id, file.path, image, file.entry.image))
+
+    def _map_shared(self, file: ModuleFile, key: bytes) -> Any:
+        runtime = self._runtime()
+        try:
+            return runtime.open_image(os.fsencode(file.path), key, file if file.in_memory else None)
+        except OSError:
+            if file.in_memory:
+                raise
+            # A noexec mount: the same bytes in memory. The descriptor must stay open while they are mapped, for
+            # the dynamic linker knows the image by this path.
+            copy = file.copy_to_memory()
+            return runtime.open_image(os.fsencode(copy.path), key, copy)
+
+    def _map_object(self, file: ModuleFile, key: bytes) -> Any:
+        from compcache.entrypoints import TABLE_SYMBOL
+        from compcache.orc import link_object
+
+        linked = link_object(file.read(0, file.entry.image), TABLE_SYMBOL)
+        return self._runtime().adopt_image(linked.address, key, linked)
+
+    def _decode(self, choice: _Choice) -> list[tuple[GlobalRecord, bytes, object]]:
+        assert choice.loaded is not None
+        fills = []
+        for record in choice.globals:
+            try:
+                fill = self._decode_global(choice.loaded, record)
+            except GlobalValidationError as error:
+                raise type(error)(
+                    f"global {record.name!r} of function {choice.record.name!r} (module {choice.module_id.hex()}) is "
+                    f"not valid: {error.reason or error}",
+                    global_name=record.name,
+                    func_name=choice.record.name,
+                    reason=error.reason,
+                ) from error
+            if fill is not None:
+                fills.append((record, *fill))
+        return fills
+
+    def _decode_global(self, module: LoadedModule, record: GlobalRecord) -> tuple[bytes, object] | None:
+        """What to store for a global; None where it is stored already and still holds."""
+        from compcache.globals import Storage, _kinds, decode_definition
+
+        kind = _kinds.get(record.kind)
+        known = module.slots.get(record.slot)
+        if known is not None and kind is not None and not kind.revalidate and self._is_allowed(record):
+            return None
+        definition: GlobalDefinition = decode_definition(record.kind, record.payload)
+        self.decoded += 1
+        data, keep = definition.load(Storage(record.form, record.size), _LoadContext(self))
+        if len(data) != record.size:
+            raise GlobalValidationError(reason := f"kind {record.kind!r} gave {len(data)} bytes for {record.size}", reason=reason)
+        if isinstance(known, _Kept) and known.value is keep:
+            return None
+        return data, _Kept(keep, known)
+
+    def _is_allowed(self, record: GlobalRecord) -> bool:
+        return self.allow_pickle or record.kind != "pickle"
+
+    # ----------------------------------------------------------------- commit
+
+    def _commit(self, func_name: str, chosen: dict[str, _Choice], owner: object) -> TypedCallTarget:
+        runtime = self._runtime()
+        root = chosen[func_name]
+        target = self._make_target(runtime, root, owner)
+        link_name = link_name_of(root.record.symbol, root.module_id)
+        with _lock:
+            known = self._by_link.get(f"{link_name}\0{func_name}")
+            existing = known() if known is not None else None
+            writes, updates = self._writes(runtime, chosen)
+            if existing is None:
+                updates += self._table_updates(func_name, link_name, target)
+            mine = {c.module_id: ref(c.loaded) for c in chosen.values() if c.loaded is not None}
+            runtime.commit(b"".join(writes), (*updates, self._mine, mine))
+        return existing if existing is not None else target
+
+    def _make_target(self, runtime: Any, root: _Choice, owner: object) -> TypedCallTarget:
+        record = root.record
+        assert root.loaded is not None
+        context = TargetContext(record.name, record.symbol, root.loaded, record.signature, self.store.root, owner)
+        target: TypedCallTarget = runtime.make_target(
+            root.loaded.image, record.function, record.entry, record.name, context
+        )
+        return target
+
+    def _table_updates(self, func_name: str, link_name: str, target: TypedCallTarget) -> list[dict[Any, Any]]:
+        key = f"{link_name}\0{func_name}"
+        by_name, by_link = self.targets, self._by_link
+
+        def forget(dead: ref[TypedCallTarget]) -> None:
+            if by_name.get(func_name) is dead:
+                del by_name[func_name]
+            if by_link.get(key) is dead:
+                del by_link[key]
+
+        weak = ref(target, forget)
+        return [by_name, {func_name: weak}, by_link, {key: weak}]
+
+    def _writes(self, runtime: Any, chosen: dict[str, _Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
+        writes: list[bytes] = []
+        updates: list[dict[Any, Any]] = []
+        for choice in chosen.values():
+            module = choice.loaded
+            assert module is not None
+            filled: dict[int, object] = {}
+            for slot, name in choice.imports:
+                provider = chosen[name]
+                assert provider.loaded is not None
+                if slot not in module.slots:
+                    address = runtime.address(provider.loaded.image, provider.record.function)
+                    writes.append(_write(runtime.address(module.image, slot), address.to_bytes(_WORD, "little")))
+                    filled[slot] = provider.loaded
+            for record, data, keep in choice.fills or ():
+                if record.slot not in module.slots or isinstance(keep, _Kept) and keep.before is not None:
+                    writes.append(_write(runtime.address(module.image, record.slot), data))
+                    filled[record.slot] = keep
+            if filled:
+                updates += [module.slots, filled]
+        return writes, updates
+
+    # ----------------------------------------------------------------- unload
+
+    def unload(self, func_name: str) -> int:
+        """Invalidate every target of the modules in which this loader found the function; how many those were."""
+        modules = {module_id for module_id, _ in self.store.find(func_name)}
+        known = self.targets.get(func_name)
+        target = known() if known is not None else None
+        if target is not None:
+            modules.add(target._context.module.module_id)
+        return self._invalidate(lambda context: context.module.module_id in modules)
+
+    def unload_all(self) -> int:
+        """Invalidate every target that this loader handed out; how many those were."""
+        return self._invalidate(lambda _: True)
+
+    def _invalidate(self, concerns: Callable[[TargetContext], bool]) -> int:
+        count = 0
+        with _lock:
+            for key, weak in list(self._by_link.items()):
+                target = weak()
+                context = target._context if target is not None else None
+                if target is None or context is None or not concerns(context):
+                    continue
+                self._runtime().invalidate(target)
+                count += 1
+                self._by_link.pop(key, None)
+                if self.targets.get(context.func_name) is weak:
+                    del self.targets[context.func_name]
+                self._mine.pop(context.module.module_id, None)
+        return count
+
+    def loaded_modules(self) -> list[LoadedModule]:
+        """The modules that this loader has loaded and somebody still uses."""
+        with _lock:
+            modules = [weak() for weak in list(self._mine.values())]
+            self._mine = {m.module_id: self._mine[m.module_id] for m in modules if m is not None}
+        return [module for module in modules if module is not None]
+
+    def loaded_targets(self) -> list[TypedCallTarget]:
+        """The valid targets that this loader handed out and somebody still holds."""
+        found = [weak() for weak in list(self._by_link.values())]
+        return [target for target in found if target is not None]
+
+
+class _Kept:
+    """The decoded value of a global, and what the slot held before: code that is running may still use it."""
+
+    __slots__ = ("before", "value")
+
+    def __init__(self, value: object, before: object) -> None:
+        self.value = value
+        self.before = before
+
+
+class _LoadContext:
+    """What definitions may ask of this process while they are loaded."""
+
+    __slots__ = ("_loader", "allow_pickle")
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self.allow_pickle = loader.allow_pickle
+
+    def address_of(self, buffer: object) -> int:
+        """The address of an object's buffer."""
+        address: int = self._loader._runtime().buffer_address(buffer)
+        return address
+
+    def find_symbol(self, name: str, library: str | None) -> int:
+        """The address of a native symbol, 0 where there is none."""
+        runtime = self._loader._runtime()
+        opened = None
+        if library is not None:
+            try:
+                opened = runtime.open_image(os.fsencode(library), None, None)
+            except OSError as error:
+                raise GlobalValidationError(reason := f"library {library!r} cannot be loaded: {error}", reason=reason) from error
+            _libraries[library] = opened
+        address: int = runtime.find_symbol(name.encode(), opened)
+        return address
+
+
+#: Libraries of native symbols stay loaded: their addresses are in slots, and other code of theirs may be running.
+_libraries: dict[str, object] = {}
+
+
+class _Plan:
+    """Which realization to use for a function and for everything that its closure imports."""
+
+    def __init__(self, loader: Loader, root: str) -> None:
+        self._loader = loader
+        self._root = root
+        self._nodes: dict[str, _Node] = {}
+        self._pending = [root]
+
+    def choose(self) -> dict[str, _Choice]:
+        """The chosen realizations of the root and all that it reaches, or the error why there are none."""
+        while self._pending:
+            name = self._pending.pop()
+            node = self._nodes.get(name)
+            if node is None:
+                node = self._nodes[name] = _Node(self._loader.candidates(name))
+            if node.choice is None:
+                self._advance(name, node)
+        return self._reachable()
+
+    def _advance(self, name: str, node: _Node) -> None:
+        """Choose the next realization of a function, or tell its dependents that there is none."""
+        for module_id, offset in node.candidates:
+            try:
+                choice = self._loader.open_candidate(name, module_id, offset)
+                if name == self._root:
+                    _require_entry(choice)
+                self._require_imports(choice)
+            except FileNotFoundError:
+                continue  # pruned since the index was read
+            except (CompcacheError, OSError) as error:
+                node.error = node.error or error
+                continue
+            node.choice = choice
+            for _, imported in choice.imports:
+                self._depend(name, imported)
+            return
+        if name == self._root:
+            raise self._root_error(node)
+        for dependent in node.dependents:
+            self._drop_dependent(dependent, name, node)
+
+    def _require_imports(self, choice: _Choice) -> None:
+        for _, imported in choice.imports:
+            node = self._nodes.get(imported)
+            if node is not None and node.choice is None and imported not in self._pending:
+                exhausted = imported != choice.record.name and not _may_have_more(node)
+                if exhausted:
+                    raise self._missing_import(choice, imported, node)
+
+    def _depend(self, name: str, imported: str) -> None:
+        node = self._nodes.get(imported)
+        if node is None:
+            node = self._nodes[imported] = _Node(self._loader.candidates(imported))
+            self._pending.append(imported)
+        node.dependents[name] = None
+
+    def _drop_dependent(self, name: str, missing: str, missing_node: _Node) -> None:
+        node = self._nodes[name]
+        choice = node.choice
+        if choice is not None and any(imported == missing for _, imported in choice.imports):
+            node.error = node.error or self._missing_import(choice, missing, missing_node)
+            node.choice = None
+            choice.file.close()
+            self._pending.append(name)
+
+    def _missing_import(self, choice: _Choice, imported: str, node: _Node) -> UndefinedSymbolError:
+        why = f" ({node.error})" if node.error is not None else ""
+        error = UndefinedSymbolError(
+            f"function {choice.record.name!r} of module {choice.module_id.hex()} needs {imported!r}, of which the cache "
+            f"{self._loader.store.root} holds no usable realization{why}; add a module that defines it",
+            symbols=[imported],
+            func_name=choice.record.name,
+            module_id=choice.module_id.hex(),
+        )
+        error.__cause__ = node.error
+        return error
+
+    def reject(self, name: str, error: Exception) -> None:
+        """A chosen realization failed later on: go on without it."""
+        node = self._nodes[name]
+        node.error = node.error or error
+        if node.choice is not None:
+            node.choice.file.close()
+        node.choice = None
+        self._pending.append(name)
+
+    def _reachable(self) -> dict[str, _Choice]:
+        chosen: dict[str, _Choice] = {}
+        stack = [self._root]
+        while stack:
+            name = stack.pop()
+            if name in chosen:
+                continue
+            choice = self._nodes[name].choice
+            assert choice is not None
+            chosen[name] = choice
+            stack += [imported for _, imported in choice.imports]
+        return chosen
+
+    def _root_error(self, node: _Node) -> Exception:
+        name, root = self._root, self._loader.store.root
+        error = node.error
+        if error is None or isinstance(error, (IncompatibleTargetError, IntegrityError)):
+            why = f": {error}" if error is not None else ""
+            return NotCachedError(f"function {name!r} is not in the cache {root}{why}", func_name=name, cache_dir=root)
+        return error
+
+
+def _may_have_more(node: _Node) -> bool:
+    """Whether a node without a choice has not been tried to its end."""
+    for candidate in node.candidates:
+        node.candidates = _chain(candidate, node.candidates)
+        return True
+    return False
+
+
+def _chain(first: tuple[bytes, int], rest: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+    yield first
+    yield from rest
+
+
+def _require_entry(choice: _Choice) -> None:
+    record = choice.record
+    if record.entry == NO_ENTRY:
+        raise SignatureError(
+            f"function {record.name!r} of module {choice.module_id.hex()} cannot be called from Python: "
+            f"{record.signature.removeprefix('! ')}; other modules can import it"
+        )
+
+
+def _write(address: int, data: bytes) -> bytes:
+    return b"".join([
+        address.to_bytes(_WORD, "little"), len(data).to_bytes(_WORD, "little"), data, bytes(-len(data) % _WORD),
+    ])  # fmt: skip
+
+
+def _interned(file: ModuleFile) -> LoadedModule | None:
+    known = _modules.get((file.module_id, file.path))
+    return known() if known is not None else None
+
+
+def _intern(module: LoadedModule) -> LoadedModule:
+    """The module of this identity that everybody uses: this one, unless another thread was faster."""
+    key = (module.module_id, module.path)
+
+    def forget(dead: ref[LoadedModule]) -> None:
+        if _modules.get(key) is dead:
+            del _modules[key]
+
+    weak = ref(module, forget)
+    with _lock:
+        known = _modules.get(key)
+        existing = known() if known is not None else None
+        if existing is not None:
+            return existing
+        _modules[key] = weak
+    return module

@@ -1,0 +1,105 @@
+"""What a caller gives the cache to compile: `ModuleSource` and `Function`."""
+
+from __future__ import annotations
+
+from compcache.errors import InvalidNameError
+from compcache.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+__all__ = ["MAX_NAME_BYTES", "Function", "ModuleSource", "check_name"]
+
+MAX_NAME_BYTES = 1 << 16
+
+
+class Function(Record):
+    """How one function of a module is exported.
+
+    Args:
+        signature: its signature as text; None reads it off the function's LLVM type.
+        symbol: its name in the module; None where that is the func_name.
+        nogil: release the GIL while it runs.
+    """
+
+    __slots__ = ("signature", "symbol", "nogil")
+    signature: str | None
+    symbol: str | None
+    nogil: bool
+
+    def __init__(self, signature: object = None, symbol: str | None = None, nogil: bool = False) -> None:
+        super().__init__(None if signature is None else str(signature), symbol, nogil)
+
+
+class ModuleSource:
+    """LLVM code and what the cache must know to compile and store it.
+
+    Args:
+        ir: LLVM assembly text, bitcode bytes, an `llvmlite.ir.Module` or an `llvmlite.binding.ModuleRef`.
+        functions: the functions to export, ``{func_name: signature text | Function | None}``; every other
+            definition becomes private to the module. None exports every externally visible defined function
+            under its own name, with the signature read off its LLVM type.
+        globals: definitions of the module's external globals, ``{name: value}`` (see `compcache.globals`); a
+            `NativeSymbol` may also stand for a declared function.
+        imports: functions that the module declares and another module of the cache provides, now or later: names,
+            or ``{symbol: func_name}``.
+        optimize: 0 leaves the code as given; 1, 2 and 3 are LLVM's pipelines of these levels.
+        cpu, features: what to compile for, in LLVM's terms; None is this machine. A cache that is shared between
+            hosts wants the least of them (``cpu="x86-64-v3"``).
+        keep_bitcode: store the optimized code beside the image, for `show --ir` and `check --recompile`.
+        identity: a `compcache.Identity`, or a mapping of named components, kept with the functions.
+
+    The source is read when it is added; changing any of these objects afterwards changes nothing stored.
+    """
+
+    def __init__(
+        self,
+        ir: Any,
+        functions: Mapping[str, Any] | None = None,
+        globals: Mapping[str, Any] | None = None,  # noqa: A002 - the public name
+        *,
+        imports: Mapping[str, str] | Iterable[str] | None = None,
+        optimize: int = 2,
+        cpu: str | None = None,
+        features: str | None = None,
+        keep_bitcode: bool = True,
+        identity: Any = None,
+    ) -> None:
+        self.ir = ir
+        self.functions = functions
+        self.globals = globals
+        self.imports = imports
+        self.optimize = optimize
+        self.cpu = cpu
+        self.features = features
+        self.keep_bitcode = keep_bitcode
+        self.identity = identity
+
+    def __repr__(self) -> str:
+        names = "every function" if self.functions is None else ", ".join(map(repr, self.functions))
+        return f"<ModuleSource of {type(self.ir).__name__} exporting {names}>"
+
+
+def check_name(name: object, what: str) -> str:
+    """`name` as a usable name of a function or symbol.
+
+    Names may hold slashes, newlines and any Unicode: they never become file names.
+
+    Raises:
+        InvalidNameError: it is no text, empty, contains NUL or lone surrogates, or is longer than 64 KiB.
+    """
+    if not isinstance(name, str):
+        raise InvalidNameError(f"a {what} must be a str, not {type(name).__name__}: {name!r}")
+    if not name:
+        raise InvalidNameError(f"a {what} must not be empty")
+    if "\0" in name:
+        raise InvalidNameError(f"a {what} must not contain NUL: {name[:80]!r}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidNameError(f"a {what} must be encodable as UTF-8: {name[:80]!r}") from None
+    if size > MAX_NAME_BYTES:
+        raise InvalidNameError(f"a {what} has at most {MAX_NAME_BYTES} bytes, not {size}: {name[:80]!r}...")
+    return name

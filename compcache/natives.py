@@ -1,0 +1,77 @@
+"""Native symbols that code may use without anybody defining them: the platform's and the process's.
+
+Platform libraries (libc, libm, libgcc_s) are linked by name, so that their symbols get the version that a C
+compiler would bind. Everything else that the process happens to hold (libpython, libraries loaded with
+RTLD_GLOBAL) may be missing in another process: such a reference is made weak, recorded with the functions that
+reach it, and checked when one of them is loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["in_process", "is_platform_symbol", "platform_library", "platform_paths"]
+
+_LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2")
+
+
+@functools.cache
+def _platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
+    found = []
+    for name in _LIBRARIES:
+        try:
+            found.append((name, ctypes.CDLL(name)))
+        except OSError:
+            continue
+    return tuple(found)
+
+
+@functools.cache
+def platform_library(symbol: str) -> str | None:
+    """The platform library that defines a symbol, by its soname."""
+    for name, library in _platform():
+        if _has(library, symbol):
+            return name
+    return None
+
+
+def is_platform_symbol(symbol: str) -> bool:
+    """Whether every process on this platform has the symbol."""
+    return platform_library(symbol) is not None
+
+
+def in_process(symbol: str) -> bool:
+    """Whether this process has the symbol in its global scope."""
+    return _has(ctypes.CDLL(None), symbol)
+
+
+def _has(library: ctypes.CDLL, symbol: str) -> bool:
+    try:
+        ctypes.c_char.in_dll(library, symbol)
+    except (ValueError, UnicodeEncodeError):
+        return False
+    return True
+
+
+@functools.cache
+def _mapped_path(name: str) -> str | None:
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            for line in maps:
+                path = line.rstrip("\n").partition("/")[2]
+                if path.rpartition("/")[2] == name:
+                    return "/" + path
+    except OSError:
+        return None
+    return None
+
+
+def platform_paths(symbols: Iterable[str]) -> list[str]:
+    """The paths of the platform libraries that define any of these symbols, without duplicates."""
+    names = dict.fromkeys(filter(None, map(platform_library, symbols)))
+    return [path for path in map(_mapped_path, names) if path]

@@ -1,0 +1,64 @@
+"""Rebuilds the index from the modules on disk (miss path and tools)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.errors import FormatError, IntegrityError, StorageError
+from compcache.index import ModuleEntry, encode_function_entry, segment_level
+from compcache.manifest import decode_function, iterate_frames
+
+if TYPE_CHECKING:
+    from compcache.store import ModuleFile, Store
+
+__all__ = ["module_functions", "rebuild_index"]
+
+
+def module_functions(module: ModuleFile) -> list[tuple[str, int]]:
+    """The (name, record offset) of every function that a module realizes.
+
+    Raises:
+        FormatError: a record is damaged.
+    """
+    section = module.read(module.entry.image, module.entry.records)
+    return [
+        (decode_function(payload).name, offset)
+        for offset, payload in iterate_frames(section)
+        if payload[:1] == b"F"
+    ]
+
+
+def rebuild_index(store: Store) -> int:
+    """Replace the index by one made from the modules that are there; how many those are.
+
+    Damaged modules go to quarantine. Additions that others publish meanwhile stay.
+
+    Raises:
+        OSError: the new index could not be written; the old one is still there.
+    """
+    store.index.refresh()
+    replaced = store.index.segments
+    functions: set[bytes] = set()
+    modules: dict[bytes, bytes] = {}
+    for module_id in store.module_ids():
+        entry = _index_module(store, module_id, functions)
+        if entry is not None:
+            modules[module_id] = entry.encode()
+    store.index.publish_only(
+        sorted(functions), [modules[key] for key in sorted(modules)], segment_level(len(modules)), replaced
+    )
+    store.index.remove_damaged()
+    return len(modules)
+
+
+def _index_module(store: Store, module_id: bytes, functions: set[bytes]) -> ModuleEntry | None:
+    try:
+        with store.open_module(module_id) as module:
+            for name, offset in module_functions(module):
+                functions.add(encode_function_entry(name, module_id, offset))
+            return module.entry
+    except (FileNotFoundError, IntegrityError, StorageError):
+        return None
+    except FormatError as error:
+        store.quarantine(store.module_path(module_id), str(error))
+        return None

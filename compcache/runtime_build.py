@@ -1,0 +1,105 @@
+"""Builds the native runtime from `runtime.ll`, and loads it where the cache directory cannot serve it.
+
+Miss path: imports llvmlite. Where there is no linker the runtime is loaded as an object through ORC.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import TYPE_CHECKING, Any
+
+from compcache import codegen, elf, natives, runtime, toolchain
+from compcache.errors import CacheWarning, LinkerError, StorageError
+
+if TYPE_CHECKING:
+    from compcache.store import Store
+
+__all__ = ["build_and_load", "ensure_runtime"]
+
+_API_VERSION = 1013  # PYTHON_API_VERSION, unchanged since Python 2.5
+
+
+def _object() -> bytes:
+    path = os.path.join(os.path.dirname(__file__), "runtime.ll")
+    with open(path, encoding="utf-8") as file:
+        module = codegen.parse(file.read(), codegen.new_context())
+    codegen.check_triple(module)
+    machine = codegen.target_machine("", "", 2)
+    module.data_layout = str(machine.target_data)
+    codegen.optimize(module, machine, 2)
+    return codegen.emit_object(module, machine)
+
+
+def _shared(obj: bytes) -> bytes | None:
+    """The runtime as a shared object; None where there is no linker."""
+    linker = toolchain.find_linker() if elf.is_elf(obj) else None
+    if linker is None:
+        return None
+    platform = [symbol for symbol in elf.undefined_symbols(obj) if natives.is_platform_symbol(symbol)]
+    try:
+        return toolchain.link_shared(
+            linker,
+            [obj],
+            soname="compcache-runtime.so",
+            libraries=natives.platform_paths(platform),
+            export=[f"PyInit_{runtime.MODULE_NAME}"],
+        )
+    except LinkerError as error:
+        import warnings
+
+        warnings.warn(f"{error}; the native runtime is loaded without a linker", CacheWarning, stacklevel=2)
+        return None
+
+
+def ensure_runtime(store: Store) -> None:
+    """Publish the runtime in the cache directory, unless it is there or cannot be; never fails."""
+    if store.readonly or store.read_file(*runtime.runtime_file()) is not None:
+        return
+    image = _shared(_object())
+    if image is not None:
+        _publish(store, image)
+
+
+def _publish(store: Store, image: bytes) -> bool:
+    try:
+        store.publish_file(runtime.runtime_file(), image + runtime.seal(image, store.signing_key))
+    except StorageError:
+        return False
+    return True
+
+
+def build_and_load(store: Store) -> Any:
+    """Build the runtime, publish it where possible, and load it."""
+    obj = _object()
+    image = _shared(obj)
+    if image is None:
+        return _load_object(obj)
+    if not store.readonly and _publish(store, image):
+        try:
+            return runtime.load_extension(store.path(*runtime.runtime_file()))
+        except ImportError:
+            pass  # a noexec mount: load a copy in memory
+    from compcache.memory import anonymous_file
+
+    # The descriptor stays open on purpose: the runtime is mapped as long as the process lives.
+    return runtime.load_extension(anonymous_file(image)[1])
+
+
+def _load_object(obj: bytes) -> Any:
+    from compcache.orc import link_object
+
+    symbol = f"PyInit_{runtime.MODULE_NAME}"
+    linked = link_object(obj, symbol)
+    # As the interpreter does for an extension module with multi-phase initialization (PEP 489).
+    definition = ctypes.PYFUNCTYPE(ctypes.py_object)(linked.address)()
+    from importlib.machinery import ModuleSpec
+
+    make = ctypes.pythonapi.PyModule_FromDefAndSpec2
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.py_object, ctypes.py_object, ctypes.c_int]
+    module = make(definition, ModuleSpec(runtime.MODULE_NAME, None), _API_VERSION)
+    execute = ctypes.pythonapi.PyModule_ExecDef
+    execute.restype, execute.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.py_object]
+    execute(module, definition)
+    module.keep = linked
+    return module

@@ -1,0 +1,536 @@
+"""The cache directory: where everything is, how it becomes visible, and whether it is what it was.
+
+::
+
+    <root>/CACHEDIR.TAG
+    <root>/modules-v1/<aa>/<module_id>.ccm   one module each (compcache.container)
+    <root>/index-v1/*.idx                    derived from the modules (compcache.index)
+    <root>/runtime-v1/*.so                   the native half of the hit path (compcache.runtime)
+    <root>/hosts-v1/<boot>.host              what LLVM said of this machine (compcache.host)
+    <root>/locks/ tmp/ stats/ quarantine/
+
+The store knows no LLVM and no symbols: it hands out verified bytes. A file is verified against its digest once;
+its stamp (inode, size, times) in the index then vouches for it until any of them changes. What is damaged goes
+to `quarantine/`, with one warning, and is a miss from then on.
+"""
+
+from __future__ import annotations
+
+import os
+import stat as stat_module
+
+from compcache import container, host
+from compcache import files as file_ops
+from compcache.digest import DIGEST_SIZE, mac
+from compcache.errors import CacheWarning, FormatError, IntegrityError, StorageError, UntrustedDirectoryError
+from compcache.index import Index, ModuleEntry, Stamp
+from compcache.manifest import IMAGE_OBJECT, IMAGE_SHARED, decode_module, read_frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from compcache.host import Host
+
+__all__ = ["ModuleFile", "Store"]
+
+_MODULES = "modules-v1"
+_SUFFIX = ".ccm"
+_CHUNK = 1 << 20
+_MAX_SMALL_FILE = 1 << 24
+_NOBODY_ELSE = 0o022
+_CACHEDIR_TAG = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# This directory holds compiled code that compcache can make again.\n"
+    b"# For information about cache directory tags see https://bford.info/cachedir/\n"
+)
+
+
+class ModuleFile:
+    """An open, verified module file. `read_record` gives the payload of one record; close it after use."""
+
+    __slots__ = ("_files", "descriptor", "entry", "in_memory", "path")
+
+    def __init__(
+        self, files: file_ops.Files, path: str, descriptor: int, entry: ModuleEntry, *, in_memory: bool = False
+    ) -> None:
+        self._files = files
+        self.path = path
+        self.descriptor = descriptor
+        self.entry = entry
+        self.in_memory = in_memory
+
+    @property
+    def module_id(self) -> bytes:
+        """The identity of the module."""
+        return self.entry.module_id
+
+    def read_record(self, offset: int) -> bytes:
+        """The payload of the record at this offset of the records section.
+
+        Raises:
+            FormatError: there is no such record, or it is damaged.
+        """
+        base = self.entry.image
+        return read_frame(
+            lambda at, size: self._files.pread(self.descriptor, size, base + at), offset, self.entry.records
+        )
+
+    def read(self, offset: int, size: int) -> bytes:
+        """`size` bytes of the file, or fewer at its end."""
+        parts = []
+        while size > 0:
+            part = self._files.pread(self.descriptor, min(size, _CHUNK), offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def footer(self) -> container.Footer:
+        """The footer, which tells where the sections are."""
+        size = self.entry.stamp.size
+        return container.decode_footer(self.read(size - container.FOOTER_SIZE, container.FOOTER_SIZE), size)
+
+    def copy_to_memory(self) -> ModuleFile:
+        """The image alone, in an anonymous file."""
+        from compcache.memory import anonymous_file
+
+        descriptor, path = anonymous_file(self.read(0, self.entry.image))
+        return ModuleFile(self._files, path, descriptor, self.entry, in_memory=True)
+
+    def close(self) -> None:
+        """Give the file descriptor back. Files in memory are open for as long as somebody holds them."""
+        if self.descriptor >= 0 and not self.in_memory:
+            self._files.close(self.descriptor)
+            self.descriptor = -1
+
+    def __enter__(self) -> ModuleFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.in_memory = False
+        self.close()
+
+
+class Store:
+    """A cache directory. It is created by the first write; opening one that does not exist is no error.
+
+    Args:
+        root: the directory.
+        files: the file operations to use.
+        readonly: never write; what cannot be had without writing is a miss or is done in memory.
+        verify: check the digests of files whose stamp is not known.
+        signing_key: accept only modules that carry its signature, and sign what is published.
+        trust: open the directory even though somebody else could have written it.
+
+    Raises:
+        UntrustedDirectoryError: the directory belongs to or can be written by somebody else.
+        StorageError: the path exists but is no directory.
+    """
+
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "files", "index", "readonly", "root", "signing_key", "temporary", "verify")
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        files: file_ops.Files | None = None,
+        readonly: bool = False,
+        verify: bool = True,
+        signing_key: bytes | None = None,
+        trust: bool = False,
+    ) -> None:
+        self.root = root
+        self.files = files or file_ops.Files()
+        self.readonly = readonly
+        self.verify = verify
+        self.signing_key = signing_key
+        self.temporary = f"{root}/tmp"
+        self.index = Index(self.files, f"{root}/index-v1", self.temporary)
+        self._host: Host | None = None
+        self._in_memory: dict[bytes, ModuleFile] = {}
+        self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
+        self._checked_index = False
+        if not trust and not signing_key:
+            self._refuse_foreign_directory()
+
+    def _refuse_foreign_directory(self) -> None:
+        try:
+            status = self.files.stat(self.root)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise StorageError(f"cannot open the cache directory {self.root}: {error}", path=self.root) from error
+        if not stat_module.S_ISDIR(status.st_mode):
+            raise StorageError(f"the cache directory {self.root} is not a directory", path=self.root)
+        user = os.geteuid() if hasattr(os, "geteuid") else status.st_uid
+        advice = "pass trust=True if you vouch for everyone who can write there, or a signing_key"
+        if status.st_uid != user:
+            raise UntrustedDirectoryError(
+                f"the cache directory {self.root} belongs to user {status.st_uid}, not to you ({user}): loading from "
+                f"it would run their code; choose another directory, or {advice}",
+                path=self.root,
+            )
+        if status.st_mode & _NOBODY_ELSE and user == status.st_uid:
+            raise UntrustedDirectoryError(
+                f"the cache directory {self.root} can be written by other users (mode "
+                f"{stat_module.S_IMODE(status.st_mode):o}): loading from it would run their code; run "
+                f"'chmod go-w {self.root}', or {advice}",
+                path=self.root,
+            )
+
+    # ------------------------------------------------------------------ paths
+
+    def module_path(self, module_id: bytes) -> str:
+        """Where a module is: for example ``<root>/modules-v1/3f/3f9c...e1.ccm``."""
+        name = module_id.hex()
+        return f"{self.root}/{_MODULES}/{name[:2]}/{name}{_SUFFIX}"
+
+    def path(self, *names: str) -> str:
+        """A path below the root."""
+        return "/".join((self.root, *names))
+
+    def module_ids(self) -> Iterator[bytes]:
+        """The ids of all modules on disk, in no order; for tools, never for look-ups."""
+        base = self.path(_MODULES)
+        for fan in self._list(base):
+            for name in self._list(f"{base}/{fan}"):
+                stem = name.removesuffix(_SUFFIX)
+                if name != stem and len(stem) == 2 * DIGEST_SIZE and stem[:2] == fan and _is_hex(stem):
+                    yield bytes.fromhex(stem)
+
+    def _list(self, path: str) -> list[str]:
+        try:
+            return self.files.listdir(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    # --------------------------------------------------------------- look-ups
+
+    def find(self, func_name: str) -> Iterator[tuple[bytes, int]]:
+        """The (module_id, record offset) of every realization of a function, lazily.
+
+        What the index of this process does not know is looked for on disk once more.
+        """
+        found = False
+        if self._memory_names:
+            yield from list(self._memory_names.get(func_name, ()))
+        for candidate in self.index.find(func_name):
+            found = True
+            yield candidate
+        if not found:
+            self._renew_index()
+            yield from self.index.find(func_name)
+
+    def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
+        """Every realization that the directory knows at this moment."""
+        self._renew_index()
+        return [*self._memory_names.get(func_name, ()), *self.index.find(func_name)]
+
+    def exists(self, module_id: bytes) -> bool:
+        """Whether the file of a module is there."""
+        try:
+            self.files.stat(self.module_path(module_id))
+        except OSError:
+            return False
+        return True
+
+    def _renew_index(self) -> None:
+        try:
+            self.index.refresh()
+            lost = self.index.damaged or (not self.index.segments and not self._checked_index)
+        except OSError as error:
+            raise StorageError(f"cannot read the index of {self.root}: {error}", path=self.root) from error
+        if lost:
+            self._checked_index = True
+            self._recover_index()
+
+    def _recover_index(self) -> None:
+        """Rebuild an index that is damaged or was deleted, where that can be done."""
+        damaged = dict(self.index.damaged)
+        if damaged:
+            names = ", ".join(sorted(damaged))
+            warn(f"the index of {self.root} is damaged ({names}: {next(iter(damaged.values()))}); rebuilding it")
+        if self.readonly or not any(True for _ in self.module_ids()):
+            return
+        from compcache.rebuild import rebuild_index
+
+        try:
+            rebuild_index(self)
+        except OSError as error:
+            warn(f"the index of {self.root} cannot be rebuilt: {error}")
+
+    def open_module(self, module_id: bytes) -> ModuleFile:
+        """Open and verify a module.
+
+        Raises:
+            FileNotFoundError: it is not there (any more).
+            IntegrityError: it is damaged, or not signed with the key; it is in quarantine now.
+            StorageError: it cannot be read.
+        """
+        if module_id in self._in_memory:
+            return self._in_memory[module_id]
+        path = self.module_path(module_id)
+        try:
+            descriptor = self.files.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StorageError(f"cannot open {path}: {error.strerror}", path=path, errno=error.errno) from error
+        module: ModuleFile | None = None
+        try:
+            status = self.files.fstat(descriptor)
+            stamp = Stamp.of(status)
+            entry = self._trusted_entry(module_id, stamp)
+            module = ModuleFile(self.files, path, descriptor, entry or _unverified(module_id, stamp))
+            if entry is None:
+                if not stat_module.S_ISREG(status.st_mode):
+                    raise FormatError("it is not a regular file")
+                module.entry = self._verify(module)
+        except FormatError as error:
+            (module.close if module else lambda: self.files.close(descriptor))()
+            raise self.quarantine(path, str(error)) from error
+        except OSError as error:
+            (module.close if module else lambda: self.files.close(descriptor))()
+            raise StorageError(f"cannot read {path}: {error}", path=path, errno=error.errno) from error
+        return module
+
+    def _trusted_entry(self, module_id: bytes, stamp: Stamp) -> ModuleEntry | None:
+        for entry in self.index.module(module_id):
+            if entry.stamp == stamp and self._is_ours(entry):
+                return entry
+        return None
+
+    def _is_ours(self, entry: ModuleEntry) -> bool:
+        return not self.signing_key or entry.mac == self._entry_mac(entry)
+
+    def _entry_mac(self, entry: ModuleEntry) -> bytes:
+        if not self.signing_key:
+            return bytes(16)
+        return mac(entry.encode()[:-16], self.signing_key)[:16]
+
+    def _verify(self, module: ModuleFile) -> ModuleEntry:
+        """Check all that a stamp vouches for, and leave a stamp for the next one who opens the file."""
+        footer = module.footer()
+        if footer.module_id != module.module_id:
+            raise FormatError("the file holds another module than its name says")
+        if self.signing_key and not container.is_signed_with(footer, self.signing_key):
+            raise FormatError("it does not carry the signature of this cache's key")
+        if self.verify:
+            content = self._chunks(module, footer.content)
+            actual = container.module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode)
+            if actual != footer.module_id:
+                raise FormatError("its content does not have the digest that it was published with")
+        entry = self._describe(module, footer)
+        if self.verify and not self.readonly:
+            self._leave_stamp(entry)
+        return entry
+
+    @staticmethod
+    def _chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
+        for offset in range(0, size, _CHUNK):
+            yield module.read(offset, min(_CHUNK, size - offset))
+
+    def _describe(self, module: ModuleFile, footer: container.Footer) -> ModuleEntry:
+        entry = ModuleEntry(
+            footer.module_id, module.entry.stamp, footer.image, footer.records, bytes(8), 0, 0, bytes(16)
+        )
+        module.entry = entry
+        record = decode_module(module.read_record(0))
+        kind = IMAGE_OBJECT if record.image_kind == "object" else IMAGE_SHARED
+        platform = record.triple if record.abi == host.ABI_VERSION else f"abi{record.abi}"
+        return self._sealed(entry, host.target_id(platform, record.features), kind, 0)
+
+    def _sealed(self, entry: ModuleEntry, target: bytes, flags: int, functions: int) -> ModuleEntry:
+        fields = (entry.module_id, entry.stamp, entry.image, entry.records, target, flags, functions)
+        unsealed = ModuleEntry(*fields, bytes(16))
+        return ModuleEntry(*fields, self._entry_mac(unsealed))
+
+    def _leave_stamp(self, entry: ModuleEntry) -> None:
+        try:
+            self.index.add((), entry)
+            self._merge_additions()
+        except OSError:
+            return  # the next one verifies again
+
+    # ------------------------------------------------------------- publishing
+
+    def publish(
+        self,
+        sections: tuple[bytes, bytes, bytes, bytes, bytes],
+        functions: Iterable[tuple[str, int]],
+        *,
+        target: bytes,
+        flags: int,
+    ) -> bytes:
+        """Publish a module: its sections (image, records, graph, bitcode, notes) and what it realizes.
+
+        A module that is there already, with the same digest, is left as it is.
+
+        Returns:
+            The module_id.
+
+        Raises:
+            StorageError: it could not be stored; the cache is as it was.
+        """
+        functions = list(functions)
+        module_id, parts = container.encode_container(*sections, self.signing_key)
+        if self.readonly:
+            raise StorageError(f"the cache {self.root} was opened with readonly=True", path=self.root)
+        path = self.module_path(module_id)
+        try:
+            self._create_root()
+            stamp = self._existing(module_id) or Stamp.of(
+                file_ops.publish(self.files, self.temporary, path, parts)
+            )
+            plain = ModuleEntry(
+                module_id, stamp, len(sections[0]), len(sections[1]), bytes(8), 0, 0, bytes(16)
+            )
+            self.index.add(functions, self._sealed(plain, target, flags, len(functions)))
+        except OSError as error:
+            message = f"cannot store a module in {self.root}: {error.strerror or error}"
+            raise StorageError(message, path=path, errno=error.errno) from error
+        try:
+            self._merge_additions()
+        except OSError as error:
+            warn(f"the index of {self.root} could not be merged: {error}")
+        return module_id
+
+    def keep_in_memory(
+        self,
+        sections: tuple[bytes, bytes, bytes, bytes, bytes],
+        functions: Iterable[tuple[str, int]],
+        *,
+        target: bytes,
+        flags: int,
+    ) -> bytes:
+        """Keep a module that could not be published, for this object alone; its module_id."""
+        from compcache.memory import anonymous_file
+
+        module_id, parts = container.encode_container(*sections, self.signing_key)
+        descriptor, path = anonymous_file(*parts)
+        stamp = Stamp.of(self.files.fstat(descriptor))
+        entry = ModuleEntry(module_id, stamp, len(sections[0]), len(sections[1]), target, flags, 0, bytes(16))
+        self._in_memory[module_id] = ModuleFile(self.files, path, descriptor, entry, in_memory=True)
+        for name, offset in functions:
+            self._memory_names.setdefault(name, {})[module_id, offset] = None
+        return module_id
+
+    def _existing(self, module_id: bytes) -> Stamp | None:
+        try:
+            with self.open_module(module_id) as module:
+                return module.entry.stamp
+        except (FileNotFoundError, IntegrityError):
+            return None
+
+    def _create_root(self) -> None:
+        tag = self.path("CACHEDIR.TAG")
+        try:
+            self.files.stat(tag)
+        except FileNotFoundError:
+            file_ops.make_directories(self.files, self.root)
+            file_ops.publish(self.files, self.temporary, tag, [_CACHEDIR_TAG], sync=False)
+
+    def _merge_additions(self) -> None:
+        if self.index.needs_merge():
+            from compcache.locks import try_lock
+
+            with try_lock(self, "index-merge") as owned:
+                if owned:
+                    self.index.merge()
+
+    def publish_file(self, names: tuple[str, ...], data: bytes) -> str:
+        """Publish a small file of another kind below the root; its path.
+
+        Raises:
+            StorageError: it could not be stored.
+        """
+        path = self.path(*names)
+        if self.readonly:
+            raise StorageError(f"the cache {self.root} was opened with readonly=True", path=path)
+        try:
+            self._create_root()
+            file_ops.publish(self.files, self.temporary, path, [data])
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror}", path=path, errno=error.errno) from error
+        return path
+
+    def read_file(self, *names: str) -> bytes | None:
+        """The content of a small file below the root; None where there is none or it cannot be read."""
+        try:
+            return file_ops.read_file(self.files, self.path(*names), _MAX_SMALL_FILE)
+        except OSError:
+            return None
+
+    # ---------------------------------------------------------------- removal
+
+    def remove_module(self, module_id: bytes) -> bool:
+        """Remove a module; whether it was there. Mapped code stays mapped; look-ups miss it from now on."""
+        try:
+            self.files.unlink(self.module_path(module_id))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def quarantine(self, path: str, reason: str) -> IntegrityError:
+        """Set a damaged file aside, warn, and return the exception that says so."""
+        message = f"{path} is damaged: {reason}"
+        if not self.readonly:
+            target = self.path("quarantine", f"{os.path.basename(path)}.{file_ops.unique_name()}")
+            try:
+                file_ops.make_directories(self.files, os.path.dirname(target))
+                self.files.rename(path, target)
+                message += f"; it was moved to {target}"
+            except OSError:
+                message += "; it could not be moved away"
+        warn(message)
+        return IntegrityError(message, path=path, reason=reason)
+
+    # ------------------------------------------------------------------- host
+
+    def host(self) -> Host:
+        """This machine, as LLVM describes it; LLVM is asked once per boot."""
+        if self._host is None:
+            self._host = self._remembered_host() or self._probe_host()
+        return self._host
+
+    def _remembered_host(self) -> Host | None:
+        boot = host.boot_key(self.files)
+        data = self.read_file("hosts-v1", f"{boot}.host") if boot else None
+        return host.decode_host(data) if data else None
+
+    def _probe_host(self) -> Host:
+        from compcache.host_probe import probe_host
+
+        found = probe_host()
+        boot = host.boot_key(self.files)
+        if boot and not self.readonly:
+            try:
+                self.publish_file(("hosts-v1", f"{boot}.host"), host.encode_host(found))
+            except StorageError:
+                return found  # asked again by the next process
+        return found
+
+    def close(self) -> None:
+        """Give file descriptors back."""
+        self.index.close()
+
+
+def _unverified(module_id: bytes, stamp: Stamp) -> ModuleEntry:
+    return ModuleEntry(module_id, stamp, 0, 0, bytes(8), 0, 0, bytes(16))
+
+
+def _is_hex(text: str) -> bool:
+    return all(character in "0123456789abcdef" for character in text)
+
+
+def warn(message: str) -> None:
+    """Issue a `CacheWarning`."""
+    import warnings
+
+    warnings.warn(message, CacheWarning, stacklevel=4)

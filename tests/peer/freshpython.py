@@ -1,0 +1,56 @@
+"""Run a few lines in a Python process that has nothing in memory but what those lines import."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RUN_SECONDS = 100
+# What a hit must not import: modules that are slow, or that mean that LLVM was needed after all.
+UNWANTED = ("llvmlite", "filelock", "numpy", "logging", "dataclasses")
+
+_FIRST = """\
+import ast, sys
+globals().update(ast.literal_eval(sys.stdin.read()))
+before = set(sys.modules)
+from compcache import Cache
+cache = Cache(cache_dir)
+"""
+_LAST = """
+imported = [name for name in unwanted if name in sys.modules and name not in before]
+print(repr((result, imported)))
+"""
+
+
+class FreshProcessError(Exception):
+    """Raised when the fresh process fails: its exit status (negative: the signal) and what it printed."""
+
+
+def run_fresh(cache_dir: Path, script: str, *, unwanted: tuple[str, ...] = UNWANTED, **inputs: Any) -> Any:
+    """What `script` left in `result`, after a run with `cache` open and `inputs` as variables.
+
+    Inputs and result are Python literals. Fails when the process fails or warns, and when it imported
+    one of the `unwanted` modules.
+    """
+    variables = repr(inputs | {"cache_dir": os.fspath(cache_dir), "unwanted": unwanted})
+    program = _FIRST + textwrap.dedent(script) + _LAST
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-X", "faulthandler", "-c", program],
+        input=variables,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise FreshProcessError(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
+    result, imported = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert imported == [], f"the hit path imported {imported}"
+    return result

@@ -1,0 +1,115 @@
+"""Source distributions of other projects: which ones, and how to have one unpacked on disk.
+
+pip downloads them, so that the index, mirrors, proxies and certificates are the user's own. A version and a
+digest pin each one. Nothing of a package is run to obtain it (see `metadata_backend`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+DOWNLOAD_SECONDS = 60
+
+
+class SdistUnavailableError(Exception):
+    """Raised when pip cannot download a source distribution; the message is pip's reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sdist:
+    """One pinned source distribution."""
+
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def folder(self) -> str:
+        """Where it is unpacked, below the directory of all of them: `xxhash-4.1.0-c9b288e4c1f5`."""
+        return f"{self.name}-{self.version}-{self.sha256[:12]}"
+
+
+SDISTS = {
+    sdist.name: sdist
+    for sdist in (
+        Sdist("xxhash", "4.1.0", "c9b288e4c1f5dae54417bc8a05e6f6daf505783d916b4783f4dd2f2e7d5db486"),
+        Sdist("lz4", "4.4.5", "5f0b9e53c1e82e88c10d7c180069363980136b9d7a8306c4dca4f760d60c39f0"),
+        Sdist("zstandard", "0.25.0", "7713e1179d162cf5c7906da876ec2ccb9c3a9dcbdffef0cc7f70c3667a205f0b"),
+        # SQLite's amalgamation, with an encryption layer that is off unless it is asked for.
+        Sdist("sqlcipher3", "0.6.4", "b02a3edfc554c9197d63ab4c38a30f7682eec65b10e5be2c9285a0d6ffb7a29a"),
+        # Lua in all its versions.
+        Sdist("lupa", "2.8", "d8022641b9ec8ecf2c5ecbe9f47e5a70e0b87c4b5ae921b92cb02a638e0acd08"),
+        # libyaml.
+        Sdist(
+            "ruamel.yaml.clib", "0.2.15", "46e4cc8c43ef6a94885f72512094e482114a8a706d3c555a34ed4b0d20200600"
+        ),
+        # A CPython extension module: its code calls libpython.
+        Sdist("regex", "2026.11.15", "d6ec7e29e62ebf93ab2a593d1137022b6025497d8610e5cb666d52f9ee5bb0ce"),
+    )
+}
+
+
+def fetch(name: str, directory: Path) -> Path:
+    """The root of the unpacked source distribution, downloaded below `directory` unless it is there already.
+
+    Raises `SdistUnavailableError` when pip cannot get it, `ValueError` when what it got is not what is pinned.
+    """
+    sdist = SDISTS[name]
+    target = directory / sdist.folder
+    if not target.is_dir():
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".fetch-") as scratch:
+            archive = _download(sdist, Path(scratch))
+            _check_digest(sdist, archive)
+            _publish(_unpack(archive, Path(scratch) / "unpacked"), target)
+    return target
+
+
+def _download(sdist: Sdist, scratch: Path) -> Path:
+    backend = scratch / "backend" / "setuptools"
+    backend.mkdir(parents=True)
+    (backend / "__init__.py").touch()
+    shutil.copy(Path(__file__).with_name("metadata_backend.py"), backend / "build_meta.py")
+    downloads = scratch / "downloads"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"]
+    command += ["--no-build-isolation", "--use-pep517", "--disable-pip-version-check", "--retries=1"]
+    command += [f"--dest={downloads}", f"{sdist.name}=={sdist.version}"]
+    environment = os.environ | {"PYTHONPATH": str(backend.parent)}
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SdistUnavailableError(f"pip took more than {DOWNLOAD_SECONDS} s to get {sdist.name}") from error
+    if done.returncode:
+        reason = next((line for line in done.stderr.splitlines() if line.startswith("ERROR")), done.stderr)
+        raise SdistUnavailableError(f"pip cannot get {sdist.name} {sdist.version}: {reason.strip()}")
+    return next(downloads.iterdir())
+
+
+def _check_digest(sdist: Sdist, archive: Path) -> None:
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if digest != sdist.sha256:
+        raise ValueError(f"{archive.name} has the SHA-256 {digest}, pinned is {sdist.sha256}")
+
+
+def _unpack(archive: Path, directory: Path) -> Path:
+    with tarfile.open(archive) as tar:
+        tar.extractall(directory, filter="data")
+    return next(directory.iterdir())
+
+
+def _publish(source: Path, target: Path) -> None:
+    try:
+        source.rename(target)
+    except OSError:
+        if not target.is_dir():  # otherwise another process was faster, with the same content
+            raise
