@@ -202,7 +202,7 @@ class Cache:
     def _publish(self, built: BuiltModule) -> str:
         from compcache.runtime_build import ensure_runtime
 
-        module_id = self._store.publish(built.sections, built.functions, target=built.target, flags=built.flags)
+        module_id = self._store.publish(built.sections, built.functions, target=built.target, flags=built.flags, key=built.key)
         ensure_runtime(self._store)
         return module_id.hex()
 

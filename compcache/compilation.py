@@ -103,4 +103,4 @@ def _store(cache: Cache, func_name: str, built: BuiltModule) -> None:
     except StorageError as error:
         if not cache._store.readonly:
             warn_not_stored(func_name, error)
-        cache._store.keep_in_memory(built.sections, built.functions, target=built.target, flags=built.flags)
+        cache._store.keep_in_memory(built.sections, built.functions, target=built.target, flags=built.flags, key=built.key)

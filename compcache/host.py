@@ -44,12 +44,19 @@ def required(features: str) -> frozenset[str]:
     return frozenset([part[1:] for part in features.split(",") if part.startswith("+")])
 
 
-def platform_name() -> str:
-    """This interpreter's platform in the terms of `Host`-independent comparisons, e.g. ``x86_64-linux-elf``."""
+def _platform_name() -> str:
     machine = os.uname().machine.lower() if hasattr(os, "uname") else "x86_64"
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
     system = sys.platform if sys.platform in ("darwin", "win32") else sys.platform.rstrip("0123456789")
     return f"{arch}-{system}-{ {'darwin': 'macho', 'win32': 'coff'}.get(system, 'elf') }"
+
+
+_PLATFORM = _platform_name()
+
+
+def platform_name() -> str:
+    """This interpreter's platform as modules name theirs: for example ``x86_64-linux-elf``."""
+    return _PLATFORM
 
 
 def target_id(platform: str, features: str) -> bytes:

@@ -38,7 +38,9 @@ __all__ = ["Index", "ModuleEntry", "Segment", "Stamp", "encode_function_entry", 
 _MAGIC = b"CCINDEX1"
 _HEADER = Struct("<8sQ")
 _FUNCTION = Struct("<16s16sI4x")
-_MODULE = Struct("<16s4QQQ8sII16s")
+_MODULE = Struct("<16s4QQQ8sII16s16s")
+_STAMP = Struct("<4Q")
+_TRUSTED = Struct("<QQ8sII16s16s")
 _READ_WHOLE = 1 << 16
 _FANOUT = 8
 SUFFIX = ".idx"
@@ -58,15 +60,21 @@ class Stamp(Record):
         """The stamp of a file from its `stat` result."""
         return Stamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
+    @staticmethod
+    def packed(status: os.stat_result) -> bytes:
+        """The same as bytes, as it stands in an encoded entry."""
+        return _STAMP.pack(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
 
 class ModuleEntry(Record):
     """What the index knows of a module file that was verified while it had `stamp`.
 
     `image` and `records` are the sizes of these sections; `target_id` digests what the code requires of a
-    host; `flags` and `functions` (their number) are for tools; `mac` signs the entry where the cache has a key.
+    host; `flags` says how the image is loaded; `functions` is their number, for tools; `key` is what the image's
+    module table must repeat; `mac` signs the entry where the cache has a key.
     """
 
-    __slots__ = ("module_id", "stamp", "image", "records", "target_id", "flags", "functions", "mac")
+    __slots__ = ("module_id", "stamp", "image", "records", "target_id", "flags", "functions", "key", "mac")
     module_id: bytes
     stamp: Stamp
     image: int
@@ -74,6 +82,7 @@ class ModuleEntry(Record):
     target_id: bytes
     flags: int
     functions: int
+    key: bytes
     mac: bytes
 
     def encode(self) -> bytes:
@@ -81,7 +90,7 @@ class ModuleEntry(Record):
         s = self.stamp
         return _MODULE.pack(
             self.module_id, s.inode, s.size, s.mtime, s.ctime, self.image, self.records, self.target_id,
-            self.flags, self.functions, self.mac,
+            self.flags, self.functions, self.key, self.mac,
         )  # fmt: skip
 
     @staticmethod
@@ -241,6 +250,17 @@ class Index:
             for segment in self.segments
             for value in self._look_up(segment, segment.modules, module_id)
         ]
+
+    def verified(self, module_id: bytes, status: os.stat_result) -> Iterator[tuple[int, int, bytes, int, int, bytes, bytes]]:
+        """The entries of a module that were made while its file had this status.
+
+        Each as (image, records, target_id, flags, functions, key, mac); see `ModuleEntry`.
+        """
+        stamp = Stamp.packed(status)
+        for segment in self.segments:
+            for value in self._look_up(segment, segment.modules, module_id):
+                if value.startswith(stamp):
+                    yield _TRUSTED.unpack_from(value, _STAMP.size)
 
     def _look_up(self, segment: Segment, table: Table, key: bytes) -> list[bytes]:
         try:

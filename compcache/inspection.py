@@ -48,7 +48,7 @@ def _describe(loader: Loader, module: ModuleFile, offset: int, *, loaded: bool) 
         features=header.features,
         llvm_version=header.llvm_version,
         image_kind=header.image_kind,
-        size=module.entry.stamp.size,
+        size=module.size,
         created=float(module_notes(module).get("created", 0.0)),
         loaded=loaded,
         problem=problem,

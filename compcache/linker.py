@@ -66,6 +66,7 @@ class BuiltModule(NamedTuple):
     functions: tuple[tuple[str, int], ...]
     target: bytes
     flags: int
+    key: bytes
     seconds: float
 
 
@@ -271,7 +272,7 @@ def _finish(
     flags = IMAGE_OBJECT if kind == "object" else IMAGE_SHARED
     sections = image, writer.records.content(), graph, bitcode, notes
     functions = tuple([(export.name, offset) for export, offset in zip(exports, offsets, strict=True)])
-    return BuiltModule(sections, functions, host.target_id(platform, request.features), flags, seconds)
+    return BuiltModule(sections, functions, host.target_id(platform, request.features), flags, key, seconds)
 
 
 def _entries(

@@ -187,10 +187,10 @@ class Loader:
         Raises:
             IncompatibleTargetError: it cannot; the message says why.
         """
+        if file.target_id == self.store.native_target:
+            return
         machine = self.store.host()
         platform = host.platform_name()
-        if file.entry.target_id == host.target_id(platform, machine.features):
-            return
         record = decode_module(file.read_record(0))
         module = file.module_id.hex()
         if record.abi != host.ABI_VERSION or record.triple != platform:
@@ -252,36 +252,34 @@ class Loader:
         known = _interned(file)
         if known is not None:
             return known
-        record = decode_module(file.read_record(0))
         self.opened += 1
         try:
-            image = self._map_object(file, record.key) if file.entry.flags == IMAGE_OBJECT else None
-            image = image or self._map_shared(file, record.key)
+            image = self._map_object(file) if file.flags == IMAGE_OBJECT else self._map_shared(file)
         except (OSError, ValueError) as error:
             if isinstance(error, CompcacheError):
                 raise
             message = f"module {file.module_id.hex()} cannot be mapped: {error}"
             raise LinkError(message, module_id=file.module_id.hex()) from error
-        return _intern(LoadedModule(file.module_id, file.path, image, file.entry.image))
+        return _intern(LoadedModule(file.module_id, file.path, image, file.image))
 
-    def _map_shared(self, file: ModuleFile, key: bytes) -> Any:
+    def _map_shared(self, file: ModuleFile) -> Any:
         runtime = self._runtime()
         try:
-            return runtime.open_image(os.fsencode(file.path), key, file if file.in_memory else None)
+            return runtime.open_image(os.fsencode(file.path), file.key, file if file.in_memory else None)
         except OSError:
             if file.in_memory:
                 raise
             # A noexec mount: the same bytes in memory. The descriptor must stay open while they are mapped, for
             # the dynamic linker knows the image by this path.
             copy = file.copy_to_memory()
-            return runtime.open_image(os.fsencode(copy.path), key, copy)
+            return runtime.open_image(os.fsencode(copy.path), file.key, copy)
 
-    def _map_object(self, file: ModuleFile, key: bytes) -> Any:
+    def _map_object(self, file: ModuleFile) -> Any:
         from compcache.entrypoints import TABLE_SYMBOL
         from compcache.orc import link_object
 
-        linked = link_object(file.read(0, file.entry.image), TABLE_SYMBOL)
-        return self._runtime().adopt_image(linked.address, key, linked)
+        linked = link_object(file.read(0, file.image), TABLE_SYMBOL)
+        return self._runtime().adopt_image(linked.address, file.key, linked)
 
     def _decode(self, choice: _Choice) -> list[tuple[GlobalRecord, bytes, object]]:
         assert choice.loaded is not None

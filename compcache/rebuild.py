@@ -20,7 +20,7 @@ def module_functions(module: ModuleFile) -> list[tuple[str, int]]:
     Raises:
         FormatError: a record is damaged.
     """
-    section = module.read(module.entry.image, module.entry.records)
+    section = module.read(module.image, module.records)
     return [
         (decode_function(payload).name, offset)
         for offset, payload in iterate_frames(section)
@@ -53,10 +53,10 @@ def rebuild_index(store: Store) -> int:
 
 def _index_module(store: Store, module_id: bytes, functions: set[bytes]) -> ModuleEntry | None:
     try:
-        with store.open_module(module_id) as module:
-            for name, offset in module_functions(module):
-                functions.add(encode_function_entry(name, module_id, offset))
-            return module.entry
+        with store.open_module(module_id, leave_stamp=False) as module:
+            found = module_functions(module)
+            functions.update(encode_function_entry(name, module_id, offset) for name, offset in found)
+            return store.entry_of(module, store.files.fstat(module.descriptor), len(found))
     except (FileNotFoundError, IntegrityError, StorageError):
         return None
     except FormatError as error:

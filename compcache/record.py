@@ -6,7 +6,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-__all__ = ["Record"]
+__all__ = ["Record", "set_field"]
+
+#: How a frozen record sets a field of itself while it is made.
+set_field = object.__setattr__
 
 
 class Record:
@@ -25,7 +28,7 @@ class Record:
         if named or len(values) != len(names):
             raise TypeError(f"{type(self).__name__} takes the fields {', '.join(names)}")
         for name, value in zip(names, values, strict=True):
-            object.__setattr__(self, name, value)
+            set_field(self, name, value)
 
     def _fields(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)

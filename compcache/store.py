@@ -49,21 +49,26 @@ _CACHEDIR_TAG = (
 class ModuleFile:
     """An open, verified module file. `read_record` gives the payload of one record; close it after use."""
 
-    __slots__ = ("_files", "descriptor", "entry", "in_memory", "path")
+    __slots__ = (
+        "_files", "descriptor", "flags", "image", "in_memory", "key", "module_id", "path", "records", "size", "target_id",
+    )  # fmt: skip
 
-    def __init__(
-        self, files: file_ops.Files, path: str, descriptor: int, entry: ModuleEntry, *, in_memory: bool = False
-    ) -> None:
+    def __init__(self, files: file_ops.Files, path: str, descriptor: int, module_id: bytes, size: int) -> None:
         self._files = files
         self.path = path
         self.descriptor = descriptor
-        self.entry = entry
-        self.in_memory = in_memory
+        self.module_id = module_id
+        self.size = size
+        self.in_memory = False
+        self.describe(0, 0, bytes(8), 0, bytes(16))
 
-    @property
-    def module_id(self) -> bytes:
-        """The identity of the module."""
-        return self.entry.module_id
+    def describe(self, image: int, records: int, target_id: bytes, flags: int, key: bytes) -> None:
+        """Set what is known of the verified content; see `compcache.index.ModuleEntry`."""
+        self.image = image
+        self.records = records
+        self.target_id = target_id
+        self.flags = flags
+        self.key = key
 
     def read_record(self, offset: int) -> bytes:
         """The payload of the record at this offset of the records section.
@@ -71,10 +76,8 @@ class ModuleFile:
         Raises:
             FormatError: there is no such record, or it is damaged.
         """
-        base = self.entry.image
-        return read_frame(
-            lambda at, size: self._files.pread(self.descriptor, size, base + at), offset, self.entry.records
-        )
+        base, descriptor, pread = self.image, self.descriptor, self._files.pread
+        return read_frame(lambda at, size: pread(descriptor, size, base + at), offset, self.records)
 
     def read(self, offset: int, size: int) -> bytes:
         """`size` bytes of the file, or fewer at its end."""
@@ -90,15 +93,17 @@ class ModuleFile:
 
     def footer(self) -> container.Footer:
         """The footer, which tells where the sections are."""
-        size = self.entry.stamp.size
+        size = self.size
         return container.decode_footer(self.read(size - container.FOOTER_SIZE, container.FOOTER_SIZE), size)
 
     def copy_to_memory(self) -> ModuleFile:
         """The image alone, in an anonymous file."""
         from compcache.memory import anonymous_file
 
-        descriptor, path = anonymous_file(self.read(0, self.entry.image))
-        return ModuleFile(self._files, path, descriptor, self.entry, in_memory=True)
+        descriptor, path = anonymous_file(self.read(0, self.image))
+        copy = ModuleFile(self._files, path, descriptor, self.module_id, self.image)
+        copy.in_memory = True
+        return copy
 
     def close(self) -> None:
         """Give the file descriptor back. Files in memory are open for as long as somebody holds them."""
@@ -133,7 +138,7 @@ class Store:
         StorageError: the path exists but is no directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "files", "index", "readonly", "root", "signing_key", "temporary", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_target", "files", "index", "readonly", "root", "signing_key", "temporary", "verify")
 
     def __init__(
         self,
@@ -153,6 +158,7 @@ class Store:
         self.temporary = f"{root}/tmp"
         self.index = Index(self.files, f"{root}/index-v1", self.temporary)
         self._host: Host | None = None
+        self._native_target: bytes | None = None
         self._in_memory: dict[bytes, ModuleFile] = {}
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
         self._checked_index = False
@@ -265,8 +271,8 @@ class Store:
         except OSError as error:
             warn(f"the index of {self.root} cannot be rebuilt: {error}")
 
-    def open_module(self, module_id: bytes) -> ModuleFile:
-        """Open and verify a module.
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
+        """Open and verify a module; with `leave_stamp` the index learns that it was verified.
 
         Raises:
             FileNotFoundError: it is not there (any more).
@@ -285,36 +291,49 @@ class Store:
         module: ModuleFile | None = None
         try:
             status = self.files.fstat(descriptor)
-            stamp = Stamp.of(status)
-            entry = self._trusted_entry(module_id, stamp)
-            module = ModuleFile(self.files, path, descriptor, entry or _unverified(module_id, stamp))
-            if entry is None:
+            module = ModuleFile(self.files, path, descriptor, module_id, status.st_size)
+            if not self._recognize(module, status):
                 if not stat_module.S_ISREG(status.st_mode):
                     raise FormatError("it is not a regular file")
-                module.entry = self._verify(module)
+                self._verify(module, status, leave_stamp=leave_stamp)
         except FormatError as error:
-            (module.close if module else lambda: self.files.close(descriptor))()
+            self._close(module, descriptor)
             raise self.quarantine(path, str(error)) from error
         except OSError as error:
-            (module.close if module else lambda: self.files.close(descriptor))()
+            self._close(module, descriptor)
             raise StorageError(f"cannot read {path}: {error}", path=path, errno=error.errno) from error
         return module
 
-    def _trusted_entry(self, module_id: bytes, stamp: Stamp) -> ModuleEntry | None:
-        for entry in self.index.module(module_id):
-            if entry.stamp == stamp and self._is_ours(entry):
-                return entry
-        return None
+    def _close(self, module: ModuleFile | None, descriptor: int) -> None:
+        if module is not None:
+            module.close()
+        else:
+            self.files.close(descriptor)
 
-    def _is_ours(self, entry: ModuleEntry) -> bool:
-        return not self.signing_key or entry.mac == self._entry_mac(entry)
+    def _recognize(self, module: ModuleFile, status: os.stat_result) -> bool:
+        """Whether the index vouches for the file as it is now."""
+        for image, records, target, flags, functions, key, entry_mac in self.index.verified(module.module_id, status):
+            if self.signing_key:
+                fields = (module.module_id, Stamp.of(status), image, records, target, flags, functions, key)
+                if self._entry_mac(*fields) != entry_mac:
+                    continue
+            module.describe(image, records, target, flags, key)
+            return True
+        return False
 
-    def _entry_mac(self, entry: ModuleEntry) -> bytes:
+    def _entry_mac(self, *fields: object) -> bytes:
         if not self.signing_key:
             return bytes(16)
-        return mac(entry.encode()[:-16], self.signing_key)[:16]
+        return mac(ModuleEntry(*fields, bytes(16)).encode()[:-16], self.signing_key)[:16]
 
-    def _verify(self, module: ModuleFile) -> ModuleEntry:
+    def entry_of(self, module: ModuleFile, status: os.stat_result | Stamp, functions: int = 0) -> ModuleEntry:
+        """The index entry that vouches for a verified module file."""
+        stamp = status if isinstance(status, Stamp) else Stamp.of(status)
+        sizes = (module.image, module.records, module.target_id, module.flags)
+        fields = (module.module_id, stamp, *sizes, functions, module.key)
+        return ModuleEntry(*fields, self._entry_mac(*fields))
+
+    def _verify(self, module: ModuleFile, status: os.stat_result, *, leave_stamp: bool) -> None:
         """Check all that a stamp vouches for, and leave a stamp for the next one who opens the file."""
         footer = module.footer()
         if footer.module_id != module.module_id:
@@ -326,30 +345,19 @@ class Store:
             actual = container.module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode)
             if actual != footer.module_id:
                 raise FormatError("its content does not have the digest that it was published with")
-        entry = self._describe(module, footer)
-        if self.verify and not self.readonly:
-            self._leave_stamp(entry)
-        return entry
+        module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))
+        record = decode_module(module.read_record(0))
+        flags = IMAGE_OBJECT if record.image_kind == "object" else IMAGE_SHARED
+        platform = record.triple if record.abi == host.ABI_VERSION else f"abi{record.abi}"
+        target = host.target_id(platform, record.features)
+        module.describe(footer.image, footer.records, target, flags, record.key)
+        if self.verify and leave_stamp and not self.readonly:
+            self._leave_stamp(self.entry_of(module, status))
 
     @staticmethod
     def _chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
         for offset in range(0, size, _CHUNK):
             yield module.read(offset, min(_CHUNK, size - offset))
-
-    def _describe(self, module: ModuleFile, footer: container.Footer) -> ModuleEntry:
-        entry = ModuleEntry(
-            footer.module_id, module.entry.stamp, footer.image, footer.records, bytes(8), 0, 0, bytes(16)
-        )
-        module.entry = entry
-        record = decode_module(module.read_record(0))
-        kind = IMAGE_OBJECT if record.image_kind == "object" else IMAGE_SHARED
-        platform = record.triple if record.abi == host.ABI_VERSION else f"abi{record.abi}"
-        return self._sealed(entry, host.target_id(platform, record.features), kind, 0)
-
-    def _sealed(self, entry: ModuleEntry, target: bytes, flags: int, functions: int) -> ModuleEntry:
-        fields = (entry.module_id, entry.stamp, entry.image, entry.records, target, flags, functions)
-        unsealed = ModuleEntry(*fields, bytes(16))
-        return ModuleEntry(*fields, self._entry_mac(unsealed))
 
     def _leave_stamp(self, entry: ModuleEntry) -> None:
         try:
@@ -367,6 +375,7 @@ class Store:
         *,
         target: bytes,
         flags: int,
+        key: bytes,
     ) -> bytes:
         """Publish a module: its sections (image, records, graph, bitcode, notes) and what it realizes.
 
@@ -385,13 +394,10 @@ class Store:
         path = self.module_path(module_id)
         try:
             self._create_root()
-            stamp = self._existing(module_id) or Stamp.of(
-                file_ops.publish(self.files, self.temporary, path, parts)
-            )
-            plain = ModuleEntry(
-                module_id, stamp, len(sections[0]), len(sections[1]), bytes(8), 0, 0, bytes(16)
-            )
-            self.index.add(functions, self._sealed(plain, target, flags, len(functions)))
+            stamp = self._existing(module_id) or Stamp.of(file_ops.publish(self.files, self.temporary, path, parts))
+            module = ModuleFile(self.files, path, -1, module_id, stamp.size)
+            module.describe(len(sections[0]), len(sections[1]), target, flags, key)
+            self.index.add(functions, self.entry_of(module, stamp, len(functions)))
         except OSError as error:
             message = f"cannot store a module in {self.root}: {error.strerror or error}"
             raise StorageError(message, path=path, errno=error.errno) from error
@@ -408,23 +414,25 @@ class Store:
         *,
         target: bytes,
         flags: int,
+        key: bytes,
     ) -> bytes:
         """Keep a module that could not be published, for this object alone; its module_id."""
         from compcache.memory import anonymous_file
 
         module_id, parts = container.encode_container(*sections, self.signing_key)
         descriptor, path = anonymous_file(*parts)
-        stamp = Stamp.of(self.files.fstat(descriptor))
-        entry = ModuleEntry(module_id, stamp, len(sections[0]), len(sections[1]), target, flags, 0, bytes(16))
-        self._in_memory[module_id] = ModuleFile(self.files, path, descriptor, entry, in_memory=True)
+        module = ModuleFile(self.files, path, descriptor, module_id, self.files.fstat(descriptor).st_size)
+        module.in_memory = True
+        module.describe(len(sections[0]), len(sections[1]), target, flags, key)
+        self._in_memory[module_id] = module
         for name, offset in functions:
             self._memory_names.setdefault(name, {})[module_id, offset] = None
         return module_id
 
     def _existing(self, module_id: bytes) -> Stamp | None:
         try:
-            with self.open_module(module_id) as module:
-                return module.entry.stamp
+            with self.open_module(module_id, leave_stamp=False) as module:
+                return Stamp.of(self.files.fstat(module.descriptor))
         except (FileNotFoundError, IntegrityError):
             return None
 
@@ -493,6 +501,13 @@ class Store:
 
     # ------------------------------------------------------------------- host
 
+    @property
+    def native_target(self) -> bytes:
+        """The `target_id` of code that was compiled for exactly this host."""
+        if self._native_target is None:
+            self._native_target = host.target_id(host.platform_name(), self.host().features)
+        return self._native_target
+
     def host(self) -> Host:
         """This machine, as LLVM describes it; LLVM is asked once per boot."""
         if self._host is None:
@@ -519,10 +534,6 @@ class Store:
     def close(self) -> None:
         """Give file descriptors back."""
         self.index.close()
-
-
-def _unverified(module_id: bytes, stamp: Stamp) -> ModuleEntry:
-    return ModuleEntry(module_id, stamp, 0, 0, bytes(8), 0, 0, bytes(16))
 
 
 def _is_hex(text: str) -> bool:

@@ -31,6 +31,7 @@ __all__ = ["HEADER_SIZE", "Table", "encode_table", "table_size"]
 _MAGIC = b"CCTABLE1"
 _HEADER = Struct("<8sIIQ")
 _BUCKET = Struct("<Q8s")
+_BUCKET_SIZE = _BUCKET.size
 HEADER_SIZE = _HEADER.size + CHECK_SIZE
 _PER_BUCKET = 16
 _MAX_BITS = 24
@@ -63,7 +64,7 @@ def table_size(header: bytes) -> int:
         FormatError: these bytes are not the header of a table.
     """
     width, bits, count = _parse_header(header)
-    return HEADER_SIZE + (_BUCKET.size << bits) + width * count
+    return HEADER_SIZE + (_BUCKET_SIZE << bits) + width * count
 
 
 def _parse_header(header: bytes) -> tuple[int, int, int]:
@@ -78,13 +79,14 @@ def _parse_header(header: bytes) -> tuple[int, int, int]:
 class Table:
     """A table behind `read(offset, size)`, which returns what it can of those bytes."""
 
-    __slots__ = ("_base", "_bits", "_read", "count", "size", "width")
+    __slots__ = ("_base", "_bits", "_origin", "_read", "count", "size", "width")
 
     def __init__(self, read: Read, base: int = 0) -> None:
         header = read(base, HEADER_SIZE)
         self.width, self._bits, self.count = _parse_header(header)
         self._read = read
         self._base = base
+        self._origin = base + HEADER_SIZE + (_BUCKET_SIZE << self._bits)
         self.size = table_size(header)
 
     def find(self, key: bytes) -> list[bytes]:
@@ -93,35 +95,35 @@ class Table:
         Raises:
             FormatError: the bucket that would hold them is damaged.
         """
-        found: list[bytes] = []
-        number = int.from_bytes(key[:4], "big") >> (32 - self._bits)
-        bucket = self._bucket(number)
-        width = self.width
+        bucket = self._bucket(int.from_bytes(key[:4], "big") >> (32 - self._bits))
         at = bucket.find(key)
+        if at < 0:
+            return []
+        found = []
+        width = self.width
         while at >= 0:
             if at % width == 0:
                 found.append(bucket[at + KEY_SIZE : at + width])
-                at = bucket.find(key, at + width)
-            else:
-                at = bucket.find(key, at + 1)
+            at = bucket.find(key, at + 1)
         return found
 
     def _bucket(self, number: int) -> bytes:
-        size = _BUCKET.size
-        first = HEADER_SIZE + number * size
+        first = self._base + HEADER_SIZE + number * _BUCKET_SIZE
         if number:
-            ends = self._read(self._base + first - size, 2 * size)
+            ends = self._read(first - _BUCKET_SIZE, 2 * _BUCKET_SIZE)
+            start = int.from_bytes(ends[:8], "little")
+            ends = ends[_BUCKET_SIZE:]
         else:
-            ends = bytes(size) + self._read(self._base + first, size)
-        if len(ends) != 2 * size:
+            ends = self._read(first, _BUCKET_SIZE)
+            start = 0
+        if len(ends) != _BUCKET_SIZE:
             raise FormatError("an index table is truncated")
-        start = int.from_bytes(ends[:8], "little")
-        end, expected = _BUCKET.unpack_from(ends, size)
+        end, expected = _BUCKET.unpack(ends)
         if not start <= end <= self.count:
             raise FormatError("a bucket of an index table is damaged")
-        origin = self._base + HEADER_SIZE + (size << self._bits)
-        data = self._read(origin + start * self.width, (end - start) * self.width)
-        if len(data) != (end - start) * self.width or check(data, number) != expected:
+        size = (end - start) * self.width
+        data = self._read(self._origin + start * self.width, size)
+        if len(data) != size or check(data, number) != expected:
             raise FormatError("a bucket of an index table is damaged")
         return data
 

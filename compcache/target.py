@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from compcache.errors import ArgumentBufferError, TargetUnloadedError
-from compcache.record import Record
+from compcache.record import Record, set_field
 from compcache.signature import CSTR, POINTER, Signature
 
 TYPE_CHECKING = False
@@ -37,6 +37,16 @@ class TargetContext(Record):
     signature_text: str
     cache_path: str
     owner: object
+
+    def __init__(
+        self, func_name: str, symbol: str, module: Any, signature_text: str, cache_path: str, owner: object
+    ) -> None:
+        set_field(self, "func_name", func_name)
+        set_field(self, "symbol", symbol)
+        set_field(self, "module", module)
+        set_field(self, "signature_text", signature_text)
+        set_field(self, "cache_path", cache_path)
+        set_field(self, "owner", owner)
 
 
 class TypedCallTarget:
