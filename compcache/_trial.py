@@ -10,10 +10,11 @@ from compcache import codegen
 def main() -> int:
     """Optimize and emit, with the CPU, features and level of the command line."""
     cpu, features, level = sys.argv[1:4]
-    module = codegen.parse(sys.stdin.buffer.read(), codegen.new_context())
-    machine = codegen.target_machine(cpu, features, int(level))
-    codegen.optimize(module, machine, int(level))
-    codegen.emit_object(module, machine)
+    with codegen.new_context() as context:
+        module = codegen.parse(sys.stdin.buffer.read(), context)
+        machine = codegen.target_machine(cpu, features, int(level))
+        codegen.optimize(module, machine, int(level))
+        codegen.emit_object(module, machine)
     return 0
 
 

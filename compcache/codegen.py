@@ -6,6 +6,7 @@ triple. Where an input could be one of those, a child process tries it first (`c
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import subprocess
@@ -18,7 +19,7 @@ from compcache import host
 from compcache.errors import CompileError, IncompatibleTargetError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 __all__ = [
     "CPU_BASELINES",
@@ -38,6 +39,7 @@ __all__ = [
 
 _BITCODE_MAGIC = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
 _TRIAL_SECONDS = 300.0
+_NO_TRIPLE = ("", "unknown-unknown-unknown")  # the latter is what `llvmlite.ir.Module` writes by itself
 #: CPU names that every x86-64 LLVM accepts, with features that never contradict a 64-bit triple.
 CPU_BASELINES = ("", "generic", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 _BASIC_FEATURES = frozenset(("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2", "x87"))
@@ -80,9 +82,22 @@ def platform_of(triple: str) -> str:
     return f"{arch}-{rest or 'unknown'}-elf"
 
 
-def new_context() -> Any:
-    """A fresh LLVM context: nothing of one build reaches another."""
-    return llvm.create_context()
+@contextlib.contextmanager
+def new_context() -> Iterator[Any]:
+    """A fresh LLVM context: nothing of one build reaches another.
+
+    Its modules are closed before it is. Left to the garbage collector, as an exception's traceback would leave
+    them, the context might go first, and closing a module after its context crashes.
+    """
+    context = llvm.create_context()
+    context.modules = []
+    try:
+        yield context
+    finally:
+        for module in context.modules:
+            module.close()
+        context.modules.clear()
+        context.close()
 
 
 def parse(ir: Any, context: Any) -> Any:
@@ -96,6 +111,7 @@ def parse(ir: Any, context: Any) -> Any:
         module = _parse(ir, context)
     except (RuntimeError, UnicodeDecodeError) as error:
         raise CompileError(f"LLVM does not accept the code: {str(error).strip()}") from error
+    context.modules.append(module)
     try:
         module.verify()
     except RuntimeError as error:
@@ -131,7 +147,7 @@ def check_triple(module: Any) -> None:
         IncompatibleTargetError: its code is for another platform.
     """
     triple = module.triple
-    if triple and platform_of(triple) != host_platform():
+    if triple not in _NO_TRIPLE and platform_of(triple) != host_platform():
         raise IncompatibleTargetError(
             f"the module is for {triple!r} ({platform_of(triple)}), this process is {host_platform()}: compile it "
             "for this platform, or leave the target triple out"

@@ -19,7 +19,16 @@ from compcache.signature import BOOL, CSTR, FLOAT, POINTER, SIGNED, UNSIGNED, VO
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["TABLE_SYMBOL", "EntryPoint", "entry_point", "entry_text", "read_signature", "table_text"]
+__all__ = [
+    "TABLE_SYMBOL",
+    "EntryPoint",
+    "FunctionHead",
+    "entry_point",
+    "entry_text",
+    "read_head",
+    "read_signature",
+    "table_text",
+]
 
 TABLE_SYMBOL = "compcache_module"
 _MAGIC = int.from_bytes(b"CCMODULE", "little")
@@ -61,15 +70,24 @@ class EntryPoint(NamedTuple):
     nogil: bool
 
 
-def _head(head_line: str) -> tuple[Head, tuple[str, ...], str, str]:
+class FunctionHead(NamedTuple):
     """A function's head, the LLVM types of its parameters and result, and its calling convention."""
+
+    head: Head
+    types: tuple[str, ...]
+    result: str
+    convention: str
+
+
+def read_head(head_line: str) -> FunctionHead:
+    """What the printed head of a function (without ``define``) says."""
     head = parse_head(head_line)
     types = tuple([_leading_type(parameter) for parameter in head.parameters])
     result = _trailing_type(head.prefix)
-    convention = next(
-        (_convention(head.prefix, name) for name in _CONVENTIONS if f" {name}" in f" {head.prefix}"), ""
-    )
-    return head, types, result, convention
+    padded = f" {head.prefix}"
+    named = " " in head.prefix  # else it is the result type alone
+    convention = next((_convention(head.prefix, c) for c in _CONVENTIONS if f" {c}" in padded), "") if named else ""
+    return FunctionHead(head, types, result, convention)
 
 
 def _convention(prefix: str, name: str) -> str:
@@ -93,7 +111,7 @@ def _trailing_type(prefix: str) -> str:
     return prefix.rsplit(" ", 1)[-1]
 
 
-def read_signature(head_line: str) -> Signature:
+def read_signature(function: FunctionHead) -> Signature:
     """The signature that a function's LLVM type stands for.
 
     Integers count as signed unless the parameter is marked `zeroext`.
@@ -101,7 +119,7 @@ def read_signature(head_line: str) -> Signature:
     Raises:
         SignatureError: no signature means this type; the message says why.
     """
-    head, types, result, _ = _head(head_line)
+    head, types, result, _ = function
     parameters = []
     for text, llvm_type in zip(head.parameters, types, strict=True):
         name = _BY_LLVM_TYPE.get(llvm_type)
@@ -125,13 +143,13 @@ def _parameter_name(text: str) -> str:
     return name if name.isidentifier() else ""
 
 
-def entry_point(name: str, head_line: str, signature: Signature, *, nogil: bool) -> EntryPoint:
+def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogil: bool) -> EntryPoint:
     """The entry point for a function with this head.
 
     Raises:
         SignatureMismatchError: the signature contradicts the function's LLVM type.
     """
-    head, types, result, convention = _head(head_line)
+    head, types, result, convention = function
     expected = [kind for parameter in signature.parameters for kind in _llvm_types(parameter)]
     fits = len(expected) == len(types) and all(
         actual in wanted for actual, wanted in zip(types, expected, strict=True)
@@ -378,7 +396,7 @@ def table_text(key: bytes, functions: Sequence[str], entries: Sequence[EntryPoin
     return "\n".join([
         _DECLARATIONS,
         *(entry_text(symbol, entry) for symbol, entry in zip(entry_symbols, entries, strict=True)),
-        *(f"declare hidden void @{quote(symbol)}()" for symbol in functions),
+        *(f"declare hidden void @{quote(symbol)}()" for symbol in dict.fromkeys(functions)),
         *(f"@{quote(symbol)} = external hidden global i8" for symbol in slots),
         f"{table} = protected constant {shape} {{ i64 {_MAGIC}, i32 {ABI_VERSION}, i32 {len(symbols)}, "
         f'[16 x i8] c"{key_bytes}", [{len(symbols)} x i32] [{offsets}] }}, align 16',

@@ -17,9 +17,9 @@ __all__ = ["Definition", "Head", "parse_head", "quote", "read_module", "split_pa
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
 _REFERENCE = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))|"[^"]*"')
 _ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2})")
-_FUNCTION = re.compile(r"^define ([^\n]*)\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _DECLARATION = re.compile(r"^declare ([^\n]*)$", re.MULTILINE)
 _VARIABLE = re.compile(r"^@([^\n]*)$", re.MULTILINE)
+_NESTED = re.compile(r'[(\[{<"]')
 _PLAIN = re.compile(r"[-$._A-Za-z][-$._A-Za-z0-9]*\Z")
 
 
@@ -76,10 +76,13 @@ def read_module(text: str) -> dict[str, Definition]:
     Aliases and ifuncs count as variables: what they refer to is what they resolve to.
     """
     found: dict[str, Definition] = {}
-    for match in _FUNCTION.finditer(text):
-        head = match[1]
-        name, *others = _references(head)
-        found[name] = Definition("function", head, tuple(dict.fromkeys([*others, *_references(match[2])])))
+    for chunk in text.split("\n}\n"):  # every function ends like this, and nothing else does
+        start = chunk.rfind("\ndefine ") + 1
+        if not start and not chunk.startswith("define "):
+            continue
+        end = chunk.find("\n", start)
+        name, *others = _references(chunk[start:])
+        found[name] = Definition("function", chunk[start + len("define ") : end].removesuffix("{"), tuple(others))
     for match in _DECLARATION.finditer(text):
         name = _references(match[1])[0]
         found[name] = Definition("declaration", match[1], ())
@@ -116,6 +119,9 @@ def parse_head(head: str) -> Head:
 
 def _closing(text: str, start: int) -> int:
     """The index of the bracket that closes the one at `start`."""
+    end = text.find(")", start)
+    if text.find("(", start + 1, end) < 0 and text.find('"', start, end) < 0:
+        return end
     depth = 0
     quoted = False
     for index in range(start, len(text)):
@@ -133,6 +139,8 @@ def _closing(text: str, start: int) -> int:
 
 def split_parameters(text: str) -> tuple[str, ...]:
     """The texts between the commas of the outermost level."""
+    if not _NESTED.search(text):
+        return tuple(text.split(", ")) if text else ()
     parts: list[str] = []
     depth = 0
     quoted = False

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache import codegen, elf, host, natives, toolchain
 from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
-from compcache.entrypoints import TABLE_SYMBOL, EntryPoint, entry_point, read_signature, table_text
+from compcache.entrypoints import TABLE_SYMBOL, EntryPoint, entry_point, read_head, read_signature, table_text
 from compcache.errors import CacheWarning, CompileError, LinkerError, SignatureError, UndefinedSymbolError
 from compcache.graphsection import encode_graph, encode_notes
 from compcache.imports import SLOT_PREFIX, Requests, Resolution, read_requests, resolve_declarations
@@ -105,10 +105,16 @@ def build_module(source: ModuleSource, *, machine: Host, is_cached: Callable[[st
     """
     started = time.perf_counter()
     request = _snapshot(source, machine)
-    context = codegen.new_context()
-    module = codegen.parse(source.ir, context)
+    with codegen.new_context() as context:
+        return _build(source.ir, context, request, is_cached, started)
+
+
+def _build(
+    ir: Any, context: Any, request: _Request, is_cached: Callable[[str], bool], started: float
+) -> BuiltModule:
+    module = codegen.parse(ir, context)
     codegen.check_triple(module)
-    _try_if_suspicious(module, request)
+    _try_if_suspicious(module, ir, request)
     target = codegen.target_machine(request.cpu, request.features, request.level)
     module.data_layout = str(target.target_data)
     _drop_dso_local(module)
@@ -142,8 +148,10 @@ def _export(name: str, value: Any) -> _Export:
     return _Export(name, symbol, signature, function.nogil)
 
 
-def _try_if_suspicious(module: Any, request: _Request) -> None:
-    attributes = {bytes(text).decode("utf-8", "replace") for f in module.functions for text in f.attributes}
+def _try_if_suspicious(module: Any, ir: Any, request: _Request) -> None:
+    attributes: set[str] = set()
+    if not isinstance(ir, str) or '"target-' in ir or '"tune-cpu' in ir:
+        attributes = {bytes(text).decode("utf-8", "replace") for f in module.functions for text in f.attributes}
     if codegen.is_suspicious(request.cpu, request.features, attributes):
         codegen.try_in_child(module, request.cpu, request.features, request.level)
 
@@ -283,7 +291,7 @@ def _entries(
     numbers: list[int | None] = []
     texts = []
     for export in exports:
-        head = definitions[export.symbol].head
+        head = read_head(definitions[export.symbol].head)
         try:
             signature = export.signature or read_signature(head)
         except SignatureError as error:

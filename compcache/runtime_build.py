@@ -22,13 +22,13 @@ _API_VERSION = 1013  # PYTHON_API_VERSION, unchanged since Python 2.5
 
 def _object() -> bytes:
     path = os.path.join(os.path.dirname(__file__), "runtime.ll")
-    with open(path, encoding="utf-8") as file:
-        module = codegen.parse(file.read(), codegen.new_context())
-    codegen.check_triple(module)
-    machine = codegen.target_machine("", "", 2)
-    module.data_layout = str(machine.target_data)
-    codegen.optimize(module, machine, 2)
-    return codegen.emit_object(module, machine)
+    with open(path, encoding="utf-8") as file, codegen.new_context() as context:
+        module = codegen.parse(file.read(), context)
+        codegen.check_triple(module)
+        machine = codegen.target_machine("", "", 2)
+        module.data_layout = str(machine.target_data)
+        codegen.optimize(module, machine, 2)
+        return codegen.emit_object(module, machine)
 
 
 def _shared(obj: bytes) -> bytes | None:
