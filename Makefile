@@ -1,0 +1,58 @@
+# `make demo` and `make test` do all the set-up themselves: they create .venv and install the project into it.
+#
+#   make PYTHON=python3.13 VENV=.venv-3.13 test     another interpreter
+#   make test PYTEST_ARGS='-k globals -x'           some of the tests
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+RUN_PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help demo test lint format stress fault peer bench clean
+
+help:
+	@echo 'make demo     compile the example kernels, load them in a fresh process, compare'
+	@echo 'make test     the default tests, under two minutes'
+	@echo 'make lint     ruff and mypy'
+	@echo 'make stress   long randomized and multi-process tests (COMPCACHE_TEST_SECONDS: how long each)'
+	@echo 'make fault    file-system faults, kills and bit flips'
+	@echo 'make peer     C libraries and Numba functions that this project did not write (needs a package index)'
+	@echo 'make bench    the figures of the README'
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo 'make: compcache needs Python 3.11 or later: make PYTHON=/path/to/python3.11' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/python examples/demo.py
+
+test: $(INSTALLED)
+	$(RUN_PYTEST) $(PYTEST_ARGS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+
+stress fault peer: $(INSTALLED)
+	$(RUN_PYTEST) -m $@ $(PYTEST_ARGS)
+
+ifneq ($(wildcard benchmarks/run.py),)
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+else
+bench:
+	@echo 'make: there are no benchmarks in this tree' >&2; exit 1
+endif
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
