@@ -220,7 +220,9 @@ def try_in_child(module: Any, cpu: str, features: str, level: int) -> None:
     Raises:
         CompileError: LLVM ended the child; the message is what LLVM printed.
     """
-    command = [sys.executable, "-m", "compcache._trial", cpu, features, str(level)]
+    # The child finds the same packages as this process, however it came by them.
+    start = f"import sys; sys.path[:] = {sys.path!r}; from compcache._trial import main; sys.exit(main())"
+    command = [sys.executable, "-I", "-c", start, cpu, features, str(level)]
     try:
         done = subprocess.run(
             command, input=module.as_bitcode(), capture_output=True, timeout=_TRIAL_SECONDS, check=False

@@ -1,0 +1,53 @@
+"""Fixtures of the whole suite: cache directories that cost nothing to set up."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import constant
+
+from compcache import Cache, ModuleSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_VARIABLES = ("DIR", "SIGNING_KEY", "MAX_SIZE", "LOCK_TIMEOUT", "LOCKS")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of whoever runs the tests does not count, but for the choice of a linker."""
+    for name in _VARIABLES:
+        monkeypatch.delenv(f"COMPCACHE_{name}", raising=False)
+
+
+@pytest.fixture(scope="session")
+def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache directory that holds what every cache needs once: the native runtime, and what LLVM says of the host."""
+    root = tmp_path_factory.mktemp("prepared") / "cache"
+    with Cache(root) as cache:
+        module_id = cache.add_module(ModuleSource(constant("unused", 0)))
+        cache.get_target("unused")
+    for name in ("modules-v1", "index-v1", "tmp"):
+        shutil.rmtree(root / name)
+    assert module_id
+    return root
+
+
+@pytest.fixture
+def directory(tmp_path: Path, _prepared: Path) -> Path:
+    """An empty cache directory."""
+    root = tmp_path / "cache"
+    shutil.copytree(_prepared, root)
+    root.chmod(0o700)
+    return root
+
+
+@pytest.fixture
+def cache(directory: Path) -> Iterator[Cache]:
+    """An open, empty cache."""
+    with Cache(directory) as opened:
+        yield opened

@@ -1,0 +1,99 @@
+"""What several tests need: little modules, fresh processes, and what a directory holds."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+PACKAGE_ROOT = Path(__file__).resolve().parent.parent
+_RUN_SECONDS = 60
+_FIRST = """\
+import sys
+before = set(sys.modules)
+sys.path.insert(0, {root!r})
+directory = {directory!r}
+"""
+_LAST = "\nsys.stdout.write('\\n' + repr(result) + '\\n')\n"
+
+#: One function of no arguments that returns a constant: the smallest module there is.
+CONSTANT = """\
+define {type} @{name}() {{
+  ret {type} {value}
+}}
+"""
+
+
+class FreshProcessError(Exception):
+    """Raised when a fresh process fails; says how it ended (negative: by which signal) and what it printed."""
+
+
+def constant(name: str, value: object, llvm_type: str = "i64") -> str:
+    """The assembly of a function that returns a constant."""
+    return CONSTANT.format(type=llvm_type, name=name, value=value)
+
+
+def caller(name: str, callee: str, *, plus: int = 0) -> str:
+    """The assembly of ``name(x) = callee(x) + plus``, with `callee` declared."""
+    return f"""\
+declare i64 @{callee}(i64)
+define i64 @{name}(i64 %x) {{
+  %y = call i64 @{callee}(i64 %x)
+  %z = add i64 %y, {plus}
+  ret i64 %z
+}}
+"""
+
+
+def adder(name: str, number: int) -> str:
+    """The assembly of ``name(x) = x + number``."""
+    return f"define i64 @{name}(i64 %x) {{\n  %y = add i64 %x, {number}\n  ret i64 %y\n}}\n"
+
+
+def run_fresh(directory: os.PathLike[str] | str, script: str, **environment: str) -> Any:
+    """What `script` left in `result`, after a run in a process with nothing in memory but what it imports.
+
+    The script has `sys`, `directory` and `before` (the names in `sys.modules` at the start). The process sees
+    none of this one's COMPCACHE variables but those in `environment`; warnings are errors.
+    """
+    first = _FIRST.format(root=str(PACKAGE_ROOT), directory=os.fspath(directory))
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("COMPCACHE_")}
+    done = subprocess.run(
+        [sys.executable, "-I", "-W", "error", "-X", "faulthandler", "-c", first + textwrap.dedent(script) + _LAST],
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        timeout=_RUN_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        raise FreshProcessError(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return ast.literal_eval(done.stdout.splitlines()[-1])
+
+
+def snapshot(directory: os.PathLike[str] | str) -> dict[str, str]:
+    """Every file and directory below a directory, with the digests of the files."""
+    root = Path(directory)
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        for path in sorted(root.rglob("*"))
+    }
+
+
+def module_file(directory: os.PathLike[str] | str, module_id: str) -> Path:
+    """The file of a module."""
+    return Path(directory) / "modules-v1" / module_id[:2] / f"{module_id}.ccm"
+
+
+def flip_byte(path: Path, offset: int) -> None:
+    """Damage one byte of a file, under a new name so that what is mapped stays as it is."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0xFF
+    scratch = path.with_suffix(".damaged")
+    scratch.write_bytes(data)
+    scratch.replace(path)
