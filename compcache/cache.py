@@ -155,7 +155,7 @@ class Cache:
         """Invalidate everything that was handed out. Closing twice is no error."""
         if not self._closed:
             self._closed = True
-            self._loader.unload_all()
+            self._loader.close()
             self._store.close()
 
     def __enter__(self) -> Cache:

@@ -447,9 +447,7 @@ class DictMember(GlobalDefinition):
     @classmethod
     def decode(cls, payload: bytes) -> DictMember:
         module, qualname, expected, tagged = payload.split(b"\0", 3)
-        decoders = {b"b": bytes, b"s": lambda data: data.decode(), b"i": int}
-        key = decoders[tagged[:1]](tagged[1:])
-        return cls(module.decode(), qualname.decode(), key, expected.decode())
+        return cls(module.decode(), qualname.decode(), _decode_key(tagged), expected.decode())
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         where = f"{self.module}:{self.qualname}"
@@ -462,6 +460,13 @@ class DictMember(GlobalDefinition):
         if not isinstance(expected, type) or not isinstance(value, expected):
             raise _invalid(f"{where}[{self.key!r}] is of type {type(value).__qualname__}, not {self.expected}")
         return _pack_object(value, storage)
+
+
+def _decode_key(tagged: bytes) -> str | int | bytes:
+    tag, data = tagged[:1], tagged[1:]
+    if tag == b"b":
+        return data
+    return data.decode() if tag == b"s" else int(data)
 
 
 def _member(mapping: Mapping[Any, object], key: object, where: str) -> object:

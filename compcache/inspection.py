@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compcache.depgraph import DependencyGraph
 from compcache.errors import CompcacheError, FormatError, NotCachedError
@@ -61,7 +61,7 @@ def module_graph(module: ModuleFile) -> ModuleGraph:
     return decode_graph(module.read(footer.image + footer.records, footer.graph))
 
 
-def module_notes(module: ModuleFile) -> dict[str, object]:
+def module_notes(module: ModuleFile) -> dict[str, Any]:
     """The notes of a module; empty where they are damaged."""
     footer = module.footer()
     try:

@@ -62,7 +62,7 @@ def _references(text: str) -> tuple[str, ...]:
     if '"' not in text:
         pieces = [_NAME.match(piece) for piece in text.split("@")[1:]]
         return tuple(dict.fromkeys([match[2] for match in pieces if match]))
-    names = {}
+    names: dict[str, None] = {}
     for match in _REFERENCE.finditer(text):
         name = match[2] if match[2] is not None else match[1]
         if name is not None:

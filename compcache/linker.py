@@ -270,10 +270,10 @@ def _finish(
     header = ModuleRecord(key, kind, platform, request.cpu, request.features, codegen.llvm_version(), host.ABI_VERSION)
     first_slot = len(symbols) + len(entries)
     writer = _ManifestBuilder(header, definitions, resolution, {name: first_slot + i for i, name in enumerate(slots)})
-    offsets = [
-        writer.add_function(export, signatures[i], i, len(symbols) + numbers[i] if numbers[i] is not None else NO_ENTRY)
-        for i, export in enumerate(exports)
-    ]
+    offsets = []
+    for number, (export, entry, signature) in enumerate(zip(exports, numbers, signatures, strict=True)):
+        place = NO_ENTRY if entry is None else len(symbols) + entry
+        offsets.append(writer.add_function(export, signature, number, place))
     graph = encode_graph(definitions, {e.symbol: e.name for e in exports}, resolution, dict(zip(symbols, signatures, strict=True)))
     seconds = time.perf_counter() - started
     notes = encode_notes(seconds, request.identity)

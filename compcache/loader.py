@@ -5,12 +5,14 @@ import slots name, reading one record each; a realization that cannot be satisfi
 ordinary (a greatest fixed point, computed by elimination). *Prepare*: map the images, decode the globals of the
 closure. *Commit*: fill slots and tables in one native call. Whatever fails before the commit leaves nothing behind.
 
-Images are shared by the whole process, because the dynamic linker maps a file once: `_modules` is the one intern
-table, keyed by the module's identity and path, never by an address. Targets belong to one `Loader`, that is to one
-`Cache` object.
+Ownership points one way: target -> context -> module -> image, and module -> what its filled slots refer to (decoded
+globals, modules of other functions). All tables hold weak references. Modules and targets belong to one `Loader`,
+that is to one `Cache` object, so that nothing of one is ever seen, changed or unloaded through another. Because the
+dynamic linker maps a file once per process, `_mapped` says which files are mapped; whoever comes second, or again
+after an unload while the old mapping is still in use, maps a private copy.
 
-Locking: `_lock` guards the intern table and the commit. It is reentrant and never held while anything else than
-this file runs: no decoding, no importing, no mapping happens under it.
+Locking: `_lock` guards the tables. It is reentrant (a garbage collection may run anything while it is held) and is
+never held while files are read, images mapped, globals decoded or modules imported: unloading waits for nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from compcache.errors import (
     LinkError,
     NotCachedError,
     SignatureError,
+    StorageError,
     UndefinedSymbolError,
 )
 from compcache.manifest import (
@@ -59,9 +62,9 @@ __all__ = ["LoadedModule", "Loader"]
 _WORD = 8
 
 _lock = RLock()
-#: The modules that are mapped in this process: {(module_id, path): weak reference}. Process-wide because glibc hands
-#: out one mapping per file; weak because only targets, and modules that call into others, keep code alive.
-_modules: dict[tuple[bytes, str], ref[LoadedModule]] = {}
+#: The files that are mapped in this process, {path: weak reference to the module that maps it}: the one intern table.
+#: Process-wide because glibc hands out one mapping per file, weak because only users keep code alive.
+_mapped: dict[str, ref[LoadedModule]] = {}
 
 
 def _renew_lock() -> None:
@@ -81,13 +84,12 @@ class LoadedModule:
     slot points into, or the decoded value of a global.
     """
 
-    __slots__ = ("__weakref__", "image", "module_id", "path", "size", "slots")
+    __slots__ = ("__weakref__", "image", "module_id", "size", "slots")
 
-    def __init__(self, module_id: bytes, path: str, image: Any, size: int) -> None:
+    def __init__(self, module_id: bytes, size: int) -> None:
         self.module_id = module_id
-        self.path = path
-        self.image = image
         self.size = size
+        self.image: Any = None
         self.slots: dict[int, object] = {}
 
 
@@ -103,7 +105,13 @@ class _Choice:
         self.loaded = loaded
         self.imports: list[tuple[int, str]] = []
         self.globals: list[GlobalRecord] = []
-        self.fills: list[tuple[GlobalRecord, bytes, object]] | None = None
+        self.fills: list[tuple[GlobalRecord, bytes, _Kept]] | None = None
+
+    def release(self) -> None:
+        """Let go of everything that the choice holds open."""
+        self.file.close()
+        self.loaded = None
+        self.fills = None
 
 
 class _Node:
@@ -121,7 +129,7 @@ class _Node:
 class Loader:
     """Loads functions of one store; what it handed out is in its tables as long as somebody holds it."""
 
-    __slots__ = ("__weakref__", "_by_link", "_mine", "_owner", "allow_pickle", "decoded", "opened", "store", "targets")
+    __slots__ = ("__weakref__", "_by_link", "_mine", "allow_pickle", "closed", "decoded", "opened", "store", "targets")
 
     def __init__(self, store: Store, *, allow_pickle: bool) -> None:
         self.store = store
@@ -129,8 +137,9 @@ class Loader:
         self.targets: dict[str, ref[TypedCallTarget]] = {}
         self._by_link: dict[str, ref[TypedCallTarget]] = {}
         self._mine: dict[bytes, ref[LoadedModule]] = {}
+        self.closed = False
         self.decoded = 0  # how many globals were decoded,
-        self.opened = 0  # and images mapped, since this object was made
+        self.opened = 0  # and images mapped, by loads that succeeded
 
     # ------------------------------------------------------------------- plan
 
@@ -142,10 +151,15 @@ class Loader:
             CompcacheError: there are realizations, but none can be loaded; the reason against the first one.
         """
         plan = _Plan(self, func_name)
-        while True:
-            chosen = plan.choose()
-            if self._prepare(plan, chosen):
-                return self._commit(func_name, chosen, owner)
+        try:
+            while True:
+                chosen = plan.choose()
+                if self._prepare(plan, chosen):
+                    target = self._commit(func_name, chosen, owner)
+                    if target is not None:
+                        return target
+        finally:
+            plan.release()
 
     def candidates(self, func_name: str) -> Iterator[tuple[bytes, int]]:
         """The realizations of a function, those in modules that are loaded first."""
@@ -171,7 +185,7 @@ class Loader:
             record = decode_function(file.read_record(offset))
             if record.name != func_name:
                 raise FormatError(f"the record at offset {offset} is of another function")
-            choice = _Choice(file, record, _interned(file))
+            choice = _Choice(file, record, self._loaded(module_id))
             self._read_needs(choice)
         except FormatError as error:
             file.close()
@@ -249,30 +263,32 @@ class Loader:
         return True
 
     def _map(self, file: ModuleFile) -> LoadedModule:
-        known = _interned(file)
-        if known is not None:
-            return known
-        self.opened += 1
+        module = LoadedModule(file.module_id, file.image)
         try:
-            image = self._map_object(file) if file.flags == IMAGE_OBJECT else self._map_shared(file)
+            if file.flags == IMAGE_OBJECT:
+                module.image = self._map_object(file)
+            elif _claim(file.path, module):
+                module.image = self._map_shared(file)
+            else:
+                module.image = self._map_copy(file)
         except (OSError, ValueError) as error:
             if isinstance(error, CompcacheError):
                 raise
-            message = f"module {file.module_id.hex()} cannot be mapped: {error}"
-            raise LinkError(message, module_id=file.module_id.hex()) from error
-        return _intern(LoadedModule(file.module_id, file.path, image, file.image))
+            name = file.module_id.hex()
+            raise LinkError(f"module {name} cannot be mapped: {error}", module_id=name) from error
+        return module
 
     def _map_shared(self, file: ModuleFile) -> Any:
-        runtime = self._runtime()
         try:
-            return runtime.open_image(os.fsencode(file.path), file.key, file if file.in_memory else None)
+            return self._runtime().open_image(os.fsencode(file.path), file.key, file if file.in_memory else None)
         except OSError:
-            if file.in_memory:
-                raise
-            # A noexec mount: the same bytes in memory. The descriptor must stay open while they are mapped, for
-            # the dynamic linker knows the image by this path.
-            copy = file.copy_to_memory()
-            return runtime.open_image(os.fsencode(copy.path), file.key, copy)
+            return self._map_copy(file)  # a noexec mount: the same bytes in memory
+
+    def _map_copy(self, file: ModuleFile) -> Any:
+        from compcache.memory import anonymous_image
+
+        with anonymous_image(file.read(0, file.image)) as path:
+            return self._runtime().open_image(os.fsencode(path), file.key, None)
 
     def _map_object(self, file: ModuleFile) -> Any:
         from compcache.entrypoints import TABLE_SYMBOL
@@ -281,12 +297,11 @@ class Loader:
         linked = link_object(file.read(0, file.image), TABLE_SYMBOL)
         return self._runtime().adopt_image(linked.address, file.key, linked)
 
-    def _decode(self, choice: _Choice) -> list[tuple[GlobalRecord, bytes, object]]:
-        assert choice.loaded is not None
+    def _decode(self, choice: _Choice) -> list[tuple[GlobalRecord, bytes, _Kept]]:
         fills = []
         for record in choice.globals:
             try:
-                fill = self._decode_global(choice.loaded, record)
+                fill = self._decode_global(choice, record)
             except GlobalValidationError as error:
                 raise type(error)(
                     f"global {record.name!r} of function {choice.record.name!r} (module {choice.module_id.hex()}) is "
@@ -299,42 +314,57 @@ class Loader:
                 fills.append((record, *fill))
         return fills
 
-    def _decode_global(self, module: LoadedModule, record: GlobalRecord) -> tuple[bytes, object] | None:
+    def _decode_global(self, choice: _Choice, record: GlobalRecord) -> tuple[bytes, _Kept] | None:
         """What to store for a global; None where it is stored already and still holds."""
-        from compcache.globals import Storage, _kinds, decode_definition
+        from compcache.globals import Storage, decode_definition
 
-        kind = _kinds.get(record.kind)
-        known = module.slots.get(record.slot)
-        if known is not None and kind is not None and not kind.revalidate and self._is_allowed(record):
+        assert choice.loaded is not None
+        known = choice.loaded.slots.get(record.slot)
+        if isinstance(known, _Kept) and not known.revalidate:
             return None
         definition: GlobalDefinition = decode_definition(record.kind, record.payload)
-        self.decoded += 1
         data, keep = definition.load(Storage(record.form, record.size), _LoadContext(self))
         if len(data) != record.size:
             raise GlobalValidationError(reason := f"kind {record.kind!r} gave {len(data)} bytes for {record.size}", reason=reason)
-        if isinstance(known, _Kept) and known.value is keep:
+        if isinstance(known, _Kept) and known.data == data:
             return None
-        return data, _Kept(keep, known)
-
-    def _is_allowed(self, record: GlobalRecord) -> bool:
-        return self.allow_pickle or record.kind != "pickle"
+        return data, _Kept(data, keep, known, revalidate=definition.revalidate)
 
     # ----------------------------------------------------------------- commit
 
-    def _commit(self, func_name: str, chosen: dict[str, _Choice], owner: object) -> TypedCallTarget:
+    def _commit(self, func_name: str, chosen: dict[str, _Choice], owner: object) -> TypedCallTarget | None:
+        """Fill slots and tables; None where another thread loaded one of the modules meanwhile."""
         runtime = self._runtime()
-        root = chosen[func_name]
-        target = self._make_target(runtime, root, owner)
-        link_name = link_name_of(root.record.symbol, root.module_id)
+        target = self._make_target(runtime, chosen[func_name], owner)
         with _lock:
-            known = self._by_link.get(f"{link_name}\0{func_name}")
+            if self.closed:
+                raise StorageError(f"the cache {self.store.root} was closed while {func_name!r} was loaded")
+            known = self.targets.get(func_name)
             existing = known() if known is not None else None
+            if existing is not None:
+                return existing
+            if not self._agree(chosen):
+                return None
             writes, updates = self._writes(runtime, chosen)
-            if existing is None:
-                updates += self._table_updates(func_name, link_name, target)
+            new = [c.loaded for c in chosen.values() if self._loaded(c.module_id) is None]
             mine = {c.module_id: ref(c.loaded) for c in chosen.values() if c.loaded is not None}
-            runtime.commit(b"".join(writes), (*updates, self._mine, mine))
-        return existing if existing is not None else target
+            updates += [*self._table_updates(func_name, target), self._mine, mine]
+            runtime.commit(b"".join(writes), tuple(updates))
+            self.opened += len({id(module) for module in new})
+            self.decoded += sum(len(c.fills or ()) for c in chosen.values())
+        return target
+
+    def _agree(self, chosen: dict[str, _Choice]) -> bool:
+        """Whether every choice uses the module that this loader has; those that do not are corrected."""
+        agreed = True
+        modules: dict[bytes, LoadedModule | None] = {}
+        for choice in chosen.values():
+            module = modules.setdefault(choice.module_id, self._loaded(choice.module_id) or choice.loaded)
+            if choice.loaded is not module:
+                choice.loaded = module
+                choice.fills = None
+                agreed = False
+        return agreed
 
     def _make_target(self, runtime: Any, root: _Choice, owner: object) -> TypedCallTarget:
         record = root.record
@@ -345,8 +375,8 @@ class Loader:
         )
         return target
 
-    def _table_updates(self, func_name: str, link_name: str, target: TypedCallTarget) -> list[dict[Any, Any]]:
-        key = f"{link_name}\0{func_name}"
+    def _table_updates(self, func_name: str, target: TypedCallTarget) -> list[dict[Any, Any]]:
+        key = f"{target.link_name}\0{func_name}"
         by_name, by_link = self.targets, self._by_link
 
         def forget(dead: ref[TypedCallTarget]) -> None:
@@ -373,7 +403,7 @@ class Loader:
                     writes.append(_write(runtime.address(module.image, slot), address.to_bytes(_WORD, "little")))
                     filled[slot] = provider.loaded
             for record, data, keep in choice.fills or ():
-                if record.slot not in module.slots or isinstance(keep, _Kept) and keep.before is not None:
+                if module.slots.get(record.slot) is keep.before:
                     writes.append(_write(runtime.address(module.image, record.slot), data))
                     filled[record.slot] = keep
             if filled:
@@ -387,36 +417,43 @@ class Loader:
         modules = {module_id for module_id, _ in self.store.find(func_name)}
         known = self.targets.get(func_name)
         target = known() if known is not None else None
-        if target is not None:
+        if target is not None and target._context is not None:
             modules.add(target._context.module.module_id)
-        return self._invalidate(lambda context: context.module.module_id in modules)
+        with _lock:
+            for module_id in modules:
+                self._mine.pop(module_id, None)
+            return self._invalidate(lambda context: context.module.module_id in modules)
 
-    def unload_all(self) -> int:
-        """Invalidate every target that this loader handed out; how many those were."""
-        return self._invalidate(lambda _: True)
+    def close(self) -> None:
+        """Invalidate every target that this loader handed out, and hand out no more."""
+        with _lock:
+            self.closed = True
+            self._mine.clear()
+            self._invalidate(lambda _: True)
 
     def _invalidate(self, concerns: Callable[[TargetContext], bool]) -> int:
         count = 0
-        with _lock:
-            for key, weak in list(self._by_link.items()):
-                target = weak()
-                context = target._context if target is not None else None
-                if target is None or context is None or not concerns(context):
-                    continue
-                self._runtime().invalidate(target)
-                count += 1
-                self._by_link.pop(key, None)
-                if self.targets.get(context.func_name) is weak:
-                    del self.targets[context.func_name]
-                self._mine.pop(context.module.module_id, None)
+        for key, weak in list(self._by_link.items()):
+            target = weak()
+            context = target._context if target is not None else None
+            if target is None or context is None or not concerns(context):
+                continue
+            self._runtime().invalidate(target)
+            count += 1
+            if self._by_link.get(key) is weak:
+                del self._by_link[key]
+            if self.targets.get(context.func_name) is weak:
+                del self.targets[context.func_name]
         return count
 
     def loaded_modules(self) -> list[LoadedModule]:
         """The modules that this loader has loaded and somebody still uses."""
         with _lock:
-            modules = [weak() for weak in list(self._mine.values())]
-            self._mine = {m.module_id: self._mine[m.module_id] for m in modules if m is not None}
-        return [module for module in modules if module is not None]
+            modules = {module_id: weak() for module_id, weak in list(self._mine.items())}
+            for module_id, module in modules.items():
+                if module is None:
+                    del self._mine[module_id]
+        return [module for module in modules.values() if module is not None]
 
     def loaded_targets(self) -> list[TypedCallTarget]:
         """The valid targets that this loader handed out and somebody still holds."""
@@ -425,13 +462,18 @@ class Loader:
 
 
 class _Kept:
-    """The decoded value of a global, and what the slot held before: code that is running may still use it."""
+    """The decoded value of a global, its bytes in the slot, and what the slot held before it.
 
-    __slots__ = ("before", "value")
+    Code that is running may still use the value before, which therefore lives as long.
+    """
 
-    def __init__(self, value: object, before: object) -> None:
+    __slots__ = ("before", "data", "revalidate", "value")
+
+    def __init__(self, data: bytes, value: object, before: object, *, revalidate: bool) -> None:
+        self.data = data
         self.value = value
         self.before = before
+        self.revalidate = revalidate
 
 
 class _LoadContext:
@@ -529,7 +571,7 @@ class _Plan:
         if choice is not None and any(imported == missing for _, imported in choice.imports):
             node.error = node.error or self._missing_import(choice, missing, missing_node)
             node.choice = None
-            choice.file.close()
+            choice.release()
             self._pending.append(name)
 
     def _missing_import(self, choice: _Choice, imported: str, node: _Node) -> UndefinedSymbolError:
@@ -544,12 +586,18 @@ class _Plan:
         error.__cause__ = node.error
         return error
 
+    def release(self) -> None:
+        """Let go of files, and of images that no commit has made somebody's."""
+        for node in self._nodes.values():
+            if node.choice is not None:
+                node.choice.release()
+
     def reject(self, name: str, error: Exception) -> None:
         """A chosen realization failed later on: go on without it."""
         node = self._nodes[name]
         node.error = node.error or error
         if node.choice is not None:
-            node.choice.file.close()
+            node.choice.release()
         node.choice = None
         self._pending.append(name)
 
@@ -603,24 +651,17 @@ def _write(address: int, data: bytes) -> bytes:
     ])  # fmt: skip
 
 
-def _interned(file: ModuleFile) -> LoadedModule | None:
-    known = _modules.get((file.module_id, file.path))
-    return known() if known is not None else None
-
-
-def _intern(module: LoadedModule) -> LoadedModule:
-    """The module of this identity that everybody uses: this one, unless another thread was faster."""
-    key = (module.module_id, module.path)
+def _claim(path: str, module: LoadedModule) -> bool:
+    """Make `module` the one that maps this file, unless another one does."""
 
     def forget(dead: ref[LoadedModule]) -> None:
-        if _modules.get(key) is dead:
-            del _modules[key]
+        if _mapped.get(path) is dead:
+            del _mapped[path]
 
     weak = ref(module, forget)
     with _lock:
-        known = _modules.get(key)
-        existing = known() if known is not None else None
-        if existing is not None:
-            return existing
-        _modules[key] = weak
-    return module
+        known = _mapped.get(path)
+        if known is not None and known() is not None:
+            return False
+        _mapped[path] = weak
+    return True

@@ -96,15 +96,6 @@ class ModuleFile:
         size = self.size
         return container.decode_footer(self.read(size - container.FOOTER_SIZE, container.FOOTER_SIZE), size)
 
-    def copy_to_memory(self) -> ModuleFile:
-        """The image alone, in an anonymous file."""
-        from compcache.memory import anonymous_file
-
-        descriptor, path = anonymous_file(self.read(0, self.image))
-        copy = ModuleFile(self._files, path, descriptor, self.module_id, self.image)
-        copy.in_memory = True
-        return copy
-
     def close(self) -> None:
         """Give the file descriptor back. Files in memory are open for as long as somebody holds them."""
         if self.descriptor >= 0 and not self.in_memory:
