@@ -138,7 +138,7 @@ class Cache:
                     return True
             except (FileNotFoundError, IncompatibleTargetError, CompcacheError):
                 continue
-        return False
+        return self._store.index.refresh() and self.has(func_name)  # unless somebody has added one meanwhile
 
     __contains__ = has
 

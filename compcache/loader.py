@@ -150,6 +150,17 @@ class Loader:
             NotCachedError: there is no realization that this host can use.
             CompcacheError: there are realizations, but none can be loaded; the reason against the first one.
         """
+        index = self.store.index
+        known = index.segments
+        try:
+            return self._load(func_name, owner)
+        except CompcacheError:
+            index.refresh()
+            if index.segments is known:
+                raise
+        return self._load(func_name, owner)  # somebody has added something meanwhile
+
+    def _load(self, func_name: str, owner: object) -> TypedCallTarget:
         plan = _Plan(self, func_name)
         try:
             while True:
