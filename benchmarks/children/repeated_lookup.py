@@ -1,0 +1,22 @@
+"""DIRECTORY NAME REPETITIONS: nanoseconds of get_target of a function that is loaded, and of a dict look-up."""
+
+import sys
+
+from children.timing import best_call, report, take_turns
+from compcache import Cache
+
+
+def main(directory: str, name: str, repetitions: int) -> None:
+    cache = Cache(directory)
+    target = cache.get_target(name)
+    table = {name: target}
+    sides = {
+        "get_target": lambda _: best_call(lambda: cache.get_target(name), 20_000),
+        "dict look-up": lambda _: best_call(lambda: table[name], 20_000),
+        "empty": lambda _: best_call(lambda: None, 20_000),
+    }
+    report(take_turns(sides, repetitions))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

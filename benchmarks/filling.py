@@ -1,0 +1,95 @@
+"""Makes caches of any size quickly: one module is compiled, and published again and again under other names."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import sources
+
+from compcache import Cache, ModuleSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PER_MODULE = 10
+
+
+class Filled(NamedTuple):
+    """What filling a cache took, and what it left on disk."""
+
+    modules: int
+    seconds: float
+    slowest_ms: float
+    segments: int
+    index_bytes: int
+
+    @property
+    def amortized_us(self) -> float:
+        """The cost of one addition, its share of all index merges included."""
+        return self.seconds / self.modules * 1e6
+
+
+def function_name(module: int, function: int) -> str:
+    """The name of one function of a synthesized cache."""
+    return f"package.module_{module:06d}.function_{function:02d}"
+
+
+def add_small(directory: str) -> None:
+    """Add the smallest module, through the public interface; it leaves host and native runtime in the cache."""
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(sources.SMALL))
+        cache.get_target(sources.SMALL_NAME)(1.0, 2.0)
+
+
+def fill(directory: str, modules: int, *, sync: bool, first: int = 0) -> Filled:
+    """Publish `modules` modules of ten functions each, which all can be loaded and called.
+
+    They differ in the names of their functions, hence in records, digest and file; the image is the same. With
+    `sync` off nothing waits for the disk, which would take minutes for a hundred thousand files.
+    """
+    from compcache.files import Files
+    from compcache.store import Store
+
+    class Unsynced(Files):
+        __slots__ = ()
+        fsync = staticmethod(lambda _: None)
+
+    store = Store(directory, files=None if sync else Unsynced())
+    publications = _publications(store, modules, first)
+    slowest = 0.0
+    taken = 0.0
+    for sections, functions, keywords in publications:
+        started = time.perf_counter()
+        store.publish(sections, functions, **keywords)
+        elapsed = time.perf_counter() - started
+        taken += elapsed
+        slowest = max(slowest, elapsed)
+    store.close()
+    names = os.listdir(f"{directory}/index-v1")
+    size = sum(os.path.getsize(f"{directory}/index-v1/{name}") for name in names)
+    return Filled(modules, taken, slowest * 1e3, len(names), size)
+
+
+def _publications(
+    store: Any, modules: int, first: int
+) -> Iterator[tuple[Any, list[tuple[str, int]], dict[str, Any]]]:
+    from compcache import manifest
+    from compcache.linker import build_module
+
+    source = ModuleSource(sources.small_module([f"template_{number}" for number in range(PER_MODULE)]))
+    built = build_module(source, machine=store.host(), is_cached=lambda _: False)
+    payloads = [payload for _, payload in manifest.iterate_frames(built.sections[1])]
+    templates = [manifest.decode_function(payload) for payload in payloads if payload[:1] == b"F"]
+    keywords = {"target": built.target, "flags": built.flags, "key": built.key}
+    for module in range(first, first + modules):
+        writer = manifest.ManifestWriter()
+        writer.add(payloads[0])  # the module record: its key is the image's
+        functions = []
+        for number, template in enumerate(templates):
+            name = function_name(module, number)
+            fields = (template.symbol, template.signature, template.function, template.entry, template.needs)
+            offset = writer.add(manifest.encode_function(manifest.FunctionRecord(name, *fields)))
+            functions.append((name, offset))
+        yield (built.sections[0], writer.content(), *built.sections[2:]), functions, keywords
