@@ -1,24 +1,31 @@
-"""Locks between processes (miss path: imports filelock).
+"""Locks between processes (miss path: imports fcntl, or filelock where there is none).
 
 A lock here saves work and never guards correctness: where locking does not work, or is switched off with
-``COMPCACHE_LOCKS=0``, everything goes on without.
+``COMPCACHE_LOCKS=0``, everything goes on without. The kernel lets go of a lock when its holder dies; a holder
+that hangs delays the others by the time that they are willing to wait.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
-from compcache.files import make_directories
+from compcache.files import FILE_MODE, make_directories
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from compcache.store import Store
 
 __all__ = ["locks_enabled", "try_lock", "wait_lock"]
+
+#: The intervals between two attempts grow to this: short against a compilation, and no load with many waiters.
+_LONGEST_PAUSE = 0.03
+_CONTENTION = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
 
 
 def locks_enabled() -> bool:
@@ -34,8 +41,10 @@ def try_lock(store: Store, name: str) -> Iterator[bool]:
 
 
 @contextmanager
-def wait_lock(store: Store, name: str, *, timeout: float) -> Iterator[bool | None]:
-    """Wait for a lock of the cache, at most `timeout` seconds.
+def wait_lock(
+    store: Store, name: str, *, timeout: float, until: Callable[[], bool] | None = None
+) -> Iterator[bool | None]:
+    """Wait for a lock of the cache, at most `timeout` seconds, and no longer than `until` is false.
 
     Yields:
         True where it is held, False where somebody else kept it all the time, None where it does not work.
@@ -43,19 +52,80 @@ def wait_lock(store: Store, name: str, *, timeout: float) -> Iterator[bool | Non
     if not locks_enabled() or store.readonly:
         yield None
         return
-    from filelock import FileLock, Timeout
-
     directory = store.path("locks")
-    lock = FileLock(f"{directory}/{name_key(name).hex()}.lock", timeout=timeout, thread_local=False)
-    owned: bool | None = True
+    path = f"{directory}/{name_key(name).hex()}.lock"
+    lock = _FlockLock(store, path) if os.name == "posix" else _PortableLock(path)
     try:
         make_directories(store.files, directory)
-        lock.acquire(poll_interval=0.01)
-    except Timeout:
-        owned = False
+        owned: bool | None = _wait(lock, timeout, until)
     except (OSError, NotImplementedError):
         owned = None
     try:
         yield owned
     finally:
-        lock.release(force=True)
+        lock.release()
+
+
+def _wait(lock: _FlockLock | _PortableLock, timeout: float, until: Callable[[], bool] | None) -> bool:
+    deadline = time.monotonic() + timeout
+    pause = 0.002
+    while not lock.acquire():
+        left = deadline - time.monotonic()
+        if left <= 0 or (until is not None and until()):
+            return False
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+    return True
+
+
+class _FlockLock:
+    """A lock file held with `flock`, the file left in place: removing it would split those who wait for it."""
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._files = store.files
+        self._path = path
+        self._descriptor = -1
+
+    def acquire(self) -> bool:
+        """Whether the lock is held now. Raises `OSError` where the file system has no locks."""
+        import fcntl
+
+        if self._descriptor < 0:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._descriptor = self._files.open(self._path, flags, FILE_MODE)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _CONTENTION:
+                return False
+            raise
+        return True
+
+    def release(self) -> None:
+        """Let go of the lock, if it is held."""
+        if self._descriptor >= 0:
+            self._files.close(self._descriptor)
+            self._descriptor = -1
+
+
+class _PortableLock:
+    """The same by filelock, for systems without `flock`."""
+
+    def __init__(self, path: str) -> None:
+        from filelock import FileLock
+
+        self._lock = FileLock(path, timeout=0, thread_local=False)
+
+    def acquire(self) -> bool:
+        """Whether the lock is held now."""
+        from filelock import Timeout
+
+        try:
+            self._lock.acquire(blocking=False)
+        except Timeout:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let go of the lock, if it is held."""
+        self._lock.release(force=True)

@@ -1,0 +1,182 @@
+"""Jobs: what to compile, in a form that another process can be told."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import re
+import sys
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from compcache.irtext import parse_head, unquote
+from compcache.module import ModuleSource, check_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["Job", "PreparedJob", "prepare_jobs"]
+
+_HEAD = re.compile(r"^[ \t]*define\b([^{]*)\{", re.MULTILINE)
+_SYMBOL = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))')
+_NOT_EXPORTED = frozenset(("internal", "private", "hidden", "available_externally"))
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One unit of batch compilation.
+
+    Args:
+        func_name: the function that the job is for: the job is skipped where the cache holds it. None stands for
+            everything that a `ModuleSource` exports.
+        build: a `ModuleSource`, or a function that returns one. The function is called in a worker process, which
+            finds it by module and name: it must be importable, or of the main script; a `functools.partial` of such
+            a function, and text ``"package.module:attribute"``, will do too.
+        args: positional arguments for that function; they must be picklable.
+    """
+
+    func_name: str | None
+    build: ModuleSource | Callable[..., ModuleSource] | str
+    args: tuple[Any, ...] = field(default=())
+
+    def source(self) -> ModuleSource:
+        """The source, from the function if there is one."""
+        if isinstance(self.build, ModuleSource):
+            return self.build
+        build = _resolve(self.build) if isinstance(self.build, str) else self.build
+        source = build(*self.args)
+        if not isinstance(source, ModuleSource):
+            raise TypeError(
+                f"{_describe(build)} returned a {type(source).__name__}, not a compcache.ModuleSource"
+            )
+        return source
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedJob:
+    """A job of a batch: its number, the name to show, and its functions as far as they are known beforehand."""
+
+    number: int
+    name: str
+    functions: tuple[str, ...]
+    job: Job
+
+    def payload(self) -> bytes:
+        """The job for another process.
+
+        Raises:
+            TypeError: it cannot be pickled; the message says what to do.
+        """
+        try:
+            return pickle.dumps(self.job, pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError) as error:
+            raise TypeError(
+                f"job {self.name!r} cannot be sent to a worker process ({error}): build must be a function at the top "
+                "level of a module, and arguments and globals must be picklable"
+            ) from error
+
+
+def prepare_jobs(jobs: Iterable[Any]) -> list[PreparedJob]:
+    """Number the jobs and read off what can be known without LLVM.
+
+    Raises:
+        TypeError: one of them is no job; the message says which.
+    """
+    return [_prepare(number, item) for number, item in enumerate(jobs)]
+
+
+def _prepare(number: int, item: Any) -> PreparedJob:
+    job = _as_job(number, item)
+    functions = (job.func_name,) if job.func_name is not None else _exports(job)
+    return PreparedJob(number, _name(number, job, functions), functions, job)
+
+
+def _as_job(number: int, item: Any) -> Job:
+    if isinstance(item, tuple) and len(item) in (2, 3):
+        item = Job(*item)
+    if isinstance(item, ModuleSource):
+        item = Job(None, item)
+    if not isinstance(item, Job):
+        raise TypeError(
+            f"job {number} is a {type(item).__name__}; a job is a compcache.ModuleSource, a compcache.batch.Job, or a "
+            "tuple (func_name, build) or (func_name, build, args)"
+        )
+    if item.func_name is not None:
+        check_name(item.func_name, "func_name")
+    if isinstance(item.build, ModuleSource):
+        return replace(item, build=_snapshot(item.build))
+    if not isinstance(item.build, str) and not callable(item.build):
+        raise TypeError(
+            f"job {number}: build is a {type(item.build).__name__}, not a ModuleSource or a function"
+        )
+    return item
+
+
+def _snapshot(source: ModuleSource) -> ModuleSource:
+    """A copy that pickles, and that later changes to llvmlite's objects do not reach."""
+    ir = source.ir
+    if isinstance(ir, (bytearray, memoryview)):
+        ir = bytes(ir)
+    elif hasattr(ir, "as_bitcode"):
+        ir = ir.as_bitcode()
+    elif not isinstance(ir, (str, bytes)) and _is_llvmlite_module(ir):
+        ir = str(ir)
+    copied = object.__new__(type(source))
+    copied.__dict__.update(source.__dict__)
+    copied.ir = ir
+    return copied
+
+
+def _is_llvmlite_module(ir: object) -> bool:
+    llvmlite_ir = sys.modules.get("llvmlite.ir")
+    return llvmlite_ir is not None and isinstance(ir, llvmlite_ir.Module)
+
+
+def _exports(job: Job) -> tuple[str, ...]:
+    """What the module of a job will export; empty where only LLVM could tell."""
+    source = job.build
+    if not isinstance(source, ModuleSource):
+        return ()
+    if source.functions is not None:
+        return tuple(source.functions)
+    ir = source.ir
+    return _read_exports(ir) if isinstance(ir, str) else ()
+
+
+def _read_exports(text: str) -> tuple[str, ...]:
+    """The visible definitions of LLVM assembly as people and front ends write it."""
+    names = []
+    for match in _HEAD.finditer(text):
+        try:
+            prefix = parse_head(match[1]).prefix
+        except ValueError:
+            return ()
+        symbol = _SYMBOL.search(match[1], len(prefix))
+        if symbol is None:
+            return ()
+        if _NOT_EXPORTED.isdisjoint(prefix.split()):
+            names.append(unquote(symbol[1]) if symbol[1] is not None else symbol[2])
+    return tuple(names)
+
+
+def _name(number: int, job: Job, functions: tuple[str, ...]) -> str:
+    if job.func_name is not None:
+        return job.func_name
+    if not functions:
+        return f"job {number}"
+    return functions[0] + (f" and {len(functions) - 1} more" if len(functions) > 1 else "")
+
+
+def _resolve(reference: str) -> Any:
+    """The object that ``package.module:attribute`` names."""
+    from importlib import import_module
+
+    module, colon, attribute = reference.partition(":")
+    if not colon or not module or not attribute:
+        raise ValueError(f"{reference!r} is not of the form 'package.module:attribute'")
+    return functools.reduce(getattr, attribute.split("."), import_module(module))
+
+
+def _describe(build: Any) -> str:
+    return f"{getattr(build, '__module__', '')}.{getattr(build, '__qualname__', repr(build))}()"[:_SHOWN]

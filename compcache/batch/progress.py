@@ -1,0 +1,126 @@
+"""Showing how far a batch is: a bar on a terminal, plain lines elsewhere, or a caller's function."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Self, TextIO
+
+from compcache.batch.reports import BatchProgress, BuiltJob, CachedJob, FailedJob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Display", "PlainLines", "progress_display"]
+
+_NAME_WIDTH = 40
+_SHOWN = 3
+_KIB = 1024.0
+
+
+class Display(AbstractContextManager["Display"]):
+    """Shows nothing; or hands every moment of the batch to a function."""
+
+    def __init__(self, function: Callable[[BatchProgress], object] | None = None) -> None:
+        self._function = function
+
+    def __call__(self, moment: BatchProgress) -> None:
+        """Show a moment."""
+        if self._function is not None:
+            self._function(moment)
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+class PlainLines(Display):
+    """One line for each job that ends, for logs."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__()
+        self._stream = stream or sys.stderr
+
+    def __call__(self, moment: BatchProgress) -> None:
+        """Write the line of the job that has just ended."""
+        if moment.last is not None:
+            width = len(str(moment.total))
+            print(
+                f"[{moment.done:{width}}/{moment.total}] {describe(moment.last)}",
+                file=self._stream,
+                flush=True,
+            )
+
+
+class Bar(Display):
+    """A bar with the rate, the time left, and the functions that are being compiled; failures stay above it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self._progress = Progress(
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}", markup=False),
+            TextColumn("{task.fields[left]}", markup=False),
+            TextColumn("{task.fields[running]}", markup=False),
+            console=Console(stderr=True),
+        )
+        self._task = self._progress.add_task("", total=None, rate="", left="", running="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __call__(self, moment: BatchProgress) -> None:
+        """Move the bar."""
+        if isinstance(moment.last, FailedJob):
+            self._progress.console.print(describe(moment.last), markup=False, highlight=False, soft_wrap=True)
+        self._progress.update(
+            self._task,
+            total=moment.total,
+            completed=moment.done,
+            rate=f"{moment.rate:.1f}/s",
+            left="" if moment.remaining is None else f"{_clock(moment.remaining)} left",
+            running=_running(moment.running),
+        )
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+def progress_display(progress: Callable[[BatchProgress], object] | bool | None) -> Display:
+    """The display that the argument `progress` of `compile_many` asks for."""
+    if callable(progress):
+        return Display(progress)
+    if not progress:
+        return Display()
+    return Bar() if sys.stderr.isatty() else PlainLines()
+
+
+def describe(record: BuiltJob | CachedJob | FailedJob) -> str:
+    """One line about a job that has ended."""
+    name = short_name(record.name)
+    if isinstance(record, FailedJob):
+        reason = " ".join(record.message.split())
+        return f"failed  {name}  {record.seconds:.3f} s  {reason}"
+    kind = "built " if isinstance(record, BuiltJob) else "cached"
+    return f"{kind}  {name}  {record.seconds:.3f} s  {record.bytes / _KIB:.1f} KiB"
+
+
+def short_name(name: str) -> str:
+    """A name that fits into a line: printable, and not too long."""
+    text = name if name.isprintable() else repr(name)[1:-1]
+    return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}..."
+
+
+def _running(names: tuple[str, ...]) -> str:
+    shown = ", ".join(map(short_name, names[:_SHOWN]))
+    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _clock(seconds: float) -> str:
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -1,0 +1,127 @@
+"""What a batch tells its caller: one frozen record for each job, and one for the whole."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["BatchInterrupted", "BatchProgress", "BatchReport", "BuiltJob", "CachedJob", "FailedJob"]
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltJob:
+    """A job that was compiled and stored.
+
+    `seconds` is the time from its start to its end, in the process that compiled it; `bytes` the size of the
+    module's file; `attempts` is 2 where the first one failed.
+    """
+
+    name: str
+    functions: tuple[str, ...]
+    module_id: str
+    seconds: float
+    bytes: int
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CachedJob:
+    """A job whose functions the cache holds already; `seconds` is what finding that out took."""
+
+    name: str
+    functions: tuple[str, ...]
+    module_ids: tuple[str, ...]
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailedJob:
+    """A job that could not be compiled or stored.
+
+    `kind` is "error" (an exception: `error` is its class), "died" (its process ended: `signal` or `exit_status` say
+    how) or "timeout". `message` is a sentence for people; `output` the last that the process printed, or the
+    traceback of the exception.
+    """
+
+    name: str
+    functions: tuple[str, ...]
+    kind: str
+    message: str
+    seconds: float
+    bytes: int = 0
+    error: str | None = None
+    signal: str | None = None
+    exit_status: int | None = None
+    output: str = ""
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What became of every job, in the order of the jobs; `seconds` is the time of the whole batch."""
+
+    built: tuple[BuiltJob, ...]
+    cached: tuple[CachedJob, ...]
+    failed: tuple[FailedJob, ...]
+    seconds: float
+    interrupted: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether every job's functions are in the cache now."""
+        return not self.failed and not self.interrupted
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of what was built."""
+        return sum(job.bytes for job in self.built)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain values that `json` can write."""
+        return {**asdict(self), "ok": self.ok}
+
+    def __str__(self) -> str:
+        counts = f"{len(self.built)} built, {len(self.cached)} cached, {len(self.failed)} failed"
+        ending = ", interrupted" if self.interrupted else ""
+        return f"{counts}{ending} in {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """A moment of a batch, as `progress` is told it: after every start and every end of a job.
+
+    `running` names the jobs that are being compiled; `last` is the record of the job that has just ended, if one
+    has. `rate` is in jobs per second; `remaining` in seconds, None as long as nothing was built.
+    """
+
+    total: int
+    built: int
+    cached: int
+    failed: int
+    running: tuple[str, ...]
+    last: BuiltJob | CachedJob | FailedJob | None
+    seconds: float
+
+    @property
+    def done(self) -> int:
+        """How many jobs have ended."""
+        return self.built + self.cached + self.failed
+
+    @property
+    def rate(self) -> float:
+        """Jobs per second, those that were cached left out."""
+        return (self.built + self.failed) / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def remaining(self) -> float | None:
+        """The seconds that the rest will take at this rate."""
+        return (self.total - self.done) / self.rate if self.rate > 0 else None
+
+
+class BatchInterrupted(KeyboardInterrupt):
+    """Raised when Ctrl-C ends a batch; `report` says what had been done by then."""
+
+    def __init__(self, report: BatchReport) -> None:
+        super().__init__(f"the batch was interrupted: {report}")
+        self.report = report

@@ -1,0 +1,220 @@
+"""Conducts a batch: skip, distribute, retry, report."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from compcache.batch import worker as worker_module
+from compcache.batch.build import Outcome, find_cached, settings_of
+from compcache.batch.executors import run_in_executor
+from compcache.batch.jobs import prepare_jobs
+from compcache.batch.pool import WorkerPool
+from compcache.batch.progress import progress_display
+from compcache.batch.reports import (
+    BatchInterrupted,
+    BatchProgress,
+    BatchReport,
+    BuiltJob,
+    CachedJob,
+    FailedJob,
+)
+from compcache.errors import CacheWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Executor
+
+    from compcache.batch.jobs import PreparedJob
+    from compcache.cache import Cache
+
+__all__ = ["compile_many"]
+
+#: Its provider may be a job of the same batch that was compiled later.
+_WORTH_WAITING = "UndefinedSymbolError"
+
+
+def compile_many(
+    cache: Cache | str | os.PathLike[str],
+    jobs: Iterable[Any],
+    *,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    timeout: float | None = None,
+    progress: Callable[[BatchProgress], object] | bool | None = None,
+) -> BatchReport:
+    """Compile many modules in several processes, and store them.
+
+    What the cache holds already is skipped, so a batch that was interrupted goes on where it stopped. A worker process
+    that LLVM aborts, that is killed or that exceeds `timeout` costs its own job alone; the job is tried once more, by
+    itself, before it counts as failed. A job that needs a function of another one is tried again when that is there.
+
+    Args:
+        cache: an open cache, or its directory.
+        jobs: `ModuleSource` objects, `Job` objects, or tuples (func_name, build) and (func_name, build, args).
+        workers: how many processes to use; None means one for each CPU that this process may use.
+        executor: submit the jobs to this `concurrent.futures.Executor` instead of starting processes. It cannot be
+            made to end a job: one that exceeds `timeout` is given up and reported, but goes on. Jobs that are lost
+            because the executor breaks are done in processes of the batch's own.
+        timeout: the seconds that one attempt at a job may take; None is without a limit.
+        progress: called with a `BatchProgress` after every start and end of a job; True shows a bar on a terminal,
+            and plain lines elsewhere, on standard error.
+
+    Returns:
+        The built, the cached and the failed jobs. Jobs that fail raise nothing.
+
+    Raises:
+        TypeError: one of the jobs is none.
+        StorageError: the cache is read-only.
+        BatchInterrupted: Ctrl-C (a `KeyboardInterrupt`); its `report` says what had been done.
+    """
+    if worker_module.is_worker:
+        raise RuntimeError(
+            "compile_many was called while a worker process imported the main script for a job's function: call it "
+            'under `if __name__ == "__main__":`'
+        )
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be at least 1, not {workers}")
+    prepared = prepare_jobs(jobs)
+    opened, settings = settings_of(cache)
+    batch = _Batch(prepared, progress_display(progress))
+    pool = WorkerPool(settings, workers or _usable_cpus(), timeout)
+    try:
+        with batch.display:
+            missing = batch.skip_cached(opened)
+            if executor is not None and missing:
+                missing = batch.record_all(run_in_executor(executor, settings, missing, timeout))
+            batch.run(pool, missing)
+    except KeyboardInterrupt as interrupt:
+        raise BatchInterrupted(batch.report(interrupted=True)) from interrupt
+    finally:
+        pool.close()
+        if opened is not cache:
+            opened.close()
+    return batch.report()
+
+
+def _usable_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Batch:
+    """What is known of each job so far."""
+
+    def __init__(self, jobs: list[PreparedJob], display: Any) -> None:
+        self._jobs = jobs
+        self.display = display
+        self._started = time.perf_counter()
+        self._ended: dict[int, BuiltJob | CachedJob | FailedJob] = {}
+        self._counts: Counter[str] = Counter()
+        self._attempts: Counter[int] = Counter()
+        self._running: dict[int, str] = {}
+
+    def skip_cached(self, cache: Cache) -> list[PreparedJob]:
+        """Record the jobs that need no work; the others."""
+        missing = []
+        for job in self._jobs:
+            outcome = find_cached(cache, job.functions, time.perf_counter())
+            if outcome is None:
+                missing.append(job)
+            else:
+                self._record(job, outcome)
+        return missing
+
+    def run(self, pool: WorkerPool, jobs: list[PreparedJob]) -> None:
+        """Do the jobs and what is worth a second attempt."""
+        while jobs:
+            built = self._counts["built"]
+            died: list[PreparedJob] = []
+            unsatisfied: list[tuple[PreparedJob, Outcome]] = []
+            for job, outcome in self._events(pool.run(jobs)):
+                if outcome.kind in ("died", "timeout"):
+                    died.append(job)
+                elif outcome.error == _WORTH_WAITING:
+                    unsatisfied.append((job, outcome))
+                else:
+                    self._record(job, outcome)
+            for job in died:
+                for _, outcome in self._events(pool.run_alone(job)):
+                    self._record(job, outcome)
+            if self._counts["built"] == built:
+                for job, outcome in unsatisfied:
+                    self._record(job, outcome)
+                return
+            jobs = [job for job, _ in unsatisfied]
+
+    def record_all(self, events: Iterator[tuple[PreparedJob, Outcome | None]]) -> list[PreparedJob]:
+        """Record what an executor did; the jobs that it lost, or that may succeed now that others have."""
+        left = []
+        for job, outcome in self._events(events):
+            if outcome.kind == "died" or outcome.error == _WORTH_WAITING:
+                left.append(job)
+            else:
+                self._record(job, outcome)
+        return left
+
+    def _events(
+        self, events: Iterator[tuple[PreparedJob, Outcome | None]]
+    ) -> Iterator[tuple[PreparedJob, Outcome]]:
+        """The ends among the events; the display is told of the starts."""
+        for job, outcome in events:
+            if outcome is None:
+                self._attempts[job.number] += 1
+                self._running[job.number] = job.name
+                self._show(None)
+            else:
+                self._running.pop(job.number, None)
+                yield job, outcome
+
+    def _record(self, job: PreparedJob, outcome: Outcome) -> None:
+        for text in outcome.warnings:
+            warnings.warn(f"{job.name}: {text}", CacheWarning, stacklevel=5)
+        record = _record_of(job, outcome, max(1, self._attempts[job.number]))
+        self._ended[job.number] = record
+        self._counts[outcome.kind if outcome.is_done else "failed"] += 1
+        self._show(record)
+
+    def _show(self, last: BuiltJob | CachedJob | FailedJob | None) -> None:
+        counts = self._counts
+        seconds = time.perf_counter() - self._started
+        running = tuple(self._running.values())
+        self.display(
+            BatchProgress(
+                len(self._jobs), counts["built"], counts["cached"], counts["failed"], running, last, seconds
+            )
+        )
+
+    def report(self, *, interrupted: bool = False) -> BatchReport:
+        """The report at this moment."""
+        ended = [self._ended[number] for number in sorted(self._ended)]
+        return BatchReport(
+            tuple([record for record in ended if isinstance(record, BuiltJob)]),
+            tuple([record for record in ended if isinstance(record, CachedJob)]),
+            tuple([record for record in ended if isinstance(record, FailedJob)]),
+            time.perf_counter() - self._started,
+            interrupted,
+        )
+
+
+def _record_of(job: PreparedJob, outcome: Outcome, attempts: int) -> BuiltJob | CachedJob | FailedJob:
+    functions = outcome.functions or job.functions
+    if outcome.kind == "built":
+        return BuiltJob(job.name, functions, outcome.module_ids[0], outcome.seconds, outcome.bytes, attempts)
+    if outcome.kind == "cached":
+        return CachedJob(job.name, functions, outcome.module_ids, outcome.seconds, outcome.bytes)
+    return FailedJob(
+        job.name,
+        functions,
+        outcome.kind,
+        outcome.message,
+        outcome.seconds,
+        0,
+        outcome.error,
+        outcome.signal,
+        outcome.exit_status,
+        outcome.output,
+        attempts,
+    )

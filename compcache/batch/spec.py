@@ -1,0 +1,111 @@
+"""The jobs that a command line names: files of LLVM code, a Python file, or an attribute of a module."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from compcache.batch.jobs import Job
+from compcache.module import ModuleSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = ["SpecError", "read_specs"]
+
+_ATTRIBUTE = "jobs"
+
+
+class SpecError(ValueError):
+    """Raised when a SPEC does not lead to jobs; the message says why."""
+
+
+def read_specs(specs: Iterable[str]) -> list[Any]:
+    """The jobs of all these SPECs, in their order.
+
+    Args:
+        specs: paths of ``.ll`` and ``.bc`` files; of Python files, with or without ``:attribute`` (``jobs`` is the
+            attribute where none is given); or ``package.module:attribute``. The attribute is an iterable of jobs, or
+            a function without arguments that returns one.
+
+    Raises:
+        SpecError: there is no such file, module or attribute, or it holds no jobs.
+    """
+    return [job for spec in specs for job in _read(spec)]
+
+
+def _read(spec: str) -> Iterator[Any]:
+    suffix = os.path.splitext(spec)[1]
+    if suffix in (".ll", ".bc"):
+        yield _file_job(spec, text=suffix == ".ll")
+        return
+    place, colon, attribute = spec.rpartition(":") if ":" in spec else (spec, "", "")
+    if place.endswith(".py"):
+        module = _import_file(place)
+    elif colon:
+        module = _import_module(place, spec)
+    else:
+        raise SpecError(
+            f"{spec!r} is no SPEC: give .ll or .bc files, a Python file with an attribute `jobs`, or package.module:attribute"
+        )
+    yield from _jobs_of(module, attribute or _ATTRIBUTE, spec)
+
+
+def _file_job(path: str, *, text: bool) -> Job:
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise SpecError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        return Job(None, ModuleSource(content.decode() if text else content))
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path} is no LLVM assembly: {error}") from error
+
+
+def _import_file(path: str) -> Any:
+    """A Python file as the module of its name, so that worker processes can import its functions."""
+    if not os.path.isfile(path):
+        raise SpecError(f"there is no file {path}")
+    directory, name = os.path.split(os.path.abspath(path))
+    stem = name.removesuffix(".py")
+    if not stem.isidentifier():
+        raise SpecError(
+            f"{path}: the file's name must be that of a Python module, for worker processes import it"
+        )
+    sys.path.insert(0, directory)
+    module = _import_module(stem, path)
+    found = os.path.abspath(getattr(module, "__file__", None) or "")
+    if found != os.path.join(directory, name):
+        raise SpecError(
+            f"{path}: a module of the same name is imported already from {found}; rename the file"
+        )
+    return module
+
+
+def _import_module(name: str, spec: str) -> Any:
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise SpecError(f"{spec}: {error}") from error
+
+
+def _jobs_of(module: Any, attribute: str, spec: str) -> Iterator[Any]:
+    value = module
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise SpecError(f"{spec}: {module.__name__} has no attribute {attribute!r} that yields the jobs")
+        value = getattr(value, part)
+    jobs: Callable[[], Any] | Any = value
+    found = jobs() if callable(jobs) else jobs
+    try:
+        iterator = iter(found)
+    except TypeError as error:
+        raise SpecError(
+            f"{spec}: {attribute!r} gives a {type(found).__name__}, not an iterable of jobs"
+        ) from error
+    yield from iterator

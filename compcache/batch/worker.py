@@ -1,0 +1,136 @@
+"""A worker process: receives jobs on a socket, does one after the other, answers each.
+
+It is started as a fresh interpreter, never forked: its parent may have threads. It ignores Ctrl-C, which is for the
+parent to act on, and ends with its parent, even where that is killed while LLVM is busy here.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+if TYPE_CHECKING:
+    from compcache.batch.build import CacheSettings, Outcome
+
+__all__ = ["Assignment", "MainModule", "Setup", "main"]
+
+_MAIN = b"__main__"
+_GRACE = 1.0
+#: Set in worker processes: a main script that is imported for its functions must not start a batch of its own.
+is_worker = False
+_has_main = False
+
+
+class MainModule(NamedTuple):
+    """Where the main module of the parent is, for jobs whose function is in it."""
+
+    name: str | None
+    path: str | None
+
+
+class Setup(NamedTuple):
+    """The first message to a worker."""
+
+    settings: CacheSettings
+    main: MainModule
+
+
+class Assignment(NamedTuple):
+    """One job for a worker: its payload and the functions that it is known to be for."""
+
+    payload: bytes
+    functions: tuple[str, ...]
+
+
+def main(descriptor: int) -> NoReturn:
+    """Serve the parent at the other end of this socket until it hangs up."""
+    global is_worker  # noqa: PLW0603 - a property of the process
+    is_worker = True
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
+    os.set_inheritable(descriptor, False)
+    threading.Thread(target=_watch_parent, args=(descriptor,), daemon=True).start()
+    status = 0
+    try:
+        _serve(Connection(descriptor))
+    except (EOFError, ConnectionError):
+        status = 0  # the parent has no more jobs, or has ended
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # all that matters is on disk; taking LLVM down in order costs as much as a small job
+
+
+def _leave(*_: object) -> NoReturn:
+    """Unwind: what is half-written is removed on the way out."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _watch_parent(descriptor: int) -> None:
+    """End the process some time after the parent has hung up, whatever it is doing."""
+    poller = select.poll()
+    poller.register(descriptor, getattr(select, "POLLRDHUP", 0))
+    while not any(event & (select.POLLHUP | getattr(select, "POLLRDHUP", 0)) for _, event in poller.poll()):
+        time.sleep(_GRACE)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _serve(connection: Connection[Any, Any]) -> NoReturn:
+    from compcache import codegen, linker, toolchain
+    from compcache.batch.build import open_cache
+
+    setup: Setup = connection.recv()
+    cache = open_cache(setup.settings)
+    codegen.initialize()
+    assert linker, toolchain  # imported now, so that the first job is not charged for it
+    connection.send(None)
+    while True:
+        assignment: Assignment = connection.recv()
+        outcome = _work(cache, assignment, setup.main)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        connection.send(outcome)
+
+
+def _work(cache: Any, assignment: Assignment, main_module: MainModule) -> Outcome:
+    from compcache.batch.build import build_job, failure
+
+    started = time.perf_counter()
+    try:
+        if _MAIN in assignment.payload:
+            _import_main(main_module)
+        job = pickle.loads(assignment.payload)  # noqa: S301 - from the parent, not from the cache
+    except Exception as error:  # noqa: BLE001 - a main module may do anything while it is imported
+        return failure(error, assignment.functions, started)
+    return build_job(cache, job, assignment.functions)
+
+
+def _import_main(main_module: MainModule) -> None:
+    """Make the parent's main module this process's `__main__`, without running its main part."""
+    global _has_main  # noqa: PLW0603 - a process has one main module
+    import runpy
+    import types
+
+    if _has_main:
+        return
+    module = types.ModuleType("__mp_main__")
+    if main_module.name is not None:
+        content = runpy.run_module(main_module.name, run_name="__mp_main__", alter_sys=True)
+    elif main_module.path is not None:
+        content = runpy.run_path(main_module.path, run_name="__mp_main__")
+    else:
+        raise ImportError("the job's function is in a main module that has no file: put it into a module")
+    module.__dict__.update(content)
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+    _has_main = True
