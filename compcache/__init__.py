@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from compcache.cache import Cache
 
 TYPE_CHECKING = False
@@ -89,5 +91,5 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'compcache' has no attribute {name!r}")
     value: object = getattr(import_module(f"compcache.{_HOMES.get(name, 'errors')}"), name)
-    globals()[name] = value
+    setattr(sys.modules[__name__], name, value)  # `globals` is a submodule here
     return value

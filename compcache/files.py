@@ -55,8 +55,9 @@ def read_file(files: Files, path: str, limit: int) -> bytes:
     Raises:
         OSError: the file cannot be read, is longer than `limit` bytes, or shrinks while it is read.
     """
-    descriptor = files.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = -1  # opened inside the try: an interrupt between two lines must not leak it
     try:
+        descriptor = files.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         size = files.fstat(descriptor).st_size
         if size > limit:
             raise OSError(f"{path} has {size} bytes, more than the {limit} that it can have")
@@ -68,7 +69,8 @@ def read_file(files: Files, path: str, limit: int) -> bytes:
             data += more
         return data
     finally:
-        files.close(descriptor)
+        if descriptor >= 0:
+            files.close(descriptor)
 
 
 def make_directories(files: Files, path: str) -> None:

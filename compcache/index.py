@@ -128,8 +128,8 @@ class Segment:
         self.name = name
         self._files = files
         self._descriptor = -1
-        descriptor = files.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        self._descriptor = descriptor
+        self._descriptor = files.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = self._descriptor
         size = files.fstat(descriptor).st_size
         if size <= _READ_WHOLE:
             data = files.pread(descriptor, size, 0)
@@ -165,7 +165,8 @@ class Segment:
             self._descriptor = -1
 
     def __del__(self) -> None:
-        self.close()
+        if getattr(self, "_descriptor", -1) >= 0:
+            self.close()
 
 
 def _level_of(name: str) -> int:

@@ -53,14 +53,18 @@ class ModuleFile:
         "_files", "descriptor", "flags", "image", "in_memory", "key", "module_id", "path", "records", "size", "target_id",
     )  # fmt: skip
 
-    def __init__(self, files: file_ops.Files, path: str, descriptor: int, module_id: bytes, size: int) -> None:
+    def __init__(self, files: file_ops.Files, path: str, module_id: bytes) -> None:
         self._files = files
         self.path = path
-        self.descriptor = descriptor
+        self.descriptor = -1
         self.module_id = module_id
-        self.size = size
+        self.size = 0
         self.in_memory = False
         self.describe(0, 0, bytes(8), 0, bytes(16))
+
+    def open(self) -> None:
+        """Open the file, which `close`, or the end of this object, closes."""
+        self.descriptor = self._files.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     def describe(self, image: int, records: int, target_id: bytes, flags: int, key: bytes) -> None:
         """Set what is known of the verified content; see `compcache.index.ModuleEntry`."""
@@ -99,8 +103,8 @@ class ModuleFile:
     def close(self) -> None:
         """Give the file descriptor back. Files in memory are open for as long as somebody holds them."""
         if self.descriptor >= 0 and not self.in_memory:
-            self._files.close(self.descriptor)
-            self.descriptor = -1
+            descriptor, self.descriptor = self.descriptor, -1
+            self._files.close(descriptor)
 
     def __enter__(self) -> ModuleFile:
         return self
@@ -109,8 +113,8 @@ class ModuleFile:
         self.close()
 
     def __del__(self) -> None:
-        self.in_memory = False
-        self.close()
+        if getattr(self, "descriptor", -1) >= 0:
+            self._files.close(self.descriptor)
 
 
 class Store:
@@ -272,34 +276,24 @@ class Store:
         """
         if module_id in self._in_memory:
             return self._in_memory[module_id]
-        path = self.module_path(module_id)
+        module = ModuleFile(self.files, self.module_path(module_id), module_id)
         try:
-            descriptor = self.files.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise StorageError(f"cannot open {path}: {error.strerror}", path=path, errno=error.errno) from error
-        module: ModuleFile | None = None
-        try:
-            status = self.files.fstat(descriptor)
-            module = ModuleFile(self.files, path, descriptor, module_id, status.st_size)
+            module.open()
+            status = self.files.fstat(module.descriptor)
+            module.size = status.st_size
             if not self._recognize(module, status):
                 if not stat_module.S_ISREG(status.st_mode):
                     raise FormatError("it is not a regular file")
                 self._verify(module, status, leave_stamp=leave_stamp)
+        except FileNotFoundError:
+            raise
         except FormatError as error:
-            self._close(module, descriptor)
-            raise self.quarantine(path, str(error)) from error
-        except OSError as error:
-            self._close(module, descriptor)
-            raise StorageError(f"cannot read {path}: {error}", path=path, errno=error.errno) from error
-        return module
-
-    def _close(self, module: ModuleFile | None, descriptor: int) -> None:
-        if module is not None:
             module.close()
-        else:
-            self.files.close(descriptor)
+            raise self.quarantine(module.path, str(error)) from error
+        except OSError as error:
+            message = f"cannot read {module.path}: {error.strerror or error}"
+            raise StorageError(message, path=module.path, errno=error.errno) from error
+        return module
 
     def _recognize(self, module: ModuleFile, status: os.stat_result) -> bool:
         """Whether the index vouches for the file as it is now."""
@@ -386,7 +380,7 @@ class Store:
         try:
             self._create_root()
             stamp = self._existing(module_id) or Stamp.of(file_ops.publish(self.files, self.temporary, path, parts))
-            module = ModuleFile(self.files, path, -1, module_id, stamp.size)
+            module = ModuleFile(self.files, path, module_id)
             module.describe(len(sections[0]), len(sections[1]), target, flags, key)
             self.index.add(functions, self.entry_of(module, stamp, len(functions)))
         except OSError as error:
@@ -412,7 +406,9 @@ class Store:
 
         module_id, parts = container.encode_container(*sections, self.signing_key)
         descriptor, path = anonymous_file(*parts)
-        module = ModuleFile(self.files, path, descriptor, module_id, self.files.fstat(descriptor).st_size)
+        module = ModuleFile(self.files, path, module_id)
+        module.descriptor = descriptor
+        module.size = self.files.fstat(descriptor).st_size
         module.in_memory = True
         module.describe(len(sections[0]), len(sections[1]), target, flags, key)
         self._in_memory[module_id] = module
