@@ -54,6 +54,7 @@ __all__ = [
 ]
 
 _POINTER_SIZE = 8
+_MAX_SHOWN_BITS = 256
 
 
 class Storage(Record):
@@ -156,11 +157,16 @@ def _misfit(what: str, storage: Storage) -> GlobalValidationError:
 
 def _pack_integer(value: int, storage: Storage) -> bytes:
     if storage.form not in ("int", "pointer"):
-        raise _misfit(f"the integer {value}", storage)
+        raise _misfit(_shown(value), storage)
     try:
         return value.to_bytes(storage.size, "little", signed=value < 0)
     except OverflowError:
-        raise _misfit(f"the integer {value}", storage) from None
+        raise _misfit(_shown(value), storage) from None
+
+
+def _shown(value: int) -> str:
+    bits = value.bit_length()
+    return f"the integer {value}" if bits <= _MAX_SHOWN_BITS else f"an integer of {bits} bits"
 
 
 def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
@@ -198,7 +204,11 @@ class Integer(GlobalDefinition):
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         if storage.form == "float":
-            return Float(float(self.value)).load(storage, context)
+            try:
+                number = float(self.value)
+            except OverflowError:
+                raise _misfit(_shown(self.value), storage) from None
+            return Float(number).load(storage, context)
         return _pack_integer(self.value, storage), None
 
 
@@ -345,7 +355,7 @@ def _name_of(value: object) -> tuple[str, str]:
     except Exception:  # noqa: BLE001 - any failure to reduce means that there is no such name
         reduced = None
     qualname = reduced if isinstance(reduced, str) else getattr(value, "__qualname__", None)
-    module = getattr(value, "__module__", None)
+    module = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)
     candidates = [module] if isinstance(module, str) else []
     candidates += [name for name in _modules_with(value, qualname) if name not in candidates]
     for candidate in candidates:
@@ -409,7 +419,7 @@ class PythonObject(GlobalDefinition):
 class ObjectIdentity(PythonObject):
     """The identity (`id`) of the object of this name, for code that compares but does not use it."""
 
-    __slots__ = ()
+    __slots__ = ("module", "qualname")  # `Record` reads the fields of a class off its own slots
     kind = "identity"
 
 
