@@ -120,19 +120,47 @@ def segment_level(modules: int) -> int:
 
 
 class Segment:
-    """One open segment file. Small ones are read whole, larger ones piece by piece."""
+    """One segment file, opened by its first use. Small ones are read whole, larger ones piece by piece."""
 
-    __slots__ = ("_descriptor", "_files", "functions", "modules", "name")
+    __slots__ = ("_descriptor", "_directory", "_files", "_tables", "name")
 
     def __init__(self, files: file_ops.Files, directory: str, name: str) -> None:
-        self.name = name
-        self._files = files
         self._descriptor = -1
-        self._descriptor = files.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        descriptor = self._descriptor
-        size = files.fstat(descriptor).st_size
-        if size <= _READ_WHOLE:
-            data = files.pread(descriptor, size, 0)
+        self._files = files
+        self._directory = directory
+        self._tables: tuple[Table, Table] | None = None
+        self.name = name
+
+    @property
+    def functions(self) -> Table:
+        """The function entries."""
+        return (self._tables or self._open())[0]
+
+    @property
+    def modules(self) -> Table:
+        """The module entries."""
+        return (self._tables or self._open())[1]
+
+    @property
+    def level(self) -> int:
+        """The level in the segment's name."""
+        return _level_of(self.name)
+
+    def _open(self) -> tuple[Table, Table]:
+        """Open the file.
+
+        Raises:
+            FileNotFoundError: it was merged into another one.
+            FormatError: it is damaged.
+        """
+        self._descriptor = self._files.open(
+            f"{self._directory}/{self.name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+        )
+        descriptor, pread = self._descriptor, self._files.pread
+        size = self._files.fstat(descriptor).st_size
+        whole = size <= _READ_WHOLE
+        if whole:
+            data = pread(descriptor, size, 0)
             self.close()
 
             def read(offset: int, count: int) -> bytes:
@@ -140,29 +168,26 @@ class Segment:
         else:
 
             def read(offset: int, count: int) -> bytes:
-                return files.pread(descriptor, count, offset)
+                return pread(descriptor, count, offset)
 
         header = read(0, _HEADER.size)
         if len(header) < _HEADER.size or header[:8] != _MAGIC:
-            raise FormatError(f"{name} is no index segment of a known version")
-        first = _HEADER.unpack(header)[1]
-        self.functions = Table(read, _HEADER.size)
-        if self.functions.size != first or self.functions.width != _FUNCTION.size:
-            raise FormatError(f"{name} is damaged")
-        self.modules = Table(read, _HEADER.size + first)
-        if self.modules.width != _MODULE.size or _HEADER.size + first + self.modules.size != size:
-            raise FormatError(f"{name} is damaged")
-
-    @property
-    def level(self) -> int:
-        """The level in the segment's name."""
-        return _level_of(self.name)
+            raise FormatError(f"{self.name} is no index segment of a known version")
+        second = _HEADER.size + _HEADER.unpack(header)[1]
+        functions = Table(read, _HEADER.size, constant=whole)
+        if _HEADER.size + functions.size != second or functions.width != _FUNCTION.size:
+            raise FormatError(f"{self.name} is damaged")
+        modules = Table(read, second, constant=whole)
+        if modules.width != _MODULE.size or second + modules.size != size:
+            raise FormatError(f"{self.name} is damaged")
+        self._tables = functions, modules
+        return self._tables
 
     def close(self) -> None:
         """Give the file descriptor back."""
         if self._descriptor >= 0:
-            self._files.close(self._descriptor)
-            self._descriptor = -1
+            descriptor, self._descriptor = self._descriptor, -1
+            self._files.close(descriptor)
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0:
@@ -180,41 +205,32 @@ class Index:
     A look-up that finds nothing looks at the directory again; one that finds something does not.
     """
 
-    __slots__ = ("_directory", "_files", "_segments", "_temporary", "damaged")
+    __slots__ = ("_directory", "_files", "_hint", "_segments", "_temporary", "damaged")
 
     def __init__(self, files: file_ops.Files, directory: str, temporary: str) -> None:
         self._files = files
         self._directory = directory
         self._temporary = temporary
         self._segments: tuple[Segment, ...] | None = None
+        self._hint: Segment | None = None
         self.damaged: dict[str, str] = {}
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The open segments, the largest first."""
+        """The segments, the largest first."""
         if self._segments is None:
             self.refresh()
         assert self._segments is not None
         return self._segments
 
     def refresh(self) -> bool:
-        """Look at the directory again; whether anything changed.
-
-        A segment that vanishes meanwhile was merged into another one, hence the second look. Damaged ones
-        are left out and named in `damaged` with the reason.
-        """
-        for _ in range(8):
-            names = self._names()
-            old = {segment.name: segment for segment in self._segments or ()}
-            if self._segments is not None and names == list(old):
-                return False
-            try:
-                opened = [old.get(name) or self._open(name) for name in names]
-            except FileNotFoundError:
-                continue
-            self._segments = tuple([segment for segment in opened if segment is not None])
-            return True
-        return False
+        """Look at the directory again; whether anything changed."""
+        names = self._names()
+        old = {segment.name: segment for segment in self._segments or ()}
+        if self._segments is not None and names == list(old):
+            return False
+        self._segments = tuple([old.get(name) or Segment(self._files, self._directory, name) for name in names])
+        return True
 
     def _names(self) -> list[str]:
         try:
@@ -224,13 +240,6 @@ class Index:
         names = [name for name in found if name.endswith(SUFFIX) and name not in self.damaged]
         return sorted(names, key=lambda name: (-_level_of(name), name))
 
-    def _open(self, name: str) -> Segment | None:
-        try:
-            return Segment(self._files, self._directory, name)
-        except FormatError as error:
-            self.damaged[name] = str(error)
-            return None
-
     def find(self, name: str) -> Iterator[tuple[bytes, int]]:
         """The (module_id, offset of the function's record) of every realization, without duplicates.
 
@@ -238,10 +247,19 @@ class Index:
         """
         key = name_key(name)
         seen: set[bytes] = set()
-        for segment in self.segments:
-            for value in self._look_up(segment, segment.functions, key):
+        waiting = list(self.segments)
+        asked = set()
+        while waiting:
+            segment = waiting.pop(0)
+            asked.add(segment.name)
+            values = self._look_up(segment, key, modules=False)
+            if values is None:  # merged into another segment meanwhile
+                waiting = [other for other in self.segments if other.name not in asked]
+                continue
+            for value in values:
                 if value not in seen:
                     seen.add(value)
+                    self._hint = segment
                     yield value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE : DIGEST_SIZE + 4], "little")
 
     def module(self, module_id: bytes) -> list[ModuleEntry]:
@@ -249,23 +267,32 @@ class Index:
         return [
             ModuleEntry.decode(module_id + value)
             for segment in self.segments
-            for value in self._look_up(segment, segment.modules, module_id)
+            for value in self._look_up(segment, module_id, modules=True) or ()
         ]
 
-    def verified(self, module_id: bytes, status: os.stat_result) -> Iterator[tuple[int, int, bytes, int, int, bytes, bytes]]:
+    def verified(
+        self, module_id: bytes, status: os.stat_result
+    ) -> Iterator[tuple[int, int, bytes, int, int, bytes, bytes]]:
         """The entries of a module that were made while its file had this status.
 
-        Each as (image, records, target_id, flags, functions, key, mac); see `ModuleEntry`.
+        Each as (image, records, target_id, flags, functions, key, mac); see `ModuleEntry`. The segment that
+        answered last is asked first: a module's entries are published and merged together.
         """
         stamp = Stamp.packed(status)
-        for segment in self.segments:
-            for value in self._look_up(segment, segment.modules, module_id):
+        hint = self._hint
+        order = self.segments if hint is None else (hint, *[other for other in self.segments if other is not hint])
+        for segment in order:
+            for value in self._look_up(segment, module_id, modules=True) or ():
                 if value.startswith(stamp):
                     yield _TRUSTED.unpack_from(value, _STAMP.size)
 
-    def _look_up(self, segment: Segment, table: Table, key: bytes) -> list[bytes]:
+    def _look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
+        """What a segment has under a key; None where it is not there any more."""
         try:
-            return table.find(key)
+            return (segment.modules if modules else segment.functions).find(key)
+        except FileNotFoundError:
+            self.refresh()
+            return None
         except (FormatError, OSError) as error:
             self._set_aside(segment, str(error))
             return []
@@ -303,26 +330,29 @@ class Index:
         """
         self.refresh()
         chosen: list[Segment] = []
-        level, modules = 0, 0
+        functions: set[bytes] = set()
+        modules: dict[bytes, bytes] = {}
+        level = 0
         for segment in sorted(self.segments, key=lambda segment: segment.level):
             if segment.level > level:
                 break
-            chosen.append(segment)
-            modules += segment.modules.count
-            level = max(segment_level(modules), level)
-        self._replace(chosen, level)
-
-    def _replace(self, chosen: Sequence[Segment], level: int) -> None:
-        functions: set[bytes] = set()
-        modules: dict[bytes, bytes] = {}
-        for segment in chosen:
-            try:
-                functions.update(segment.functions.entries())
-                for data in segment.modules.entries():
-                    _keep_newest(modules, data)
-            except FormatError as error:
-                self._set_aside(segment, str(error))
+            if self._collect(segment, functions, modules):
+                chosen.append(segment)
+                level = max(segment_level(len(modules)), level)
         self.publish_only(sorted(functions), [modules[key] for key in sorted(modules)], level, chosen)
+
+    def _collect(self, segment: Segment, functions: set[bytes], modules: dict[bytes, bytes]) -> bool:
+        """Add all that a segment holds; False where it is damaged or gone."""
+        try:
+            functions.update(segment.functions.entries())
+            for data in segment.modules.entries():
+                _keep_newest(modules, data)
+        except FileNotFoundError:
+            return False
+        except FormatError as error:
+            self._set_aside(segment, str(error))
+            return False
+        return True
 
     def publish_only(
         self, functions: Sequence[bytes], modules: Sequence[bytes], level: int, replaced: Sequence[Segment]

@@ -77,16 +77,23 @@ def _parse_header(header: bytes) -> tuple[int, int, int]:
 
 
 class Table:
-    """A table behind `read(offset, size)`, which returns what it can of those bytes."""
+    """A table behind `read(offset, size)`, which returns what it can of those bytes.
 
-    __slots__ = ("_base", "_bits", "_origin", "_read", "count", "size", "width")
+    Args:
+        read: gives the bytes, from a file or from memory.
+        base: where in them the table starts.
+        constant: the bytes cannot change; then a bucket is verified once, not at every look-up.
+    """
 
-    def __init__(self, read: Read, base: int = 0) -> None:
+    __slots__ = ("_base", "_bits", "_origin", "_read", "_verified", "count", "size", "width")
+
+    def __init__(self, read: Read, base: int = 0, *, constant: bool = False) -> None:
         header = read(base, HEADER_SIZE)
         self.width, self._bits, self.count = _parse_header(header)
         self._read = read
         self._base = base
         self._origin = base + HEADER_SIZE + (_BUCKET_SIZE << self._bits)
+        self._verified: dict[int, bytes] | None = {} if constant else None
         self.size = table_size(header)
 
     def find(self, key: bytes) -> list[bytes]:
@@ -95,7 +102,14 @@ class Table:
         Raises:
             FormatError: the bucket that would hold them is damaged.
         """
-        bucket = self._bucket(int.from_bytes(key[:4], "big") >> (32 - self._bits))
+        number = int.from_bytes(key[:4], "big") >> (32 - self._bits)
+        verified = self._verified
+        if verified is None:
+            bucket = self._bucket(number)
+        elif number in verified:
+            bucket = verified[number]
+        else:
+            bucket = verified[number] = self._bucket(number)
         at = bucket.find(key)
         if at < 0:
             return []
@@ -108,6 +122,7 @@ class Table:
         return found
 
     def _bucket(self, number: int) -> bytes:
+        """The entries of one bucket, verified."""
         first = self._base + HEADER_SIZE + number * _BUCKET_SIZE
         if number:
             ends = self._read(first - _BUCKET_SIZE, 2 * _BUCKET_SIZE)
