@@ -93,6 +93,8 @@ def _load_object(obj: bytes) -> Any:
     linked = link_object(obj, symbol)
     # As the interpreter does for an extension module with multi-phase initialization (PEP 489).
     definition = ctypes.PYFUNCTYPE(ctypes.py_object)(linked.address)()
+    # The definition is static memory and the reference a borrowed one, which ctypes would give back.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))
     from importlib.machinery import ModuleSpec
 
     make = ctypes.pythonapi.PyModule_FromDefAndSpec2

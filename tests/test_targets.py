@@ -423,7 +423,7 @@ def test_buffers_are_given_back(get: Callable[[str], TypedCallTarget]) -> None:
 
 def test_no_reference_is_lost_or_kept(get: Callable[[str], TypedCallTarget]) -> None:
     objects: list[Any] = ["a text of its own", np.zeros(3), bytearray(b"xyz"), 2**70]
-    before = [sys.getrefcount(o) for o in objects]
+    before = list(map(sys.getrefcount, objects))
     for _ in range(100):
         get("id_cstr")(objects[0])
         get("total")(objects[1])
@@ -431,7 +431,9 @@ def test_no_reference_is_lost_or_kept(get: Callable[[str], TypedCallTarget]) -> 
         for wrong in objects:
             with pytest.raises((TypeError, OverflowError)):
                 get("id_i64")(wrong)
-    assert [sys.getrefcount(o) for o in objects] == before
+    del wrong
+    gc.collect()
+    assert list(map(sys.getrefcount, objects)) == before
 
 
 # ------------------------------------------------------------------------------------ calls
