@@ -22,7 +22,6 @@ class Filled(NamedTuple):
     modules: int
     seconds: float
     slowest_ms: float
-    segments: int
     index_bytes: int
 
     @property
@@ -69,7 +68,7 @@ def fill(directory: str, modules: int, *, sync: bool, first: int = 0) -> Filled:
     store.close()
     names = os.listdir(f"{directory}/index-v1")
     size = sum(os.path.getsize(f"{directory}/index-v1/{name}") for name in names)
-    return Filled(modules, taken, slowest * 1e3, len(names), size)
+    return Filled(modules, taken, slowest * 1e3, size)
 
 
 def _publications(

@@ -76,8 +76,11 @@ class Outcome:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the goal is reached; None without a goal."""
-        return None if self.goal is None else self.measured <= self.goal
+        """Whether the goal is reached, by the medians and by the minima; None without a goal.
+
+        What else runs on the machine adds to both sides alike, which draws a ratio of medians towards one.
+        """
+        return None if self.goal is None else max(self.measured, self.measured_minima) <= self.goal
 
     @property
     def unit(self) -> str:

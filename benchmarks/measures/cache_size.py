@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,15 @@ def measure(workspace: Workspace) -> list[Outcome]:
         Asked(f"{workspace.modules} modules", large, _names(workspace.modules)),
         Asked(f"{SMALL_MODULES} modules", small, _names(SMALL_MODULES)),
     )
-    return [*compare(workspace, title, *sides, GOAL), _additions(workspace, large, filled)]
+    facts = {f"index segments of {side.label}": _segments(side.directory) for side in sides}
+    return [*compare(workspace, title, *sides, goal=GOAL, facts=facts), _additions(workspace, large, filled)]
+
+
+def _segments(directory: str) -> str:
+    """How many segments of each level the index has: a fresh Cache may have to open them all."""
+    levels = Counter(name.partition("-")[0] for name in os.listdir(f"{directory}/index-v1"))
+    shown = ", ".join(f"{count} of level {int(level)}" for level, count in sorted(levels.items()))
+    return f"{levels.total()} ({shown})"
 
 
 def _filled(workspace: Workspace, name: str, modules: int) -> tuple[str, Filled | None]:
@@ -64,7 +74,7 @@ def _additions(workspace: Workspace, large: str, filled: Filled | None) -> Outco
             "slowest single addition (a merge of everything), ms": round(filled.slowest_ms),
         }
     if last is not None:
-        facts |= {"index segments": last.segments, "index bytes": last.index_bytes}
+        facts |= {"index bytes": last.index_bytes}
     return Outcome(
         f"3b. addition to a cache of {workspace.modules} / {SMALL_MODULES} modules",
         Samples(f"to {workspace.modules} modules", "us", tuple(turns[large])),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness import Outcome, Samples, in_turns
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from workspace import Workspace
 
 
@@ -20,7 +22,15 @@ class Asked(NamedTuple):
     names: list[str]
 
 
-def compare(workspace: Workspace, title: str, large: Asked, small: Asked, goal: float) -> list[Outcome]:
+def compare(
+    workspace: Workspace,
+    title: str,
+    large: Asked,
+    small: Asked,
+    *,
+    goal: float,
+    facts: Mapping[str, object] | None = None,
+) -> list[Outcome]:
     """The row for fresh processes, and the row for fresh Cache objects in a warm one."""
     fresh = _fresh_processes(workspace, large, small)
     warm = _fresh_caches(workspace, large, small)
@@ -29,7 +39,7 @@ def compare(workspace: Workspace, title: str, large: Asked, small: Asked, goal: 
     )
     object_note = "get_target of a new Cache object in a warm process, nothing of the module being mapped"
     return [
-        Outcome(f"{title}, fresh process", *fresh, goal, notes=(process_note,)),
+        Outcome(f"{title}, fresh process", *fresh, goal, notes=(process_note,), facts=facts or {}),
         Outcome(f"{title}, fresh Cache", *warm, goal, notes=(object_note,)),
     ]
 

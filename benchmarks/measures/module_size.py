@@ -50,4 +50,4 @@ def measure(workspace: Workspace) -> list[Outcome]:
     names = functions_of_large(workspace)
     large = Asked(f"module of {len(names)} functions", large_cache(workspace), Random(2).sample(names, 40))
     small = Asked("module of 1 function", small_cache(workspace), ["single"])
-    return compare(workspace, f"2. first get_target, {len(names)} / 1 functions", large, small, GOAL)
+    return compare(workspace, f"2. first get_target, {len(names)} / 1 functions", large, small, goal=GOAL)
