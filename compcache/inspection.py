@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from compcache.depgraph import DependencyGraph
+from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import CompcacheError, FormatError, NotCachedError
 from compcache.graphsection import ModuleGraph, decode_graph, decode_notes
-from compcache.manifest import decode_function, decode_module
-from compcache.reports import Realization
+from compcache.manifest import GlobalRecord, decode_function, decode_global, decode_module, decode_needs
+from compcache.reports import CacheInfo, FunctionReport, GlobalReport, Realization
 from compcache.target import link_name_of
 
 if TYPE_CHECKING:
     from compcache.loader import Loader
     from compcache.store import ModuleFile, Store
 
-__all__ = ["dependencies", "module_graph", "module_notes", "realizations"]
+__all__ = ["cache_info", "dependencies", "describe_function", "module_graph", "module_notes", "realizations"]
 
 
 def realizations(store: Store, loader: Loader, func_name: str) -> tuple[Realization, ...]:
@@ -113,3 +115,134 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
     transparent = [name for name in edges if name not in named]
     found = DependencyGraph(edges).through(symbol, transparent)
     return [named[name] for name in found if name in named]
+
+
+def cache_info(store: Store) -> CacheInfo:
+    """The cache as a whole, counted by the index and the directory: no module is opened."""
+    from compcache import __version__, codegen, host, toolchain
+
+    store._renew_index()
+    present = set(store.module_ids())
+    names, realizations = _count_functions(store, present)
+    linker = toolchain.find_linker()
+    machine = store.host()
+    return CacheInfo(
+        directory=store.root,
+        exists=os.path.isdir(store.root),
+        format="modules-v1, index-v1",
+        modules=len(present),
+        functions=names,
+        realizations=realizations,
+        size=sum(_size_of(store.module_path(module_id)) for module_id in present),
+        other_size=_size_below(store.root, leave_out="modules-v1"),
+        quarantined=len(_list(store.path("quarantine"))),
+        linker=str(linker) if linker is not None else "none",
+        loader="shared objects through dlopen" if linker is not None else "objects through ORC",
+        platform=host.platform_name(),
+        cpu=machine.cpu,
+        features=machine.features,
+        llvm_version=codegen.llvm_version(),
+        version=__version__,
+    )
+
+
+def _count_functions(store: Store, present: set[bytes]) -> tuple[int, int]:
+    """How many functions the modules realize, and how many realizations there are."""
+    names: set[bytes] = set()
+    seen: set[bytes] = set()
+    for segment in store.index.segments:
+        for entry in segment.functions.entries():
+            if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] in present:
+                names.add(entry[:KEY_SIZE])
+                seen.add(entry)
+    return len(names), len(seen)
+
+
+def _list(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0  # removed meanwhile
+
+
+def _size_below(root: str, *, leave_out: str) -> int:
+    total = 0
+    for directory, directories, files in os.walk(root):
+        if directory == root and leave_out in directories:
+            directories.remove(leave_out)
+        total += sum(_size_of(os.path.join(directory, name)) for name in files)
+    return total
+
+
+def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionReport:
+    """All that is known of one function.
+
+    Raises:
+        NotCachedError: no module on disk holds it.
+    """
+    copies = realizations(store, loader, func_name)
+    if not copies:
+        raise NotCachedError(
+            f"function {func_name!r} is not in the cache {store.root}", func_name=func_name, cache_dir=store.root
+        )
+    chosen = next((copy for copy in copies if not copy.problem), copies[0])
+    module_id = bytes.fromhex(chosen.module_id)
+    offset = next(offset for other, offset in store.find_all(func_name) if other == module_id)
+    with store.open_module(module_id) as module:
+        record = decode_function(module.read_record(offset))
+        globals_ = _globals_of(module, record.needs)
+        graph = module_graph(module)
+        notes = module_notes(module)
+        has_code = module.footer().bitcode > 0
+    identity = notes.get("identity")
+    return FunctionReport(
+        func_name=func_name,
+        signature=chosen.signature,
+        module_id=chosen.module_id,
+        realizations=copies,
+        dependencies=tuple(_named_successors(graph, record.symbol)),
+        globals=globals_,
+        natives=_natives_of(graph, record.symbol),
+        has_code=has_code,
+        seconds=float(notes.get("seconds", 0.0)),
+        identity=tuple((str(k), str(v)) for k, v in identity.items()) if isinstance(identity, dict) else (),
+    )
+
+
+def _globals_of(module: ModuleFile, needs: int) -> tuple[GlobalReport, ...]:
+    """The globals that loading a function fills, its closure inside the module included."""
+    found: dict[int, GlobalReport] = {}
+    waiting = [needs] if needs else []
+    seen = set(waiting)
+    while waiting:
+        record = decode_needs(module.read_record(waiting.pop()))
+        for offset in record.globals:
+            found.setdefault(offset, _describe_global(decode_global(module.read_record(offset))))
+        waiting += [child for child in record.children if child not in seen]
+        seen.update(record.children)
+    return tuple(sorted(found.values(), key=lambda report: report.name))
+
+
+def _describe_global(record: GlobalRecord) -> GlobalReport:
+    from compcache.globals import decode_definition
+
+    try:
+        definition = repr(decode_definition(record.kind, record.payload))
+    except CompcacheError as error:
+        definition = str(error)
+    return GlobalReport(record.name, record.kind, record.form, record.size, definition)
+
+
+def _natives_of(graph: ModuleGraph, symbol: str) -> tuple[str, ...]:
+    """The native symbols that a function uses, by way of private functions and variables too."""
+    nodes = graph.nodes
+    edges = DependencyGraph({name: node.references for name, node in nodes.items()})
+    transparent = [n for n, node in nodes.items() if node.kind == "variable" or (node.kind == "function" and node.func_name is None)]
+    return tuple(name for name in edges.through(symbol, transparent) if nodes[name].kind == "native")

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LoadedState", "Realization"]
+__all__ = [
+    "CacheInfo",
+    "FunctionGraph",
+    "FunctionReport",
+    "FunctionSummary",
+    "GlobalReport",
+    "GraphNode",
+    "LoadedState",
+    "ModuleSummary",
+    "Realization",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +46,118 @@ class LoadedState:
     modules: tuple[str, ...]
     targets: tuple[str, ...]
     bytes_mapped: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleSummary:
+    """One stored module.
+
+    `functions` are (func_name, signature), `imports` the functions that it takes from other modules; `size` is that of
+    its file in bytes; `created` is in seconds since the epoch, `seconds` is how long compiling took; `problem` says why
+    this host cannot use it, and is empty where it can.
+    """
+
+    module_id: str
+    functions: tuple[tuple[str, str], ...]
+    imports: tuple[str, ...]
+    size: int
+    created: float
+    seconds: float
+    cpu: str
+    features: str
+    llvm_version: str
+    image_kind: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSummary:
+    """One cached function: how many modules realize it, which ones, their size in bytes together.
+
+    `created` is when the newest of them was; `problem` is empty where this host can use one of them.
+    """
+
+    func_name: str
+    signature: str
+    realizations: int
+    size: int
+    created: float
+    problem: str
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """A cache directory as a whole: sizes in bytes, numbers of what is in it, and what would be used to fill it."""
+
+    directory: str
+    exists: bool
+    format: str
+    modules: int
+    functions: int
+    realizations: int
+    size: int
+    other_size: int
+    quarantined: int
+    linker: str
+    loader: str
+    platform: str
+    cpu: str
+    features: str
+    llvm_version: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalReport:
+    """One global variable that loading fills: `kind` is that of its definition, `definition` shows it to people."""
+
+    name: str
+    kind: str
+    form: str
+    size: int
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionReport:
+    """All that is known of one cached function.
+
+    `dependencies`, `globals` and `natives` are those of the realization in `module_id`, which is the one that a load
+    would choose; `identity` is what its builder said of it, `seconds` how long compiling its module took.
+    """
+
+    func_name: str
+    signature: str
+    module_id: str
+    realizations: tuple[Realization, ...]
+    dependencies: tuple[str, ...]
+    globals: tuple[GlobalReport, ...]
+    natives: tuple[str, ...]
+    has_code: bool
+    seconds: float
+    identity: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """One node of a cache's dependency graph.
+
+    kind: "function"; "missing", a function that something imports and the cache does not hold; "global", filled when
+    code is loaded; "variable", a module's own; or "native", a symbol of the process. `module_id` is empty where the
+    node belongs to no module.
+    """
+
+    kind: str
+    name: str
+    signature: str
+    module_id: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionGraph:
+    """A dependency graph across modules: nodes, and edges as pairs of node numbers; roots come first."""
+
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[tuple[int, int], ...]

@@ -1,0 +1,166 @@
+"""The dependency graph across the modules of a cache: functions by name, and the variables that they use.
+
+Functions that are private to a module are looked through; what they refer to counts as what their callers refer to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.depgraph import DependencyGraph
+from compcache.errors import CompcacheError, NotCachedError
+from compcache.inspection import module_graph
+from compcache.manifest import decode_function
+from compcache.reports import FunctionGraph, GraphNode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from compcache.graphsection import ModuleGraph
+    from compcache.loader import Loader
+    from compcache.store import Store
+
+__all__ = ["function_graph"]
+
+_ANONYMOUS = ("__const", "anon.", "switch.table", "str", ".")
+
+
+class _Module:
+    """The graph of one module, decoded once. Keys are symbols."""
+
+    __slots__ = ("dependencies", "graph", "module_id", "problem", "shown", "transparent")
+
+    def __init__(self, module_id: str, graph: ModuleGraph, problem: str) -> None:
+        self.module_id = module_id
+        self.problem = problem
+        self.graph = graph.nodes
+        self.dependencies = DependencyGraph({name: node.references for name, node in graph.nodes.items()})
+        self.shown = {
+            name for name, node in graph.nodes.items() if _is_shown(node.kind, name, node.func_name)
+        }
+        self.transparent = graph.nodes.keys() - self.shown
+
+    def successors(self, symbol: str) -> list[str]:
+        """What a node refers to, directly or by way of what is not shown."""
+        return self.dependencies.through(symbol, self.transparent)
+
+
+def _is_shown(kind: str, symbol: str, func_name: str | None) -> bool:
+    if kind == "function":
+        return func_name is not None
+    return kind != "variable" or not symbol.startswith(_ANONYMOUS)
+
+
+class _Builder:
+    """Collects nodes and edges. A node's key is its kind and its name, for what a module owns the module as well."""
+
+    def __init__(self, store: Store, loader: Loader) -> None:
+        self._store = store
+        self._loader = loader
+        self._modules: dict[bytes, _Module | None] = {}
+        self._numbers: dict[tuple[str, str, str], int] = {}
+        self._nodes: list[GraphNode] = []
+        self._edges: dict[tuple[int, int], None] = {}
+        self._waiting: list[tuple[int, _Module, str]] = []
+
+    def add_function(self, func_name: str) -> int:
+        """The number of a function's node; its successors are added by `walk`."""
+        known = self._numbers.get(("function", func_name, ""))
+        if known is not None:
+            return known
+        found = self._find(func_name)
+        if found is None:
+            return self._add(
+                ("function", func_name, ""), GraphNode("missing", func_name, "", "", "not in the cache")
+            )
+        module, symbol = found
+        node = GraphNode(
+            "function", func_name, module.graph[symbol].signature, module.module_id, module.problem
+        )
+        number = self._add(("function", func_name, ""), node)
+        self._waiting.append((number, module, symbol))
+        return number
+
+    def walk(self) -> None:
+        """Add everything that is reached."""
+        while self._waiting:
+            number, module, symbol = self._waiting.pop()
+            for other in module.successors(symbol):
+                self._edges[number, self._add_reference(module, other)] = None
+
+    def _add_reference(self, module: _Module, symbol: str) -> int:
+        node = module.graph[symbol]
+        if node.kind in ("function", "import"):
+            return self.add_function(node.func_name or symbol)
+        owner = "" if node.kind == "native" else module.module_id
+        name = node.func_name or symbol
+        known = self._numbers.get((node.kind, name, owner))
+        if known is not None:
+            return known
+        number = self._add((node.kind, name, owner), GraphNode(node.kind, name, "", owner, ""))
+        self._waiting.append((number, module, symbol))
+        return number
+
+    def _add(self, key: tuple[str, str, str], node: GraphNode) -> int:
+        number = self._numbers[key] = len(self._nodes)
+        self._nodes.append(node)
+        return number
+
+    def _find(self, func_name: str) -> tuple[_Module, str] | None:
+        """The realization that a load would choose, else one that this host cannot use."""
+        fallback = None
+        for module_id, offset in self._loader.candidates(func_name):
+            try:
+                with self._store.open_module(module_id) as file:
+                    symbol = decode_function(file.read_record(offset)).symbol
+                module = self._module(module_id)
+            except (FileNotFoundError, CompcacheError):
+                continue
+            if module is not None and symbol in module.graph:
+                if not module.problem:
+                    return module, symbol
+                fallback = fallback or (module, symbol)
+        return fallback
+
+    def _module(self, module_id: bytes) -> _Module | None:
+        if module_id not in self._modules:
+            self._modules[module_id] = None  # until it is read
+            problem = ""
+            with self._store.open_module(module_id) as file:
+                try:
+                    self._loader.require_usable(file)
+                except CompcacheError as error:
+                    problem = str(error)
+                self._modules[module_id] = _Module(module_id.hex(), module_graph(file), problem)
+        return self._modules[module_id]
+
+    def result(self) -> FunctionGraph:
+        """What was collected."""
+        return FunctionGraph(tuple(self._nodes), tuple(self._edges))
+
+
+def function_graph(
+    store: Store, loader: Loader, roots: Iterable[str], progress: Callable[[int], None] | None = None
+) -> FunctionGraph:
+    """What these functions depend on, transitively and across modules.
+
+    Args:
+        store: the directory.
+        loader: knows which realization this process would use.
+        roots: func_names.
+        progress: called with the number of roots done.
+
+    Raises:
+        NotCachedError: a root is not in the cache.
+    """
+    builder = _Builder(store, loader)
+    for done, name in enumerate(roots):
+        number = builder.add_function(name)
+        if builder._nodes[number].kind == "missing":
+            raise NotCachedError(
+                f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root
+            )
+        if progress is not None:
+            progress(done)
+    builder.walk()
+    return builder.result()

@@ -1,0 +1,49 @@
+"""Emptying a cache: every module goes, and what was derived from them. Only files that the package made are touched."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from compcache.store import Store
+
+__all__ = ["clear", "clearable"]
+
+_DERIVED = ("index-v1", "catalog-v1", "quarantine")
+
+
+def clearable(store: Store) -> tuple[int, int]:
+    """How many modules `clear` would remove, and their size in bytes."""
+    count = size = 0
+    for module_id in store.module_ids():
+        with contextlib.suppress(OSError):
+            size += store.files.stat(store.module_path(module_id)).st_size
+            count += 1
+    return count, size
+
+
+def clear(store: Store) -> int:
+    """Remove every module, index and catalog, and what is in quarantine; how many modules those were.
+
+    The modules go first: an index that names modules which are gone is an ordinary miss, not the other way round.
+    What the native runtime and the host's description are stored in stays, for it does not depend on the modules.
+
+    Raises:
+        OSError: a module could not be removed; those before it are gone.
+    """
+    # What is there now: whoever adds or merges meanwhile writes files of other names, which stay.
+    derived = [path for name in _DERIVED for path in _files_of(store, store.path(name))]
+    removed = sum([store.remove_module(module_id) for module_id in store.module_ids()])
+    store.index.close()
+    for path in derived:
+        with contextlib.suppress(OSError):
+            store.files.unlink(path)
+    return removed
+
+
+def _files_of(store: Store, directory: str) -> list[str]:
+    try:
+        return [f"{directory}/{name}" for name in store.files.listdir(directory)]
+    except OSError:
+        return []

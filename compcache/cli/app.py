@@ -1,0 +1,173 @@
+"""The group of commands, and how a failure becomes one line and an exit status.
+
+Exit statuses: 0 done, 1 a finding, 2 usage or bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from compcache.cli.session import Session
+from compcache.errors import CacheWarning, CompcacheError, NotCachedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+__all__ = ["COMMANDS", "group", "main"]
+
+PROGRAM = "compcache"
+BAD_INPUT = 2
+_INTERRUPTED = 130
+
+#: Every command: the module of this package that holds it, and what it does. The module is imported when the command
+#: runs, so that the start of the program does not depend on their number.
+COMMANDS = {
+    "info": ("info", "Where the cache is, what is in it, and what would be used to fill it."),
+    "ls": ("ls", "List functions or modules."),
+    "show": ("show", "Show all that is known of a function."),
+    "graph": ("graph", "Draw what a function depends on."),
+    "add": ("add", "Compile LLVM assembly or bitcode files into the cache."),
+    "call": ("call", "Call a cached function."),
+    "clear": ("clear", "Remove everything from the cache."),
+    "completion": ("completion", "Print the script that completes commands and names in a shell."),
+}
+
+
+class _LazyGroup(click.Group):
+    """A group that imports a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the interface of click
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = import_module(f"compcache.cli.{COMMANDS[cmd_name][0]}").command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS:
+            raise click.UsageError(f"there is no command {args[0]!r}{_similar(args[0])}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def _similar(name: str) -> str:
+    from difflib import get_close_matches
+
+    found = get_close_matches(name, COMMANDS, n=1)
+    return f", did you mean {found[0]!r}?" if found else ""
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from compcache import __version__
+
+        click.echo(f"{PROGRAM} {__version__}")
+        ctx.exit()
+
+
+@click.command(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Results go to standard output, everything else to standard error. Exit status: 0 done, 1 a finding, 2 usage "
+    "or bad input. Colours and tables appear on a terminal only; NO_COLOR switches the colours off.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    help="The cache directory. Without it: $COMPCACHE_DIR, else the user's cache directory.",
+)
+@click.option(
+    "--trust", is_flag=True, help="Use the directory even if other users own it or can write to it."
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version.",
+)
+@click.pass_context
+def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
+    """An on-disk cache of compiled LLVM modules: inspect it, fill it, call what is in it."""
+    ctx.obj = Session(directory, trust=trust)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (that of the process by default); the exit status."""
+    warnings.showwarning = _show_warning
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # any name can be printed, whatever the locale
+    try:
+        status = group.main(
+            args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
+        )
+        sys.stdout.flush()
+    except click.ClickException as error:
+        return _fail(_usage_text(error))
+    except (click.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Who read the output has seen enough. Nothing more may be written, not even at interpreter shutdown.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except NotCachedError as error:
+        return _fail(f"{error}; 'compcache ls' lists what is there")
+    except (CompcacheError, OSError) as error:
+        return _fail(str(error))
+    return status if isinstance(status, int) else 0
+
+
+def _fail(message: str) -> int:
+    say("error", message)
+    return BAD_INPUT
+
+
+def say(kind: str, message: str) -> None:
+    """Write one line to standard error: what happened, and what to do."""
+    click.echo(f"{PROGRAM}: {kind}: {one_line(message)}", err=True)
+
+
+def one_line(message: str) -> str:
+    """A message of several lines as one; lines that only point at a column are left out."""
+    lines = [line.strip() for line in message.splitlines()]
+    return " ".join(line for line in lines if line.strip("^~ "))
+
+
+def _usage_text(error: click.ClickException) -> str:
+    text = error.format_message().rstrip(".")
+    text = text[:1].lower() + text[1:]
+    context = getattr(error, "ctx", None)
+    return f"{text}; see '{context.command_path} --help'" if context is not None else text
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
+    line: str | None = None,
+) -> None:
+    if issubclass(category, CacheWarning):
+        say("warning", str(message))
+    else:
+        print(
+            warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr, end=""
+        )

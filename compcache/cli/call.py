@@ -1,0 +1,63 @@
+"""``compcache call``: one call of a cached function, its arguments read by its signature."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from compcache.cli.completion import complete_names
+from compcache.cli.output import json_option, print_json
+from compcache.cli.session import Session, pass_session
+from compcache.cli.values import parse_arguments, result_text
+
+__all__ = ["command"]
+
+_SHOWN = 64
+
+
+@click.command("call", context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
+@click.argument("name", shell_complete=complete_names)
+@click.argument("arguments", metavar="[ARG]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("--allow-pickle", is_flag=True, help="Unpickle globals that were stored with pickle.")
+@json_option
+@pass_session
+def command(
+    session: Session, name: str, arguments: tuple[str, ...], allow_pickle: bool, as_json: bool
+) -> None:
+    """Call a cached function and print its result.
+
+    Arguments are read by the function's signature: integers (also 0x..), floats, true or false, text. A buffer is a
+    list of its elements (1,2,3; 0*1000 repeats), or @FILE for the bytes of a file (@- for standard input). A pointer is
+    an address, null, text:TEXT or @FILE. Buffers that the call changed are printed behind the result.
+    """
+    with session.open(allow_pickle=allow_pickle) as cache:
+        target = cache.get_target(name)
+        values = parse_arguments(target.signature, arguments, name)
+        before = [_content(value) for value in values]
+        try:
+            result = target(*values)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise click.ClickException(str(error)) from error
+        names = target.signature.parameter_names()
+        changed = {
+            names[i]: value.tolist() for i, value in enumerate(values) if before[i] != _content(value)
+        }  # fmt: skip
+        is_void = target.signature.result.kind == "void"
+    _print(result, changed, is_void=is_void, as_json=as_json)
+
+
+def _content(value: object) -> bytes | None:
+    return value.tobytes() if isinstance(value, memoryview) else None
+
+
+def _print(result: Any, changed: dict[str, list[Any]], *, is_void: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"result": result, "buffers": changed})
+        return
+    if not is_void:
+        click.echo(result_text(result))
+    for name, elements in changed.items():
+        shown = ",".join(map(result_text, elements[:_SHOWN]))
+        more = f",... ({len(elements)} elements; --json prints all)" if len(elements) > _SHOWN else ""
+        click.echo(f"{name}={shown}{more}")

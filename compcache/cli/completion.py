@@ -1,0 +1,49 @@
+"""``compcache completion``: the script that makes a shell complete commands, options and function names."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["command", "complete_names"]
+
+_MAX_NAMES = 1_000
+_SHELLS = {
+    "bash": 'eval "$(compcache completion bash)" in ~/.bashrc',
+    "zsh": 'eval "$(compcache completion zsh)" in ~/.zshrc',
+    "fish": "compcache completion fish > ~/.config/fish/completions/compcache.fish",
+}
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(list(_SHELLS)))
+def command(shell: str) -> None:
+    r"""Print the script that completes commands, options and function names in a shell.
+
+    \b
+    bash   eval "$(compcache completion bash)" in ~/.bashrc
+    zsh    eval "$(compcache completion zsh)" in ~/.zshrc
+    fish   compcache completion fish > ~/.config/fish/completions/compcache.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from compcache.cli.app import PROGRAM, group
+
+    found = get_completion_class(shell)
+    assert found is not None  # click knows these three
+    click.echo(found(group, {}, PROGRAM, "_COMPCACHE_COMPLETE").source())
+
+
+def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """The functions of the cache whose names start like that, for the shell."""
+    from compcache.catalog import functions
+    from compcache.cli.session import Session
+    from compcache.errors import CompcacheError
+
+    root = ctx.find_root()
+    session = Session(root.params.get("directory"), trust=bool(root.params.get("trust")))
+    try:
+        with session.look() as cache:
+            names = [f.func_name for f in functions(cache._store) if f.func_name.startswith(incomplete)]
+    except (CompcacheError, OSError):
+        return []  # a shell has no use for a message here
+    return sorted(names)[:_MAX_NAMES]

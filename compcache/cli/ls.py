@@ -1,0 +1,142 @@
+"""``compcache ls``: what is in the cache."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from compcache.cli.output import (
+    Column,
+    age_text,
+    is_terminal,
+    json_option,
+    print_json,
+    print_rows,
+    short_id,
+    size_text,
+    time_text,
+)
+from compcache.cli.session import Session, pass_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from compcache.reports import FunctionSummary, ModuleSummary
+
+__all__ = ["command"]
+
+_SORTS: dict[str, Callable[[Any], Any]] = {
+    "name": lambda row: row.func_name if hasattr(row, "func_name") else row.module_id,
+    "size": lambda row: -row.size,
+    "age": lambda row: -row.created,
+}
+
+
+@click.command("ls")
+@click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
+@click.option("--modules", "by_module", is_flag=True, help="List modules instead of functions.")
+@click.option(
+    "--sort",
+    type=click.Choice(list(_SORTS)),
+    default="name",
+    show_default=True,
+    help="Largest or newest first.",
+)
+@click.option("-r", "--reverse", is_flag=True, help="The other way round.")
+@click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Only the first N.")
+@json_option
+@pass_session
+def command(
+    session: Session,
+    patterns: tuple[str, ...],
+    by_module: bool,
+    sort: str,
+    reverse: bool,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """List the functions of the cache, or (--modules) its modules.
+
+    PATTERN is a glob over function names: 'linalg.*', '*dot*'; several are alternatives. With --modules it selects
+    the modules that hold such a function, or whose id starts like that. In a pipe each line is one record with
+    tabs between the fields: name, signature, realizations, size in bytes, time, problem.
+    """
+    from compcache.catalog import functions, modules
+
+    with session.look() as cache:
+        found: Sequence[Any] = modules(cache._store) if by_module else functions(cache._store)
+    if patterns:
+        matches = _module_matches if by_module else _function_matches
+        found = [row for row in found if matches(row, patterns)]
+    rows = sorted(found, key=_SORTS[sort], reverse=reverse)[:limit]
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    elif by_module:
+        _print_modules(rows)
+    else:
+        _print_functions(rows)
+
+
+def _function_matches(row: FunctionSummary, patterns: tuple[str, ...]) -> bool:
+    from fnmatch import fnmatchcase
+
+    return any(fnmatchcase(row.func_name, pattern) for pattern in patterns)
+
+
+def _module_matches(row: ModuleSummary, patterns: tuple[str, ...]) -> bool:
+    from fnmatch import fnmatchcase
+
+    names = [name for name, _ in row.functions]
+    return any(row.module_id.startswith(p) or any(fnmatchcase(n, p) for n in names) for p in patterns)
+
+
+def _size(size: int) -> str:
+    return size_text(size) if is_terminal() else str(size)
+
+
+def _age(created: float) -> str:
+    return age_text(created) if is_terminal() else time_text(created)
+
+
+def _print_functions(rows: Sequence[FunctionSummary]) -> None:
+    columns = [
+        Column("function", flexible=True), Column("signature", flexible=True), Column("copies", True),
+        Column("size", True), Column("age", True), Column("problem", flexible=True),
+    ]  # fmt: skip
+    with_problem = not is_terminal() or any(row.problem for row in rows)
+    width = len(columns) if with_problem else len(columns) - 1
+    cells = (
+        (
+            row.func_name,
+            row.signature,
+            str(row.realizations),
+            _size(row.size),
+            _age(row.created),
+            row.problem,
+        )[:width]
+        for row in rows
+    )
+    print_rows(columns[:width], cells)
+
+
+def _print_modules(rows: Sequence[ModuleSummary]) -> None:
+    columns = [
+        Column("module"), Column("functions", True), Column("size", True), Column("age", True), Column("cpu"),
+        Column("llvm"), Column("image"), Column("holds", flexible=True),
+    ]  # fmt: skip
+    print_rows(columns, map(_module_cells, rows))
+
+
+def _module_cells(row: ModuleSummary) -> tuple[str, ...]:
+    return (
+        short_id(row.module_id),
+        str(len(row.functions)),
+        _size(row.size),
+        _age(row.created),
+        row.cpu,
+        row.llvm_version,
+        row.image_kind,
+        " ".join([name for name, _ in row.functions]),
+    )

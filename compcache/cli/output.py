@@ -1,0 +1,164 @@
+"""How results are written: tables on a terminal, one record per line in a pipe, JSON where it is asked for."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from compcache.cli.table import Column, table_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
+
+__all__ = [
+    "Column",
+    "age_text",
+    "is_terminal",
+    "json_option",
+    "plural",
+    "print_fields",
+    "print_json",
+    "print_rows",
+    "printable",
+    "seconds_text",
+    "short_id",
+    "size_text",
+    "style",
+    "time_text",
+]
+
+_KIB = 1024
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def is_terminal() -> bool:
+    """Whether results are read by a person."""
+    return sys.stdout.isatty()
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON: the items of a list, or the fields of an object, on a line each."""
+    if isinstance(value, (list, tuple)):
+        _print_parts("[]", (_encode(item) for item in value))
+    elif isinstance(value, dict):
+        _print_parts("{}", (f"{json.dumps(key)}: {_encode(item)}" for key, item in value.items()))
+    else:
+        click.echo(_encode(value))
+
+
+def _print_parts(brackets: str, parts: Iterator[str]) -> None:
+    write = sys.stdout.write
+    separator = f"{brackets[0]}\n  "
+    empty = True
+    for part in parts:
+        write(separator + part)
+        separator = ",\n  "
+        empty = False
+    write(f"{brackets}\n" if empty else f"\n{brackets[1]}\n")
+
+
+def _encode(value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value))
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities and no NaN: they become text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def printable(text: str) -> str:
+    """A name on one line: control characters are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table; in a pipe the rows alone, their fields separated by tabs."""
+    if is_terminal():
+        _print_table(columns, rows)
+        return
+    sys.stdout.writelines("\t".join(map(printable, row)) + "\n" for row in rows)
+
+
+def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    import shutil
+
+    lines = table_lines(
+        columns, [[printable(cell) for cell in row] for row in rows], shutil.get_terminal_size().columns
+    )
+    for number, cells in enumerate(lines):
+        first, *others = cells
+        text = "  ".join(cells) if number == 0 else "  ".join((style(first, fg="cyan"), *others))
+        click.echo(style(text.rstrip(), bold=True) if number == 0 else text.rstrip())
+
+
+def print_fields(pairs: Iterable[tuple[str, str]]) -> None:
+    """Print ``name: value`` lines, the values aligned on a terminal."""
+    pairs = list(pairs)
+    width = max((len(name) for name, _ in pairs), default=0) + 2 if is_terminal() else 0
+    for name, value in pairs:
+        click.echo(f"{style(name, bold=True)}:{' ' * max(width - len(name) - 1, 1)}{printable(value)}")
+
+
+def style(text: str, **styles: Any) -> str:
+    """A text in colour, where somebody sees it and nobody said no (https://no-color.org)."""
+    plain = not is_terminal() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return text if plain else click.style(text, **styles)
+
+
+def short_id(module_id: str) -> str:
+    """A module_id as a person wants to see it; options that take one accept the beginning."""
+    return module_id[:12] if is_terminal() else module_id
+
+
+def size_text(size: float) -> str:
+    """A number of bytes for people."""
+    if size < _KIB:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= _KIB
+        if size < _KIB:
+            return f"{size:.1f} {unit}"
+    return f"{size / _KIB:.1f} TiB"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration for people."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    for unit, size in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def age_text(since: float) -> str:
+    """How long ago a time was; empty where it is not known."""
+    return seconds_text(max(time.time() - since, 1)) if since else ""
+
+
+def time_text(since: float) -> str:
+    """A time as local date and time; empty where it is not known."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since)) if since else ""
+
+
+def plural(number: int, noun: str) -> str:
+    """A number and what it counts."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

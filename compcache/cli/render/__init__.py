@@ -1,0 +1,1 @@
+"""Dependency graphs as text, DOT, SVG and HTML."""

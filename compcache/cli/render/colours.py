@@ -1,0 +1,22 @@
+"""Colours of nodes: one per module, the same in every drawing."""
+
+from __future__ import annotations
+
+from colorsys import hls_to_rgb
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from compcache.reports import GraphNode
+
+__all__ = ["fill"]
+
+_BY_KIND = {"missing": "#ffd0d0", "native": "#f4f4f4"}
+
+
+def fill(node: GraphNode) -> str:
+    """The fill colour of a node; module ids are digests, hence evenly spread over the hues."""
+    if node.kind in _BY_KIND or not node.module_id:
+        return _BY_KIND.get(node.kind, "#f4f4f4")
+    hue = int(node.module_id[:4], 16) / 0x10000
+    red, green, blue = hls_to_rgb(hue, 0.86 if node.kind == "function" else 0.93, 0.65)
+    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"

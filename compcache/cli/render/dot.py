@@ -1,0 +1,47 @@
+"""A graph in the language of Graphviz (https://graphviz.org/doc/info/lang.html)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.cli.render.colours import fill
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from compcache.reports import FunctionGraph, GraphNode
+
+__all__ = ["dot"]
+
+_SHAPES = {
+    "function": "box",
+    "missing": "box",
+    "global": "ellipse",
+    "variable": "ellipse",
+    "native": "plaintext",
+}
+
+
+def dot(graph: FunctionGraph) -> Iterator[str]:
+    """The lines of the DOT file."""
+    yield "digraph compcache {"
+    yield '  rankdir=LR; node [fontname="sans-serif", style=filled];'
+    for number, node in enumerate(graph.nodes):
+        yield f"  n{number} [{_attributes(node)}];"
+    for start, end in graph.edges:
+        style = "" if graph.nodes[end].kind in ("function", "missing") else " [style=dashed, color=gray50]"
+        yield f"  n{start} -> n{end}{style};"
+    yield "}"
+
+
+def _attributes(node: GraphNode) -> str:
+    text = f"{node.name}\n{node.signature}" if node.signature else node.name
+    parts = [f"label={_quote(text)}", f"shape={_SHAPES[node.kind]}", f"fillcolor={_quote(fill(node))}"]
+    if node.problem:
+        parts += ["color=red", f"tooltip={_quote(node.problem)}"]
+    return ", ".join(parts)
+
+
+def _quote(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return '"' + "".join(c if c.isprintable() else "?" for c in escaped) + '"'

@@ -1,0 +1,123 @@
+"""Places nodes in columns from left to right: who refers to another stands to the left of it.
+
+Layers are longest paths over the graph of strongly connected components; within a layer the order follows the
+average position of the neighbours (the barycenter heuristic of Sugiyama, Tagawa and Toda, 1981). A layer with more
+nodes than a drawing should be high is broken into several columns. Globals, variables and native symbols stand in
+columns of their own at the right.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.depgraph import DependencyGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from compcache.reports import FunctionGraph
+
+__all__ = ["HEIGHT", "Box", "Layout", "place"]
+
+HEIGHT = 24
+_ROW = 34
+_GAP = 70
+_MARGIN = 16
+_CHARACTER = 7.0
+_MIN_WIDTH, _MAX_WIDTH = 40, 260
+_SWEEPS = 4
+_MIN_ROWS = 24
+
+
+class Box(NamedTuple):
+    """Where a node is: its left upper corner and its width."""
+
+    x: float
+    y: float
+    width: float
+
+
+class Layout(NamedTuple):
+    """The boxes of all nodes, by number, and the size of the drawing."""
+
+    boxes: tuple[Box, ...]
+    width: float
+    height: float
+
+
+def place(graph: FunctionGraph) -> Layout:
+    """A layout of the graph; the same for the same graph."""
+    if not graph.nodes:
+        return Layout((), 2 * _MARGIN, 2 * _MARGIN)
+    layers = _ordered(_layers(graph), graph)
+    rows = max(_MIN_ROWS, math.ceil(math.sqrt(len(graph.nodes) * 5)))
+    columns = [layer[start : start + rows] for layer in layers for start in range(0, len(layer), rows)]
+    return _coordinates(graph, columns)
+
+
+def _layers(graph: FunctionGraph) -> list[list[int]]:
+    numbers = range(len(graph.nodes))
+    is_code = [graph.nodes[n].kind in ("function", "missing") for n in numbers]
+    edges: dict[str, list[str]] = {str(n): [] for n in numbers if is_code[n]}
+    for start, end in graph.edges:
+        if is_code[start] and is_code[end]:
+            edges[str(start)].append(str(end))
+    # Components come after those that they refer to: heights over the leaves follow in one pass.
+    height: dict[str, int] = {}
+    for component in DependencyGraph(edges).components():
+        inside = set(component)
+        below = [height[other] for name in component for other in edges[name] if other not in inside]
+        for name in component:
+            height[name] = 1 + max(below, default=-1)
+    top = max(height.values(), default=-1)
+    layers: list[list[int]] = [[] for _ in range(top + 1)]
+    for name, level in height.items():
+        layers[top - level].append(int(name))
+    layers += [
+        [n for n in numbers if graph.nodes[n].kind in kinds]
+        for kinds in (("global", "variable"), ("native",))
+    ]
+    return [sorted(layer) for layer in layers if layer]
+
+
+def _ordered(layers: list[list[int]], graph: FunctionGraph) -> list[list[int]]:
+    neighbours: list[list[int]] = [[] for _ in graph.nodes]
+    for start, end in graph.edges:
+        neighbours[start].append(end)
+        neighbours[end].append(start)
+    position = [0.0] * len(graph.nodes)
+    for layer in layers:
+        _spread(layer, position)
+    for sweep in range(_SWEEPS):
+        for layer in layers if sweep % 2 == 0 else reversed(layers):
+            centres = {n: _centre(neighbours[n], position, position[n]) for n in layer}
+            layer.sort(key=lambda n: (centres[n], n))
+            _spread(layer, position)
+    return layers
+
+
+def _spread(layer: Sequence[int], position: list[float]) -> None:
+    for index, number in enumerate(layer):
+        position[number] = (index + 0.5) / len(layer)
+
+
+def _centre(neighbours: Sequence[int], position: Sequence[float], default: float) -> float:
+    return sum(position[n] for n in neighbours) / len(neighbours) if neighbours else default
+
+
+def _coordinates(graph: FunctionGraph, columns: Sequence[Sequence[int]]) -> Layout:
+    tallest = max(map(len, columns))
+    boxes: list[Box] = [Box(0, 0, 0)] * len(graph.nodes)
+    x = float(_MARGIN)
+    for column in columns:
+        widths = {n: _width(graph.nodes[n].name) for n in column}
+        top = _MARGIN + (tallest - len(column)) * _ROW / 2
+        for row, number in enumerate(column):
+            boxes[number] = Box(x, top + row * _ROW, widths[number])
+        x += max(widths.values()) + _GAP
+    return Layout(tuple(boxes), x - _GAP + _MARGIN, 2 * _MARGIN + (tallest - 1) * _ROW + HEIGHT)
+
+
+def _width(name: str) -> float:
+    return min(max(len(name) * _CHARACTER + 16, _MIN_WIDTH), _MAX_WIDTH)

@@ -1,0 +1,77 @@
+"""A graph as one SVG file that needs nothing else."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from compcache.cli.render.colours import fill
+from compcache.cli.render.layout import HEIGHT, Box, place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from compcache.reports import FunctionGraph, GraphNode
+
+__all__ = ["path", "shortened", "svg"]
+
+_STYLE = (
+    "text{font:12px ui-monospace,monospace;fill:#111}"
+    "rect{stroke:#555;stroke-width:1}.missing,.problem{stroke:#c00}"
+    "path{fill:none;stroke:#777;stroke-width:1}.data{stroke-dasharray:4 3;stroke:#aaa}"
+)
+_ARROW = (
+    '<marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+    '<path d="M0 0L8 4L0 8z" style="fill:#777;stroke:none"/></marker>'
+)
+
+
+def svg(graph: FunctionGraph) -> Iterator[str]:
+    """The lines of the file."""
+    layout = place(graph)
+    size = f'width="{layout.width:.0f}" height="{layout.height:.0f}" viewBox="0 0 {layout.width:.0f} {layout.height:.0f}"'
+    yield f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
+    yield f"<style>{_STYLE}</style><defs>{_ARROW}</defs>"
+    for start, end in graph.edges:
+        kind = "" if graph.nodes[end].kind in ("function", "missing") else ' class="data"'
+        yield f'<path{kind} marker-end="url(#arrow)" d="{path(layout.boxes[start], layout.boxes[end])}"/>'
+    for node, box in zip(graph.nodes, layout.boxes, strict=True):
+        yield _box(node, box)
+    yield "</svg>"
+
+
+def path(start: Box, end: Box) -> str:
+    """An edge: from the right side of a box to the left side of another, around where that is behind."""
+    x1, y1 = start.x + start.width, start.y + HEIGHT / 2
+    x2, y2 = end.x, end.y + HEIGHT / 2
+    bend = max(30.0, (x2 - x1) / 2) if x2 > x1 else 60.0
+    return f"M{x1:.0f} {y1:.0f}C{x1 + bend:.0f} {y1:.0f} {x2 - bend:.0f} {y2:.0f} {x2:.0f} {y2:.0f}"
+
+
+def shortened(name: str, width: float) -> str:
+    """A name that fits a box: its end is what tells generated names apart, so the middle goes."""
+    fits = int((width - 16) / 7)
+    if len(name) <= fits:
+        return name
+    return f"{name[: fits // 2]}…{name[len(name) - (fits - fits // 2 - 1) :]}"
+
+
+def _box(node: GraphNode, box: Box) -> str:
+    radius = 3 if node.kind in ("function", "missing") else HEIGHT / 2
+    style = "missing" if node.kind == "missing" else "problem" if node.problem else node.kind
+    title = "\n".join(
+        filter(None, (f"{node.name}: {node.kind}", node.signature, node.module_id, node.problem))
+    )
+    title = escape(_clean(title, keep="\n"))
+    text = shortened(_clean(node.name), box.width)
+    return (
+        f"<g><title>{title}</title>"
+        f'<rect class="{style}" x="{box.x:.0f}" y="{box.y:.0f}" width="{box.width:.0f}" height="{HEIGHT}" rx="{radius:.0f}" '
+        f'fill="{fill(node)}"/>'
+        f'<text x="{box.x + 8:.0f}" y="{box.y + 16:.0f}">{escape(text)}</text></g>'
+    )
+
+
+def _clean(text: str, keep: str = "") -> str:
+    """XML 1.0 has no control characters, whatever the escape."""
+    return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,0 +1,69 @@
+"""A graph as an indented tree, for reading in a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from compcache.reports import FunctionGraph, GraphNode
+
+__all__ = ["label", "tree"]
+
+
+def tree(graph: FunctionGraph) -> Iterator[str]:
+    """The lines of the tree. A node that was shown before is not unfolded again; a cycle says so."""
+    successors: list[list[int]] = [[] for _ in graph.nodes]
+    for start, end in graph.edges:
+        successors[start].append(end)
+    shown: set[int] = set()
+    for root in _roots(graph):
+        if root not in shown:
+            yield from _branch(graph, successors, root, shown)
+
+
+def _roots(graph: FunctionGraph) -> Iterator[int]:
+    """Nodes that nothing refers to, then those of cycles that none of them reaches."""
+    targets = {end for start, end in graph.edges if start != end}
+    numbers = range(len(graph.nodes))
+    yield from (number for number in numbers if number not in targets)
+    yield from (number for number in numbers if graph.nodes[number].kind == "function")
+
+
+def _branch(graph: FunctionGraph, successors: list[list[int]], root: int, shown: set[int]) -> Iterator[str]:
+    path: list[int] = []
+    # (node, what its line starts with, what its children's lines start with, depth)
+    stack = [(root, "", "", 0)]
+    while stack:
+        number, head, indent, depth = stack.pop()
+        del path[depth:]
+        note = (
+            " (cycle)" if number in path else " (see above)" if number in shown and successors[number] else ""
+        )
+        yield f"{head}{label(graph.nodes[number])}{note}"
+        if note or number in shown:
+            continue
+        shown.add(number)
+        path.append(number)
+        children = successors[number]
+        for position, child in reversed(list(enumerate(children))):
+            last = position == len(children) - 1
+            stack.append(
+                (
+                    child,
+                    indent + ("└── " if last else "├── "),
+                    indent + ("    " if last else "│   "),
+                    depth + 1,
+                )
+            )
+
+
+def label(node: GraphNode) -> str:
+    """A node on one line."""
+    from compcache.cli.output import printable
+
+    name = printable(node.name)
+    if node.kind == "function":
+        return f"{name}  {node.signature}" + (f"  [{node.problem}]" if node.problem else "")
+    return f"{name}  [{node.kind}{': ' + node.problem if node.problem else ''}]"

@@ -1,0 +1,178 @@
+"""Texts of the command line as the values that a signature or a global wants, and results as text."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from compcache.cli.output import plural
+from compcache.signature import BOOL, CSTR, FLOAT, POINTER, SIGNED, UNSIGNED
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from compcache.signature import Parameter, Signature, Type
+
+__all__ = ["parse_argument", "parse_arguments", "parse_global", "result_text"]
+
+_FORMATS = {
+    (BOOL, 1): "?",
+    (SIGNED, 1): "b", (SIGNED, 2): "h", (SIGNED, 4): "i", (SIGNED, 8): "q",
+    (UNSIGNED, 1): "B", (UNSIGNED, 2): "H", (UNSIGNED, 4): "I", (UNSIGNED, 8): "Q",
+    (FLOAT, 4): "f", (FLOAT, 8): "d",
+}  # fmt: skip
+_TRUTHS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
+_NULLS = ("null", "none", "nullptr")
+_MAX_ELEMENTS = 1 << 28
+
+
+def parse_arguments(signature: Signature, texts: tuple[str, ...], name: str) -> list[Any]:
+    """The values that a call of this signature gets for these texts.
+
+    Raises:
+        click.UsageError: there are too many or too few, or one is no value of its parameter's type.
+    """
+    parameters = signature.parameters
+    if len(texts) != len(parameters):
+        raise click.UsageError(
+            f"{name!r} takes {plural(len(parameters), 'argument')}, {len(texts)} given; its signature is {signature.text()}"
+        )
+    names = signature.parameter_names()
+    values = []
+    for number, (parameter, text) in enumerate(zip(parameters, texts, strict=True)):
+        try:
+            values.append(parse_argument(parameter, text))
+        except (ValueError, OverflowError, struct.error, OSError) as error:
+            message = f"argument {number + 1} ({names[number]}: {parameter}) cannot be {text[:40]!r}: {error}"
+            raise click.UsageError(message) from error
+    return values
+
+
+def parse_argument(parameter: Parameter, text: str) -> Any:
+    """The value of one parameter.
+
+    Raises:
+        ValueError, OverflowError, struct.error, OSError: the text is no such value.
+    """
+    return _parse_buffer(parameter.type, text) if parameter.is_buffer else _parse_scalar(parameter.type, text)
+
+
+def _parse_scalar(type_: Type, text: str) -> Any:
+    if type_.kind == CSTR:
+        return text
+    if type_.kind == POINTER:
+        return _parse_pointer(text)
+    if type_.kind == BOOL:
+        return _parse_truth(text)
+    return _parse_float(text) if type_.kind == FLOAT else _parse_integer(text)
+
+
+def _parse_pointer(text: str) -> Any:
+    """An address, or memory that the call may write to: ``text:TEXT`` with a NUL behind it, or ``@FILE``."""
+    if text.startswith("text:"):
+        return memoryview(bytearray(text.removeprefix("text:").encode() + b"\0"))
+    if text.startswith("@"):
+        return memoryview(_read_file(text[1:]))
+    return None if text.lower() in _NULLS else _parse_integer(text)
+
+
+def _parse_integer(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise ValueError("not an integer") from None
+
+
+def _parse_float(text: str) -> float:
+    try:
+        return float.fromhex(text) if "0x" in text.lower() else float(text)
+    except ValueError:
+        raise ValueError("not a number") from None
+
+
+def _parse_truth(text: str) -> bool:
+    try:
+        return _TRUTHS[text.lower()]
+    except KeyError:
+        raise ValueError("neither true nor false") from None
+
+
+def _parse_buffer(type_: Type, text: str) -> Any:
+    """A writable buffer: the elements of ``1,2,0*98``, or the bytes of ``@FILE`` (``@-``: standard input)."""
+    format_: Any = _FORMATS[type_.kind, type_.size]
+    if text.startswith("@"):
+        data = _read_file(text[1:])
+        if len(data) % type_.size:
+            raise ValueError(f"{len(data)} bytes are no whole number of elements of {type_.size} bytes")
+    else:
+        values = _parse_elements(type_, text)
+        data = bytearray(struct.pack(f"={len(values)}{format_}", *values))
+    # A view of no bytes cannot be cast: an element more, and none of it shown.
+    return memoryview(data or bytearray(type_.size)).cast(format_)[: len(data) // type_.size]
+
+
+def _read_file(path: str) -> bytearray:
+    if path == "-":
+        return bytearray(sys.stdin.buffer.read())
+    with open(path, "rb") as file:
+        return bytearray(file.read())
+
+
+def _parse_elements(type_: Type, text: str) -> list[Any]:
+    values: list[Any] = []
+    for part in text.split(",") if text.strip() else []:
+        value, star, count = part.strip().partition("*")
+        times = _parse_integer(count) if star else 1
+        if times < 0 or len(values) + times > _MAX_ELEMENTS:
+            raise ValueError(f"a buffer of {times} elements is more than this command makes")
+        values += [_parse_scalar(type_, value)] * times
+    return values
+
+
+def result_text(value: Any) -> str:
+    """A result as text: as it would be given as an argument."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else repr(value)
+
+
+def parse_global(text: str) -> Any:
+    """The definition that ``VALUE`` of ``--global NAME=VALUE`` stands for.
+
+    Raises:
+        ValueError, OSError: it is none.
+    """
+    from compcache import globals as kinds
+
+    prefix, colon, rest = text.partition(":")
+    if colon and prefix == "text":
+        return kinds.Text(rest)
+    if colon and prefix == "bytes":
+        return kinds.Bytes(bytes.fromhex(rest))
+    if colon and prefix == "native":
+        name, _, library = rest.partition("@")
+        return kinds.NativeSymbol(name, library or None)
+    if colon and prefix == "object":
+        module, _, qualname = rest.partition(":")
+        return kinds.PythonObject(module, qualname)
+    if text.startswith("@"):
+        return kinds.Bytes(bytes(_read_file(text[1:])))
+    return _plain_value(text)
+
+
+def _plain_value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for parse in (_parse_integer, _parse_float):
+        try:
+            return parse(text)
+        except ValueError:
+            continue
+    raise ValueError(
+        "it is neither a number, true or false, nor starts with text:, bytes:, native:, object: or @"
+    )
