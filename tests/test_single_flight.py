@@ -1,0 +1,284 @@
+"""Single flight: of processes that miss one function together, one compiles; nobody waits without a bound."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import Crowd
+
+from compcache import Cache
+
+if TYPE_CHECKING:
+    import subprocess
+
+#: Leaves a file for every build, and calls what it gets. `held` makes a build last.
+GET = r"""
+import os
+from compcache import Cache, ModuleSource
+import compcache.linker, compcache.compilation
+
+def build():
+    open(directory + "-builds/" + str(os.getpid()), "x").close()
+    HELD
+    return ModuleSource("define i64 @f(i64 %x) {\n  %y = add i64 %x, 41\n  ret i64 %y\n}\n")
+
+def say(text):
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+with Cache(directory, lock_timeout=TIMEOUT) as cache:
+    barrier()
+    started = time.monotonic()
+    try:
+        value = cache.get_or_compile("f", build)(1)
+    except ZeroDivisionError:
+        value = "failed"
+    result = [value, time.monotonic() - started]
+"""
+HANG = "say('building'); time.sleep(100)"
+PROCESSES = [8, pytest.param(32, marks=pytest.mark.stress)]
+
+
+def script(timeout: float | None = None, held: str = "time.sleep(0.3)") -> str:
+    return GET.replace("TIMEOUT", repr(timeout)).replace("HELD", held)
+
+
+@pytest.fixture
+def builds(directory: Path) -> Path:
+    """Where every process that builds leaves a file."""
+    path = Path(f"{directory}-builds")
+    path.mkdir()
+    return path
+
+
+def count(builds: Path) -> int:
+    return len(list(builds.iterdir()))
+
+
+def modules(directory: Path) -> int:
+    with Cache(directory) as cache:
+        return len(cache.realizations("f"))
+
+
+@pytest.mark.parametrize("processes", PROCESSES)
+def test_one_process_compiles_and_the_others_wait_and_load(
+    directory: Path, builds: Path, processes: int
+) -> None:
+    with Crowd(directory, [script()] * processes) as crowd:
+        crowd.release()
+        results = crowd.results()
+    assert [value for value, _ in results] == [42] * processes
+    assert count(builds) == 1
+    assert modules(directory) == 1
+
+
+def test_those_who_wait_load_as_soon_as_the_function_is_there(directory: Path, builds: Path) -> None:
+    """They do not stand in line for the lock: the builder goes on holding it after it has published."""
+    slow = script().replace(
+        "barrier()",
+        """
+    publish = cache._publish
+    def publish_and_go_on(built):
+        module_id = publish(built)
+        time.sleep(5)
+        return module_id
+    cache._publish = publish_and_go_on
+    barrier()""",
+    )
+    with Crowd(directory, [slow, *[script()] * 2]) as crowd:
+        crowd.release(0)
+        while not count(builds):
+            time.sleep(0.01)
+        crowd.release(1, 2)
+        results = crowd.results(1, 2)
+    assert [value for value, _ in results] == [42] * 2
+    assert max(seconds for _, seconds in results) < 4
+    assert count(builds) == 1
+
+
+def test_threads_of_one_process_compile_once(directory: Path, builds: Path) -> None:
+    threads = r"""
+from concurrent.futures import ThreadPoolExecutor
+import os
+from compcache import Cache, ModuleSource
+with Cache(directory) as cache:
+    def build():
+        open(directory + "-builds/" + str(len(os.listdir(directory + "-builds"))), "x").close()
+        time.sleep(0.2)
+        return ModuleSource("define i64 @f(i64 %x) {\n  %y = add i64 %x, 41\n  ret i64 %y\n}\n")
+    with ThreadPoolExecutor(8) as pool:
+        targets = list(pool.map(lambda _: cache.get_or_compile("f", build), range(8)))
+    result = [len(set(map(id, targets))), targets[0](1)]
+"""
+    with Crowd(directory, [threads]) as crowd:
+        assert crowd.results() == [[1, 42]]
+    assert count(builds) == 1
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_builder_that_dies_or_hangs_delays_the_others_by_the_lock_timeout_at_most(
+    directory: Path, builds: Path, end: signal.Signals
+) -> None:
+    timeout = 1.0
+    others = [script(timeout)] * 3
+    with Crowd(directory, [script(timeout, HANG), *others]) as crowd:
+        crowd.release(0)
+        crowd.expect(crowd.processes[0], "building")
+        crowd.processes[0].send_signal(end)
+        crowd.release(1, 2, 3)
+        results = crowd.results(1, 2, 3)
+    assert [value for value, _ in results] == [42] * 3
+    waited = max(seconds for _, seconds in results)
+    if end == signal.SIGKILL:
+        assert count(builds) == 2  # the kernel let go of the lock: one of the others built, at once
+        assert min(seconds for _, seconds in results) < timeout
+    else:
+        assert timeout <= waited < timeout + 10
+        assert 2 <= count(builds) <= 4
+
+
+@pytest.mark.parametrize("where", ["argument", "variable"])
+def test_the_waiting_time_can_be_set(directory: Path, builds: Path, where: str) -> None:
+    waiter = script(0.5 if where == "argument" else None)
+    variables = {"COMPCACHE_LOCK_TIMEOUT": "0.5"} if where == "variable" else {}
+    with Crowd(directory, [script(None, HANG), waiter], **variables) as crowd:
+        crowd.release(0)
+        crowd.expect(crowd.processes[0], "building")
+        crowd.release(1)
+        ((value, seconds),) = crowd.results(1)
+    assert value == 42
+    assert 0.5 <= seconds < 10
+    assert count(builds) == 2
+
+
+@pytest.mark.parametrize("processes", [4, pytest.param(32, marks=pytest.mark.stress)])
+def test_without_locks_all_succeed(directory: Path, builds: Path, processes: int) -> None:
+    with Crowd(directory, [script()] * processes, COMPCACHE_LOCKS="0") as crowd:
+        crowd.release()
+        results = crowd.results()
+    assert [value for value, _ in results] == [42] * processes
+    assert count(builds) > 1
+    assert modules(directory) == 1  # the same bytes, whoever wrote them
+    assert not (directory / "locks").exists()
+
+
+@pytest.mark.parametrize("error", ["ENOLCK", "ENOSYS"])
+def test_on_a_file_system_that_refuses_locks_all_succeed_without_waiting(
+    directory: Path, builds: Path, error: str
+) -> None:
+    refusing = f"""
+import errno, fcntl
+def refuse(*_):
+    raise OSError(errno.{error}, "no locks here")
+fcntl.flock = fcntl.lockf = refuse
+"""
+    with Crowd(directory, [refusing + script(60.0)] * 2) as crowd:
+        crowd.release()
+        results = crowd.results()
+    assert [value for value, _ in results] == [42] * 2
+    assert max(seconds for _, seconds in results) < 30
+    assert count(builds) == 2
+
+
+def test_a_locks_directory_that_cannot_be_made_is_no_obstacle(directory: Path, builds: Path) -> None:
+    (directory / "locks").write_bytes(b"somebody's file")
+    with Crowd(directory, [script()] * 2) as crowd:
+        crowd.release()
+        assert [value for value, _ in crowd.results()] == [42, 42]
+    assert count(builds) >= 1
+
+
+NESTED = r"""
+from compcache import Cache, ModuleSource, ReentrantCompileError
+names = ["a", "b"] if number == 0 else ["b", "a"]
+def leaf(name):
+    return ModuleSource("define i64 @" + name + "() {\n  ret i64 7\n}\n")
+with Cache(directory) as cache:
+    def inner():
+        return INNER
+    def outer():
+        sys.stdout.write("building\n"); sys.stdout.flush()
+        sys.stdin.readline()  # both hold their lock
+        cache.get_or_compile(names[1], inner)
+        return leaf(names[0])
+    barrier()
+    started = time.monotonic()
+    try:
+        value = cache.get_or_compile(names[0], outer)()
+    except ReentrantCompileError as error:
+        value = "reentrant"
+    result = [value, time.monotonic() - started]
+"""
+
+
+def let_both_go(crowd: Crowd) -> None:
+    crowd.release()
+    for process in crowd.processes:
+        crowd.expect(process, "building")
+    for process in crowd.processes:
+        say(process)
+
+
+def say(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("go on\n")
+    process.stdin.flush()
+
+
+def test_builds_that_need_each_others_function_do_not_wait_for_each_other(directory: Path) -> None:
+    """One holds the lock of a and wants b, the other one holds b and wants a."""
+    with Crowd(directory, [NESTED.replace("INNER", "leaf(names[1])")] * 2) as crowd:
+        let_both_go(crowd)
+        results = crowd.results()
+    assert [value for value, _ in results] == [7, 7]
+    assert max(seconds for _, seconds in results) < 10
+
+
+def test_builds_that_go_round_in_circles_say_so_in_every_process(directory: Path) -> None:
+    circle = "cache.get_or_compile(names[0], outer) and None"
+    with Crowd(directory, [NESTED.replace("INNER", circle)] * 2) as crowd:
+        let_both_go(crowd)
+        results = crowd.results()
+    assert "reentrant" in [value for value, _ in results]
+    assert max(seconds for _, seconds in results) < 10
+
+
+def test_an_exception_in_build_is_that_process_s_own(directory: Path, builds: Path) -> None:
+    """The others do not inherit it: they build."""
+    failing = script(held="time.sleep(0.3); raise ZeroDivisionError")
+    with Crowd(directory, [failing, script()]) as crowd:
+        crowd.release(0)
+        while not count(builds):
+            time.sleep(0.01)
+        crowd.release(1)
+        results = crowd.results()
+    assert [value for value, _ in results] == ["failed", 42]
+    assert count(builds) == 2
+
+
+def test_locks_are_let_go_of(directory: Path, builds: Path) -> None:
+    with Crowd(directory, [script()]) as crowd:
+        crowd.release()
+        crowd.results()
+    assert count(builds) == 1
+    held = [path for path in (directory / "locks").iterdir() if _is_held(path)]
+    assert list((directory / "locks").iterdir()) != []
+    assert held == []
+
+
+def _is_held(path: Path) -> bool:
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
