@@ -8,7 +8,7 @@ from _weakref import ref
 
 from compcache.errors import CompcacheError, IncompatibleTargetError, NotCachedError, StorageError
 from compcache.loader import Loader
-from compcache.store import Store, warn
+from compcache.store import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,13 +112,19 @@ class Cache:
             target = known()
             if target is not None:
                 return target
-        return self._load(func_name)
+        try:
+            return self._load(func_name)
+        except CompcacheError as error:
+            self._store.stats.missed(error)
+            raise
 
     def _load(self, func_name: str, owner: object = None) -> TypedCallTarget:
         self._require_open()
         if not isinstance(func_name, str):
             raise TypeError(f"a func_name is a str, not {type(func_name).__name__}")
-        return self._loader.load(func_name, owner)
+        target = self._loader.load(func_name, owner)
+        self._store.stats.hit(func_name, target._context.module.module_id)
+        return target
 
     def _require_open(self) -> None:
         if self._closed:
@@ -156,6 +162,7 @@ class Cache:
         if not self._closed:
             self._closed = True
             self._loader.close()
+            self._store.stats.flush()
             self._store.close()
 
     def __enter__(self) -> Cache:
@@ -197,13 +204,17 @@ class Cache:
     def _build(self, source: ModuleSource) -> BuiltModule:
         from compcache.linker import build_module
 
-        return build_module(source, machine=self._store.host(), is_cached=self.has)
+        built = build_module(source, machine=self._store.host(), is_cached=self.has)
+        self._store.stats.compiled(built.seconds)
+        return built
 
     def _publish(self, built: BuiltModule) -> str:
         from compcache.runtime_build import ensure_runtime
+        from compcache.sizelimit import note_addition
 
         module_id = self._store.publish(built.sections, built.functions, target=built.target, flags=built.flags, key=built.key)
         ensure_runtime(self._store)
+        note_addition(self._store, module_id, built.sections, self._max_size)
         return module_id.hex()
 
     def get_or_compile(self, func_name: str, build: Callable[[], ModuleSource]) -> TypedCallTarget:
@@ -279,4 +290,6 @@ def find_again(path: str, func_name: str) -> TypedCallTarget:
 
 def warn_not_stored(func_name: str, error: Exception) -> None:
     """Tell once that a compiled function works but could not be stored."""
+    from compcache.verification import warn
+
     warn(f"the compiled function {func_name!r} was not stored and will be compiled again next time: {error}")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from compcache.host import Host
+from typing import TYPE_CHECKING
 
-__all__ = ["probe_host"]
+from compcache.errors import StorageError
+from compcache.host import Host, boot_key, encode_host
+
+if TYPE_CHECKING:
+    from compcache.store import Store
+
+__all__ = ["probe_and_remember", "probe_host"]
 
 
 def probe_host() -> Host:
@@ -13,3 +19,15 @@ def probe_host() -> Host:
 
     features = llvm.get_host_cpu_features()
     return Host(llvm.get_host_cpu_name(), ",".join(f"+{name}" for name in sorted(features) if features[name]))
+
+
+def probe_and_remember(store: Store) -> Host:
+    """This machine; the answer is kept in the cache directory where that can be written."""
+    found = probe_host()
+    boot = boot_key(store.files)
+    if boot and not store.readonly:
+        try:
+            store.publish_file(("hosts-v1", f"{boot}.host"), encode_host(found))
+        except StorageError:
+            return found  # asked again by the next process
+    return found

@@ -19,18 +19,24 @@ from __future__ import annotations
 import os
 import stat as stat_module
 
-from compcache import container, host
+from compcache import host
 from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, mac
-from compcache.errors import CacheWarning, FormatError, IntegrityError, StorageError, UntrustedDirectoryError
+from compcache.errors import FormatError, StorageError, UntrustedDirectoryError
 from compcache.index import Index, ModuleEntry, Stamp
-from compcache.manifest import IMAGE_OBJECT, IMAGE_SHARED, decode_module, read_frame
+from compcache.manifest import read_frame
+from compcache.stats import recorder_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from compcache.container import Footer
+    from compcache.errors import IntegrityError
     from compcache.host import Host
+
+    #: Image, records, graph, bitcode and notes of a module.
+    Sections = tuple[bytes, bytes, bytes, bytes, bytes]
 
 __all__ = ["ModuleFile", "Store"]
 
@@ -39,11 +45,6 @@ _SUFFIX = ".ccm"
 _CHUNK = 1 << 20
 _MAX_SMALL_FILE = 1 << 24
 _NOBODY_ELSE = 0o022
-_CACHEDIR_TAG = (
-    b"Signature: 8a477f597d28d172789f06886806bc55\n"
-    b"# This directory holds compiled code that compcache can make again.\n"
-    b"# For information about cache directory tags see https://bford.info/cachedir/\n"
-)
 
 
 class ModuleFile:
@@ -95,10 +96,11 @@ class ModuleFile:
             size -= len(part)
         return b"".join(parts)
 
-    def footer(self) -> container.Footer:
+    def footer(self) -> Footer:
         """The footer, which tells where the sections are."""
-        size = self.size
-        return container.decode_footer(self.read(size - container.FOOTER_SIZE, container.FOOTER_SIZE), size)
+        from compcache.container import FOOTER_SIZE, decode_footer
+
+        return decode_footer(self.read(self.size - FOOTER_SIZE, FOOTER_SIZE), self.size)
 
     def close(self) -> None:
         """Give the file descriptor back. Files in memory are open for as long as somebody holds them."""
@@ -133,7 +135,7 @@ class Store:
         StorageError: the path exists but is no directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_target", "files", "index", "readonly", "root", "signing_key", "temporary", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_target", "files", "index", "readonly", "root", "signing_key", "stats", "temporary", "verify")
 
     def __init__(
         self,
@@ -157,6 +159,7 @@ class Store:
         self._in_memory: dict[bytes, ModuleFile] = {}
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
         self._checked_index = False
+        self.stats = recorder_for(self.files, root, readonly=readonly)
         if not trust and not signing_key:
             self._refuse_foreign_directory()
 
@@ -249,22 +252,9 @@ class Store:
             raise StorageError(f"cannot read the index of {self.root}: {error}", path=self.root) from error
         if lost:
             self._checked_index = True
-            self._recover_index()
+            from compcache.verification import recover_index
 
-    def _recover_index(self) -> None:
-        """Rebuild an index that is damaged or was deleted, where that can be done."""
-        damaged = dict(self.index.damaged)
-        if damaged:
-            names = ", ".join(sorted(damaged))
-            warn(f"the index of {self.root} is damaged ({names}: {next(iter(damaged.values()))}); rebuilding it")
-        if self.readonly or not any(True for _ in self.module_ids()):
-            return
-        from compcache.rebuild import rebuild_index
-
-        try:
-            rebuild_index(self)
-        except OSError as error:
-            warn(f"the index of {self.root} cannot be rebuilt: {error}")
+            recover_index(self)
 
     def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
         """Open and verify a module; with `leave_stamp` the index learns that it was verified.
@@ -284,7 +274,9 @@ class Store:
             if not self._recognize(module, status):
                 if not stat_module.S_ISREG(status.st_mode):
                     raise FormatError("it is not a regular file")
-                self._verify(module, status, leave_stamp=leave_stamp)
+                from compcache.verification import verify_module
+
+                verify_module(self, module, status, leave_stamp=leave_stamp)
         except FileNotFoundError:
             raise
         except FormatError as error:
@@ -318,49 +310,10 @@ class Store:
         fields = (module.module_id, stamp, *sizes, functions, module.key)
         return ModuleEntry(*fields, self._entry_mac(*fields))
 
-    def _verify(self, module: ModuleFile, status: os.stat_result, *, leave_stamp: bool) -> None:
-        """Check all that a stamp vouches for, and leave a stamp for the next one who opens the file."""
-        footer = module.footer()
-        if footer.module_id != module.module_id:
-            raise FormatError("the file holds another module than its name says")
-        if self.signing_key and not container.is_signed_with(footer, self.signing_key):
-            raise FormatError("it does not carry the signature of this cache's key")
-        if self.verify:
-            content = self._chunks(module, footer.content)
-            actual = container.module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode)
-            if actual != footer.module_id:
-                raise FormatError("its content does not have the digest that it was published with")
-        module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))
-        record = decode_module(module.read_record(0))
-        flags = IMAGE_OBJECT if record.image_kind == "object" else IMAGE_SHARED
-        platform = record.triple if record.abi == host.ABI_VERSION else f"abi{record.abi}"
-        target = host.target_id(platform, record.features)
-        module.describe(footer.image, footer.records, target, flags, record.key)
-        if self.verify and leave_stamp and not self.readonly:
-            self._leave_stamp(self.entry_of(module, status))
-
-    @staticmethod
-    def _chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
-        for offset in range(0, size, _CHUNK):
-            yield module.read(offset, min(_CHUNK, size - offset))
-
-    def _leave_stamp(self, entry: ModuleEntry) -> None:
-        try:
-            self.index.add((), entry)
-            self._merge_additions()
-        except OSError:
-            return  # the next one verifies again
-
-    # ------------------------------------------------------------- publishing
+    # ------------------------------------- publishing, in a file that a hit does not read
 
     def publish(
-        self,
-        sections: tuple[bytes, bytes, bytes, bytes, bytes],
-        functions: Iterable[tuple[str, int]],
-        *,
-        target: bytes,
-        flags: int,
-        key: bytes,
+        self, sections: Sections, functions: Iterable[tuple[str, int]], *, target: bytes, flags: int, key: bytes
     ) -> bytes:
         """Publish a module: its sections (image, records, graph, bitcode, notes) and what it realizes.
 
@@ -372,72 +325,17 @@ class Store:
         Raises:
             StorageError: it could not be stored; the cache is as it was.
         """
-        functions = list(functions)
-        module_id, parts = container.encode_container(*sections, self.signing_key)
-        if self.readonly:
-            raise StorageError(f"the cache {self.root} was opened with readonly=True", path=self.root)
-        path = self.module_path(module_id)
-        try:
-            self._create_root()
-            stamp = self._existing(module_id) or Stamp.of(file_ops.publish(self.files, self.temporary, path, parts))
-            module = ModuleFile(self.files, path, module_id)
-            module.describe(len(sections[0]), len(sections[1]), target, flags, key)
-            self.index.add(functions, self.entry_of(module, stamp, len(functions)))
-        except OSError as error:
-            message = f"cannot store a module in {self.root}: {error.strerror or error}"
-            raise StorageError(message, path=path, errno=error.errno) from error
-        try:
-            self._merge_additions()
-        except OSError as error:
-            warn(f"the index of {self.root} could not be merged: {error}")
-        return module_id
+        from compcache.publishing import publish_module
+
+        return publish_module(self, sections, list(functions), target=target, flags=flags, key=key)
 
     def keep_in_memory(
-        self,
-        sections: tuple[bytes, bytes, bytes, bytes, bytes],
-        functions: Iterable[tuple[str, int]],
-        *,
-        target: bytes,
-        flags: int,
-        key: bytes,
+        self, sections: Sections, functions: Iterable[tuple[str, int]], *, target: bytes, flags: int, key: bytes
     ) -> bytes:
         """Keep a module that could not be published, for this object alone; its module_id."""
-        from compcache.memory import anonymous_file
+        from compcache.publishing import keep_in_memory
 
-        module_id, parts = container.encode_container(*sections, self.signing_key)
-        descriptor, path = anonymous_file(*parts)
-        module = ModuleFile(self.files, path, module_id)
-        module.descriptor = descriptor
-        module.size = self.files.fstat(descriptor).st_size
-        module.in_memory = True
-        module.describe(len(sections[0]), len(sections[1]), target, flags, key)
-        self._in_memory[module_id] = module
-        for name, offset in functions:
-            self._memory_names.setdefault(name, {})[module_id, offset] = None
-        return module_id
-
-    def _existing(self, module_id: bytes) -> Stamp | None:
-        try:
-            with self.open_module(module_id, leave_stamp=False) as module:
-                return Stamp.of(self.files.fstat(module.descriptor))
-        except (FileNotFoundError, IntegrityError):
-            return None
-
-    def _create_root(self) -> None:
-        tag = self.path("CACHEDIR.TAG")
-        try:
-            self.files.stat(tag)
-        except FileNotFoundError:
-            file_ops.make_directories(self.files, self.root)
-            file_ops.publish(self.files, self.temporary, tag, [_CACHEDIR_TAG], sync=False)
-
-    def _merge_additions(self) -> None:
-        if self.index.needs_merge():
-            from compcache.locks import try_lock
-
-            with try_lock(self, "index-merge") as owned:
-                if owned:
-                    self.index.merge()
+        return keep_in_memory(self, sections, list(functions), target=target, flags=flags, key=key)
 
     def publish_file(self, names: tuple[str, ...], data: bytes) -> str:
         """Publish a small file of another kind below the root; its path.
@@ -445,15 +343,9 @@ class Store:
         Raises:
             StorageError: it could not be stored.
         """
-        path = self.path(*names)
-        if self.readonly:
-            raise StorageError(f"the cache {self.root} was opened with readonly=True", path=path)
-        try:
-            self._create_root()
-            file_ops.publish(self.files, self.temporary, path, [data])
-        except OSError as error:
-            raise StorageError(f"cannot write {path}: {error.strerror}", path=path, errno=error.errno) from error
-        return path
+        from compcache.publishing import publish_file
+
+        return publish_file(self, names, data)
 
     def read_file(self, *names: str) -> bytes | None:
         """The content of a small file below the root; None where there is none or it cannot be read."""
@@ -474,17 +366,9 @@ class Store:
 
     def quarantine(self, path: str, reason: str) -> IntegrityError:
         """Set a damaged file aside, warn, and return the exception that says so."""
-        message = f"{path} is damaged: {reason}"
-        if not self.readonly:
-            target = self.path("quarantine", f"{os.path.basename(path)}.{file_ops.unique_name()}")
-            try:
-                file_ops.make_directories(self.files, os.path.dirname(target))
-                self.files.rename(path, target)
-                message += f"; it was moved to {target}"
-            except OSError:
-                message += "; it could not be moved away"
-        warn(message)
-        return IntegrityError(message, path=path, reason=reason)
+        from compcache.verification import quarantine
+
+        return quarantine(self, path, reason)
 
     # ------------------------------------------------------------------- host
 
@@ -498,7 +382,7 @@ class Store:
     def host(self) -> Host:
         """This machine, as LLVM describes it; LLVM is asked once per boot."""
         if self._host is None:
-            self._host = self._remembered_host() or self._probe_host()
+            self._host = self._remembered_host() or self._ask_host()
         return self._host
 
     def _remembered_host(self) -> Host | None:
@@ -506,17 +390,10 @@ class Store:
         data = self.read_file("hosts-v1", f"{boot}.host") if boot else None
         return host.decode_host(data) if data else None
 
-    def _probe_host(self) -> Host:
-        from compcache.host_probe import probe_host
+    def _ask_host(self) -> Host:
+        from compcache.host_probe import probe_and_remember
 
-        found = probe_host()
-        boot = host.boot_key(self.files)
-        if boot and not self.readonly:
-            try:
-                self.publish_file(("hosts-v1", f"{boot}.host"), host.encode_host(found))
-            except StorageError:
-                return found  # asked again by the next process
-        return found
+        return probe_and_remember(self)
 
     def close(self) -> None:
         """Give file descriptors back."""
@@ -525,10 +402,3 @@ class Store:
 
 def _is_hex(text: str) -> bool:
     return all(character in "0123456789abcdef" for character in text)
-
-
-def warn(message: str) -> None:
-    """Issue a `CacheWarning`."""
-    import warnings
-
-    warnings.warn(message, CacheWarning, stacklevel=4)

@@ -6,20 +6,16 @@ vectorcall slot and owns image and context, so that the code and everything that
 
 from __future__ import annotations
 
-import sys
-
-from compcache.errors import ArgumentBufferError, TargetUnloadedError
 from compcache.record import Record, set_field
-from compcache.signature import CSTR, POINTER, Signature
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import inspect
     from typing import Any, NoReturn
 
-__all__ = ["TargetContext", "TypedCallTarget", "hooks", "install", "link_name_of"]
+    from compcache.signature import Signature
 
-_PYTHON_TYPES = {"signed": "int", "unsigned": "int", "float": "float", "bool": "bool", "void": "None", CSTR: "str"}
+__all__ = ["TargetContext", "TypedCallTarget", "install", "link_name_of"]
 
 
 def link_name_of(symbol: str, module_id: bytes) -> str:
@@ -89,6 +85,8 @@ class TypedCallTarget:
     @property
     def signature(self) -> Signature:
         """The types of parameters and result."""
+        from compcache.signature import Signature
+
         return Signature.parse(_require_valid(self).signature_text.removeprefix("nogil "))
 
     @property
@@ -136,32 +134,6 @@ class TypedCallTarget:
         return self
 
 
-def _documentation(target: TypedCallTarget) -> str:
-    """What `help()` shows of one target."""
-    if not _is_valid(target):
-        return f"{target._name}: unloaded"
-    signature = target.signature
-    names = signature.parameter_names()
-    head = ", ".join(f"{n}: {p}" for n, p in zip(names, signature.parameters, strict=True))
-    lines = [f"{target._name}({head}) -> {signature.result}", "", "A compiled function.", ""]
-    for name, parameter in zip(names, signature.parameters, strict=True):
-        lines.append(f"    {name}: {_explain(parameter)}")
-    result = _PYTHON_TYPES.get(signature.result.kind, "int")
-    lines.append(f"    returns: {result}{' or None' if signature.result.kind == CSTR else ''}")
-    lines += ["", f"From module {target.module_id} of the cache {target._context.cache_path}."]
-    return "\n".join(lines)
-
-
-def _explain(parameter: Any) -> str:
-    if parameter.is_buffer:
-        return f"a C-contiguous buffer of {parameter.type} elements"
-    if parameter.type.kind == CSTR:
-        return "str (passed as UTF-8) or bytes, without NUL"
-    if parameter.type.kind == POINTER:
-        return "an address: int, None, a ctypes object, a call target or a buffer"
-    return f"{_PYTHON_TYPES[parameter.type.kind]} ({parameter.type})"
-
-
 # ------------------------------------------------------------------------- the runtime's side
 
 _runtime: Any = None
@@ -180,79 +152,39 @@ def _require_valid(target: TypedCallTarget) -> TargetContext:
 def install(runtime: Any) -> None:
     """Give the native runtime its base class and hooks; once per process, before any target is made."""
     global _runtime  # noqa: PLW0603 - the native module is one per process, and so is what it calls back
-    native_type = runtime.setup(TypedCallTarget, *hooks())
+    native_type = runtime.setup(TypedCallTarget, _raise_unloaded, _raise_arity, _raise_value, _find_pointer)
     native_type.__doc__ = property(_documentation)
     _runtime = runtime
 
 
-def hooks() -> tuple[Any, ...]:
-    """What native code calls when it needs words: unloaded, arity, value, pointer."""
-    return _raise_unloaded, _raise_arity, _raise_value, _find_pointer
+# What native code and `help()` call when they need words; those are in a file that a hit does not read.
+
+
+def _documentation(target: TypedCallTarget) -> str:
+    from compcache.complaints import describe
+
+    return describe(target)
 
 
 def _raise_unloaded(target: TypedCallTarget) -> NoReturn:
-    name = target._name
-    raise TargetUnloadedError(
-        f"the compiled function {name!r} was unloaded: Cache.unload() was called for its module, or its cache was "
-        f"closed; ask an open cache for it again with get_target({name!r})",
-        func_name=name,
-    )
+    from compcache.complaints import raise_unloaded
+
+    raise_unloaded(target)
 
 
 def _raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | None) -> None:
-    expected = len(target.signature.parameters)
-    name = target._name
-    if names:
-        raise TypeError(f"{name}() takes no keyword arguments")
-    if given != expected:
-        if expected == 0:
-            raise TypeError(f"{name}() takes no arguments ({given} given)")
-        plural = "" if expected == 1 else "s"
-        raise TypeError(f"{name}() takes exactly {expected} argument{plural} ({given} given)")
+    from compcache.complaints import raise_arity
+
+    raise_arity(target, given, names)
 
 
 def _raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
-    parameter = target.signature.parameters[index]
-    where = f"{target._name}() argument {index + 1}"
-    kind = type(value).__name__
-    if parameter.is_buffer:
-        raise ArgumentBufferError(f"{where} must be {_buffer_wish(target, index)}, not {_buffer_offer(value)}")
-    if parameter.type.kind == CSTR:
-        raise TypeError(f"{where} must be str or bytes, not {kind}")
-    if parameter.type.kind == POINTER:
-        raise TypeError(f"{where} must be int, None, a ctypes object, a call target or a buffer, not {kind}")
-    low, high = _range(parameter.type.kind == "signed", parameter.type.size)
-    raise OverflowError(f"{where} must be between {low} and {high} ({parameter.type}), not {value!r}")
+    from compcache.complaints import raise_value
 
-
-def _range(signed: bool, size: int) -> tuple[int, int]:
-    bits = 8 * size
-    return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-
-
-def _buffer_wish(target: TypedCallTarget, index: int) -> str:
-    return f"a C-contiguous buffer of {target.signature.parameters[index].type}"
-
-
-def _buffer_offer(value: object) -> str:
-    try:
-        with memoryview(value) as view:  # type: ignore[arg-type]
-            shape = [] if view.c_contiguous else ["non-contiguous"]
-            shape += ["read-only"] if view.readonly else []
-            return f"a {' '.join([*shape, type(value).__name__])} of format {view.format!r}"
-    except (TypeError, ValueError, BufferError):
-        return type(value).__name__
+    raise_value(target, index, value)
 
 
 def _find_pointer(value: object) -> int | None:
-    """The address that a pointer-like object stands for; None where it is its buffer, or nothing."""
-    if isinstance(value, TypedCallTarget):
-        return value.address
-    ctypes = sys.modules.get("ctypes")
-    if ctypes is None:
-        return None
-    if isinstance(value, (ctypes._Pointer, ctypes._CFuncPtr, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p)):
-        return ctypes.cast(value, ctypes.c_void_p).value or 0
-    if type(value).__name__ == "CArgObject":  # what ctypes.byref() returns; it has no public class
-        return ctypes.cast(value, ctypes.c_void_p).value or 0
-    return None
+    from compcache.complaints import find_pointer
+
+    return find_pointer(value)

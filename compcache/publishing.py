@@ -1,0 +1,116 @@
+"""The writing side of the store (miss path): modules and small files become visible, complete or not at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache import container
+from compcache import files as file_ops
+from compcache.errors import IntegrityError, StorageError
+from compcache.index import Stamp
+from compcache.store import ModuleFile
+from compcache.verification import warn
+
+if TYPE_CHECKING:
+    from compcache.store import Sections, Store
+
+__all__ = ["keep_in_memory", "merge_additions", "publish_file", "publish_module"]
+
+_CACHEDIR_TAG = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# This directory holds compiled code that compcache can make again.\n"
+    b"# For information about cache directory tags see https://bford.info/cachedir/\n"
+)
+
+
+def publish_module(
+    store: Store, sections: Sections, functions: list[tuple[str, int]], *, target: bytes, flags: int, key: bytes
+) -> bytes:
+    """See `Store.publish`."""
+    module_id, parts = container.encode_container(*sections, store.signing_key)
+    path = store.module_path(module_id)
+    _require_writable(store, path)
+    try:
+        _create_root(store)
+        stamp = _existing(store, module_id)
+        if stamp is None:
+            stamp = Stamp.of(file_ops.publish(store.files, store.temporary, path, parts))
+        module = ModuleFile(store.files, path, module_id)
+        module.describe(len(sections[0]), len(sections[1]), target, flags, key)
+        store.index.add(functions, store.entry_of(module, stamp, len(functions)))
+    except OSError as error:
+        message = f"cannot store a module in {store.root}: {error.strerror or error}"
+        raise StorageError(message, path=path, errno=error.errno) from error
+    try:
+        merge_additions(store)
+    except OSError as error:
+        warn(f"the index of {store.root} could not be merged: {error}")
+    return module_id
+
+
+def _require_writable(store: Store, path: str) -> None:
+    if store.readonly:
+        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=path)
+
+
+def _existing(store: Store, module_id: bytes) -> Stamp | None:
+    """The stamp of a healthy file that is there already."""
+    try:
+        with store.open_module(module_id, leave_stamp=False) as module:
+            return Stamp.of(store.files.fstat(module.descriptor))
+    except (FileNotFoundError, IntegrityError):
+        return None
+
+
+def _create_root(store: Store) -> None:
+    tag = store.path("CACHEDIR.TAG")
+    try:
+        store.files.stat(tag)
+    except FileNotFoundError:
+        file_ops.make_directories(store.files, store.root)
+        file_ops.publish(store.files, store.temporary, tag, [_CACHEDIR_TAG], sync=False)
+
+
+def merge_additions(store: Store) -> None:
+    """Merge the newest index segments where there are too many, unless another process is at it.
+
+    Raises:
+        OSError: the merged segment could not be written; nothing is lost.
+    """
+    if store.index.needs_merge():
+        from compcache.locks import try_lock
+
+        with try_lock(store, "index-merge") as owned:
+            if owned:
+                store.index.merge()
+
+
+def publish_file(store: Store, names: tuple[str, ...], data: bytes) -> str:
+    """See `Store.publish_file`."""
+    path = store.path(*names)
+    _require_writable(store, path)
+    try:
+        _create_root(store)
+        file_ops.publish(store.files, store.temporary, path, [data])
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}", path=path, errno=error.errno) from error
+    return path
+
+
+def keep_in_memory(
+    store: Store, sections: Sections, functions: list[tuple[str, int]], *, target: bytes, flags: int, key: bytes
+) -> bytes:
+    """See `Store.keep_in_memory`."""
+    from compcache.memory import anonymous_file
+
+    module_id, parts = container.encode_container(*sections, store.signing_key)
+    descriptor, path = anonymous_file(*parts)
+    module = ModuleFile(store.files, path, module_id)
+    module.descriptor = descriptor
+    module.size = store.files.fstat(descriptor).st_size
+    module.in_memory = True
+    module.describe(len(sections[0]), len(sections[1]), target, flags, key)
+    store._in_memory[module_id] = module
+    for name, offset in functions:
+        store._memory_names.setdefault(name, {})[module_id, offset] = None
+    return module_id
