@@ -1,0 +1,114 @@
+"""Numba's compiled functions in a compcache directory: right, shared, fast.
+
+::
+
+    import compcache.numba
+    compcache.numba.install()
+
+makes every ``cache=True`` use the cache directory, until `uninstall`. See `docs/numba.md`.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from compcache.cache import Cache
+    from compcache.numba.state import Backend
+
+__all__ = ["SUPPORTED", "export", "install", "installed", "uninstall"]
+
+#: The versions of Numba that this backend knows: from the first up to, and not including, the second.
+SUPPORTED = ((0, 66), (0, 69))
+
+_installation: Any = None
+
+
+def install(cache: Cache | str | os.PathLike[str] | None = None, **options: Any) -> Backend:
+    """Make every ``cache=True`` of Numba use a cache directory.
+
+    What Numba stores is read with pickle. Calling this is the permission to read pickles from the directory, on
+    compcache's terms: a directory that somebody else could have written is refused.
+
+    Args:
+        cache: the directory, None for the default one, or an open cache (with ``allow_pickle=True``).
+        options: further arguments of `compcache.Cache`.
+
+    Returns:
+        What can be asked for the numbers of hits and misses, and for what is not cached and why.
+
+    Raises:
+        RuntimeError: this version of Numba is not supported, or the backend is installed with another directory.
+        UntrustedDirectoryError: somebody else could have written what is in the directory.
+    """
+    global _installation  # noqa: PLW0603 - Numba is one per process
+    _require_supported()
+    import os
+
+    from compcache.cache import Cache, default_directory
+    from compcache.numba.hooks import Hooks
+    from compcache.numba.state import Backend
+
+    if _installation is not None:
+        installed_backend: Backend = _installation[0]
+        wanted = cache.path if isinstance(cache, Cache) else os.path.abspath(cache or default_directory())
+        if installed_backend.cache.path != wanted:
+            raise RuntimeError(
+                f"compcache.numba is installed with the directory {installed_backend.cache.path}: call uninstall() first"
+            )
+        return installed_backend
+    if isinstance(cache, Cache):
+        if not cache._loader.allow_pickle:
+            raise ValueError("Numba's entries are pickled: open the cache with allow_pickle=True")
+        opened = cache
+    else:
+        opened = Cache(cache, **{"allow_pickle": True, **options})
+    backend = Backend(opened)
+    hooks = Hooks(backend)
+    hooks.put_in()
+    _installation = backend, hooks
+    return backend
+
+
+def uninstall() -> None:
+    """Give Numba its own cache back. Functions decorated meanwhile stay as they are. No error where not installed."""
+    global _installation  # noqa: PLW0603 - see `install`
+    if _installation is not None:
+        _installation[1].take_out()
+        _installation = None
+
+
+@contextmanager
+def installed(cache: Cache | str | os.PathLike[str] | None = None, **options: Any) -> Iterator[Backend]:
+    """`install`, and `uninstall` in the end."""
+    backend = install(cache, **options)
+    try:
+        yield backend
+    finally:
+        uninstall()
+
+
+def export(func: Any, signature: Any, *, cache: Cache | None = None, name: str | None = None) -> str:
+    """Store a native entry for a function that `Cache.get_target` calls without Numba.
+
+    See `compcache.numba.exporting.export`.
+    """
+    _require_supported()
+    from compcache.numba.exporting import export as export_
+
+    return export_(func, signature, cache=cache, name=name)
+
+
+def _require_supported() -> None:
+    import numba
+
+    version = tuple(int(part) for part in numba.__version__.split(".")[:2] if part.isdigit())
+    if not SUPPORTED[0] <= version < SUPPORTED[1]:
+        low, high = (".".join(map(str, bound)) for bound in SUPPORTED)
+        raise RuntimeError(
+            f"compcache.numba supports Numba from {low} up to, and not including, {high}; this is {numba.__version__}"
+        )

@@ -1,0 +1,133 @@
+"""The two kinds of globals that stored Numba code needs: its description, and the addresses of Numba's C helpers."""
+
+from __future__ import annotations
+
+import marshal
+import threading
+from struct import Struct, error as StructError  # noqa: N812 - it is a class
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from compcache.errors import GlobalValidationError, PickleNotAllowedError
+from compcache.globals import GlobalDefinition, Storage, register
+from compcache.numba.fingerprint import Unidentifiable
+from compcache.numba.overloads import Dependency, is_current
+
+if TYPE_CHECKING:
+    from compcache.globals import LoadContext
+
+__all__ = ["Description", "HelperSymbol", "Request", "helper_address", "request"]
+
+_HEAD = Struct("<III")
+
+
+class Request(threading.local):
+    """What the thread that loads an entry wants of it: where its source lines are now. `found` is the answer."""
+
+    lines: str | None = None
+    found: Description | None = None
+
+
+request = Request()
+
+
+def _invalid(reason: str) -> GlobalValidationError:
+    return GlobalValidationError(reason, reason=reason)
+
+
+@register
+class Description(GlobalDefinition):
+    """What Numba must know of an entry, besides its machine code.
+
+    `lines` digests where the source stood, "" where the code does not tell; `dependencies` are the implementations
+    that only the compiler saw. Both are checked at every load, before anything is unpickled; an entry for which they
+    do not hold is passed over. `pickled` and `bitcode` (for linking into other functions) are read on demand.
+    """
+
+    __slots__ = ("lines", "dependencies", "pickled", "bitcode")
+    lines: str
+    dependencies: tuple[Dependency, ...]
+    pickled: bytes
+    bitcode: bytes
+    kind = "numba"
+    revalidate: ClassVar[bool] = True
+
+    def encode(self) -> bytes:
+        """The sizes of three parts, and the parts: what is checked first, the pickle, the bitcode."""
+        checked = marshal.dumps((self.lines, [tuple(d) for d in self.dependencies]), 2)
+        sizes = _HEAD.pack(len(checked), len(self.pickled), len(self.bitcode))
+        return b"".join([sizes, checked, self.pickled, self.bitcode])
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Description:
+        """The description in a payload that the store has verified."""
+        try:
+            first, second, third = _HEAD.unpack_from(payload)
+        except StructError as error:
+            raise ValueError("it is truncated") from error
+        at = _HEAD.size
+        if len(payload) != at + first + second + third:
+            raise ValueError("its sizes do not fit")
+        lines, dependencies = marshal.loads(payload[at : at + first])  # noqa: S302 - texts only, digest checked
+        end = at + first + second
+        return cls(lines, tuple([Dependency(*d) for d in dependencies]), payload[at + first : end], payload[end:])
+
+    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+        """Check that the entry still holds; what is kept is the description itself."""
+        if not context.allow_pickle:
+            reason = "it is Numba's, hence pickled, and the cache was not opened with allow_pickle=True"
+            raise PickleNotAllowedError(reason, reason=reason)
+        if request.lines is not None:
+            self.check(request.lines)
+            request.found = self
+        return bytes(storage.size), None
+
+    def check(self, lines: str) -> None:
+        """Raise `GlobalValidationError` where the entry does not hold in this process."""
+        if self.lines and self.lines != lines:
+            raise _invalid("its code reports source lines, and the source stands elsewhere now")
+        for dependency in self.dependencies:
+            try:
+                current = is_current(dependency)
+            except Unidentifiable as error:
+                raise _invalid(f"the implementation {dependency.name} cannot be compared: {error}") from error
+            if not current:
+                raise _invalid(f"the implementation {dependency.name}, which the compiler used, is another one now")
+
+
+@register
+class HelperSymbol(GlobalDefinition):
+    """The address of a function that Numba registers with LLVM under a name, which the dynamic linker does not know."""
+
+    __slots__ = ("name",)
+    name: str
+    kind = "numba-symbol"
+
+    def encode(self) -> bytes:
+        """The name."""
+        return self.name.encode()
+
+    @classmethod
+    def decode(cls, payload: bytes) -> HelperSymbol:
+        """The symbol of that name."""
+        return cls(payload.decode())
+
+    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+        """The address in this process."""
+        address = helper_address(self.name)
+        if not address:
+            raise _invalid(f"Numba has no function {self.name!r} in this process")
+        return address.to_bytes(storage.size, "little"), None
+
+
+def helper_address(name: str) -> int:
+    """The address under which Numba knows a C function; 0 where it has none.
+
+    The runtime's own functions are taken from where Numba takes them: it tells LLVM of them only when it first
+    compiles, which a hit is to avoid.
+    """
+    from llvmlite import binding
+    from numba.core.runtime import _nrt_python
+
+    helpers: dict[str, Any] = _nrt_python.c_helpers
+    found = helpers.get(name.removeprefix("NRT_") if name.startswith("NRT_") else name, 0)
+    return found or binding.address_of_symbol(name) or 0

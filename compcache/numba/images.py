@@ -1,0 +1,136 @@
+"""From the LLVM module of a compiled Numba function to one that can live in a shared object.
+
+What needs care: Numba registers Python's exception classes under the names of CPython's *pointers* to them;
+its C helpers are known to LLVM, but not to the dynamic linker; environments are set from outside after loading.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.irtext import symbol_counts
+from compcache.numba.definitions import HelperSymbol, helper_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["CannotLink", "ImageSource", "describe_module", "load_exception_classes", "prepare_image"]
+
+DESCRIPTION = "compcache.numba.description"
+ADDRESS = "compcache.numba.address"
+_NATIVE_VARIABLES = frozenset(("_Py_NoneStruct",))
+_ENV_PREFIX = "_ZN08NumbaEnv"
+_EXCEPTION = re.compile(r'@(PyExc_\w+)\b')
+_DECLARED_EXCEPTION = re.compile(r"^@(PyExc_\w+) = external global i8\b.*$", re.MULTILINE)
+
+
+class CannotLink(Exception):  # noqa: N818 - it is an answer, not a failure
+    """Raised when a module cannot live in a shared object; the message says why."""
+
+
+class ImageSource(NamedTuple):
+    """Code for a shared object; `symbols` are what its address function knows, by number."""
+
+    text: str
+    symbols: tuple[str, ...]
+    environments: tuple[str, ...]
+    globals: dict[str, Any]
+
+
+def describe_module() -> str:
+    """The address function and the description alone, as assembly; for entries that hold no image."""
+    return f"@{DESCRIPTION} = external global ptr\n" + address_function(())
+
+
+def prepare_image(module: Any, wanted: Iterable[str]) -> ImageSource:
+    """The code of a finished Numba library for a shared object that offers these symbols, as far as it has them.
+
+    Raises:
+        CannotLink: it refers to something that only Numba's own linker can provide.
+    """
+    defined = {f.name for f in module.functions if not f.is_declaration}
+    environments = []
+    for variable in module.global_variables:
+        name = variable.name
+        if name.startswith(_ENV_PREFIX):
+            environments.append(name)
+        elif variable.is_declaration and name not in _NATIVE_VARIABLES and not name.startswith("PyExc_"):
+            raise CannotLink(f"it refers to the external variable {name!r}")
+        elif "thread_local" in str(variable).partition("=")[2].split("@")[0][:60]:
+            raise CannotLink(f"it has the thread-local variable {name!r}")
+    declared = [f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
+    text = load_exception_classes(str(module))
+    counts = symbol_counts(text)
+    definitions = _helpers([name for name in declared if counts.get(name, 0) > 1])
+    symbols = (*[name for name in wanted if name in defined], *environments)
+    text += f"\n@{DESCRIPTION} = external global ptr\n" + address_function(symbols)
+    return ImageSource(text, symbols, tuple(environments), definitions)
+
+
+def _helpers(declared: Iterable[str]) -> dict[str, HelperSymbol]:
+    from llvmlite import binding
+
+    from compcache import natives
+
+    found = {}
+    for name in declared:
+        if name.startswith(("Py", "_Py")) and natives.in_process(name):
+            continue
+        if natives.is_platform_symbol(name) and not binding.address_of_symbol(name):
+            continue
+        if helper_address(name):
+            found[name] = HelperSymbol(name)
+        elif not natives.in_process(name):
+            raise CannotLink(f"it calls {name!r}, which nothing provides by name")
+    return found
+
+
+def address_function(symbols: Sequence[str]) -> str:
+    """A function that gives the address of a symbol by number; it refers to all that the image holds."""
+    cases = "\n".join(f"    i64 {n}, label %s{n}" for n in range(len(symbols)))
+    blocks = "\n".join(f's{n}:\n  ret ptr @"{_quoted(name)}"' for n, name in enumerate(symbols))
+    return f"""
+define ptr @{ADDRESS}(i64 %number) {{
+  %description = load volatile ptr, ptr @{DESCRIPTION}
+  switch i64 %number, label %none [
+{cases}
+  ]
+none:
+  ret ptr %description
+{blocks}
+}}
+"""
+
+
+def _quoted(name: str) -> str:
+    return "".join(c if 32 <= ord(c) < 127 and c not in '"\\' else "".join(f"\\{b:02X}" for b in c.encode()) for c in name)  # noqa: PLR2004 - printable ASCII
+
+
+def load_exception_classes(text: str) -> str:
+    """Make code that takes `@PyExc_X` for the class itself load it from CPython's variable of that name.
+
+    Raises:
+        CannotLink: an exception class is used where no load can stand.
+    """
+    if not _DECLARED_EXCEPTION.search(text):
+        return text
+    text = _DECLARED_EXCEPTION.sub(r"@\1 = external global ptr", text)
+    lines = []
+    number = 0
+    inside = False
+    for line in text.split("\n"):
+        if line.startswith("define "):
+            inside = True
+        elif line == "}":
+            inside = False
+        names = [] if "@PyExc_" not in line or " = external global ptr" in line else _EXCEPTION.findall(line)
+        if names and (not inside or line.lstrip().startswith(("%",)) and " = phi " in line):
+            raise CannotLink(f"it uses the exception class {names[0]} in a constant")
+        for name in dict.fromkeys(names):
+            number += 1
+            value = f"%compcache.exception.{number}"
+            lines.append(f"  {value} = load ptr, ptr @{name}, align 8")
+            line = re.sub(rf"@{name}\b", value, line)
+        lines.append(line)
+    return "\n".join(lines)

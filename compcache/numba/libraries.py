@@ -1,0 +1,87 @@
+"""Numba code libraries whose machine code is a mapped image: nothing is compiled, parsed or linked to make one."""
+
+from __future__ import annotations
+
+import ctypes
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from numba.core.codegen import CodeLibrary, JITCodeLibrary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ImageLibrary"]
+
+#: Numba never frees machine code, and its users hold raw addresses; so these images stay mapped, too.
+_mapped: dict[int, Any] = {}
+
+
+class ImageLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """A finished library. Another function that is to be linked with it gets its bitcode, parsed at that moment."""
+
+    def __init__(
+        self, codegen: Any, name: str, target: Any, addresses: Mapping[str, int], environments: Mapping[str, Any],
+        bitcode: bytes,
+    ) -> None:  # fmt: skip
+        CodeLibrary.__init__(self, codegen, name)
+        self._linking_libraries: list[Any] = []
+        self._shared_module: Any = None
+        self._parsed: Any = None
+        self._finalized = True
+        self._disable_inspection = True
+        self._addresses = dict(addresses)
+        self._environments = dict(environments)
+        self._bitcode = bitcode
+        self._target = target
+        _mapped[id(target)] = target
+        for name_, environment in environments.items():
+            slot = self._addresses.get(name_)
+            if slot:
+                ctypes.c_void_p.from_address(slot).value = id(environment)
+
+    @property
+    def _final_module(self) -> Any:
+        return self._get_module_for_linking()
+
+    @_final_module.setter
+    def _final_module(self, module: Any) -> None:
+        self._parsed = module
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """The address of a function of the image; 0 where it has none of this name."""
+        address = self._addresses.get(name, 0)
+        if not address and name in {f.name for f in self._get_module_for_linking().functions if not f.is_declaration}:
+            return self._compile_anew(name)
+        return address
+
+    def _compile_anew(self, name: str) -> int:
+        """A function that only the bitcode has."""
+        library = self._codegen.create_library(self._name)
+        library._final_module = self._get_module_for_linking().clone()
+        library._finalize_final_module()
+        self._anew = library
+        address: int = library.get_pointer_to_function(name)
+        return address
+
+    def _get_module_for_linking(self) -> Any:
+        """The bitcode for linking, and environments where code that is linked with it will look for them."""
+        if self._shared_module is None:
+            from llvmlite import binding
+
+            self._define_environments(binding)
+            self._shared_module = binding.parse_bitcode(zlib.decompress(self._bitcode))
+        return self._shared_module
+
+    def _define_environments(self, binding: Any) -> None:
+        engine = self._codegen._engine
+        wanted = {n: e for n, e in self._environments.items() if not engine.is_symbol_defined(n)}
+        if wanted:
+            text = "\n".join(f'@"{name}" = global ptr null' for name in wanted)
+            module = binding.parse_assembly(text)
+            module.triple = self._codegen._llvm_module.triple
+            module.data_layout = self._codegen._data_layout
+            engine.add_module(module)
+            engine.finalize_object()
+        for name, environment in wanted.items():
+            self._codegen.set_env(name, environment)

@@ -1,0 +1,106 @@
+"""Implementations that only the compiler sees: the user's `@overload`s and intrinsics, as registered in this process.
+
+Numba's own are covered by its version. A compilation records which of the user's it asked; an entry is valid where
+each of them still has the same content.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.numba.fingerprint import fingerprint, is_library_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Dependency", "dependency_of", "find_overloads", "is_current", "source_function"]
+
+
+class Dependency(NamedTuple):
+    """An implementation that the compiler asked: where it is registered, and what it was."""
+
+    name: str
+    content: str
+
+
+class _Registry:
+    """The user's overload templates, read off Numba's registry as it grows."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[int, list[Any]] = {}
+        self.by_name: dict[str, list[Any]] = {}
+        self._keys: list[object] = []
+        self._seen = {"functions": 0, "attributes": 0}
+
+    def refresh(self) -> None:
+        from numba.core.typing.templates import builtin_registry
+
+        for kind, seen in self._seen.items():
+            templates = getattr(builtin_registry, kind)
+            for template in templates[seen:]:
+                self._add(template)
+            self._seen[kind] = len(templates)
+
+    def _add(self, template: Any) -> None:
+        function = source_function(template)
+        if function is None:
+            return
+        key = getattr(template, "key", None)
+        self._keys.append(key)
+        self.by_key.setdefault(id(key), []).append(function)
+        self.by_name.setdefault(_name_of(function), []).append(function)
+
+
+_registry = _Registry()
+
+
+def source_function(template: Any) -> Any:
+    """The user's function behind a typing template; None for Numba's own and for other kinds of templates."""
+    function = getattr(template, "_overload_func", None) or getattr(template, "_definition_func", None)
+    code = getattr(function, "__code__", None)
+    if code is None or (is_library_module(function.__module__) and not _wraps_users_code(function)):
+        return None
+    return function
+
+
+def _wraps_users_code(function: Any) -> bool:
+    """`register_jitable` overloads a function by a closure of Numba's around the function itself."""
+    cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    return any(hasattr(item, "__code__") and not is_library_module(item.__module__) for item in cells)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - reading it is the question
+    except ValueError:
+        return False
+    return True
+
+
+def _name_of(function: Any) -> str:
+    name = f"{function.__module__}.{function.__qualname__}"
+    if is_library_module(function.__module__):
+        inner = [c.cell_contents for c in function.__closure__ or () if _is_filled(c)]
+        name += "".join(f" of {i.__module__}.{i.__qualname__}" for i in inner if hasattr(i, "__code__"))
+    return name
+
+
+def find_overloads(value: object) -> Iterable[Any]:
+    """The user's overloads of a callable, in the order of registration."""
+    _registry.refresh()
+    return _registry.by_key.get(id(value), ())
+
+
+def dependency_of(function: Any) -> Dependency:
+    """What to record of an implementation. Raises `Unidentifiable`."""
+    name = _name_of(function)
+    _registry.refresh()
+    registered = _registry.by_name.get(name) or [function]
+    return Dependency(name, fingerprint(*registered).content)
+
+
+def is_current(dependency: Dependency) -> bool:
+    """Whether what is registered under that name now has the content that was recorded. Raises `Unidentifiable`."""
+    _registry.refresh()
+    registered = _registry.by_name.get(dependency.name)
+    return registered is not None and fingerprint(*registered).content == dependency.content

@@ -1,0 +1,128 @@
+"""What happens while Numba compiles: symbols that follow from content, and a record of what the compiler asked.
+
+Numba numbers functions in the order in which a process compiles them, and the numbers end up in symbols: two processes
+give the same symbol to different code, and the linker drops one of them. Here a symbol carries a digest of all
+that shapes the function instead; where there is none, or where the same function is compiled twice, it carries a
+random number.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import weakref
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from compcache.numba.fingerprint import Unidentifiable, fingerprint
+from compcache.numba.identity import config_text, flags_text, signature_text
+from compcache.numba.overloads import Dependency, dependency_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Scope", "compile_scope", "dependencies_of", "next_unique_id", "record", "remember", "set_dependencies"]
+
+
+class Scope:
+    """One function being compiled: its symbols' digest, and the user's implementations that were asked for it."""
+
+    __slots__ = ("asked", "function", "problem", "token", "used")
+
+    def __init__(self, function: Any, token: str) -> None:
+        self.function = function
+        self.token = token
+        self.used = 0
+        self.asked: dict[int, Any] = {}
+        self.problem: str | None = None
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+
+
+_stack = _Stack()
+#: Digests that are in symbols of this process already; the same code under one symbol twice would be one too many.
+_used: set[str] = set()
+#: What the compiled code of each library depends on, for those that link against it.
+_known: weakref.WeakKeyDictionary[Any, tuple[frozenset[Dependency], str | None]] = weakref.WeakKeyDictionary()
+
+
+@contextmanager
+def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> Iterator[Scope]:
+    """While a function is compiled."""
+    scope = Scope(function, _token(function, args, return_type, flags, extra))
+    _stack.scopes.append(scope)
+    try:
+        yield scope
+    finally:
+        _stack.scopes.pop()
+
+
+def _token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
+    try:
+        parts = [
+            fingerprint(function).content,
+            signature_text(args),
+            "" if return_type is None else signature_text((return_type,)),
+            flags_text(flags),
+            config_text(),
+            extra,
+        ]
+    except Unidentifiable:
+        return uuid.uuid4().hex
+    token = blake2b("\0".join(parts).encode(), digest_size=10, person=b"compcache-numba3").hexdigest()
+    if token in _used:
+        return uuid.uuid4().hex
+    _used.add(token)
+    return token
+
+
+def remember(token: str) -> None:
+    """A digest that loaded code has in its symbols."""
+    _used.add(token)
+
+
+def next_unique_id(function: Any) -> str:
+    """What Numba puts into the symbols of a function that it starts to compile."""
+    if not _stack.scopes:
+        return uuid.uuid4().hex
+    scope = _stack.scopes[-1]
+    if function is scope.function and not scope.used:
+        scope.used = 1
+        return scope.token
+    scope.used += 1
+    return f"{scope.token}x{scope.used}"
+
+
+def record(function: Any) -> None:
+    """The compiler asks one of the user's implementations."""
+    for scope in _stack.scopes:
+        scope.asked[id(function)] = function
+
+
+def set_dependencies(library: Any, dependencies: frozenset[Dependency], problem: str | None = None) -> None:
+    """What the code in a library depends on; `problem` says why that cannot be told."""
+    _known[library] = dependencies, problem
+
+
+def dependencies_of(library: Any, scope: Scope | None = None) -> tuple[frozenset[Dependency], str | None]:
+    """What the code in a library depends on, that of the libraries linked into it included."""
+    known = _known.get(library)
+    if known is not None and scope is None:
+        return known
+    found: set[Dependency] = set(known[0]) if known else set()
+    problem = known[1] if known else None
+    for linked in getattr(library, "_linking_libraries", ()):
+        inner, inner_problem = _known.get(linked, (frozenset(), None))
+        found |= inner
+        problem = problem or inner_problem
+    if scope is not None:
+        try:
+            found |= {dependency_of(function) for function in scope.asked.values()}
+        except Unidentifiable as error:
+            problem = problem or str(error)
+    _known[library] = frozenset(found), problem
+    return frozenset(found), problem

@@ -1,0 +1,47 @@
+"""What the installed backend knows: its cache, and what it did and refused."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from compcache.errors import CacheWarning
+
+if TYPE_CHECKING:
+    from compcache.cache import Cache
+
+__all__ = ["Backend"]
+
+
+class Backend:
+    """An installed backend.
+
+    Attributes:
+        cache: the cache that it stores in.
+        hits, misses: how many overloads were found, and how many were not.
+        refused: {function: why it is not cached}, of the functions that cannot be.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.hits = 0
+        self.misses = 0
+        self.refused: dict[str, str] = {}
+
+    def count(self, *, hit: bool) -> None:
+        """Count a look-up."""
+        if hit:
+            self.hits += 1
+        else:
+            self.misses += 1
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Remember why a function is not cached."""
+        self.refused[name] = reason
+
+    def note_failure(self, name: str, error: Exception) -> None:
+        """Tell that a compiled function works, but could not be stored or loaded."""
+        warnings.warn(f"{name} was compiled and not cached: {error}", CacheWarning, stacklevel=4)
+
+    def __repr__(self) -> str:
+        return f"<compcache.numba on {self.cache.path!r}: {self.hits} hits, {self.misses} misses, {len(self.refused)} refused>"
