@@ -7,7 +7,13 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from compcache.errors import CompcacheError, ReentrantCompileError, StorageError, UndefinedSymbolError
+from compcache.errors import (
+    CompcacheError,
+    NotCachedError,
+    ReentrantCompileError,
+    StorageError,
+    UndefinedSymbolError,
+)
 from compcache.locks import wait_lock
 
 if TYPE_CHECKING:
@@ -132,7 +138,7 @@ def _build_and_load(
     built = build_exporting(cache, func_name, build)
     _store(cache, func_name, built)
     try:
-        return cache._load(func_name)
+        return _load_built(cache, func_name, built)
     except CompcacheError as error:
         error.__context__ = miss
         raise
@@ -146,4 +152,18 @@ def _store(cache: Cache, func_name: str, built: BuiltModule) -> None:
     except StorageError as error:
         if not cache._store.readonly:
             warn_not_stored(func_name, error)
-        cache._store.keep_in_memory(built.sections, built.functions, target=built.target, flags=built.flags, key=built.key)
+        _keep(cache, built)
+
+
+def _load_built(cache: Cache, func_name: str, built: BuiltModule) -> TypedCallTarget:
+    try:
+        return cache._load(func_name)
+    except NotCachedError:
+        _keep(cache, built)  # somebody has pruned it between its publication and now
+    return cache._load(func_name)
+
+
+def _keep(cache: Cache, built: BuiltModule) -> None:
+    cache._store.keep_in_memory(
+        built.sections, built.functions, target=built.target, flags=built.flags, key=built.key
+    )

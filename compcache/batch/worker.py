@@ -95,12 +95,13 @@ def _serve(connection: Connection[Any, Any]) -> NoReturn:
     codegen.initialize()
     assert linker, toolchain  # imported now, so that the first job is not charged for it
     connection.send(None)
-    while True:
-        assignment: Assignment = connection.recv()
-        outcome = _work(cache, assignment, setup.main)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        connection.send(outcome)
+    with cache:
+        while True:
+            assignment: Assignment = connection.recv()
+            outcome = _work(cache, assignment, setup.main)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            connection.send(outcome)
 
 
 def _work(cache: Any, assignment: Assignment, main_module: MainModule) -> Outcome:

@@ -1,0 +1,326 @@
+"""Processes that change one directory at the same time: what each of them sees, and that every answer is right.
+
+`COMPCACHE_TEST_SECONDS` is how long the stress test goes on, 60 by default.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers import adder, caller, run_fresh
+from mock_directory import MockDirectory
+from processes import Crowd
+
+import compcache
+from compcache import Cache, ModuleSource, NotCachedError, UndefinedSymbolError
+from compcache.rebuild import rebuild_index
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECONDS = float(os.environ.get("COMPCACHE_TEST_SECONDS", "60"))
+can_prune = hasattr(Cache, "prune")
+
+
+def add_elsewhere(directory: Path, *sources: str) -> None:
+    """Add modules in another process."""
+    script = f"""
+    from compcache import Cache, ModuleSource
+    with Cache(directory) as cache:
+        result = [cache.add_module(ModuleSource(ir)) for ir in {list(sources)!r}]
+    """
+    run_fresh(directory, script)
+
+
+def remove_elsewhere(directory: Path, name: str) -> None:
+    """Remove every module that holds a function, in another process."""
+    script = f"""
+    from compcache import Cache
+    with Cache(directory) as cache:
+        modules = {{realization.module_id for realization in cache.realizations({name!r})}}
+        result = [cache._store.remove_module(bytes.fromhex(module_id)) for module_id in modules]
+    """
+    assert all(run_fresh(directory, script))
+
+
+# ------------------------------------------------------------------ what an open cache sees
+
+
+def test_additions_of_others_are_seen(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(adder("known", 1)))
+    assert not cache.has("f")  # the index has been read
+    with pytest.raises(NotCachedError):
+        cache.get_target("f")
+    add_elsewhere(directory, adder("f", 1))
+    assert cache.has("f")
+    assert cache.get_target("f")(1) == 2
+    assert len(cache.realizations("f")) == 1
+
+
+def test_another_realization_is_seen_beside_the_one_that_was_known(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(adder("f", 1)))
+    assert cache.get_target("f")(1) == 2
+    add_elsewhere(directory, adder("f", 1) + adder("pad", 1))
+    assert len(cache.realizations("f")) == 2
+    assert cache.get_target("f")(1) == 2
+
+
+def test_so_many_additions_that_the_index_was_merged_are_seen(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(adder("known", 1)))
+    assert not cache.has("f0")
+    add_elsewhere(directory, *[adder(f"f{number}", number) for number in range(20)])
+    assert [cache.get_target(f"f{number}")(1) for number in range(20)] == list(range(1, 21))
+
+
+def test_a_function_that_others_pruned_is_not_seen(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(adder("f", 1)))
+    assert cache.has("f")
+    assert cache.get_target("f")(1) == 2  # and nobody keeps it
+    remove_elsewhere(directory, "f")
+    assert not cache.has("f")
+    with pytest.raises(NotCachedError):
+        cache.get_target("f")
+    assert cache.realizations("f") == ()
+
+
+def test_a_target_that_is_held_outlives_its_file(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(adder("f", 1)))
+    held = cache.get_target("f")
+    remove_elsewhere(directory, "f")
+    assert held(1) == 2
+    assert not cache.has("f")
+
+
+def test_a_function_that_was_pruned_and_added_again_in_another_module_is_seen(
+    cache: Cache, directory: Path
+) -> None:
+    cache.add_module(ModuleSource(adder("f", 1)))
+    assert cache.get_target("f")(1) == 2
+    remove_elsewhere(directory, "f")
+    add_elsewhere(directory, adder("f", 1) + adder("pad", 1))
+    assert cache.has("f")
+    assert cache.get_target("f")(1) == 2
+
+
+def test_a_dependency_that_was_pruned_and_added_again_in_another_module_is_found(
+    cache: Cache, directory: Path
+) -> None:
+    cache.add_module(ModuleSource(adder("f", 1)))
+    cache.add_module(ModuleSource(caller("g", "f", plus=10)))
+    assert cache.get_target("g")(1) == 12
+    remove_elsewhere(directory, "f")
+    with pytest.raises(UndefinedSymbolError, match="'f'"):
+        cache.get_target("g")
+    add_elsewhere(directory, adder("f", 1) + adder("pad", 1))
+    assert cache.get_target("g")(1) == 12
+
+
+def test_what_was_pruned_is_compiled_again(cache: Cache, directory: Path) -> None:
+    source = ModuleSource(adder("f", 1))
+    assert cache.get_or_compile("f", lambda: source)(1) == 2
+    remove_elsewhere(directory, "f")
+    assert cache.get_or_compile("f", lambda: source)(1) == 2
+    assert (
+        run_fresh(directory, "from compcache import Cache; result = Cache(directory).get_target('f')(1)") == 2
+    )
+
+
+@pytest.mark.parametrize("change", ["rebuilt", "deleted"])
+def test_a_new_index_is_seen(cache: Cache, directory: Path, change: str) -> None:
+    cache.add_module(ModuleSource(adder("f", 1)))
+    assert cache.get_target("f")(1) == 2
+    with Cache(directory) as other:
+        for number in range(3):
+            other.add_module(ModuleSource(adder(f"f{number}", number)))
+        if change == "rebuilt":
+            rebuild_index(other._store)
+        else:
+            for segment in (directory / "index-v1").iterdir():
+                segment.unlink()
+    assert cache.get_target("f2")(1) == 3
+    assert cache.get_target("f")(1) == 2
+
+
+def test_a_module_that_is_pruned_while_it_is_published_is_compiled_all_the_same(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = cache._store.publish
+
+    def publish_and_lose(*args: Any, **kwargs: Any) -> bytes:
+        module_id = publish(*args, **kwargs)
+        remove_elsewhere(directory, "f")
+        return module_id
+
+    monkeypatch.setattr(
+        type(cache._store), "publish", lambda _, *args, **kwargs: publish_and_lose(*args, **kwargs)
+    )
+    assert cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))(1) == 2
+
+
+@pytest.mark.skipif(not can_prune, reason="Cache.prune is not there")
+def test_a_prune_by_others_is_seen(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(adder("f", 1)))
+    assert cache.has("f")
+    script = """
+    from compcache import Cache
+    from compcache.prune import PrunePolicy
+    with Cache(directory) as cache:
+        cache.prune(PrunePolicy(max_modules=0))
+        result = cache.has("f")
+    """
+    if not run_fresh(directory, script):
+        assert not cache.has("f")
+
+
+# ------------------------------------------------------------------------------ everybody at once
+
+_COMMON = r"""
+import collections, os, random, warnings
+warnings.simplefilter("error")
+from compcache import Cache, ModuleSource, NotCachedError, UndefinedSymbolError
+import compcache.linker, compcache.compilation
+chance = random.Random(number)
+counts = collections.Counter()
+cache = Cache(directory)
+barrier()
+end = time.monotonic() + SECONDS
+"""
+WRITER = (
+    _COMMON
+    + r"""
+def leaf(k, pad):
+    text = "define i64 @leaf%d(i64 %%x) {\n  %%y = add i64 %%x, %d\n  ret i64 %%y\n}\n" % (k, k)
+    if pad:
+        text += "define i64 @pad%d_%d() {\n  ret i64 %d\n}\n" % (k, pad, pad)
+    return ModuleSource(text)
+def branch(k):
+    return ModuleSource(
+        "declare i64 @leaf%d(i64)\ndefine i64 @branch%d(i64 %%x) {\n  %%y = call i64 @leaf%d(i64 %%x)\n"
+        "  %%z = mul i64 %%y, 2\n  ret i64 %%z\n}\n" % (k, k, k), imports=["leaf%d" % k])
+while time.monotonic() < end:
+    k, x = chance.randrange(NAMES), chance.randrange(1000)
+    if chance.random() < 0.3:
+        cache.add_module(leaf(k, chance.randrange(1, 20)))
+        counts["added"] += 1
+    leaf_target = cache.get_or_compile("leaf%d" % k, lambda: leaf(k, 0))
+    assert leaf_target(x) == x + k, "leaf"
+    try:
+        assert cache.get_or_compile("branch%d" % k, lambda: branch(k))(x) == 2 * (x + k), "branch"
+    except UndefinedSymbolError:
+        counts["dependency pruned"] += 1
+    counts["calls"] += 2
+result = dict(counts)
+"""
+)
+READER = (
+    _COMMON
+    + r"""
+held = collections.deque(maxlen=8)
+while time.monotonic() < end:
+    k, x = chance.randrange(NAMES), chance.randrange(1000)
+    for name, right in (("leaf%d" % k, x + k), ("branch%d" % k, 2 * (x + k))):
+        try:
+            target = cache.get_target(name)
+        except (NotCachedError, UndefinedSymbolError) as error:
+            counts[type(error).__name__] += 1
+            continue
+        assert target(x) == right, name
+        held.append((target, x, right))
+        counts["calls"] += 1
+    for target, y, right in held:
+        assert target(y) == right
+    counts["has"] += cache.has("leaf%d" % k)
+    counts["realizations"] += len(cache.realizations("leaf%d" % k))
+    try:
+        assert set(cache.dependencies("branch%d" % k)) <= {"leaf%d" % k}
+    except NotCachedError:
+        counts["no dependencies"] += 1
+result = dict(counts)
+"""
+)
+PRUNER = (
+    _COMMON
+    + r"""
+while time.monotonic() < end:
+    time.sleep(0.05)
+    if CAN_PRUNE and chance.random() < 0.5:
+        from compcache.prune import PrunePolicy
+        cache.prune(PrunePolicy(max_modules=NAMES))
+        counts["prunes"] += 1
+    else:
+        modules = list(cache._store.module_ids())
+        for module_id in chance.sample(modules, len(modules) // 10):
+            counts["removed"] += cache._store.remove_module(module_id)
+result = dict(counts)
+"""
+)
+REBUILDER = (
+    _COMMON
+    + r"""
+from compcache.rebuild import rebuild_index
+while time.monotonic() < end:
+    time.sleep(0.1)
+    counts["modules"] = rebuild_index(cache._store)
+    counts["rebuilds"] += 1
+result = dict(counts)
+"""
+)
+
+
+def run_everybody(directory: Path, seconds: float, crowd: list[str], names: int) -> dict[str, int]:
+    scripts = [
+        script.replace("SECONDS", repr(seconds))
+        .replace("NAMES", str(names))
+        .replace("CAN_PRUNE", str(can_prune))
+        for script in crowd
+    ]
+    total: dict[str, int] = {}
+    with Crowd(directory, scripts) as processes:
+        processes.release()
+        for result in processes.results(timeout=seconds + 90):
+            for name, value in result.items():
+                total[name] = total.get(name, 0) + value
+    return total
+
+
+def require_clean(directory: Path) -> None:
+    """Nothing is damaged, nothing is left over, and everything that is there works."""
+    tree = MockDirectory.read(directory)
+    assert [path for path in tree.files if path.startswith(("tmp/", "quarantine/"))] == []
+    with Cache(directory) as cache:
+        check = getattr(cache, "check", None)
+        if check is not None:
+            report = check()
+            assert report.ok, report
+        rebuild_index(cache._store)
+        for module_id in cache._store.module_ids():
+            cache._store.open_module(module_id).close()
+
+
+def test_everybody_at_once_for_a_moment(directory: Path) -> None:
+    total = run_everybody(directory, 3.0, [WRITER, WRITER, READER, READER, PRUNER, REBUILDER], 10)
+    assert total["calls"] > 10
+    assert total["removed"] > 0
+    assert total["rebuilds"] > 0
+    require_clean(directory)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(SECONDS + 180)
+def test_everybody_at_once(directory: Path) -> None:
+    """8 writers, 8 readers, a pruner and an index rebuild, at the same time for a minute."""
+    total = run_everybody(directory, SECONDS, [WRITER] * 8 + [READER] * 8 + [PRUNER, REBUILDER], 40)
+    print(f"{SECONDS:g} s: {total}")
+    assert total["calls"] > 100
+    assert total["removed"] > 0
+    assert total["rebuilds"] > 0
+    require_clean(directory)
+
+
+def test_the_package_under_test_is_the_one_that_was_imported() -> None:
+    """The fresh processes import the package from beside the tests; so must this one."""
+    from helpers import PACKAGE_ROOT
+
+    assert os.path.dirname(os.path.dirname(os.path.abspath(compcache.__file__))) == str(PACKAGE_ROOT)
