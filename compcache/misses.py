@@ -1,0 +1,25 @@
+"""Why a function could not be had, in one word each: what statistics count and `explain` says."""
+
+from __future__ import annotations
+
+__all__ = ["miss_reason"]
+
+_REASONS = {
+    "IncompatibleTargetError": "cpu",
+    "IntegrityError": "damaged",
+    "FormatError": "damaged",
+    "UndefinedSymbolError": "dependency",
+    "GlobalValidationError": "global",
+    "PickleNotAllowedError": "global",
+    "SignatureError": "signature",
+    "LinkError": "link",
+    "StorageError": "storage",
+}
+
+
+def miss_reason(error: BaseException) -> str:
+    """The reason behind an error of a load: absent, cpu, damaged, dependency, global, signature, link, storage, other."""
+    name = type(error).__name__
+    if name == "NotCachedError":
+        return miss_reason(error.__cause__) if error.__cause__ is not None else "absent"
+    return _REASONS.get(name, "other")

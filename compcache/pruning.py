@@ -1,0 +1,348 @@
+"""Carries out what `compcache.prune` plans: reads what there is, removes files, and rewrites the index.
+
+The order makes it safe to be killed at any point: modules go one by one, dependents first, and an index entry
+whose file is gone is no entry; then the index is published without them. Whoever holds or opens a module
+meanwhile has it, or misses it; mapped code stays mapped.
+"""
+
+from __future__ import annotations
+
+import stat
+import time
+from typing import TYPE_CHECKING
+
+from compcache.digest import DIGEST_SIZE, KEY_SIZE
+from compcache.errors import FormatError, StorageError
+from compcache.files import read_file
+from compcache.findings import PrunedFile, PrunedModule, PruneReport
+from compcache.folding import fold, read_ledger, settle
+from compcache.index import _keep_newest as keep_newest
+from compcache.index import segment_level
+from compcache.locks import wait_lock
+from compcache.pins import pinned
+from compcache.prune import Entry, PrunePolicy, Removal, plan_prune
+from compcache.roster import list_modules, load_rows
+from compcache.stats import SUFFIX
+from compcache.statsfile import decode_stats
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Container, Iterator, Mapping
+
+    from compcache.folding import Ledger
+    from compcache.prune import Plan
+    from compcache.roster import Progress, Row
+    from compcache.store import Store
+
+__all__ = ["clear_leftovers", "find_leftovers", "prune", "rewrite_index"]
+
+_VERSIONED = ("modules-v", "index-v", "runtime-v", "hosts-v", "pins-v", "roster-v")
+_CURRENT = frozenset(("modules-v1", "index-v1", "runtime-v1", "hosts-v1", "pins-v1", "roster-v1"))
+_INDEX_LOCK_SECONDS = 2.0
+#: What one process writes is far smaller, and sums of many are never torn.
+_MAX_TORN = 1 << 24
+
+
+def prune(
+    store: Store,
+    policy: PrunePolicy,
+    *,
+    dry_run: bool = False,
+    now: float | None = None,
+    progress: Progress | None = None,
+    spare: Container[bytes] = (),
+) -> PruneReport:
+    """Remove what a policy says.
+
+    Args:
+        store: the cache directory.
+        policy: what to remove.
+        dry_run: only report what would be removed.
+        now: the time that ages count from; None is the present.
+        progress: called with (done, all) now and then while modules are read.
+        spare: modules that are to stay as if they were pinned.
+
+    Raises:
+        StorageError: the cache is read-only, or a file could not be removed.
+    """
+    started = time.perf_counter()
+    now = time.time() if now is None else now
+    if store.readonly and not dry_run:
+        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=store.root)
+    present = list_modules(store)
+    entries = _read_entries(store, policy, present, spare=spare, now=now, progress=progress, dry_run=dry_run)
+    plan = plan_prune(entries, policy, now)
+    removed = plan.removed
+    leftovers = find_leftovers(store, policy, now)
+    if not dry_run:
+        removed = _remove(store, plan, present)
+        leftovers = clear_leftovers(store, leftovers)
+    size = sum(status.st_size for status in present.values())
+    report = PruneReport(
+        dry_run=dry_run,
+        removed=tuple([_describe(removal) for removal in removed]),
+        leftovers=leftovers,
+        needed=tuple([entry.module_id.hex() for entry in plan.needed]),
+        modules_before=len(present),
+        bytes_before=size,
+        within_limits=True,
+        seconds=0.0,
+    )
+    return _judge(report, policy, time.perf_counter() - started)
+
+
+def _judge(report: PruneReport, policy: PrunePolicy, seconds: float) -> PruneReport:
+    from dataclasses import replace
+
+    fits = policy.max_bytes is None or report.bytes_after <= policy.max_bytes
+    fits = fits and (policy.max_modules is None or report.modules_after <= policy.max_modules)
+    return replace(report, within_limits=fits, seconds=seconds)
+
+
+def _describe(removal: Removal) -> PrunedModule:
+    entry = removal.entry
+    return PrunedModule(
+        entry.module_id.hex(), entry.functions, entry.size, entry.created, entry.used, removal.reason
+    )
+
+
+def _read_entries(
+    store: Store,
+    policy: PrunePolicy,
+    present: Mapping[bytes, os.stat_result],
+    *,
+    spare: Container[bytes],
+    now: float,
+    progress: Progress | None,
+    dry_run: bool,
+) -> list[Entry]:
+    """All modules as the policy sees them; none where it has nothing to do."""
+    if not policy.removes_modules or (_limits_only(policy) and not _exceeded(policy, present)):
+        return []
+    ledger = read_ledger(store)
+    rows = load_rows(store, present, ledger.rows, progress)
+
+    def seconds_of(module_id: bytes) -> float:
+        return rows[module_id].seconds if module_id in rows else 0.0
+
+    if dry_run or store.readonly:
+        ledger = settle(ledger, seconds_of, now)
+    else:
+        ledger = fold(store, seconds_of, now=now, present=present)
+    return list(_entries(present, rows, ledger, frozenset(pinned(store)), spare))
+
+
+def _limits_only(policy: PrunePolicy) -> bool:
+    criteria = (policy.unused_for, policy.older_than, policy.stale)
+    return not policy.duplicates and not policy.match and all(c is None for c in criteria)
+
+
+def _exceeded(policy: PrunePolicy, present: Mapping[bytes, os.stat_result]) -> bool:
+    """Whether a limit is: the usual prune has nothing to do, and need not read what modules are."""
+    if policy.max_modules is not None and len(present) > policy.max_modules:
+        return True
+    return policy.max_bytes is not None and sum(s.st_size for s in present.values()) > policy.max_bytes
+
+
+def _entries(
+    present: Mapping[bytes, os.stat_result],
+    rows: Mapping[bytes, Row],
+    ledger: Ledger,
+    pins: frozenset[str],
+    spare: Container[bytes],
+) -> Iterator[Entry]:
+    """What the policy sees: modules that cannot be read hold no functions and need none."""
+    used = ledger.last_uses()
+    for module_id, status in present.items():
+        row = rows.get(module_id)
+        names: tuple[str, ...] = row.names if row is not None else ()
+        platform = row.platform if row is not None else None
+        yield Entry(
+            module_id,
+            status.st_size,
+            status.st_mtime,
+            used.get(module_id, 0.0),
+            names,
+            row.imports if row is not None else (),
+            (platform.abi, platform.triple, platform.features) if platform is not None else module_id,
+            platform,
+            module_id in spare or (bool(pins) and not pins.isdisjoint(names)),
+        )
+
+
+def _remove(store: Store, plan: Plan, present: Mapping[bytes, object]) -> tuple[Removal, ...]:
+    """Remove the planned modules, but for what was added meanwhile and needs them; those that are gone now."""
+    if not plan.removed:
+        return ()
+    spared = _needed_by_newcomers(store, plan, present)
+    removed = []
+    for removal in plan.removed:
+        if removal.entry.module_id in spared:
+            continue
+        try:
+            store.remove_module(removal.entry.module_id)
+        except OSError as error:
+            path = store.module_path(removal.entry.module_id)
+            raise StorageError(
+                f"cannot remove {path}: {error.strerror}", path=path, errno=error.errno
+            ) from error
+        removed.append(removal)
+    gone = {removal.entry.module_id for removal in removed}
+    rewrite_index(store, {module_id for module_id in present if module_id not in gone}, gone)
+    store.stats.count("evicted_modules", len(removed))
+    store.stats.count("evicted_bytes", sum(removal.entry.size for removal in removed))
+    return tuple(removed)
+
+
+def _needed_by_newcomers(store: Store, plan: Plan, present: Mapping[bytes, object]) -> set[bytes]:
+    """The modules of the plan that modules added since it was made import from, and what those need in turn."""
+    newcomers = [module_id for module_id in store.module_ids() if module_id not in present]
+    if not newcomers:
+        return set()
+    rows = load_rows(store, newcomers, {}, store_result=False)
+    wanted = [name for row in rows.values() for name in row.imports]
+    providers: dict[str, list[Entry]] = {}
+    for removal in plan.removed:
+        for name in removal.entry.functions:
+            providers.setdefault(name, []).append(removal.entry)
+    spared: set[bytes] = set()
+    seen = set(wanted)
+    for name in wanted:  # grows while it is walked
+        for entry in providers.get(name, ()):
+            if entry.module_id not in spared:
+                spared.add(entry.module_id)
+                wanted += [other for other in entry.imports if other not in seen]
+                seen.update(entry.imports)
+    return spared
+
+
+def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes]) -> None:
+    """Publish the index without the modules that are gone, and without what it says of files that never were.
+
+    Entries of modules that were added meanwhile, in neither set, are looked up on disk. It is only an optimization,
+    so that not being able to write is no error.
+    """
+    with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
+        store.index.refresh()
+        segments = store.index.segments
+        functions: set[bytes] = set()
+        modules: dict[bytes, bytes] = {}
+        known: dict[bytes, bool] = {}
+
+        def is_there(module_id: bytes) -> bool:
+            there = known.get(module_id)
+            if there is None:
+                there = module_id not in gone and (module_id in present or store.exists(module_id))
+                known[module_id] = there
+            return there
+
+        try:
+            for segment in segments:
+                for data in segment.modules.entries():
+                    if is_there(data[:DIGEST_SIZE]):
+                        keep_newest(modules, data)
+                functions.update(
+                    [e for e in segment.functions.entries() if is_there(e[KEY_SIZE : KEY_SIZE + DIGEST_SIZE])]
+                )
+            level = segment_level(len(modules))
+            store.index.publish_only(
+                sorted(functions), [modules[key] for key in sorted(modules)], level, segments
+            )
+        except (FormatError, OSError):
+            return  # what cannot be read is rebuilt by the next look-up, what cannot be written stays
+
+
+# ---------------------------------------------------------------------- leftovers
+
+
+def find_leftovers(store: Store, policy: PrunePolicy, now: float) -> tuple[PrunedFile, ...]:
+    """Temporary files and damaged ones whose time is over, and directories of other formats if those may go."""
+    assert isinstance(policy.grace, float | int)  # the policy made seconds of all durations
+    assert isinstance(policy.quarantine_for, float | int)
+    found = [
+        *_older(store, store.temporary, now - policy.grace, "temporary file"),
+        *_older(store, store.path("quarantine"), now - policy.quarantine_for, "in quarantine"),
+    ]
+    found += _torn_statistics(store, now - policy.grace)
+    if policy.stale is not None:
+        assert isinstance(policy.stale, float | int)
+        found += _other_formats(store, now - policy.stale)
+    return tuple(found)
+
+
+def _names(store: Store, directory: str) -> list[str]:
+    try:
+        return sorted(store.files.listdir(directory))
+    except OSError:
+        return []
+
+
+def _older(store: Store, directory: str, before: float, reason: str) -> Iterator[PrunedFile]:
+    for name in _names(store, directory):
+        path = f"{directory}/{name}"
+        try:
+            status = store.files.lstat(path)
+        except OSError:
+            continue
+        # The change time as well: a rename into quarantine sets it, and keeps the time of the content.
+        if max(status.st_mtime, status.st_ctime) < before and not stat.S_ISDIR(status.st_mode):
+            yield PrunedFile(path, status.st_size, reason)
+
+
+def _torn_statistics(store: Store, before: float) -> list[PrunedFile]:
+    return [
+        file
+        for file in _older(store, store.path("stats"), before, "incomplete statistics")
+        if file.path.endswith(SUFFIX) and file.size <= _MAX_TORN and _is_torn(store, file.path)
+    ]
+
+
+def _is_torn(store: Store, path: str) -> bool:
+    try:
+        decode_stats(read_file(store.files, path, _MAX_TORN))
+    except FormatError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _other_formats(store: Store, before: float) -> list[PrunedFile]:
+    found: list[PrunedFile] = []
+    for name in _names(store, store.root):
+        if name not in _CURRENT and name.startswith(_VERSIONED):
+            files = list(_walk(store, store.path(name)))
+            if all(changed < before for _, _, changed in files):
+                found += [PrunedFile(path, size, "another format") for path, size, _ in files]
+    return found
+
+
+def _walk(store: Store, path: str) -> Iterator[tuple[str, int, float]]:
+    """Everything below a directory, and itself last, as (path, size, time of the last change)."""
+    waiting = [(path, False)]
+    while waiting:
+        path, listed = waiting.pop()
+        try:
+            status = store.files.lstat(path)
+        except OSError:
+            continue
+        if stat.S_ISDIR(status.st_mode) and not listed:
+            waiting.append((path, True))
+            waiting += [(f"{path}/{name}", False) for name in _names(store, path)]
+        else:
+            yield path, 0 if listed else status.st_size, status.st_mtime
+
+
+def clear_leftovers(store: Store, leftovers: tuple[PrunedFile, ...]) -> tuple[PrunedFile, ...]:
+    """Remove these files; those that are gone now. What cannot be removed stays."""
+    removed = []
+    for leftover in leftovers:
+        try:
+            try:
+                store.files.unlink(leftover.path)
+            except (IsADirectoryError, PermissionError):
+                store.files.rmdir(leftover.path)
+        except OSError:
+            continue
+        removed.append(leftover)
+    return tuple(removed)

@@ -1,0 +1,246 @@
+"""The roster: for every module what tools ask of all modules at once, in one file.
+
+Look-ups never read it. It is derived: a row says what a module's own records say, and because module_ids are
+digests of content a row is never out of date. Additions leave their rows in their process's statistics file;
+what is in neither is read from the modules themselves, once.
+
+``roster-v1/roster`` is ``"CCROSTR1" | check | msgpack [platforms, rows]``; a row is ``[module_id, number of
+its platform, seconds, names, offsets, imports, signatures]``. Platforms are kept apart because the list of a CPU's
+features is longer than all the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgpack
+
+from compcache import files as file_ops
+from compcache.container import FOOTER_SIZE, decode_footer
+from compcache.digest import CHECK_SIZE, check
+from compcache.errors import FormatError
+from compcache.manifest import decode_function, decode_module, decode_needs, iterate_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from compcache.manifest import ModuleRecord
+    from compcache.store import Store
+
+    Progress = Callable[[int, int], object]
+
+__all__ = [
+    "Platform",
+    "Row",
+    "decode_rows",
+    "encode_row",
+    "list_modules",
+    "load_rows",
+    "make_row",
+    "read_row",
+]
+
+_MAGIC = b"CCROSTR1"
+_NAMES = ("roster-v1", "roster")
+_MAX_ROSTER = 1 << 31
+_SUFFIX = ".ccm"
+
+
+class Platform(NamedTuple):
+    """What a module's code is for, and what made it."""
+
+    image_kind: str
+    triple: str
+    cpu: str
+    features: str
+    llvm_version: str
+    abi: int
+
+
+class Row(NamedTuple):
+    """One module: its compile time in seconds, its functions with their record offsets and signatures, its imports."""
+
+    module_id: bytes
+    platform: Platform
+    seconds: float
+    names: tuple[str, ...]
+    offsets: tuple[int, ...]
+    imports: tuple[str, ...]
+    signatures: tuple[str, ...]
+
+
+def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
+    """The row of a module from its sections.
+
+    Raises:
+        FormatError: a record is damaged.
+    """
+    header: ModuleRecord | None = None
+    functions = []
+    imports: dict[str, None] = {}
+    for offset, payload in iterate_frames(records):
+        kind = payload[:1]
+        if kind == b"F":
+            record = decode_function(payload)
+            functions.append((record.name, offset, record.signature))
+        elif kind == b"N":
+            imports.update((name, None) for _, name in decode_needs(payload).imports)
+        elif kind == b"M":
+            header = decode_module(payload)
+    if header is None:
+        raise FormatError("the module has no module record")
+    h = header
+    platform = Platform(h.image_kind, h.triple, h.cpu, h.features, h.llvm_version, h.abi)
+    names, offsets, signatures = zip(*functions, strict=True) if functions else ((), (), ())
+    own = set(names)
+    imported = tuple([name for name in imports if name not in own])
+    return Row(module_id, platform, _seconds(notes), names, offsets, imported, signatures)
+
+
+def _seconds(notes: bytes) -> float:
+    try:
+        value = msgpack.unpackb(notes, raw=False, strict_map_key=False).get("seconds", 0.0)
+    except (ValueError, TypeError, AttributeError, msgpack.UnpackException):
+        return 0.0
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def encode_row(row: Row) -> bytes:
+    """A row for a statistics file: any number of them can follow one another."""
+    return _pack([*row[:1], list(row.platform), *row[2:]])
+
+
+def decode_rows(data: bytes) -> list[Row]:
+    """The rows that `encode_row` made; none where the bytes are not such rows."""
+    unpacker = msgpack.Unpacker(
+        raw=False, use_list=False, unicode_errors="surrogatepass", max_buffer_size=max(len(data), 1)
+    )
+    unpacker.feed(data)
+    try:
+        return [_row(module_id, Platform(*platform), *rest) for module_id, platform, *rest in unpacker]
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return []
+
+
+def _row(module_id: bytes, platform: Platform, *rest: Any) -> Row:
+    return Row(module_id, platform, *rest)
+
+
+def _pack(value: object) -> bytes:
+    packed: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass")
+    return packed
+
+
+def read_row(store: Store, module_id: bytes) -> Row | None:
+    """The row of a module, read from its file; None where that is gone or damaged. Nothing is quarantined."""
+    files = store.files
+    try:
+        descriptor = files.open(store.module_path(module_id), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        size = files.fstat(descriptor).st_size
+        at = size - FOOTER_SIZE
+        footer = decode_footer(files.pread(descriptor, FOOTER_SIZE, at) if at > 0 else b"", size)
+        records = _read(store, descriptor, footer.image, footer.records)
+        notes = _read(store, descriptor, footer.content, footer.notes)
+        return make_row(module_id, records, notes)
+    except (OSError, FormatError):
+        return None
+    finally:
+        files.close(descriptor)
+
+
+def _read(store: Store, descriptor: int, offset: int, size: int) -> bytes:
+    data = store.files.pread(descriptor, size, offset)
+    while len(data) < size:
+        more = store.files.pread(descriptor, size - len(data), offset + len(data))
+        if not more:
+            raise FormatError("the module is truncated")
+        data += more
+    return data
+
+
+def list_modules(store: Store) -> dict[bytes, os.stat_result]:
+    """The status of every module file there is."""
+    found = {}
+    stat, path = store.files.stat, store.module_path
+    for module_id in store.module_ids():
+        try:
+            found[module_id] = stat(path(module_id))
+        except OSError:
+            continue  # removed meanwhile
+    return found
+
+
+def load_rows(
+    store: Store,
+    present: Iterable[bytes],
+    known: Mapping[bytes, Row],
+    progress: Progress | None = None,
+    *,
+    store_result: bool = True,
+) -> dict[bytes, Row]:
+    """The rows of the modules that are present; those that cannot be read are left out.
+
+    Args:
+        store: the cache directory.
+        present: the modules.
+        known: rows that are in no roster yet.
+        progress: called with (modules read, modules to read) now and then while modules are read.
+        store_result: keep what was read for the next tool.
+    """
+    stored = _read_roster(store)
+    rows: dict[bytes, Row] = {}
+    missing = []
+    for module_id in present:
+        row = stored.get(module_id) or known.get(module_id)
+        if row is None:
+            missing.append(module_id)
+        else:
+            rows[module_id] = row
+    for number, module_id in enumerate(missing):
+        row = read_row(store, module_id)
+        if row is not None:
+            rows[module_id] = row
+        if progress is not None and number % 256 == 0:
+            progress(number, len(missing))
+    if store_result and rows.keys() != stored.keys():
+        _write_roster(store, rows)
+    return rows
+
+
+def _read_roster(store: Store) -> dict[bytes, Row]:
+    try:
+        data = file_ops.read_file(store.files, store.path(*_NAMES), _MAX_ROSTER)
+    except OSError:
+        return {}
+    start = len(_MAGIC) + CHECK_SIZE
+    if data[: len(_MAGIC)] != _MAGIC or check(data[start:]) != data[len(_MAGIC) : start]:
+        return {}
+    try:
+        platforms, rows = msgpack.unpackb(
+            memoryview(data)[start:], raw=False, use_list=False, unicode_errors="surrogatepass"
+        )
+        known = [Platform(*platform) for platform in platforms]
+        return {row[0]: Row(row[0], known[row[1]], *row[2:]) for row in rows}
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException):
+        return {}
+
+
+def _write_roster(store: Store, rows: Mapping[bytes, Row]) -> None:
+    """Publish the roster where that can be done: the next tool reads the modules again otherwise."""
+    if store.readonly:
+        return
+    numbers: dict[Platform, int] = {}
+    packed = [
+        (row.module_id, numbers.setdefault(row.platform, len(numbers)), *row[2:]) for row in rows.values()
+    ]
+    content = _pack([[list(platform) for platform in numbers], packed])
+    try:
+        file_ops.publish(
+            store.files, store.temporary, store.path(*_NAMES), [_MAGIC, check(content), content], sync=False
+        )
+    except OSError:
+        return

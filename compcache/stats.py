@@ -1,0 +1,179 @@
+"""What a process counts while it uses a cache, and how that reaches the disk without a lock.
+
+Counting appends to a list. The list becomes one small file (a journal, see `compcache.statsfile`) when the process
+exits, when a cache is closed, and at most every few seconds in between; tools add the files up and fold them into
+one (`compcache.folding`). A process that is killed loses what it counted since its last file. This is on the hit
+path: it imports nothing that is not there already, never waits, and a disk that cannot be written to is no error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import time
+
+from compcache.digest import check, name_key
+from compcache.files import DIRECTORY_MODE, FILE_MODE, Files, unique_name
+
+__all__ = ["JOURNAL_MAGIC", "SUFFIX", "Recorder", "recorder_for"]
+
+SUFFIX = ".stats1"
+JOURNAL_MAGIC = b"journal1\n"
+SWITCH_VARIABLE = "COMPCACHE_STATS"
+_FLUSH_SECONDS = 4.0
+#: One process in this many folds the files of the others together when it exits.
+_FOLD_ONE_IN = 256
+
+
+class Recorder:
+    """Counts what happens in one cache directory; what cannot be written is forgotten.
+
+    Events are (time, counter, amount, func_name or "", module_id or b""): appending one is atomic, so that threads
+    need no lock and none is counted twice or lost.
+    """
+
+    __slots__ = ("_directory", "_events", "_files", "_first", "_registered", "_rows", "_seen", "unaccounted")
+
+    def __init__(self, files: Files, root: str) -> None:
+        self._files = files
+        self._directory = f"{root}/stats"
+        self._registered = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew, as a forked child must: its parent writes what was counted before."""
+        self._events: list[tuple[float, str, float, str, bytes]] = []
+        self._rows: list[bytes] = []
+        self._first = 0.0
+        self._seen: dict[bytes, object] = {}
+        self._registered = self._registered and "multiprocessing.util" not in sys.modules
+        self.unaccounted = 0  # bytes added that are not in the estimate yet (compcache.sizelimit)
+
+    def hit(self, func_name: str, module_id: bytes) -> None:
+        """A function was found and loaded from a module."""
+        self.count("hits", 1, func_name, module_id)
+
+    def missed(self, error: Exception) -> None:
+        """A function was not there, or nothing usable; `error` says why."""
+        from compcache.misses import miss_reason
+
+        self.count(f"misses.{miss_reason(error)}")
+
+    def compiled(self, seconds: float) -> None:
+        """A module was compiled."""
+        self.count("compilations")
+        self.count("compile_seconds", seconds)
+
+    def added(self, size: int, row: bytes) -> None:
+        """A module was published; `row` is what the roster will say of it."""
+        self._rows.append(row)
+        self.count("added_modules")
+        self.count("added_bytes", size)
+
+    def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
+        """Something happened, `amount` times."""
+        now = time()
+        self._events.append((now, counter, amount, func_name, module_id))
+        if not self._first:
+            self._first = now
+            if not self._registered:
+                self._register()
+        elif not 0 <= now - self._first < _FLUSH_SECONDS:
+            self.flush()
+
+    def _register(self) -> None:
+        self._registered = True
+        import atexit
+
+        atexit.register(self._at_exit)
+        # Workers of multiprocessing leave with os._exit: they run its finalizers, but not those of atexit.
+        pool = sys.modules.get("multiprocessing.util")
+        if pool is not None:
+            pool.Finalize(None, self.flush, exitpriority=0)
+
+    def _at_exit(self) -> None:
+        self.flush()
+        if os.urandom(1)[0] % _FOLD_ONE_IN == 0:
+            from compcache.folding import fold_small
+
+            fold_small(self._files, os.path.dirname(self._directory))
+
+    def flush(self) -> None:
+        """Write what was counted so far, if anything was."""
+        self._first = 0.0
+        if self._events:
+            lines = []
+            for when, counter, amount, func_name, module_id in _drain(self._events):
+                key = name_key(func_name).hex() if func_name else ""
+                lines.append(f"{when:.3f} {counter} {amount} {module_id.hex()} {key}")
+                mine = object()
+                if (
+                    module_id and self._seen.setdefault(module_id, mine) is mine
+                ):  # atomic: threads may meet here
+                    lines.append(f"{when:.3f} loads 1 {module_id.hex()}")
+            lines += [f"row {row.hex()}" for row in _drain(self._rows)]
+            data = "\n".join(lines).encode()
+            self._write(b"".join([JOURNAL_MAGIC, data, b"\n", check(data)]))
+
+    def _write(self, data: bytes) -> None:
+        """One file under its final name: readers ignore it until it is complete."""
+        path = f"{self._directory}/{unique_name()}{SUFFIX}"
+        try:
+            descriptor = self._create(path)
+            try:
+                self._files.write(descriptor, data)
+            finally:
+                self._files.close(descriptor)
+        except OSError:
+            return
+
+    def _create(self, path: str) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return self._files.open(path, flags, FILE_MODE)
+        except FileNotFoundError:
+            self._files.mkdir(self._directory, DIRECTORY_MODE)
+            return self._files.open(path, flags, FILE_MODE)
+
+
+class _Silent(Recorder):
+    """Counts nothing: for caches that must not be written to."""
+
+    __slots__ = ()
+
+    def count(self, *_: object) -> None:
+        """Nothing."""
+
+    def added(self, *_: object) -> None:
+        """Nothing."""
+
+
+def _drain(items: list) -> list:  # type: ignore[type-arg]
+    """All items, taken out one by one: what other threads append meanwhile comes along or stays."""
+    taken = []
+    while items:
+        taken.append(items.pop())
+    return taken
+
+
+#: One recorder per directory and process, however many cache objects there are: each is a file when the process ends.
+_recorders: dict[str, Recorder] = {}
+
+
+def recorder_for(files: Files, root: str, *, readonly: bool) -> Recorder:
+    """The recorder of a directory."""
+    if readonly or os.environ.get(SWITCH_VARIABLE) in ("0", "off", "no", "false"):
+        return _Silent(files, root)
+    if type(files) is not Files:
+        return Recorder(files, root)
+    known = _recorders.get(root)
+    return known if known is not None else _recorders.setdefault(root, Recorder(files, root))
+
+
+def _forget_all() -> None:
+    for recorder in _recorders.values():
+        recorder.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,160 @@
+"""The formats of statistics files: what one process counted, or the sum of several of them.
+
+A file under ``stats/`` is written once, under a name that nobody else chooses, and is complete or ignored.
+
+A journal, which a process writes, is lines of text between ``journal1`` and a check of them: ``time counter
+amount [module_id [name key]]`` for an event, ``row <hex>`` for a roster row of a module that was added.
+
+A sum is::
+
+    magic "CCSTATS1" | four section lengths u32 | counters | uses | inputs | rows | check of all before it
+
+(little-endian). *Counters* are rows of ``hour u32 | value f64 | name length u8 | name``: what was counted in
+that hour since the epoch. *Uses* are rows of ``name key | module_id | count u64 | last use f64``; a name key of
+zeros counts the processes that loaded the module and whose saved seconds are not in the counters yet. *Inputs*
+are the names, one per line, of the files that were folded into this one: who finds both counts only this one,
+so that a fold that was interrupted counts nothing twice. *Rows* are roster rows of modules that were added
+(`compcache.roster`), opaque here.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is an exception class
+
+from compcache.digest import CHECK_SIZE, DIGEST_SIZE, KEY_SIZE, check
+from compcache.errors import FormatError
+from compcache.record import Record
+from compcache.stats import JOURNAL_MAGIC
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    Counters = Mapping[tuple[int, str], float]
+    Uses = Mapping[tuple[bytes, bytes], tuple[int, float]]
+
+__all__ = ["HOUR", "LOADS_KEY", "StatsFile", "decode_stats", "encode_stats", "read_inputs"]
+
+HOUR = 3600
+#: The name key under which the loads of a module are counted that its compile seconds still have to be saved for.
+LOADS_KEY = bytes(KEY_SIZE)
+
+_HEAD = Struct("<8s4I")
+_COUNTER = Struct("<IdB")
+_USE = Struct("<16s16sQd")
+_MAGIC = b"CCSTATS1"
+
+
+class StatsFile(Record):
+    """The content of one file: counters by (hour, name), uses by (name key, module_id) as (count, last use)."""
+
+    __slots__ = ("counters", "inputs", "rows", "uses")
+    counters: dict[tuple[int, str], float]
+    inputs: tuple[str, ...]
+    rows: bytes
+    uses: dict[tuple[bytes, bytes], tuple[int, float]]
+
+
+def encode_stats(counters: Counters, uses: Uses, inputs: Iterable[str] = (), rows: bytes = b"") -> bytes:
+    """The bytes of a statistics file."""
+    texts = [(hour, value, name.encode()) for (hour, name), value in counters.items()]
+    sections = [
+        b"".join([_COUNTER.pack(hour, value, len(name)) + name for hour, value, name in texts]),
+        b"".join([_USE.pack(*key, *value) for key, value in uses.items()]),
+        "\n".join(inputs).encode(),
+        rows,
+    ]
+    data = b"".join([_HEAD.pack(_MAGIC, *map(len, sections)), *sections])
+    return data + check(data)
+
+
+def decode_stats(data: bytes) -> StatsFile:
+    """The content of a statistics file.
+
+    Raises:
+        FormatError: these bytes are none, or not all of one.
+    """
+    if data.startswith(JOURNAL_MAGIC):
+        return _decode_journal(data[len(JOURNAL_MAGIC) :])
+    if len(data) < _HEAD.size + CHECK_SIZE or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
+        raise FormatError("the statistics file is damaged or incomplete")
+    magic, *sizes = _HEAD.unpack_from(data)
+    if magic != _MAGIC or _HEAD.size + sum(sizes) + CHECK_SIZE != len(data):
+        raise FormatError("this is no statistics file of a known version")
+    sections = []
+    at = _HEAD.size
+    for size in sizes:
+        sections.append(data[at : at + size])
+        at += size
+    try:
+        uses = {(name, module): (count, last) for name, module, count, last in _USE.iter_unpack(sections[1])}
+        return StatsFile(
+            _decode_counters(sections[0]), uses, tuple(sections[2].decode().split()), sections[3]
+        )
+    except (StructError, ValueError) as error:
+        raise FormatError(f"the statistics file does not decode: {error}") from error
+
+
+def _decode_journal(data: bytes) -> StatsFile:
+    text, expected = data[: -CHECK_SIZE - 1], data[-CHECK_SIZE:]
+    if check(text) != expected:
+        raise FormatError("the statistics file is damaged or incomplete")
+    counters: dict[tuple[int, str], float] = {}
+    uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
+    rows = []
+    try:
+        for line in text.decode().split("\n"):
+            first, *fields = line.split(" ")
+            if first == "row":
+                rows.append(bytes.fromhex(fields[0]))
+            else:
+                _count(counters, uses, float(first), fields)
+    except (ValueError, TypeError, IndexError) as error:
+        raise FormatError(f"the statistics file does not decode: {error}") from error
+    return StatsFile(counters, (), b"".join(rows), uses)
+
+
+def _count(
+    counters: dict[tuple[int, str], float],
+    uses: dict[tuple[bytes, bytes], tuple[int, float]],
+    when: float,
+    fields: list[str],
+) -> None:
+    """Add one event of a journal."""
+    counter, amount, module_id, key, *_ = (*fields, "", "")
+    if counter != "loads":  # they are counted when their compile seconds are known
+        hour = int(when) // HOUR
+        counters[hour, counter] = counters.get((hour, counter), 0) + float(amount)
+    if module_id:
+        use = (bytes.fromhex(key) if key else LOADS_KEY, bytes.fromhex(module_id))
+        count, last = uses.get(use, (0, 0.0))
+        uses[use] = (count + 1, max(last, when))
+
+
+def read_inputs(read: Callable[[int, int], bytes]) -> tuple[str, ...]:
+    """The names of the files that were folded into one, which `read(offset, size)` reads pieces of.
+
+    Raises:
+        FormatError: it is no statistics file.
+    """
+    head = read(0, _HEAD.size)
+    if head.startswith(JOURNAL_MAGIC):
+        return ()
+    if len(head) != _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
+        raise FormatError("this is no statistics file of a known version")
+    _, counters, uses, inputs, _ = _HEAD.unpack(head)
+    return tuple(read(_HEAD.size + counters + uses, inputs).decode("utf-8", "replace").split())
+
+
+def _decode_counters(section: bytes) -> dict[tuple[int, str], float]:
+    counters: dict[tuple[int, str], float] = {}
+    at = 0
+    while at < len(section):
+        hour, value, length = _COUNTER.unpack_from(section, at)
+        at += _COUNTER.size + length
+        counters[hour, section[at - length : at].decode()] = value
+    return counters
+
+
+assert _USE.size == KEY_SIZE + DIGEST_SIZE + 16
