@@ -22,6 +22,11 @@ globals().update(ast.literal_eval(sys.stdin.read()))
 before = set(sys.modules)
 from compcache import Cache
 cache = Cache(cache_dir)
+targets = {}
+def call(name, *arguments):
+    if name not in targets:
+        targets[name] = cache.get_target(name)
+    return targets[name](*arguments)
 """
 _LAST = """
 imported = [name for name in unwanted if name in sys.modules and name not in before]
@@ -36,9 +41,14 @@ class FreshProcessError(Exception):
 def run_fresh(cache_dir: Path, script: str, *, unwanted: tuple[str, ...] = UNWANTED, **inputs: Any) -> Any:
     """What `script` left in `result`, after a run with `cache` open and `inputs` as variables.
 
+    `call(name, ...)` calls a target and keeps it: what C code has in static data lives as long as its module
+    is loaded, and that is as long as anybody holds a target of it.
+
     Inputs and result are Python literals. Fails when the process fails or warns, and when it imported
     one of the `unwanted` modules.
     """
+    if os.environ.get("COMPCACHE_LINKER") == "none":
+        unwanted = ()  # objects are loaded with LLVM
     variables = repr(inputs | {"cache_dir": os.fspath(cache_dir), "unwanted": unwanted})
     program = _FIRST + textwrap.dedent(script) + _LAST
     done = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import platform
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ def cached(
     return cache_with
 
 
-CALL = "result = [cache.get_target(name)(*arguments) for name, *arguments in calls]"
+CALL = "result = [call(*one) for one in calls]"
 
 
 def expect(cache_dir: Path, *expected: tuple[object, ...]) -> None:
@@ -70,7 +71,7 @@ class TestState:
 
     def test_every_process_starts_from_the_initial_values(self, cached: Callable[[str], Path]) -> None:
         for _ in range(2):
-            expect(cached("state"), ("count_call", 101), ("count_thread_call", 1001))
+            expect(cached("state"), ("count_call", 101), ("remember", 5, 1, 0))
 
     def test_statics_outlive_the_target_object(self, cached: Callable[[str], Path]) -> None:
         script = """
@@ -82,22 +83,6 @@ class TestState:
                 gc.collect()
         """
         assert run_fresh(cached("state"), script) == [101, 102, 103]
-
-    def test_each_thread_has_its_own_thread_local_data(self, cached: Callable[[str], Path]) -> None:
-        script = """
-            import threading
-            targets = [cache.get_target("count_thread_call"), cache.get_target("count_visible_thread_call")]
-            seen = []
-            def work():
-                for _ in range(3):
-                    last = [target() for target in targets]
-                seen.append(last)
-            threads = [threading.Thread(target=work) for _ in range(4)]
-            for thread in threads: thread.start()
-            for thread in threads: thread.join()
-            result = seen, [target() for target in targets]
-        """
-        assert run_fresh(cached("state"), script) == ([[1003, 8]] * 4, [1001, 6])
 
     def test_constructors_run_once_and_in_order(self, cached: Callable[[str], Path]) -> None:
         expect(
@@ -149,8 +134,8 @@ class TestPointers:
         script = """
             import ctypes
             callback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(lambda a, b: a * 100 + b)
-            cache.get_target("replace_registered")(0, callback)
-            result = cache.get_target("apply_registered")(0, 2, 3)
+            call("replace_registered", 0, callback)
+            result = call("apply_registered", 0, 2, 3)
         """
         assert run_fresh(cached("pointers"), script) == 203_000 + 5 + ord("a")
 
@@ -162,6 +147,9 @@ class TestPointers:
 
     def test_a_weak_declaration_that_nothing_satisfies_is_null(self, cached: Callable[[str], Path]) -> None:
         expect(cached("pointers"), ("optional", 5, -5))
+
+    def test_a_weak_variable_is_the_process_own_or_at_null(self, cached: Callable[[str], Path]) -> None:
+        expect(cached("weak_data"), ("optional_variable", -1), ("has_environment", 1))
 
     def test_hidden_functions_are_reached(self, cached: Callable[[str], Path]) -> None:
         expect(cached("pointers"), ("through_hidden", 5, 11))
@@ -194,8 +182,8 @@ class TestPointers:
         self, cached: Callable[[str], Path]
     ) -> None:
         script = """
-            address = cache.get_target("address_of_multiply")()
-            result = cache.get_target("call_pointer")(address, 6, 7)
+            address = call("address_of_multiply")
+            result = call("call_pointer", address, 6, 7)
         """
         assert run_fresh(cached("pointers"), script) == 42
 
@@ -239,7 +227,6 @@ class TestCalls:
 
     def test_zero_extension_is_read_off_the_declaration(self, cached: Callable[[str], Path]) -> None:
         script = """
-            import inspect
             widen = cache.get_target("widen_u8")
             try:
                 result = widen(200)
@@ -410,6 +397,32 @@ def add_or_refusal(cache_dir: Path, source: ModuleSource) -> CompcacheError | No
     return None
 
 
+def test_each_thread_has_its_own_thread_local_data(compiler: Compiler, optimize: int, tmp_path: Path) -> None:
+    source = ModuleSource(compiler.bitcode(own_source("threads")), optimize=optimize)
+    refusal = add_or_refusal(tmp_path / "cache", source)
+    if os.environ.get("COMPCACHE_LINKER") == "none":  # LLVM's own linker has no thread-local data
+        assert "thread" in str(refusal)
+        return
+    assert refusal is None
+    script = """
+        import threading
+        names = ("count_call", "count_visible_call")
+        seen = []
+        def work(number):
+            for _ in range(3):
+                last = [call(name) for name in names]
+            seen.append((*last, call("name_sum", number)))
+        work(1)
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(2, 6)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        work(9)
+        result = sorted(seen)
+    """
+    in_threads = [(1003, 8, number) for number in range(1, 6)]
+    assert run_fresh(tmp_path / "cache", script) == [*in_threads, (1006, 11, 10)]
+
+
 class TestBeyondTheIR:
     """Symbols that appear in the object only, or that no shared library has: an answer, or a clear refusal."""
 
@@ -443,6 +456,15 @@ class TestBeyondTheIR:
             expect(tmp_path / "cache", ("through_assembly", 16, 42))
         else:
             assert "assembl" in str(refusal)
+
+    def test_a_thread_local_model_of_executables(
+        self, source: Callable[[str], ModuleSource], tmp_path: Path
+    ) -> None:
+        refusal = add_or_refusal(tmp_path / "cache", source("local_exec"))
+        if refusal is None:
+            expect(tmp_path / "cache", ("count_call", 1001), ("count_call", 1002))
+        else:
+            assert "calls" in str(refusal)
 
     def test_functions_chosen_by_a_resolver(
         self, source: Callable[[str], ModuleSource], tmp_path: Path

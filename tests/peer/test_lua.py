@@ -22,8 +22,6 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 
 INTERPRETER = """
     import ctypes
-    def call(name, *arguments):
-        return cache.get_target(name)(*arguments)
 
     def run(state, program):
         "Status and results of a program, as texts."

@@ -55,8 +55,8 @@ def test_every_visible_function_is_in_the_cache(cache_dir: Path, modules: dict[s
 
 def test_the_python_package_reads_blocks_that_targets_write(cache_dir: Path, text: bytes) -> None:
     script = """
-        out = bytearray(cache.get_target("LZ4_compressBound")(len(text)))
-        size = cache.get_target(function)(text, out, len(text), len(out), *level)
+        out = bytearray(call("LZ4_compressBound", len(text)))
+        size = call(function, text, out, len(text), len(out), *level)
         result = bytes(out[:size])
     """
     for function, level in (
@@ -72,7 +72,7 @@ def test_the_python_package_reads_blocks_that_targets_write(cache_dir: Path, tex
 def test_targets_read_blocks_that_the_python_package_writes(cache_dir: Path, text: bytes) -> None:
     script = """
         out = bytearray(size)
-        assert cache.get_target("LZ4_decompress_safe")(packed, out, len(packed), size) == size
+        assert call("LZ4_decompress_safe", packed, out, len(packed), size) == size
         result = bytes(out)
     """
     packed = lz4_block.compress(text, store_size=False)
@@ -80,15 +80,15 @@ def test_targets_read_blocks_that_the_python_package_writes(cache_dir: Path, tex
 
 
 def test_damaged_input_is_an_error_code(cache_dir: Path) -> None:
-    script = "result = cache.get_target('LZ4_decompress_safe')(b'\\xff' * 50, bytearray(100), 50, 100)"
+    script = "result = call('LZ4_decompress_safe', b'\\xff' * 50, bytearray(100), 50, 100)"
     assert run_fresh(cache_dir, script) < 0
 
 
 def test_frames_go_through_four_modules(cache_dir: Path, text: bytes) -> None:
     compress = """
-        out = bytearray(cache.get_target("LZ4F_compressFrameBound")(len(text), None))
-        size = cache.get_target("LZ4F_compressFrame")(out, len(out), text, len(text), None)
-        assert not cache.get_target("LZ4F_isError")(size)
+        out = bytearray(call("LZ4F_compressFrameBound", len(text), None))
+        size = call("LZ4F_compressFrame", out, len(out), text, len(text), None)
+        assert not call("LZ4F_isError", size)
         result = bytes(out[:size])
     """
     packed = run_fresh(cache_dir, compress, text=text)
@@ -96,11 +96,11 @@ def test_frames_go_through_four_modules(cache_dir: Path, text: bytes) -> None:
     decompress = """
         import ctypes
         context = ctypes.c_void_p()
-        assert cache.get_target("LZ4F_createDecompressionContext")(ctypes.byref(context), 100) == 0
+        assert call("LZ4F_createDecompressionContext", ctypes.byref(context), 100) == 0
         out, sizes = bytearray(size), (ctypes.c_size_t * 2)(size, len(packed))
         address = ctypes.addressof(sizes)
-        code = cache.get_target("LZ4F_decompress")(context.value, out, address, packed, address + 8, None)
-        cache.get_target("LZ4F_freeDecompressionContext")(context.value)
+        code = call("LZ4F_decompress", context.value, out, address, packed, address + 8, None)
+        call("LZ4F_freeDecompressionContext", context.value)
         result = code, list(sizes), bytes(out)
     """
     packed = lz4_frame.compress(text, compression_level=3, content_checksum=True)
@@ -125,7 +125,7 @@ def test_the_order_of_addition_does_not_matter(
     add_modules(tmp_path / "cache", reordered, optimize=0)
     script = """
         out = bytearray(len(text) + 1000)
-        size = cache.get_target("LZ4F_compressFrame")(out, len(out), text, len(text), None)
+        size = call("LZ4F_compressFrame", out, len(out), text, len(text), None)
         result = bytes(out[:size])
     """
     assert lz4_frame.decompress(run_fresh(tmp_path / "cache", script, text=text)) == text
@@ -145,7 +145,7 @@ def test_a_healthy_function_of_an_incomplete_module_runs(modules: dict[str, byte
         cache.add_module(ModuleSource(modules["lz4frame"], imports=imports["lz4frame"], optimize=0))
     script = """
         from compcache import CompcacheError
-        version = cache.get_target("LZ4F_getVersion")()
+        version = call("LZ4F_getVersion")
         try:
             cache.get_target("LZ4F_compressFrame")
         except CompcacheError as error:
@@ -158,7 +158,7 @@ def test_a_healthy_function_of_an_incomplete_module_runs(modules: dict[str, byte
     add_modules(tmp_path / "cache", {name: modules[name] for name in ("lz4", "lz4hc", "xxhash")}, optimize=0)
     script = """
         out = bytearray(1000)
-        result = bytes(out[:cache.get_target("LZ4F_compressFrame")(out, 1000, b"again", 5, None)])
+        result = bytes(out[:call("LZ4F_compressFrame", out, 1000, b"again", 5, None)])
     """
     assert lz4_frame.decompress(run_fresh(tmp_path / "cache", script)) == b"again"
 

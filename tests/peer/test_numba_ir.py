@@ -152,10 +152,17 @@ def raw_function(function: Callable[..., Any], signature: str, **options: Any) -
 
 
 @pytest.fixture(scope="module")
-def callbacks_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with all cases, each module under a name of its own and as Numba's symbol."""
+def runtime(compiler_named: Callable[[str], Compiler]) -> bytes:
+    """A small runtime for Numba's code, written in C."""
+    return compiler_named("zig").bitcode(own_source("numba_runtime"))
+
+
+@pytest.fixture(scope="module")
+def callbacks_dir(runtime: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with all cases under names of their own; some can raise, for which they need the runtime."""
     directory = tmp_path_factory.mktemp("callbacks")
     with Cache(directory) as cache:
+        cache.add_module(ModuleSource(runtime))
         for case in CASES:
             made = callback(case)
             exported = {case.function.__name__: Function(case.signature, symbol=made.native_name)}
@@ -263,11 +270,10 @@ RUNTIME = [
 
 
 @pytest.fixture
-def with_runtime(compiler_named: Callable[[str], Compiler], tmp_path: Path) -> Path:
-    """A cache that holds a small runtime for Numba's code, written in C."""
-    bitcode = compiler_named("zig").bitcode(own_source("numba_runtime"))
+def with_runtime(runtime: bytes, tmp_path: Path) -> Path:
+    """A cache that holds the runtime."""
     with Cache(tmp_path / "runtime") as cache:
-        cache.add_module(ModuleSource(bitcode))
+        cache.add_module(ModuleSource(runtime))
         assert [name for name in RUNTIME if not cache.has(name)] == []
     return tmp_path / "runtime"
 

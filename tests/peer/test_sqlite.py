@@ -38,27 +38,24 @@ QUERIES = [
 
 LIBRARY = """
     import ctypes
-    def call(name, *arguments):
-        return cache.get_target("sqlite3_" + name)(*arguments)
-
     def opened(name):
         handle = ctypes.c_void_p()
-        assert call("open", name, ctypes.byref(handle)) == 0
+        assert call("sqlite3_open", name, ctypes.byref(handle)) == 0
         return handle.value
 
     def rows(database, query):
         statement = ctypes.c_void_p()
-        code = call("prepare_v2", database, query, -1, ctypes.byref(statement), None)
+        code = call("sqlite3_prepare_v2", database, query, -1, ctypes.byref(statement), None)
         if code:
-            raise ValueError(ctypes.string_at(call("errmsg", database)).decode())
+            raise ValueError(ctypes.string_at(call("sqlite3_errmsg", database)).decode())
         found = []
-        while call("step", statement.value) == 100:
+        while call("sqlite3_step", statement.value) == 100:
             row = []
-            for column in range(call("column_count", statement.value)):
-                text = call("column_text", statement.value, column)
+            for column in range(call("sqlite3_column_count", statement.value)):
+                text = call("sqlite3_column_text", statement.value, column)
                 row.append(ctypes.string_at(text).decode() if text else None)
             found.append(tuple(row))
-        assert call("finalize", statement.value) == 0
+        assert call("sqlite3_finalize", statement.value) == 0
         return found
 """
 
@@ -93,7 +90,7 @@ def test_queries_answer_what_the_standard_library_answers(cache_dir: Path) -> No
     for statement in statements:
         assert rows(database, statement.encode()) == []
     result = [rows(database, query.encode()) for query in queries]
-    assert call("close", database) == 0
+    assert call("sqlite3_close", database) == 0
     """
     answers = run_fresh(cache_dir, script, statements=STATEMENTS, queries=QUERIES)
     reference = sqlite3.connect(":memory:")
@@ -109,7 +106,7 @@ def test_the_standard_library_reads_the_file(cache_dir: Path, tmp_path: Path) ->
     database = opened(path)
     for statement in statements:
         rows(database, statement.encode())
-    assert call("close", database) == 0
+    assert call("sqlite3_close", database) == 0
     result = None
     """
     run_fresh(cache_dir, script, path=bytes(tmp_path / "cities"), statements=STATEMENTS)
@@ -136,7 +133,7 @@ def test_sqlite_calls_back_into_python(cache_dir: Path) -> None:
     def callback(context, count, values, names):
         seen.append((context, [values[number] for number in range(count)]))
         return 0
-    assert call("exec", opened(b":memory:"), b"VALUES (1, 'a'), (2, 'b')", callback, 4711, None) == 0
+    assert call("sqlite3_exec", opened(b":memory:"), b"VALUES (1, 'a'), (2, 'b')", callback, 4711, None) == 0
     result = seen
     """
     assert run_fresh(cache_dir, script) == [(4711, [b"1", b"a"]), (4711, [b"2", b"b"])]
@@ -146,7 +143,7 @@ def test_a_target_serves_as_a_callback_of_another(cache_dir: Path) -> None:
     script = f"""{LIBRARY}
     database = opened(b":memory:")
     target = cache.get_target("sqlite3_result_zeroblob")  # void(context, n): as a function of SQL, n is the count
-    assert call("create_function", database, b"zeroes", -1, 1, None, target.address, None, None) == 0
+    assert call("sqlite3_create_function", database, b"zeroes", -1, 1, None, target.address, None, None) == 0
     result = rows(database, b"SELECT length(zeroes()), length(zeroes('x', 'y', 'z'))")
     """
     assert run_fresh(cache_dir, script) == [("0", "3")]
@@ -162,7 +159,7 @@ def test_threads_share_the_library(cache_dir: Path) -> None:
         for i in range(50):
             rows(database, b"INSERT INTO t VALUES (%d)" % (i * number))
         answers.append((number, rows(database, b"SELECT sum(x) FROM t")))
-        call("close", database)
+        call("sqlite3_close", database)
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads: thread.start()
     for thread in threads: thread.join()

@@ -53,15 +53,12 @@ EVENTS = [
 # An event begins with its type; a scalar's anchor, tag, value and length follow at offset 8.
 PARSE = """
     import ctypes
-    def call(name, *arguments):
-        return cache.get_target("yaml_" + name)(*arguments)
-
     parser, event = ctypes.create_string_buffer(4096), ctypes.create_string_buffer(512)
-    assert call("parser_initialize", parser) == 1
-    call("parser_set_input_string", parser, text, len(text))
+    assert call("yaml_parser_initialize", parser) == 1
+    call("yaml_parser_set_input_string", parser, text, len(text))
     result = []
     while not result or result[-1][0] != 2:
-        if not call("parser_parse", parser, event):
+        if not call("yaml_parser_parse", parser, event):
             result = ctypes.string_at(ctypes.c_void_p.from_buffer(parser, 8).value)
             break
         kind = ctypes.c_int.from_buffer(event).value
@@ -70,8 +67,8 @@ PARSE = """
             address, length = (ctypes.c_size_t * 2).from_buffer(event, 24)
             value = ctypes.string_at(address, length)
         result.append((kind, value))
-        call("event_delete", event)
-    call("parser_delete", parser)
+        call("yaml_event_delete", event)
+    call("yaml_parser_delete", parser)
 """
 
 
@@ -105,16 +102,13 @@ def test_a_malformed_document_is_explained(cache_dir: Path) -> None:
 def test_events_come_out_as_text_again(cache_dir: Path) -> None:
     script = """
         import ctypes
-        def call(name, *arguments):
-            return cache.get_target("yaml_" + name)(*arguments)
-
         emitter, event, out = (ctypes.create_string_buffer(size) for size in (4096, 512, 4096))
         written = ctypes.c_size_t()
-        assert call("emitter_initialize", emitter)
-        call("emitter_set_output_string", emitter, out, len(out), ctypes.byref(written))
+        assert call("yaml_emitter_initialize", emitter)
+        call("yaml_emitter_set_output_string", emitter, out, len(out), ctypes.byref(written))
         def emit(name, *arguments):
-            assert call(name + "_event_initialize", event, *arguments)
-            assert call("emitter_emit", emitter, event)
+            assert call("yaml_" + name + "_event_initialize", event, *arguments)
+            assert call("yaml_emitter_emit", emitter, event)
         emit("stream_start", 1)
         emit("document_start", None, None, None, 1)
         emit("mapping_start", None, None, 1, 1)
@@ -123,7 +117,7 @@ def test_events_come_out_as_text_again(cache_dir: Path) -> None:
         emit("mapping_end")
         emit("document_end", 1)
         emit("stream_end")
-        call("emitter_delete", emitter)
+        call("yaml_emitter_delete", emitter)
         result = out.raw[:written.value]
     """
     assert run_fresh(cache_dir, script) == b"key: a value\n"

@@ -56,13 +56,13 @@ def cache_dir(bitcode: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 COMPRESS = """
     text = open(text_file, "rb").read()
-    context = cache.get_target("ZSTD_createCCtx")()
+    context = call("ZSTD_createCCtx")
     for key, value in parameters:
-        assert not cache.get_target("ZSTD_isError")(cache.get_target("ZSTD_CCtx_setParameter")(context, key, value))
-    out = bytearray(cache.get_target("ZSTD_compressBound")(len(text)))
-    size = cache.get_target("ZSTD_compress2")(context, out, len(out), text, len(text))
-    assert not cache.get_target("ZSTD_isError")(size)
-    cache.get_target("ZSTD_freeCCtx")(context)
+        assert not call("ZSTD_isError", call("ZSTD_CCtx_setParameter", context, key, value))
+    out = bytearray(call("ZSTD_compressBound", len(text)))
+    size = call("ZSTD_compress2", context, out, len(out), text, len(text))
+    assert not call("ZSTD_isError", size)
+    call("ZSTD_freeCCtx", context)
     open(packed_file, "wb").write(out[:size])
     result = size
 """
@@ -99,15 +99,15 @@ def test_targets_read_what_the_python_package_writes(cache_dir: Path, text: byte
     script = """
         import hashlib
         packed = open(packed_file, "rb").read()
-        size = cache.get_target("ZSTD_getFrameContentSize")(packed, len(packed))
+        size = call("ZSTD_getFrameContentSize", packed, len(packed))
         out = bytearray(size)
-        assert cache.get_target("ZSTD_decompress")(out, size, packed, len(packed)) == size
+        assert call("ZSTD_decompress", out, size, packed, len(packed)) == size
         result = bytes(out[:50]), out.count(b"-")
         wrong = bytearray(packed)
         wrong[len(wrong) // 2] ^= 1
-        code = cache.get_target("ZSTD_decompress")(out, size, wrong, len(wrong))
+        code = call("ZSTD_decompress", out, size, wrong, len(wrong))
         import ctypes
-        result += (ctypes.string_at(cache.get_target("ZSTD_getErrorName")(code)),)
+        result += (ctypes.string_at(call("ZSTD_getErrorName", code)),)
     """
     start, count, error = run_fresh(cache_dir, script, packed_file=str(packed))
     assert (start, count) == (text[:50], text.count(b"-"))

@@ -1,10 +1,8 @@
-/* State that outlives a call: statics, thread-local data, constructors, zero-initialized and constant tables. */
+/* State that outlives a call: statics, constructors, zero-initialized and constant tables. */
 #include <stddef.h>
 #include <stdint.h>
 
 static int64_t calls = 100;
-static _Thread_local int64_t thread_calls = 1000;
-_Thread_local int64_t visible_thread_calls = 5;
 static int64_t constructed;
 static int64_t order[4];
 static int64_t order_length;
@@ -13,10 +11,6 @@ static unsigned char pool[32 << 20]; /* takes no space in a file */
 int64_t count_call(void) { return ++calls; }
 
 int64_t count_call_elsewhere(void) { calls += 10; return calls; }
-
-int64_t count_thread_call(void) { return ++thread_calls; }
-
-int64_t count_visible_thread_call(void) { return ++visible_thread_calls; }
 
 __attribute__((constructor(101))) static void construct_first(void) { order[order_length++] = 1; }
 
