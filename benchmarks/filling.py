@@ -42,6 +42,10 @@ def add_small(directory: str) -> None:
         cache.get_target(sources.SMALL_NAME)(1.0, 2.0)
 
 
+def _do_not_sync(fd: object) -> None:
+    """Stands for fsync where nothing has to survive a crash."""
+
+
 def fill(directory: str, modules: int, *, sync: bool, first: int = 0) -> Filled:
     """Publish `modules` modules of ten functions each, which all can be loaded and called.
 
@@ -53,7 +57,7 @@ def fill(directory: str, modules: int, *, sync: bool, first: int = 0) -> Filled:
 
     class Unsynced(Files):
         __slots__ = ()
-        fsync = staticmethod(lambda _: None)
+        fsync = staticmethod(_do_not_sync)
 
     store = Store(directory, files=None if sync else Unsynced())
     publications = _publications(store, modules, first)

@@ -15,10 +15,13 @@ LEVEL = 2
 
 
 def main(scratch: str, kind: str, count: int, repetitions: int) -> None:
-    small = sources.small_module([f"small_{number}" for number in range(count)])
-    text = sources.realistic_module(count, seed=1) if kind == "realistic" else small
-    machine = Store(scratch + "/host").host()
     codegen.initialize()
+    machine = Store(scratch + "/host").host()
+    layout = codegen.target_machine(machine.cpu, machine.features, LEVEL).target_data
+    small = sources.small_module([f"small_{number}" for number in range(count)])
+    code = sources.realistic_module(count, seed=1) if kind == "realistic" else small
+    # As front ends write it: without these lines LLVM optimizes less, and the two sides would not do the same.
+    text = f'target datalayout = "{layout}"\ntarget triple = "{llvm.get_default_triple()}"\n{code}'
     sizes: dict[str, int] = {}
 
     def add(repetition: int) -> float:

@@ -4,11 +4,17 @@ The arguments after the first are groups, separated by `--`: a label, a director
 is asked for in turn. Microseconds for opening, and for get_target.
 """
 
+from __future__ import annotations
+
 import sys
 from time import perf_counter
 
 from children.timing import report, take_turns
 from compcache import Cache
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def _mapped(path: str) -> bool:
@@ -16,7 +22,7 @@ def _mapped(path: str) -> bool:
         return any(path in line for line in maps)
 
 
-def _side(directory: str, names: list[str]):  # noqa: ANN202
+def _side(directory: str, names: list[str]) -> Callable[[int], float]:
     def measure(repetition: int) -> float:
         name = names[repetition % len(names)]
         cache = Cache(directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness import Outcome, Samples, in_turns
@@ -39,13 +40,15 @@ def compare(
     )
     object_note = "get_target of a new Cache object in a warm process, nothing of the module being mapped"
     return [
-        Outcome(f"{title}, fresh process", *fresh, goal, notes=(process_note,), facts=facts or {}),
-        Outcome(f"{title}, fresh Cache", *warm, goal, notes=(object_note,)),
+        Outcome(
+            f"{title}, fresh process", fresh[0], fresh[1], goal, notes=(process_note,), facts=facts or {}
+        ),
+        Outcome(f"{title}, fresh Cache", warm[0], warm[1], goal, notes=(object_note,)),
     ]
 
 
 def _fresh_processes(workspace: Workspace, *sides: Asked) -> list[Samples]:
-    turn = iter(range(1 << 30))
+    turn = count()
 
     def once(side: Asked) -> float:
         name = side.names[next(turn) % len(side.names)]
@@ -58,9 +61,8 @@ def _fresh_processes(workspace: Workspace, *sides: Asked) -> list[Samples]:
         return float(done.stdout)
 
     repetitions = 10 if workspace.quick else 40
-    return in_turns(
-        {side.label: lambda side=side: once(side) for side in sides}, repetitions, "us", warm_up=2
-    )
+    calls = {side.label: partial(once, side) for side in sides}
+    return in_turns(calls, repetitions, "us", warm_up=2)
 
 
 def _fresh_caches(workspace: Workspace, *sides: Asked) -> list[Samples]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import sources
@@ -28,7 +29,7 @@ def measure(workspace: Workspace) -> list[Outcome]:
     prototype = f"import prototype; prototype.get_target({floor!r}, {name!r})(1.0, 2.0)"
     programs = {"hit": hit, "pass": "pass", "prototype": prototype, "import compcache": "import compcache"}
     programs |= {"import ctypes": "import ctypes", "import llvmlite.binding": "import llvmlite.binding"}
-    sides = {label: lambda code=code: workspace.time_process("-c", code) for label, code in programs.items()}
+    sides = {label: partial(workspace.time_process, "-c", code) for label, code in programs.items()}
     taken = {side.label: side for side in in_turns(sides, 12 if workspace.quick else 60, "ms", warm_up=2)}
     others = tuple(taken[label] for label in ("import compcache", "import ctypes", "import llvmlite.binding"))
     above = taken["hit"].median - taken["pass"].median

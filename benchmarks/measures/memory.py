@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ GOAL_KIB = 1024.0
 def measure(workspace: Workspace) -> list[Outcome]:
     warm = workspace.cached("single-small", add_small)
     names = Random(7).sample(functions_of_large(workspace), 40)
-    turn = iter(range(1 << 30))
+    turn = count()
 
     def added(directory: str, name: str) -> float:
         command = [sys.executable, "-m", "children.memory", warm, sources.SMALL_NAME, directory, name]
