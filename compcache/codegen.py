@@ -121,7 +121,7 @@ def parse(ir: Any, context: Any) -> Any:
 
 def _parse(ir: Any, context: Any) -> Any:
     if isinstance(ir, llvm.ModuleRef):
-        return llvm.parse_bitcode(ir.as_bitcode(), context)
+        return _copy(ir, context)
     if isinstance(ir, (bytes, bytearray, memoryview)):
         data = bytes(ir)
         if data.startswith(_BITCODE_MAGIC):
@@ -138,6 +138,19 @@ def _parse(ir: Any, context: Any) -> Any:
     if "\0" in ir:
         raise CompileError("the LLVM assembly contains a NUL character")
     return llvm.parse_assembly(ir, context)
+
+
+def _copy(module: Any, context: Any) -> Any:
+    """A copy in another context.
+
+    With a triple, LLVM assembles the module's inline assembly to write bitcode, and ends the process where it
+    does not assemble.
+    """
+    with module.clone() as neutral:
+        neutral.triple = ""
+        copy = llvm.parse_bitcode(neutral.as_bitcode(), context)
+    copy.triple = module.triple
+    return copy
 
 
 def check_triple(module: Any) -> None:
@@ -215,7 +228,7 @@ def emit_object(module: Any, machine: Any) -> bytes:
 
 
 def try_in_child(module: Any, cpu: str, features: str, level: int) -> None:
-    """Optimize and emit the module in a child process.
+    """Optimize and emit the module in a child process, which gets it as text: see `_copy`.
 
     Raises:
         CompileError: LLVM ended the child; the message is what LLVM printed.
@@ -225,7 +238,7 @@ def try_in_child(module: Any, cpu: str, features: str, level: int) -> None:
     command = [sys.executable, "-I", "-c", start, cpu, features, str(level)]
     try:
         done = subprocess.run(
-            command, input=module.as_bitcode(), capture_output=True, timeout=_TRIAL_SECONDS, check=False
+            command, input=str(module).encode("utf-8", "surrogateescape"), capture_output=True, timeout=_TRIAL_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         raise CompileError(f"LLVM did not translate the code within {_TRIAL_SECONDS:.0f} seconds") from None

@@ -16,7 +16,7 @@ __all__ = ["Definition", "Head", "parse_head", "quote", "read_module", "split_pa
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
 _REFERENCE = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))|"[^"]*"')
-_ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2})")
+_ESCAPE = re.compile(r"\\(\\|[0-9A-Fa-f]{2})")
 _DECLARATION = re.compile(r"^declare ([^\n]*)$", re.MULTILINE)
 _VARIABLE = re.compile(r"^@([^\n]*)$", re.MULTILINE)
 _NESTED = re.compile(r'[(\[{<"]')
@@ -43,7 +43,7 @@ def unquote(text: str) -> str:
     """The name that a quoted name's text stands for."""
     if "\\" not in text:
         return text
-    data = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text).encode("latin-1", "surrogateescape")
+    data = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text).encode("latin-1", "surrogateescape")
     return data.decode("utf-8", "surrogateescape")
 
 

@@ -55,6 +55,8 @@ def _require_writable(store: Store, path: str) -> None:
 
 def _existing(store: Store, module_id: bytes) -> Stamp | None:
     """The stamp of a healthy file that is there already."""
+    if module_id in store._in_memory:
+        return None  # not on disk, for all that is known
     try:
         with store.open_module(module_id, leave_stamp=False) as module:
             return Stamp.of(store.files.fstat(module.descriptor))

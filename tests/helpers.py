@@ -64,7 +64,16 @@ def run_fresh(directory: os.PathLike[str] | str, script: str, **environment: str
     first = _FIRST.format(root=str(PACKAGE_ROOT), directory=os.fspath(directory))
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COMPCACHE_")}
     done = subprocess.run(
-        [sys.executable, "-I", "-W", "error", "-X", "faulthandler", "-c", first + textwrap.dedent(script) + _LAST],
+        [
+            sys.executable,
+            "-I",
+            "-W",
+            "error",
+            "-X",
+            "faulthandler",
+            "-c",
+            first + textwrap.dedent(script) + _LAST,
+        ],
         env=inherited | environment,
         capture_output=True,
         text=True,
@@ -77,11 +86,13 @@ def run_fresh(directory: os.PathLike[str] | str, script: str, **environment: str
 
 
 def snapshot(directory: os.PathLike[str] | str) -> dict[str, str]:
-    """Every file and directory below a directory, with the digests of the files."""
+    """What a cache holds: every file and directory, with the digests of the files; counters and locks aside."""
     root = Path(directory)
+    found = {path.relative_to(root): path for path in sorted(root.rglob("*"))}
     return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-        for path in sorted(root.rglob("*"))
+        str(name): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        for name, path in found.items()
+        if name.parts[0] not in ("stats", "locks")
     }
 
 

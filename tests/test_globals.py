@@ -47,6 +47,7 @@ from compcache.globals import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 #: Storage types by name: (LLVM type of the variable, body that reads it, signature of the function).
@@ -203,7 +204,7 @@ def test_a_value_that_does_not_fit_its_storage_is_refused_by_the_addition(
 
 def test_a_value_for_a_function_that_is_declared_must_be_callable(cache: Cache) -> None:
     text = "declare i64 @g()\ndefine i64 @f() {\n%x = call i64 @g()\nret i64 %x\n}"
-    with pytest.raises(CompileError, match="'g'.*function"):
+    with pytest.raises(CompileError, match=r"'g'.*function"):
         cache.add_module(ModuleSource(text, globals={"g": "text"}))
 
 
@@ -294,7 +295,9 @@ def test_an_object_is_looked_up_at_every_load(cache: Cache, registry: Any) -> No
     assert old == [1]
     del registry.value
     with Cache(cache.path) as later:
-        with pytest.raises(GlobalValidationError, match=r"global 'g' of function 'f'.*a_test_registry:value") as caught:
+        with pytest.raises(
+            GlobalValidationError, match=r"global 'g' of function 'f'.*a_test_registry:value"
+        ) as caught:
             later.get_target("f")
         assert (caught.value.global_name, caught.value.func_name) == ("g", "f")
         registry.value = [3]
@@ -323,7 +326,9 @@ def test_a_member_whose_type_changed_is_told(cache: Cache, registry: Any) -> Non
     source = source_of(DictMember.of("a_test_registry", "members", "one", float), "pointer")
     cache.add_module(source)
     registry.members["one"] = "text"
-    with pytest.raises(GlobalValidationError, match=r"members\['one'\] is of type str, not builtins:float") as caught:
+    with pytest.raises(
+        GlobalValidationError, match=r"members\['one'\] is of type str, not builtins:float"
+    ) as caught:
         cache.get_target("f")
     assert (caught.value.func_name, caught.value.global_name) == ("f", "g")
     assert "is of type str" in caught.value.reason
@@ -359,7 +364,7 @@ def test_get_or_compile_rebuilds_where_a_global_no_longer_holds(cache: Cache, re
 def test_a_key_of_another_type_is_refused(cache: Cache, registry: Any) -> None:
     registry.members[1.5] = "x"
     with pytest.raises(GlobalValidationError, match="neither str, int nor bytes"):
-        cache.add_module(source_of(DictMember("a_test_registry", "members", 1.5, "builtins:str"), "pointer"))  # type: ignore[arg-type]
+        cache.add_module(source_of(DictMember("a_test_registry", "members", 1.5, "builtins:str"), "pointer"))
 
 
 # ------------------------------------------------------------------------------------ native symbols
@@ -384,7 +389,9 @@ def test_a_native_symbol_of_a_library_serves_as_a_function(cache: Cache) -> None
         (NativeSymbol("no_such_symbol_here", "libm.so.6"), "libm.so.6 has no native symbol"),
     ],
 )
-def test_a_native_symbol_that_is_not_there_is_refused(cache: Cache, symbol: NativeSymbol, culprit: str) -> None:
+def test_a_native_symbol_that_is_not_there_is_refused(
+    cache: Cache, symbol: NativeSymbol, culprit: str
+) -> None:
     with pytest.raises(GlobalValidationError, match=culprit):
         cache.add_module(source_of(symbol, "pointer"))
 
@@ -451,9 +458,13 @@ class _Writes:
         return os.mkdir, (self.path,)
 
 
+def iter_nothing() -> Iterator[int]:
+    yield from ()
+
+
 def test_what_cannot_be_pickled_is_told() -> None:
     with pytest.raises(GlobalValidationError, match="generator object cannot be pickled"):
-        Pickled.of(x for x in ())
+        Pickled.of(iter_nothing())
 
 
 # ------------------------------------------------------------------------------------ own kinds
@@ -474,7 +485,7 @@ class Scaled(GlobalDefinition):
     def decode(cls, payload: bytes) -> Scaled:
         return cls(int(payload))
 
-    def load(self, storage: Storage, context: object) -> tuple[bytes, object]:
+    def load(self, storage: Storage, context: object) -> tuple[bytes, object]:  # noqa: ARG002 - the interface
         if Scaled.factor == 0:
             raise GlobalValidationError(reason := "the factor is zero", reason=reason)
         return (self.number * Scaled.factor).to_bytes(storage.size, "little"), None
@@ -525,8 +536,18 @@ def test_a_kind_belongs_to_one_class() -> None:
         st.builds(Bytes, st.binary()),
         st.builds(Text, st.text(st.characters())),
         st.builds(Buffer, st.binary(), st.sampled_from(["B", "<d", "=q"])),
-        st.builds(PythonObject, st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), st.just("a.b")),
-        st.builds(DictMember, st.just("m"), st.just("q"), st.one_of(st.integers(), st.binary(), st.text(st.characters(exclude_categories=["Cs"]))), st.just("a:b")),
+        st.builds(
+            PythonObject,
+            st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+            st.just("a.b"),
+        ),
+        st.builds(
+            DictMember,
+            st.just("m"),
+            st.just("q"),
+            st.one_of(st.integers(), st.binary(), st.text(st.characters(exclude_categories=["Cs"]))),
+            st.just("a:b"),
+        ),
         st.builds(NativeSymbol, st.just("sym"), st.sampled_from([None, "lib.so"])),
     )
 )

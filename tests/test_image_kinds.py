@@ -23,7 +23,6 @@ from compcache import (
 from compcache.globals import NativeSymbol, PythonObject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 LINKERS = ["ld", "ld.lld", "mold", "ziglang", "none"]
@@ -103,13 +102,13 @@ def linker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 @pytest.fixture
-def filled(linker: str, cache: Cache) -> Iterator[Cache]:
+def filled(linker: str, cache: Cache) -> Cache:
     """A cache with two modules, made with this linker."""
     assert linker
     cache.add_module(ModuleSource(adder("imported", 100)))
     given = {"number": 5, "text": "words", "root": NativeSymbol("sqrt", "libm.so.6")}
     cache.add_module(ModuleSource(EVERYTHING, FUNCTIONS, given, imports=["imported", "missing"]))
-    yield cache
+    return cache
 
 
 def test_the_image_is_of_the_kind_that_the_linker_makes(filled: Cache, linker: str) -> None:
@@ -170,7 +169,9 @@ def test_a_global_that_no_longer_holds_is_told(linker: str, cache: Cache) -> Non
     cache.add_module(ModuleSource(text, globals={"g": PythonObject("sys", "path")}))
     with Cache(cache.path) as later:
         assert later.get_target("f")() != 0
-    cache.add_module(ModuleSource(text.replace("@f", "@h"), globals={"g": PythonObject("helpers", "CONSTANT")}))
+    cache.add_module(
+        ModuleSource(text.replace("@f", "@h"), globals={"g": PythonObject("helpers", "CONSTANT")})
+    )
     script = """
     from compcache import Cache, GlobalValidationError
     try:
@@ -212,7 +213,9 @@ def test_a_fresh_machine_without_a_linker_compiles_stores_and_loads(tmp_path: Pa
     assert "integer" in wrong
 
 
-def test_a_linker_that_fails_is_no_reason_not_to_store(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_linker_that_fails_is_no_reason_not_to_store(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bad = tmp_path / "bad-linker"
     bad.write_text("#!/bin/sh\necho 'this is broken' >&2\nexit 3\n")
     bad.chmod(0o700)
@@ -230,7 +233,9 @@ def test_a_linker_that_does_not_exist_is_told(cache: Cache, monkeypatch: pytest.
     assert not cache.has("f")
 
 
-def test_all_linkers_give_the_same_answers_side_by_side(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_linkers_give_the_same_answers_side_by_side(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Modules made by different linkers import one another."""
     names = [name for name in LINKERS if available(name)]
     with Cache(directory) as cache:

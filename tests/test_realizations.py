@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import adder, caller, constant, flip_byte, module_file
 
-from compcache import Cache, CacheWarning, IncompatibleTargetError, ModuleSource, NotCachedError, UndefinedSymbolError
+from compcache import (
+    Cache,
+    CacheWarning,
+    IncompatibleTargetError,
+    ModuleSource,
+    NotCachedError,
+    UndefinedSymbolError,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,10 +83,9 @@ def test_a_damaged_realization_is_set_aside_and_the_next_one_taken(
         path = module_file(directory, modules[number])
         flip_byte(path, int(path.stat().st_size * where))
     with Cache(directory) as later:
-        with pytest.warns(CacheWarning, match="is damaged") as caught:
-            values = {Cache(directory).get_target("f")() for _ in range(1)} | {later.get_target("f")()}
+        with pytest.warns(CacheWarning, match="is damaged") as caught:  # noqa: PT031 - both may warn
+            assert later.get_target("f")() == 1
             later.realizations("f")
-        assert values == {1}
         assert [r.module_id for r in later.realizations("f")] == [modules[1]]
         assert len([w for w in caught if issubclass(w.category, CacheWarning)]) == 2, "one warning for each"
         assert "quarantine" in str(caught[0].message)
@@ -90,7 +96,7 @@ def test_a_truncated_realization_is_set_aside(cache: Cache, directory: Path) -> 
     modules = add_variants(cache, 1)
     path = module_file(directory, modules[0])
     path.write_bytes(path.read_bytes()[:-100])
-    with Cache(directory) as later, pytest.warns(CacheWarning, match=path.name):
+    with Cache(directory) as later, pytest.warns(CacheWarning, match=path.name):  # noqa: SIM117
         with pytest.raises(NotCachedError, match="is damaged"):
             later.get_target("f")
     assert not path.exists()
@@ -117,7 +123,7 @@ def test_a_file_under_the_name_of_another_module_is_refused(cache: Cache, direct
     scratch = directory / "copy"
     scratch.write_bytes(module_file(directory, first).read_bytes())
     scratch.replace(module_file(directory, second))
-    with Cache(directory) as later, pytest.warns(CacheWarning, match="another module"):
+    with Cache(directory) as later, pytest.warns(CacheWarning, match="another module"):  # noqa: PT031
         later.realizations("f")
         assert later.get_target("f")() == 0
 
@@ -137,7 +143,8 @@ def test_a_removed_realization_is_no_realization(cache: Cache, directory: Path) 
 
 def test_a_realization_that_cannot_be_satisfied_is_passed_over(cache: Cache, directory: Path) -> None:
     needy = [
-        cache.add_module(ModuleSource(caller("f", f"missing{n}", plus=n), imports=[f"missing{n}"])) for n in range(4)
+        cache.add_module(ModuleSource(caller("f", f"missing{n}", plus=n), imports=[f"missing{n}"]))
+        for n in range(4)
     ]
     with Cache(directory) as later, pytest.raises(UndefinedSymbolError, match="missing"):
         later.get_target("f")
@@ -161,7 +168,9 @@ def test_a_dead_end_deep_in_the_closure_makes_the_plan_back_up(cache: Cache, dir
         assert later.get_target("f")(2) == 42
 
 
-def test_a_cycle_whose_member_cannot_be_satisfied_is_dropped_as_a_whole(cache: Cache, directory: Path) -> None:
+def test_a_cycle_whose_member_cannot_be_satisfied_is_dropped_as_a_whole(
+    cache: Cache, directory: Path
+) -> None:
     cache.add_module(ModuleSource(caller("f", "g"), imports=["g"]))
     both = caller("g", "f").partition("\n")[2] + "declare i64 @gone(i64)\ndeclare i64 @f(i64)\n"
     both = both.replace("%z = add i64 %y, 0", "%w = call i64 @gone(i64 %y)\n  %z = add i64 %w, 0")
@@ -175,7 +184,9 @@ def test_a_cycle_whose_member_cannot_be_satisfied_is_dropped_as_a_whole(cache: C
 
 
 def test_code_for_another_cpu_is_passed_over(cache: Cache, directory: Path) -> None:
-    foreign = cache.add_module(ModuleSource(constant("f", 1), cpu="generic", features="+compcache-has-never-seen-it"))
+    foreign = cache.add_module(
+        ModuleSource(constant("f", 1), cpu="generic", features="+compcache-has-never-seen-it")
+    )
     with Cache(directory) as later:
         with pytest.raises(NotCachedError, match="compcache-has-never-seen-it"):
             later.get_target("f")

@@ -1,0 +1,386 @@
+"""The formats on disk: round trips, damage, and the bytes themselves.
+
+The golden values pin what `docs/format.md` describes: whoever changes them makes a new format version.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compcache import FormatError
+from compcache.container import FOOTER_SIZE, decode_footer, encode_container, is_signed_with, module_digest
+from compcache.digest import DIGEST_SIZE, KEY_SIZE, check, digest
+from compcache.files import Files
+from compcache.graphsection import decode_graph, decode_notes
+from compcache.index import Index, ModuleEntry, Stamp, encode_function_entry, encode_segment, segment_level
+from compcache.manifest import (
+    FunctionRecord,
+    GlobalRecord,
+    ManifestWriter,
+    ModuleRecord,
+    NeedsRecord,
+    decode_function,
+    decode_global,
+    decode_module,
+    decode_needs,
+    encode_function,
+    encode_global,
+    encode_module,
+    encode_needs,
+    iterate_frames,
+    read_frame,
+)
+from compcache.table import Table, encode_table, table_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+texts = st.text(st.characters(), max_size=12)
+u32 = st.integers(0, 2**32 - 1)
+
+
+def table_of(data: bytes, *, constant: bool = False) -> Table:
+    return Table(lambda offset, size: data[offset : offset + size], constant=constant)
+
+
+# ------------------------------------------------------------------------------------ table
+
+WIDTH = KEY_SIZE + 4
+entries_lists = st.lists(
+    st.builds(
+        lambda n, v: digest([b"%d" % n], size=KEY_SIZE) + v.to_bytes(4, "big"), st.integers(0, 60), u32
+    ),
+    max_size=120,
+).map(lambda entries: sorted(set(entries)))
+
+
+@given(entries_lists, st.booleans())
+def test_a_table_finds_exactly_what_was_put_in(entries: list[bytes], constant: bool) -> None:
+    data = encode_table(entries, WIDTH)
+    table = table_of(data, constant=constant)
+    assert (table.count, table.width, table.size, table_size(data)) == (
+        len(entries),
+        WIDTH,
+        len(data),
+        len(data),
+    )
+    assert list(table.entries()) == entries
+    for number in range(62):
+        key = digest([b"%d" % number], size=KEY_SIZE)
+        expected = [entry[KEY_SIZE:] for entry in entries if entry.startswith(key)]
+        assert table.find(key) == expected
+        assert table.find(key) == expected
+
+
+def test_a_key_inside_of_an_entry_is_no_key() -> None:
+    key = bytes(KEY_SIZE)
+    entries = [b"\0\0\0\0" + b"\1" * 12 + key + b"\2" * 4]
+    assert table_of(encode_table(entries, 36)).find(key) == []
+
+
+@given(entries_lists, st.data())
+def test_a_damaged_table_gives_right_answers_or_a_format_error(
+    entries: list[bytes], data: st.DataObject
+) -> None:
+    good = encode_table(entries, WIDTH)
+    at = data.draw(st.integers(0, len(good) - 1))
+    if data.draw(st.booleans()):
+        bad = good[:at]
+    else:
+        bad = good[:at] + bytes([good[at] ^ data.draw(st.integers(1, 255))]) + good[at + 1 :]
+    for number in range(0, 62, 5):
+        key = digest([b"%d" % number], size=KEY_SIZE)
+        try:
+            found = table_of(bad).find(key)
+        except FormatError:
+            continue
+        assert found == [entry[KEY_SIZE:] for entry in entries if entry.startswith(key)]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_table_or_a_format_error(data: bytes) -> None:
+    with pytest.raises(FormatError):
+        table_of(data)
+
+
+def test_a_large_table_is_found_with_few_reads() -> None:
+    entries = sorted(digest([b"%d" % n], size=KEY_SIZE) + n.to_bytes(4, "big") for n in range(20_000))
+    data = encode_table(entries, WIDTH)
+    reads: list[int] = []
+
+    def read(offset: int, size: int) -> bytes:
+        reads.append(size)
+        return data[offset : offset + size]
+
+    table = Table(read)
+    assert table.find(digest([b"777"], size=KEY_SIZE)) == [(777).to_bytes(4, "big")]
+    assert len(reads) == 3, "header, bucket, entries"
+    assert sum(reads) < 3000
+
+
+# ------------------------------------------------------------------------------------ manifest
+
+records: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
+    "module": (
+        st.builds(ModuleRecord, st.binary(min_size=16, max_size=16), texts, texts, texts, texts, texts, u32),
+        encode_module,
+        decode_module,
+    ),
+    "function": (
+        st.builds(FunctionRecord, texts, texts, texts, u32, u32, u32),
+        encode_function,
+        decode_function,
+    ),
+    "needs": (
+        st.builds(
+            NeedsRecord,
+            st.lists(st.tuples(u32, texts), max_size=3).map(tuple),
+            st.lists(u32, max_size=3).map(tuple),
+            st.lists(texts, max_size=3).map(tuple),
+            st.lists(u32, max_size=3).map(tuple),
+        ),
+        encode_needs,
+        decode_needs,
+    ),
+    "global": (
+        st.builds(GlobalRecord, texts, u32, texts, u32, texts, st.binary(max_size=20)),
+        encode_global,
+        decode_global,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", records)
+@given(data=st.data())
+def test_a_record_comes_back_from_its_payload(kind: str, data: st.DataObject) -> None:
+    strategy, encode, decode = records[kind]
+    record = data.draw(strategy)
+    payload = encode(record)
+    assert decode(payload) == record
+    for other, (_, _, wrong) in records.items():
+        if other != kind:
+            with pytest.raises(FormatError):
+                wrong(payload)
+    for cut in {0, 1, len(payload) // 2, len(payload) - 1}:
+        with pytest.raises(FormatError):
+            decode(payload[:cut])
+    with pytest.raises(FormatError):
+        decode(payload + b"\0")
+
+
+@pytest.mark.parametrize("kind", records)
+@given(data=st.data())
+def test_any_payload_is_a_record_or_a_format_error(kind: str, data: st.DataObject) -> None:
+    _, encode, decode = records[kind]
+    payload = kind[:1].upper().encode() + data.draw(st.binary(max_size=60))
+    try:
+        record = decode(payload)
+    except FormatError:
+        return
+    assert encode(record) == payload
+
+
+@given(st.lists(st.binary(max_size=700), min_size=1, max_size=6))
+def test_frames_are_read_one_at_a_time_and_in_a_row(payloads: list[bytes]) -> None:
+    writer = ManifestWriter()
+    offsets = [writer.add(payload) for payload in payloads]
+    section = writer.content()
+    assert writer.size == len(section)
+    assert list(iterate_frames(section)) == list(zip(offsets, payloads, strict=True))
+    for offset, payload in zip(offsets, payloads, strict=True):
+        assert read_frame(lambda at, size: section[at : at + size], offset, len(section)) == payload
+
+
+@given(st.lists(st.binary(max_size=50), min_size=2, max_size=4), st.data())
+def test_a_damaged_or_shifted_frame_is_a_format_error(payloads: list[bytes], data: st.DataObject) -> None:
+    writer = ManifestWriter()
+    offsets = [writer.add(payload) for payload in payloads]
+    section = writer.content()
+    at = data.draw(st.integers(0, len(section) - 1))
+    bad = section[:at] + bytes([section[at] ^ data.draw(st.integers(1, 255))]) + section[at + 1 :]
+    with pytest.raises(FormatError):
+        list(iterate_frames(bad))
+    wrong = data.draw(st.integers(-3, len(section) + 3).filter(lambda offset: offset not in offsets))
+    with pytest.raises(FormatError):
+        read_frame(lambda a, size: section[a : a + size], wrong, len(section))
+
+
+# ------------------------------------------------------------------------------------ container
+
+sections = st.lists(st.binary(max_size=40), min_size=5, max_size=5)
+
+
+def pack(parts: list[bytes], key: bytes | None) -> tuple[bytes, bytes]:
+    """The module_id, and the bytes of the whole file."""
+    image, records_, graph, bitcode, notes = parts
+    module_id, written = encode_container(image, records_, graph, bitcode, notes, key)
+    return module_id, b"".join(written)
+
+
+@given(sections, st.sampled_from([None, b"key", b"k" * 100]))
+def test_a_container_tells_where_its_sections_are(parts: list[bytes], key: bytes | None) -> None:
+    module_id, data = pack(parts, key)
+    footer = decode_footer(data[-FOOTER_SIZE:], len(data))
+    assert footer.module_id == module_id
+    sizes = [footer.image, footer.records, footer.graph, footer.bitcode, footer.notes]
+    assert sizes == [len(part) for part in parts]
+    assert data[: footer.content] == b"".join(parts[:4])
+    assert module_digest([data[: footer.content]], *sizes[:4]) == module_id
+    assert is_signed_with(footer, b"key") == (key == b"key")
+    assert len(module_id) == DIGEST_SIZE
+
+
+def test_the_notes_are_no_part_of_the_identity_but_sizes_are() -> None:
+    base = [b"ab", b"c", b"", b"", b"notes"]
+    module_id = pack(base, None)[0]
+    assert pack([*base[:4], b"other notes"], b"key")[0] == module_id
+    assert encode_container(b"a", b"bc", b"", b"", b"notes", None)[0] != module_id
+
+
+@given(sections, st.data())
+def test_a_damaged_footer_is_a_format_error(parts: list[bytes], data: st.DataObject) -> None:
+    content = pack(parts, None)[1]
+    footer = content[-FOOTER_SIZE:]
+    at = data.draw(st.integers(0, FOOTER_SIZE - 1))
+    bad = footer[:at] + bytes([footer[at] ^ data.draw(st.integers(1, 255))]) + footer[at + 1 :]
+    for wrong, size in (
+        (bad, len(content)),
+        (footer, len(content) + 1),
+        (footer[1:], len(content)),
+        (b"", 0),
+    ):
+        with pytest.raises(FormatError):
+            decode_footer(wrong, size)
+
+
+def test_a_footer_of_another_version_is_told() -> None:
+    content = b"".join(encode_container(b"", b"", b"", b"", b"", None)[1])
+    other = content[:8] + b"\x63" + content[9:-8]
+    with pytest.raises(FormatError, match="format version 99"):
+        decode_footer(other + check(other), len(content))
+
+
+# ------------------------------------------------------------------------------------ index
+
+
+def entry_of(number: int) -> ModuleEntry:
+    module_id = digest([b"module %d" % number], size=DIGEST_SIZE)
+    return ModuleEntry(module_id, Stamp(number, 2, 3, 4), 5, 6, b"target!!", 1, 1, b"k" * 16, b"m" * 16)
+
+
+def test_a_module_entry_comes_back_from_its_bytes() -> None:
+    entry = entry_of(7)
+    assert ModuleEntry.decode(entry.encode()) == entry
+    assert entry.encode().startswith(entry.module_id)
+
+
+def test_an_index_finds_what_was_added_before_and_after_merges(tmp_path: Path) -> None:
+    index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp")
+    reader = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp")
+    assert list(reader.find("f0")) == []
+    for number in range(40):
+        index.add([(f"f{number}", number), ("common", number)], entry_of(number))
+        if index.needs_merge():
+            index.merge()
+    assert len(index.segments) < 12
+    reader.refresh()
+    for each in (index, reader):
+        for number in range(40):
+            module_id = entry_of(number).module_id
+            assert list(each.find(f"f{number}")) == [(module_id, number)]
+            assert each.module(module_id) == [entry_of(number)]
+        assert len(list(each.find("common"))) == 40
+        assert list(each.find("nothing")) == []
+        assert each.module(bytes(16)) == []
+        each.close()
+
+
+def test_levels_grow_with_the_number_of_modules() -> None:
+    levels = [segment_level(8**n) for n in range(8)]
+    assert levels == sorted(levels)
+    assert len(set(levels)) > 4
+
+
+@pytest.mark.parametrize("damage", ["magic", "truncated", "empty", "longer", "bucket"])
+def test_a_damaged_segment_is_named_and_left_out(tmp_path: Path, damage: str) -> None:
+    index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp")
+    index.add([("f", 1)], entry_of(1))
+    (path,) = (tmp_path / "index").iterdir()
+    data = path.read_bytes()
+    bad = {
+        "magic": b"X" + data[1:], "truncated": data[:-1], "empty": b"", "longer": data + b"\0",
+        "bucket": data.replace(entry_of(1).module_id, bytes(16)),
+    }[damage]  # fmt: skip
+    path.write_bytes(bad)
+    reader = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp")
+    assert list(reader.find("f")) == []
+    assert list(reader.damaged) == [path.name]
+    reader.remove_damaged()
+    assert not path.exists()
+
+
+# ------------------------------------------------------------------------------------ graph and notes
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_a_graph_or_notes_or_a_format_error(data: bytes) -> None:
+    for decode in (decode_graph, decode_notes):
+        try:
+            decode(data)
+        except FormatError:
+            continue
+
+
+# ------------------------------------------------------------------------------------ golden bytes
+
+
+def manifest_bytes() -> bytes:
+    writer = ManifestWriter()
+    writer.add(
+        encode_module(
+            ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "znver4", "+avx2,-x", "22.1.0", 1)
+        )
+    )
+    glob = writer.add(encode_global(GlobalRecord("g", 3, "int", 8, "integer", b"42")))
+    child = writer.add(encode_needs(NeedsRecord((), (glob,), (), ())))
+    needs = writer.add(encode_needs(NeedsRecord(((2, "other"),), (glob,), ("strlen",), (child,))))
+    writer.add(encode_function(FunctionRecord("f\u00fc", "f", "i64(i64)", 0, 1, needs)))
+    return writer.content()
+
+
+def segment_bytes() -> bytes:
+    entry = entry_of(1)
+    return encode_segment([encode_function_entry("f", entry.module_id, 77)], [entry.encode()])
+
+
+def container_bytes() -> bytes:
+    return b"".join(encode_container(b"image", b"records", b"graph", b"bitcode", b"notes", b"key")[1])
+
+
+GOLDEN: dict[str, tuple[Callable[[], bytes], int, str]] = {
+    "manifest": (manifest_bytes, 291, "fdf793aa0b527eabd7394a401f843cc8"),
+    "segment": (segment_bytes, 264, "fe7d8d1f8ea4407d85754b54dd2f13ba"),
+    "container": (container_bytes, 157, "3121ed357190f69161c233d329d2f60d"),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_bytes_of_each_format_are_what_they_always_were(name: str) -> None:
+    make, size, expected = GOLDEN[name]
+    data = make()
+    assert (len(data), digest([data], size=16).hex()) == (size, expected)
+
+
+def test_the_footer_byte_by_byte() -> None:
+    data = container_bytes()[-FOOTER_SIZE:]
+    assert data[:16] == b"CCMODULE" + bytes([1, 0, 0, 0]) + bytes(4)
+    assert [int.from_bytes(data[16 + 8 * n : 24 + 8 * n], "little") for n in range(5)] == [5, 7, 5, 7, 5]
+    assert data[56:72] == encode_container(b"image", b"records", b"graph", b"bitcode", b"", None)[0]
+    assert data[72:88] == digest([b"notes"])
+    assert data[-8:] == check(data[:-8])
+    assert len(data) == FOOTER_SIZE == 128
