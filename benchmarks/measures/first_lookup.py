@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
