@@ -16,41 +16,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache import codegen, elf, host, natives, toolchain
 from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
-from compcache.entrypoints import TABLE_SYMBOL, EntryPoint, entry_point, read_head, read_signature, table_text
-from compcache.errors import CacheWarning, CompileError, LinkerError, SignatureError, UndefinedSymbolError
+from compcache.entrypoints import TABLE_SYMBOL, table_text
+from compcache.errors import CacheWarning, CompileError, GlobalValidationError, LinkerError, UndefinedSymbolError
+from compcache.exports import VISIBLE_LINKAGES, Export, choose_exports, make_entries, read_exports
 from compcache.graphsection import encode_graph, encode_notes
 from compcache.imports import SLOT_PREFIX, Requests, Resolution, read_requests, resolve_declarations
 from compcache.irtext import Definition, read_module
-from compcache.manifest import (
-    IMAGE_OBJECT,
-    IMAGE_SHARED,
-    NO_ENTRY,
-    FunctionRecord,
-    GlobalRecord,
-    ManifestWriter,
-    ModuleRecord,
-    NeedsRecord,
-    encode_function,
-    encode_global,
-    encode_module,
-    encode_needs,
-)
-from compcache.module import Function, ModuleSource, check_name
-from compcache.signature import Signature
+from compcache.manifest import IMAGE_OBJECT, IMAGE_SHARED, NO_ENTRY, ModuleRecord
+from compcache.module import ModuleSource
+from compcache.normalize import Alias, Constructors, aliases, find_constructors, for_shared_object, with_init_arrays
+from compcache.recordbuilder import RecordBuilder, is_weak
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
-    from compcache.depgraph import Need
-    from compcache.globals import GlobalDefinition, Storage
     from compcache.host import Host
 
 __all__ = ["BuiltModule", "build_module"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
-_VISIBLE_LINKAGES = frozenset(
-    ("external", "linkonce_any", "linkonce_odr", "linkonce_odr_auto_hide", "weak_any", "weak_odr", "common")
-)
 _LEVELS = (0, 1, 2, 3)
 #: What entry points and generated code refer to; always there, hence never weak.
 _ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
@@ -70,25 +54,24 @@ class BuiltModule(NamedTuple):
     seconds: float
 
 
-class _Export(NamedTuple):
-    """One function to export: its names, its signature if the caller gave one, and how it runs."""
-
-    name: str
-    symbol: str
-    signature: Signature | None
-    nogil: bool
-
-
 class _Request(NamedTuple):
     """A snapshot of all that the source says besides its code."""
 
-    exports: tuple[_Export, ...] | None
+    exports: tuple[Export, ...] | None
     requests: Requests
     level: int
     cpu: str
     features: str
     keep_bitcode: bool
     identity: Any
+
+
+class _Prepared(NamedTuple):
+    """What is known of a module before it is optimized."""
+
+    exports: tuple[Export, ...]
+    aliases: dict[str, Alias]
+    resolution: Resolution
 
 
 def build_module(source: ModuleSource, *, machine: Host, is_cached: Callable[[str], bool]) -> BuiltModule:
@@ -115,15 +98,19 @@ def _build(
     module = codegen.parse(ir, context)
     codegen.check_triple(module)
     _try_if_suspicious(module, ir, request)
+    text = ir if isinstance(ir, str) else str(module)
+    if "dso_local" in text or "thread_local(" in text:
+        changed = for_shared_object(str(module))  # as LLVM prints it, which is what the rewriting reads
+        module = codegen.parse(changed, context) if changed is not None else module
     target = codegen.target_machine(request.cpu, request.features, request.level)
     module.data_layout = str(target.target_data)
-    _drop_dso_local(module)
-    exports = _choose_exports(module, request.exports)
+    names = aliases(str(module)) if " alias " in text or " ifunc " in text else {}
+    exports = choose_exports(module, request.exports, names)
     resolution = resolve_declarations(module, target.target_data, request.requests, is_cached)
     _check_globals(resolution)
     _prepare(module, exports, resolution, context, hide_others=request.exports is not None)
     codegen.optimize(module, target, request.level)
-    return _finish(module, context, target, request, exports, resolution, started)
+    return _finish(module, context, target, request, _Prepared(exports, names, resolution), started)
 
 
 def _snapshot(source: ModuleSource, machine: Host) -> _Request:
@@ -133,19 +120,10 @@ def _snapshot(source: ModuleSource, machine: Host) -> _Request:
         raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
     native = source.cpu is None
     features = source.features if source.features is not None else machine.features if native else ""
-    exports = None if source.functions is None else tuple([_export(*pair) for pair in source.functions.items()])
     return _Request(
-        exports, read_requests(source), source.optimize, machine.cpu if native else str(source.cpu), features,
-        source.keep_bitcode, source.identity,
+        read_exports(source), read_requests(source), source.optimize, machine.cpu if native else str(source.cpu),
+        features, source.keep_bitcode, source.identity,
     )  # fmt: skip
-
-
-def _export(name: str, value: Any) -> _Export:
-    check_name(name, "func_name")
-    function = value if isinstance(value, Function) else Function(value)
-    symbol = check_name(function.symbol or name, "symbol")
-    signature = None if function.signature is None else Signature.parse(function.signature)
-    return _Export(name, symbol, signature, function.nogil)
 
 
 def _try_if_suspicious(module: Any, ir: Any, request: _Request) -> None:
@@ -156,35 +134,8 @@ def _try_if_suspicious(module: Any, ir: Any, request: _Request) -> None:
         codegen.try_in_child(module, request.cpu, request.features, request.level)
 
 
-def _drop_dso_local(module: Any) -> None:
-    """External variables of non-PIC code may be anywhere once the code is in a shared object."""
-    for variable in module.global_variables:
-        if variable.is_declaration and variable.visibility.name == "default":
-            variable.linkage = "external"  # setting a linkage makes LLVM forget a dso_local that it implied
-
-
-def _choose_exports(module: Any, wanted: tuple[_Export, ...] | None) -> tuple[_Export, ...]:
-    defined = {f.name: f for f in module.functions if not f.is_declaration}
-    if wanted is None:
-        return tuple([
-            _Export(check_name(name, "func_name"), name, None, False)
-            for name, function in defined.items()
-            if function.linkage.name in _VISIBLE_LINKAGES and function.visibility.name != "hidden"
-        ])  # fmt: skip
-    missing = [export.symbol for export in wanted if export.symbol not in defined]
-    if missing:
-        known = ", ".join(sorted(defined)[:20]) or "nothing"
-        raise UndefinedSymbolError(
-            f"functions names {', '.join(map(repr, missing))}, which the module does not define; it defines {known}",
-            symbols=missing,
-        )
-    return wanted
-
-
 def _check_globals(resolution: Resolution) -> None:
     """Every definition must load here and now: a stored global that never worked helps nobody."""
-    from compcache.errors import GlobalValidationError
-
     for name, (definition, storage) in resolution.storage.items():
         shown = name.removeprefix(SLOT_PREFIX)
         try:
@@ -214,7 +165,7 @@ class _DryRun:
 
 
 def _prepare(
-    module: Any, exports: Iterable[_Export], resolution: Resolution, context: Any, *, hide_others: bool
+    module: Any, exports: Iterable[Export], resolution: Resolution, context: Any, *, hide_others: bool
 ) -> None:
     """Link the support code in, and give every definition the linkage that it has inside an image."""
     if resolution.thunks or resolution.storage:
@@ -224,12 +175,13 @@ def _prepare(
         module.get_function(name).linkage = _INTERNAL
     kept = {*resolution.slots, *resolution.storage}
     for value in [*module.functions, *module.global_variables]:
-        if value.is_declaration or value.name in kept or value.name.startswith("llvm."):
+        name = value.name
+        if value.is_declaration or name in kept or name.startswith("llvm."):
             continue
-        if value.name in exported and value.is_function:
+        if name in exported and value.is_function:
             value.linkage = _EXTERNAL
             value.visibility = "hidden"
-        elif value.linkage.name in _VISIBLE_LINKAGES:
+        elif value.linkage.name in VISIBLE_LINKAGES:
             _privatize(value, internal=hide_others or not value.is_function or value.visibility.name == "hidden")
 
 
@@ -242,84 +194,85 @@ def _privatize(value: Any, *, internal: bool) -> None:
 
 
 def _finish(
-    module: Any,
-    context: Any,
-    target: Any,
-    request: _Request,
-    exports: tuple[_Export, ...],
-    resolution: Resolution,
-    started: float,
+    module: Any, context: Any, target: Any, request: _Request, prepared: _Prepared, started: float
 ) -> BuiltModule:
+    """From the optimized module to the sections of its file."""
+    exports, resolution = prepared.exports, prepared.resolution
     text = str(module)
     definitions = read_module(text)
-    bitcode = zlib.compress(module.as_bitcode(), 1) if request.keep_bitcode else b""
-    entries, numbers, signatures = _entries(exports, definitions)
-    slots = [name for name in (*resolution.slots, *resolution.storage) if name in definitions]
-    definitions_digest = [repr(sorted((name, pair[0].encode()) for name, pair in resolution.storage.items())).encode()]
-    key = digest(
-        [text.encode("utf-8", "surrogateescape"), repr((exports, request.cpu, request.features, request.level, resolution.slots)).encode(),
-         codegen.llvm_version().encode(), *definitions_digest],
-        size=KEY_SIZE,
-    )  # fmt: skip
-    symbols = [export.symbol for export in exports]
-    module.link_in(codegen.parse(table_text(key, symbols, entries, slots), context))
+    constructors = find_constructors(text)
+    _check_constructors(constructors, definitions, resolution)
     if _has_assembly(text):
         codegen.try_in_child(module, request.cpu, request.features, 0)
-    image, kind = _link(codegen.emit_object(module, target), definitions)
+    bitcode = zlib.compress(module.as_bitcode(), 1) if request.keep_bitcode else b""
+    if constructors.functions():
+        module = codegen.parse(with_init_arrays(text, constructors), context)
+    entries = make_entries(exports, definitions, prepared.aliases)
+    slots = [name for name in (*resolution.slots, *resolution.storage) if name in definitions]
+    symbols = [export.symbol for export in exports]
+    key = _key(text, request, prepared)
+    module.link_in(codegen.parse(table_text(key, symbols, entries.points, slots), context))
+    image, kind = _link(codegen.emit_object(module, target), definitions, constructors, prepared)
     platform = codegen.host_platform()
     header = ModuleRecord(key, kind, platform, request.cpu, request.features, codegen.llvm_version(), host.ABI_VERSION)
-    first_slot = len(symbols) + len(entries)
-    writer = _ManifestBuilder(header, definitions, resolution, {name: first_slot + i for i, name in enumerate(slots)})
-    offsets = []
-    for number, (export, entry, signature) in enumerate(zip(exports, numbers, signatures, strict=True)):
+    first_slot = len(symbols) + len(entries.points)
+    writer = RecordBuilder(header, definitions, resolution, {name: first_slot + i for i, name in enumerate(slots)})
+    functions = []
+    for number, export in enumerate(exports):
+        entry = entries.numbers[number]
         place = NO_ENTRY if entry is None else len(symbols) + entry
-        offsets.append(writer.add_function(export, signature, number, place))
-    graph = encode_graph(definitions, {e.symbol: e.name for e in exports}, resolution, dict(zip(symbols, signatures, strict=True)))
+        functions.append((export.name, writer.add_function(export, entries.signatures[number], number, place)))
+    signatures = dict(zip(symbols, entries.signatures, strict=True))
+    graph = encode_graph(definitions, {e.symbol: e.name for e in exports}, resolution, signatures)
     seconds = time.perf_counter() - started
-    notes = encode_notes(seconds, request.identity)
+    sections = image, writer.records.content(), graph, bitcode, encode_notes(seconds, request.identity)
     flags = IMAGE_OBJECT if kind == "object" else IMAGE_SHARED
-    sections = image, writer.records.content(), graph, bitcode, notes
-    functions = tuple([(export.name, offset) for export, offset in zip(exports, offsets, strict=True)])
-    return BuiltModule(sections, functions, host.target_id(platform, request.features), flags, key, seconds)
+    return BuiltModule(sections, tuple(functions), host.target_id(platform, request.features), flags, key, seconds)
 
 
-def _entries(
-    exports: Sequence[_Export], definitions: Mapping[str, Definition]
-) -> tuple[list[EntryPoint], list[int | None], list[str]]:
-    """The distinct entry points, each export's number among them, and its signature or why it has none."""
-    distinct: dict[EntryPoint, int] = {}
-    numbers: list[int | None] = []
-    texts = []
-    for export in exports:
-        head = read_head(definitions[export.symbol].head)
-        try:
-            signature = export.signature or read_signature(head)
-        except SignatureError as error:
-            numbers.append(None)
-            texts.append(f"! {error}")
-            continue
-        entry = entry_point(export.name, head, signature, nogil=export.nogil)
-        numbers.append(distinct.setdefault(entry, len(distinct)))
-        texts.append(("nogil " if export.nogil else "") + signature.text())
-    return list(distinct), numbers, texts
+def _key(text: str, request: _Request, prepared: _Prepared) -> bytes:
+    """What image and manifest must agree on: a digest of all that decides the image."""
+    definitions = sorted((name, pair[0].kind, pair[0].encode()) for name, pair in prepared.resolution.storage.items())
+    settings = (prepared.exports, request.cpu, request.features, request.level, prepared.resolution.slots, definitions)
+    parts = [text.encode("utf-8", "surrogateescape"), repr(settings).encode(), codegen.llvm_version().encode()]
+    return digest(parts, size=KEY_SIZE)
+
+
+def _check_constructors(
+    constructors: Constructors, definitions: Mapping[str, Definition], resolution: Resolution
+) -> None:
+    """Constructors run while an image is mapped, which is before any slot of it can be filled."""
+    if not constructors.functions():
+        return
+    graph = DependencyGraph({name: definition.references for name, definition in definitions.items()})
+    reached = graph.closure(name for name in constructors.functions() if name in graph)
+    needed = [resolution.slots.get(name, name) for name in reached if name in resolution.slots]
+    needed += [name.removeprefix(SLOT_PREFIX) for name in reached if name in resolution.storage]
+    if needed:
+        raise CompileError(
+            f"the module's constructors or destructors ({', '.join(constructors.functions())}) use "
+            f"{', '.join(map(repr, needed))}, which can only be bound after they have run: let a function do it that is "
+            "called first"
+        )
 
 
 def _has_assembly(text: str) -> bool:
     return " asm " in text or text.startswith("module asm") or "\nmodule asm" in text
 
 
-def _link(obj: bytes, definitions: Mapping[str, Definition]) -> tuple[bytes, str]:
+def _link(
+    obj: bytes, definitions: Mapping[str, Definition], constructors: Constructors, prepared: _Prepared
+) -> tuple[bytes, str]:
     """The image of an object: a shared object where there is a linker, else the object itself."""
-    if not elf.is_elf(obj):
-        return obj, "object"
-    undefined = elf.undefined_symbols(obj)
+    linker = toolchain.find_linker() if elf.is_elf(obj) else None
+    undefined = elf.undefined_symbols(obj) if elf.is_elf(obj) else ()
     _check_undefined(undefined, definitions)
     platform = [symbol for symbol in undefined if natives.is_platform_symbol(symbol)]
     always = [symbol for symbol in undefined if symbol.startswith(_ALWAYS_THERE) or symbol in platform]
-    linker = toolchain.find_linker()
+    weakened = elf.weaken_undefined(obj, keep=always) if elf.is_elf(obj) else obj
     if linker is None:
-        return elf.weaken_undefined(obj, keep=always), "object"
-    weakened = elf.weaken_undefined(obj, keep=always)
+        _require_plain(definitions, constructors, prepared, "there is no linker")
+        return weakened, "object"
     try:
         image = toolchain.link_shared(
             linker,
@@ -329,9 +282,28 @@ def _link(obj: bytes, definitions: Mapping[str, Definition]) -> tuple[bytes, str
             export=[TABLE_SYMBOL],
         )
     except LinkerError as error:
+        _require_plain(definitions, constructors, prepared, str(error))
         warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
         return weakened, "object"
     return image, "shared"
+
+
+def _require_plain(
+    definitions: Mapping[str, Definition], constructors: Constructors, prepared: _Prepared, why: str
+) -> None:
+    """Refuse what an object that is loaded without the dynamic linker cannot have.
+
+    Raises:
+        CompileError: the module has such a thing; the message names it.
+    """
+    reasons = [f"the constructor or destructor {name!r}" for name in constructors.functions()]
+    reasons += [f"the thread-local variable {name!r}" for name, d in definitions.items() if " thread_local" in d.head]
+    reasons += [f"the ifunc {name!r}" for name, alias in prepared.aliases.items() if alias.is_ifunc]
+    if reasons:
+        raise CompileError(
+            f"the module has {', '.join(reasons[:5])}, which needs a shared object, but {why}: install a linker "
+            "(pip install 'compcache[linker]', or ld, lld or mold)"
+        )
 
 
 def _check_undefined(undefined: Iterable[str], definitions: Mapping[str, Definition]) -> None:
@@ -342,7 +314,7 @@ def _check_undefined(undefined: Iterable[str], definitions: Mapping[str, Definit
         if not symbol.startswith(_ALWAYS_THERE)
         and not natives.is_platform_symbol(symbol)
         and not natives.in_process(symbol)
-        and not _is_weak(definitions.get(symbol))
+        and not is_weak(definitions.get(symbol))
     ]
     if missing:
         raise UndefinedSymbolError(
@@ -352,94 +324,3 @@ def _check_undefined(undefined: Iterable[str], definitions: Mapping[str, Definit
         )
 
 
-def _is_weak(definition: Definition | None) -> bool:
-    return definition is not None and "extern_weak" in definition.head.split(" ")
-
-
-class _ManifestBuilder:
-    """Writes the records of a module, sharing what several functions need."""
-
-    def __init__(
-        self,
-        header: ModuleRecord,
-        definitions: Mapping[str, Definition],
-        resolution: Resolution,
-        slots: Mapping[str, int],
-    ) -> None:
-        self.records = ManifestWriter()
-        self.records.add(encode_module(header))
-        self._resolution = resolution
-        self._slots = slots
-        self._natives = _foreign_natives(definitions)
-        self._globals: dict[str, int] = {}
-        self._shared: dict[bytes, int] = {}
-        self._offsets: dict[int, int] = {}
-        leaves = {*slots, *self._natives}
-        edges = {name: definition.references for name, definition in definitions.items()}
-        self._needs = DependencyGraph(edges).needs(leaves)
-
-    def add_function(self, export: _Export, signature: str, function: int, entry: int) -> int:
-        """Write the record of a function and what it needs; its offset."""
-        need = self._needs.get(export.symbol)
-        offset = self._add_need(need) if need is not None else 0
-        record = FunctionRecord(export.name, export.symbol, signature, function, entry, offset)
-        return self.records.add(encode_function(record))
-
-    def _add_need(self, root: Need) -> int:
-        stack = [root]
-        while stack:
-            need = stack[-1]
-            if id(need) in self._offsets:
-                stack.pop()
-                continue
-            waiting = [child for child in need.children if id(child) not in self._offsets]
-            if waiting:
-                stack += waiting
-                continue
-            stack.pop()
-            self._offsets[id(need)] = self._write_need(need)
-        return self._offsets[id(root)]
-
-    def _write_need(self, need: Need) -> int:
-        slots = self._resolution.slots
-        record = NeedsRecord(
-            tuple([(self._slots[leaf], slots[leaf]) for leaf in need.leaves if leaf in slots]),
-            tuple([self._add_global(leaf) for leaf in need.leaves if leaf in self._resolution.storage]),
-            tuple([leaf for leaf in need.leaves if leaf in self._natives]),
-            tuple([self._offsets[id(child)] for child in need.children]),
-        )
-        payload = encode_needs(record)
-        if payload not in self._shared:
-            self._shared[payload] = self.records.add(payload)
-        return self._shared[payload]
-
-    def _add_global(self, name: str) -> int:
-        if name not in self._globals:
-            definition, storage = self._resolution.storage[name]
-            shown = name.removeprefix(SLOT_PREFIX)
-            record = GlobalRecord(
-                shown, self._slots[name], storage.form, storage.size, definition.kind, _encoded(definition, shown)
-            )
-            self._globals[name] = self.records.add(encode_global(record))
-        return self._globals[name]
-
-
-def _encoded(definition: GlobalDefinition, name: str) -> bytes:
-    from compcache.errors import GlobalValidationError
-
-    try:
-        return definition.encode()
-    except GlobalValidationError as error:
-        raise GlobalValidationError(f"global {name!r}: {error}", global_name=name, reason=error.reason) from error
-
-
-def _foreign_natives(definitions: Mapping[str, Definition]) -> frozenset[str]:
-    """Native symbols that another process may not have."""
-    return frozenset([
-        name
-        for name, definition in definitions.items()
-        if definition.kind in ("declaration", "external")
-        and not name.startswith("llvm.")
-        and not _is_weak(definition)
-        and not natives.is_platform_symbol(name)
-    ])  # fmt: skip

@@ -199,8 +199,7 @@ class Loader:
             choice = _Choice(file, record, self._loaded(module_id))
             self._read_needs(choice)
         except FormatError as error:
-            file.close()
-            raise self.store.quarantine(file.path, str(error)) from error
+            raise self.store.condemn(file, error) from error
         except BaseException:
             file.close()
             raise
@@ -278,7 +277,7 @@ class Loader:
         try:
             if file.flags == IMAGE_OBJECT:
                 module.image = self._map_object(file)
-            elif _claim(file.path, module):
+            elif not file.copied and _claim(file.path, module):
                 module.image = self._map_shared(file)
             else:
                 module.image = self._map_copy(file)
@@ -629,8 +628,12 @@ class _Plan:
         name, root = self._root, self._loader.store.root
         error = node.error
         if error is None or isinstance(error, (IncompatibleTargetError, IntegrityError)):
-            why = f": {error}" if error is not None else ""
-            return NotCachedError(f"function {name!r} is not in the cache {root}{why}", func_name=name, cache_dir=root)
+            problem = error or self._loader.store.index.problem
+            why = f": {problem}" if problem else ""
+            message = f"function {name!r} is not in the cache {root}{why}"
+            not_cached = NotCachedError(message, func_name=name, cache_dir=root)
+            not_cached.__cause__ = error
+            return not_cached
         return error
 
 

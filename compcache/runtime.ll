@@ -93,6 +93,8 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 @hook_arity = internal global ptr null
 @hook_value = internal global ptr null
 @hook_pointer = internal global ptr null
+; Set when the interpreter begins to end: from then on images stay mapped.
+@ending = internal global i1 false
 
 @api = internal constant %Api {
   ptr @fail_arity, ptr @fail_value, ptr @acquire_buffer, ptr @acquire_pointer, ptr @to_u64, ptr @to_cstr,
@@ -270,7 +272,10 @@ define internal void @image_dealloc(ptr %self) {
   %handle_at = getelementptr inbounds %Image, ptr %self, i32 0, i32 2
   %handle = load ptr, ptr %handle_at
   %has_handle = icmp ne ptr %handle, null
-  br i1 %has_handle, label %close, label %owner
+  %ending = load i1, ptr @ending
+  %going_on = xor i1 %ending, true
+  %may_close = and i1 %has_handle, %going_on
+  br i1 %may_close, label %close, label %owner
 close:
   call i32 @dlclose(ptr %handle)
   br label %owner
@@ -959,6 +964,14 @@ decode:
 
 ; --------------------------------------------------------------------------------------------- module
 
+; end() -> None; the interpreter ends: objects that code in images has made may be freed in any order from now on,
+; and what frees them may be in an image
+define internal ptr @end(ptr %module, ptr %nothing) {
+  store i1 true, ptr @ending
+  call void @Py_IncRef(ptr @_Py_NoneStruct)
+  ret ptr @_Py_NoneStruct
+}
+
 ; setup(target_base: type, unloaded, arity, value, pointer) -> type
 ; Called once per process; the type it makes is the one of every target.
 @f.setup = private constant [12 x i8] c"O!OOOO:setp\00"
@@ -1063,7 +1076,8 @@ fail:
 @m.peek = private constant [5 x i8] c"peek\00"
 @m.buffer_address = private constant [15 x i8] c"buffer_address\00"
 @m.setup = private constant [6 x i8] c"setup\00"
-@methods = internal global [12 x %PyMethodDef] [
+@m.end = private constant [4 x i8] c"end\00"
+@methods = internal global [13 x %PyMethodDef] [
   %PyMethodDef { ptr @m.open_image, ptr @open_image, i32 1, ptr null },
   %PyMethodDef { ptr @m.adopt_image, ptr @adopt_image, i32 1, ptr null },
   %PyMethodDef { ptr @m.address, ptr @image_address, i32 1, ptr null },
@@ -1075,6 +1089,7 @@ fail:
   %PyMethodDef { ptr @m.peek, ptr @peek, i32 1, ptr null },
   %PyMethodDef { ptr @m.buffer_address, ptr @buffer_address, i32 8, ptr null },
   %PyMethodDef { ptr @m.setup, ptr @setup, i32 1, ptr null },
+  %PyMethodDef { ptr @m.end, ptr @end, i32 4, ptr null },
   %PyMethodDef zeroinitializer
 ]
 @module_slots = internal global [2 x %PyTypeSlot] [

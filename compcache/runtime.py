@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from compcache import host
-from compcache.digest import MAC_SIZE, digest, mac
+from compcache.digest import MAC_SIZE, digest, key_suffix, mac
 from compcache.errors import IncompatibleTargetError
 
 TYPE_CHECKING = False
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 
     from compcache.store import Store
 
-__all__ = ["MODULE_NAME", "REVISION", "load_runtime", "runtime_file", "seal"]
+__all__ = ["MODULE_NAME", "REVISION", "load_copy", "load_extension", "load_runtime", "runtime_file", "seal"]
 
 MODULE_NAME = "compcache_runtime"
 #: Changes whenever `runtime.ll` does (a test compares it with the file's digest).
-REVISION = "d0d35b55a1cb"
+REVISION = "37869d3b571c"
 
 _HEAD_SIZE = 16  # of PyObject in builds with a stable ABI: reference count and type
 _loaded: Any = None
 
 
-def runtime_file() -> tuple[str, str]:
-    """Where the runtime of this platform is, below the root of a cache."""
-    return "runtime-v1", f"{MODULE_NAME}-{host.ABI_VERSION}-{REVISION}-{host.platform_name()}.so"
+def runtime_file(signing_key: bytes | None = None) -> tuple[str, str]:
+    """Where the runtime of this platform is, below the root of a cache: one for each key."""
+    name = f"{MODULE_NAME}-{host.ABI_VERSION}-{REVISION}-{host.platform_name()}{key_suffix(signing_key)}.so"
+    return "runtime-v1", name
 
 
 def seal(image: bytes, signing_key: bytes | None) -> bytes:
@@ -60,23 +61,38 @@ def load_runtime(store: Store) -> Any:
         from compcache.target import install
 
         install(runtime)
+        import atexit
+
+        atexit.register(runtime.end)
         _loaded = runtime
     return _loaded
 
 
 def _from_directory(store: Store) -> Any:
-    names = runtime_file()
+    names = runtime_file(store.signing_key)
     data = store.read_file(*names)
     if data is None or len(data) <= MAC_SIZE:
         return None
     if seal(data[:-MAC_SIZE], store.signing_key) != data[-MAC_SIZE:]:
-        if not store.signing_key:
-            store.quarantine(store.path(*names), "it does not have the digest that it was published with")
+        store.quarantine(store.path(*names), "it does not have the digest that it was published with")
         return None
     try:
-        return load_extension(store.path(*names))
+        if not store.exposed:
+            return load_extension(store.path(*names))
     except ImportError:
-        return None  # a noexec mount: the miss path knows another way
+        pass  # a noexec mount
+    return load_copy(data[:-MAC_SIZE])
+
+
+def load_copy(image: bytes) -> Any:
+    """Map an extension module from memory; None where that cannot be done."""
+    from compcache.memory import anonymous_file
+
+    try:
+        # The descriptor stays open on purpose: the module is mapped as long as the process lives.
+        return load_extension(anonymous_file(image)[1])
+    except (ImportError, OSError):
+        return None
 
 
 def load_extension(path: str) -> Any:

@@ -1,0 +1,124 @@
+"""Writes the records of a module: what each exported function needs, computed once and shared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache import natives
+from compcache.depgraph import DependencyGraph
+from compcache.errors import GlobalValidationError
+from compcache.imports import SLOT_PREFIX
+from compcache.manifest import (
+    FunctionRecord,
+    GlobalRecord,
+    ManifestWriter,
+    ModuleRecord,
+    NeedsRecord,
+    encode_function,
+    encode_global,
+    encode_module,
+    encode_needs,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from compcache.depgraph import Need
+    from compcache.exports import Export
+    from compcache.globals import GlobalDefinition
+    from compcache.imports import Resolution
+    from compcache.irtext import Definition
+
+__all__ = ["RecordBuilder", "is_weak"]
+
+
+def is_weak(definition: Definition | None) -> bool:
+    """Whether a declaration may stay without a provider."""
+    return definition is not None and "extern_weak" in definition.head.split(" ")
+
+
+class RecordBuilder:
+    """Writes the records of a module, sharing what several functions need."""
+
+    def __init__(
+        self,
+        header: ModuleRecord,
+        definitions: Mapping[str, Definition],
+        resolution: Resolution,
+        slots: Mapping[str, int],
+    ) -> None:
+        self.records = ManifestWriter()
+        self.records.add(encode_module(header))
+        self._resolution = resolution
+        self._slots = slots
+        self._natives = _foreign_natives(definitions)
+        self._globals: dict[str, int] = {}
+        self._shared: dict[bytes, int] = {}
+        self._offsets: dict[int, int] = {}
+        leaves = {*slots, *self._natives}
+        edges = {name: definition.references for name, definition in definitions.items()}
+        self._needs = DependencyGraph(edges).needs(leaves)
+
+    def add_function(self, export: Export, signature: str, function: int, entry: int) -> int:
+        """Write the record of a function and what it needs; its offset."""
+        need = self._needs.get(export.symbol)
+        offset = self._add_need(need) if need is not None else 0
+        record = FunctionRecord(export.name, export.symbol, signature, function, entry, offset)
+        return self.records.add(encode_function(record))
+
+    def _add_need(self, root: Need) -> int:
+        stack = [root]
+        while stack:
+            need = stack[-1]
+            if id(need) in self._offsets:
+                stack.pop()
+                continue
+            waiting = [child for child in need.children if id(child) not in self._offsets]
+            if waiting:
+                stack += waiting
+                continue
+            stack.pop()
+            self._offsets[id(need)] = self._write_need(need)
+        return self._offsets[id(root)]
+
+    def _write_need(self, need: Need) -> int:
+        slots = self._resolution.slots
+        record = NeedsRecord(
+            tuple([(self._slots[leaf], slots[leaf]) for leaf in need.leaves if leaf in slots]),
+            tuple([self._add_global(leaf) for leaf in need.leaves if leaf in self._resolution.storage]),
+            tuple([leaf for leaf in need.leaves if leaf in self._natives]),
+            tuple([self._offsets[id(child)] for child in need.children]),
+        )
+        payload = encode_needs(record)
+        if payload not in self._shared:
+            self._shared[payload] = self.records.add(payload)
+        return self._shared[payload]
+
+    def _add_global(self, name: str) -> int:
+        if name not in self._globals:
+            definition, storage = self._resolution.storage[name]
+            shown = name.removeprefix(SLOT_PREFIX)
+            record = GlobalRecord(
+                shown, self._slots[name], storage.form, storage.size, definition.kind, _encoded(definition, shown)
+            )
+            self._globals[name] = self.records.add(encode_global(record))
+        return self._globals[name]
+
+
+def _encoded(definition: GlobalDefinition, name: str) -> bytes:
+    try:
+        return definition.encode()
+    except GlobalValidationError as error:
+        raise GlobalValidationError(f"global {name!r}: {error}", global_name=name, reason=error.reason) from error
+
+
+def _foreign_natives(definitions: Mapping[str, Definition]) -> frozenset[str]:
+    """Native symbols that another process may not have."""
+    return frozenset([
+        name
+        for name, definition in definitions.items()
+        if definition.kind in ("declaration", "external")
+        and not name.startswith("llvm.")
+        and not is_weak(definition)
+        and not natives.is_platform_symbol(name)
+    ])  # fmt: skip
