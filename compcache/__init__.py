@@ -22,8 +22,8 @@ if TYPE_CHECKING:
         IncompatibleTargetError,
         IntegrityError,
         InvalidNameError,
-        LinkError,
         LinkerError,
+        LinkError,
         NotCachedError,
         PickleNotAllowedError,
         ReentrantCompileError,
@@ -34,7 +34,19 @@ if TYPE_CHECKING:
         UndefinedSymbolError,
         UntrustedDirectoryError,
     )
+    from compcache.explain import Explanation, Variant, Verdict
+    from compcache.findings import (
+        CacheStats,
+        CheckReport,
+        CheckStep,
+        Finding,
+        PrunedFile,
+        PrunedModule,
+        PruneReport,
+    )
+    from compcache.identity import Identity
     from compcache.module import Function, ModuleSource
+    from compcache.prune import PrunePolicy
     from compcache.reports import LoadedState, Realization
     from compcache.signature import Signature
     from compcache.target import TypedCallTarget
@@ -44,12 +56,18 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentBufferError",
     "Cache",
+    "CacheStats",
     "CacheWarning",
+    "CheckReport",
+    "CheckStep",
     "CompcacheError",
     "CompileError",
+    "Explanation",
+    "Finding",
     "FormatError",
     "Function",
     "GlobalValidationError",
+    "Identity",
     "IncompatibleTargetError",
     "IntegrityError",
     "InvalidNameError",
@@ -59,6 +77,10 @@ __all__ = [
     "ModuleSource",
     "NotCachedError",
     "PickleNotAllowedError",
+    "PrunePolicy",
+    "PruneReport",
+    "PrunedFile",
+    "PrunedModule",
     "Realization",
     "ReentrantCompileError",
     "Signature",
@@ -69,16 +91,30 @@ __all__ = [
     "TypedCallTarget",
     "UndefinedSymbolError",
     "UntrustedDirectoryError",
+    "Variant",
+    "Verdict",
 ]
 
 #: Where the public names live that a hit does not need; they are imported when they are asked for (PEP 562).
 _HOMES = {
+    "CacheStats": "findings",
+    "CheckReport": "findings",
+    "CheckStep": "findings",
+    "Explanation": "explain",
+    "Finding": "findings",
     "Function": "module",
+    "Identity": "identity",
     "LoadedState": "reports",
     "ModuleSource": "module",
+    "PrunePolicy": "prune",
+    "PruneReport": "findings",
+    "PrunedFile": "findings",
+    "PrunedModule": "findings",
     "Realization": "reports",
     "Signature": "signature",
     "TypedCallTarget": "target",
+    "Variant": "explain",
+    "Verdict": "explain",
 }
 _SUBMODULES = frozenset(("batch", "errors", "globals", "numba"))
 

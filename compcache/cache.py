@@ -14,12 +14,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from compcache.explain import Explanation
+    from compcache.findings import CacheStats, CheckReport, PruneReport
+    from compcache.identity import Identity
     from compcache.linker import BuiltModule
     from compcache.module import ModuleSource
+    from compcache.prune import PrunePolicy
     from compcache.reports import LoadedState, Realization
     from compcache.target import TypedCallTarget
 
-__all__ = ["Cache", "default_directory", "find_again"]
+__all__ = ["Cache", "default_directory", "find_again", "warn_not_stored"]
 
 DIRECTORY_VARIABLE = "COMPCACHE_DIR"
 KEY_VARIABLE = "COMPCACHE_SIGNING_KEY"
@@ -128,7 +132,9 @@ class Cache:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise StorageError(f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path)
+            raise StorageError(
+                f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path
+            )
 
     def has(self, func_name: str) -> bool:
         """Whether the cache holds a realization of this function that this host can use.
@@ -212,7 +218,9 @@ class Cache:
         from compcache.runtime_build import ensure_runtime
         from compcache.sizelimit import note_addition
 
-        module_id = self._store.publish(built.sections, built.functions, target=built.target, flags=built.flags, key=built.key)
+        module_id = self._store.publish(
+            built.sections, built.functions, target=built.target, flags=built.flags, key=built.key
+        )
         ensure_runtime(self._store)
         note_addition(self._store, module_id, built.sections, self._max_size)
         return module_id.hex()
@@ -263,6 +271,98 @@ class Cache:
         from compcache.inspection import dependencies
 
         return dependencies(self._store, self._loader, func_name, transitive=transitive)
+
+    # ------------------------------------------------------------ maintenance
+
+    def prune(self, policy: PrunePolicy, dry_run: bool = False) -> PruneReport:
+        """Remove what the policy says, least recently used first; with `dry_run` only tell what that is.
+
+        Nothing goes that something which stays needs. What is loaded, here or elsewhere, stays mapped and works.
+
+        Raises:
+            StorageError: the cache is read-only, or a file could not be removed.
+        """
+        self._require_open()
+        from compcache.pruning import prune
+
+        self._store.stats.flush()
+        return prune(self._store, policy, dry_run=dry_run)
+
+    def check(self, *, repair: bool = False, checksums: bool = True) -> CheckReport:
+        """Look for damage: checksums, records against images, dangling edges, the index, leftovers, permissions.
+
+        Args:
+            repair: put damaged files in quarantine, rebuild the index, remove leftovers, set permissions right.
+            checksums: read every module whole; without, only what is ahead and behind of the code.
+        """
+        self._require_open()
+        from compcache.check import check
+
+        return check(self._store, repair=repair, checksums=checksums)
+
+    def stats(self, since: float | None = None) -> CacheStats:
+        """What is in the cache, and what all processes that use it have counted.
+
+        Args:
+            since: count only from this time on, in seconds since the epoch, to the hour.
+        """
+        self._require_open()
+        from compcache.totals import cache_stats
+
+        self._store.stats.flush()
+        return cache_stats(self._store, self._max_size, since)
+
+    def zero_stats(self) -> None:
+        """Set the counters that `stats` shows to zero. What was used last is not forgotten.
+
+        Raises:
+            StorageError: the cache is read-only, or another process is folding its statistics.
+        """
+        self._require_open()
+        from compcache.totals import zero_stats
+
+        self._store.stats.flush()
+        zero_stats(self._store)
+
+    def pin(self, func_name: str) -> bool:
+        """Keep a function, and what it depends on, from being pruned; whether it was not pinned before."""
+        self._require_open()
+        from compcache.pins import pin
+
+        return pin(self._store, func_name)
+
+    def unpin(self, func_name: str) -> bool:
+        """Undo `pin`; whether the function was pinned."""
+        self._require_open()
+        from compcache.pins import unpin
+
+        return unpin(self._store, func_name)
+
+    def pinned(self) -> tuple[str, ...]:
+        """The pinned functions, sorted."""
+        self._require_open()
+        from compcache.pins import pinned
+
+        return pinned(self._store)
+
+    def clear(self) -> int:
+        """Remove every module; how many those were. What is loaded stays loaded."""
+        self._require_open()
+        from compcache.clearing import clear
+
+        return clear(self._store)
+
+    def explain(self, func_name: str, identity: Identity | None = None) -> Explanation:
+        """Why a function is, or is not, to be had: its realizations, and the stored variants nearest to it.
+
+        Args:
+            func_name: the function.
+            identity: what it is made of, if the caller has that: variants are compared with it.
+        """
+        self._require_open()
+        from compcache.explain import explain
+
+        return explain(self._store, self._loader, func_name, identity)
 
 
 def find_again(path: str, func_name: str) -> TypedCallTarget:

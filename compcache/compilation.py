@@ -135,6 +135,7 @@ def build_exporting(cache: Cache, func_name: str, build: Callable[[], ModuleSour
 def _build_and_load(
     cache: Cache, func_name: str, build: Callable[[], ModuleSource], miss: Exception
 ) -> TypedCallTarget:
+    cache._store.stats.missed(miss)
     built = build_exporting(cache, func_name, build)
     _store(cache, func_name, built)
     try:
@@ -157,10 +158,10 @@ def _store(cache: Cache, func_name: str, built: BuiltModule) -> None:
 
 def _load_built(cache: Cache, func_name: str, built: BuiltModule) -> TypedCallTarget:
     try:
-        return cache._load(func_name)
+        return cache._loader.load(func_name)
     except NotCachedError:
         _keep(cache, built)  # somebody has pruned it between its publication and now
-    return cache._load(func_name)
+    return cache._loader.load(func_name)
 
 
 def _keep(cache: Cache, built: BuiltModule) -> None:

@@ -55,8 +55,9 @@ class Recorder:
 
     def missed(self, error: Exception) -> None:
         """A function was not there, or nothing usable; `error` says why."""
-        from compcache.misses import miss_reason
+        from compcache.misses import log_miss, miss_reason
 
+        log_miss(error)
         self.count(f"misses.{miss_reason(error)}")
 
     def compiled(self, seconds: float) -> None:

@@ -90,8 +90,12 @@ def decode_stats(data: bytes) -> StatsFile:
     try:
         uses = {(name, module): (count, last) for name, module, count, last in _USE.iter_unpack(sections[1])}
         return StatsFile(
-            _decode_counters(sections[0]), uses, tuple(sections[2].decode().split()), sections[3]
+            counters=_decode_counters(sections[0]),
+            inputs=tuple(sections[2].decode().split()),
+            rows=sections[3],
+            uses=uses,
         )
+
     except (StructError, ValueError) as error:
         raise FormatError(f"the statistics file does not decode: {error}") from error
 
@@ -112,7 +116,7 @@ def _decode_journal(data: bytes) -> StatsFile:
                 _count(counters, uses, float(first), fields)
     except (ValueError, TypeError, IndexError) as error:
         raise FormatError(f"the statistics file does not decode: {error}") from error
-    return StatsFile(counters, (), b"".join(rows), uses)
+    return StatsFile(counters=counters, inputs=(), rows=b"".join(rows), uses=uses)
 
 
 def _count(

@@ -1,0 +1,157 @@
+"""What a function is made of, as named components that give it a stable name and can be compared later."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.digest import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+__all__ = ["Difference", "Identity", "compare", "label_of"]
+
+#: Longer texts are kept as their digest: notes are read whole.
+_MAX_STORED = 1 << 16
+_DIGEST_HEX = 32
+_NAME = re.compile(rf"(.*)-[0-9a-f]{{{_DIGEST_HEX}}}", re.DOTALL)
+_ABSENT = "(absent)"
+_AROUND = 24
+
+
+class Identity:
+    """Everything that a compiled function depends on, in the order and under the names that the caller gives.
+
+    Give it to `ModuleSource(identity=...)` and use its `func_name`: when something changes the name changes, and
+    `Cache.explain` can tell which component it was.
+
+    Args:
+        label: what people call the function; `func_name` begins with it.
+        components: the source, the options, the identities of callees, versions: whatever decides what the code does.
+            Values are text, bytes, numbers, None, identities, and lists, tuples, sets and mappings of these.
+        named: more components.
+
+    Raises:
+        TypeError: a value has no form that is the same in every process.
+
+    Example:
+        >>> Identity("dot", source="a*b", options={"fast": True}).func_name.partition("-")[0]
+        'dot'
+    """
+
+    __slots__ = ("_parts", "label")
+
+    def __init__(self, label: str, components: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        self.label = str(label)
+        given = {**(components or {}), **named}
+        self._parts = tuple([(str(name), _canonical(value, str(name))) for name, value in given.items()])
+
+    @property
+    def func_name(self) -> str:
+        """The label and a digest of all components: equal in every process for equal components."""
+        parts = [self.label.encode("utf-8", "surrogatepass")]
+        for name, text in self._parts:
+            parts += [name.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")]
+        framed = [b"%d:%b" % (len(part), part) for part in parts]
+        return f"{self.label}-{digest(framed, size=_DIGEST_HEX // 2, person=b'compcache-ident').hex()}"
+
+    def components(self) -> dict[str, str]:
+        """The components as canonical text, as they are kept with the function; very long ones as their digest."""
+        return {name: _shorten(text) for name, text in self._parts}
+
+    def extend(self, **named: Any) -> Identity:
+        """The identity with more components; those that it has already are replaced in their place."""
+        new = Identity(self.label, named)
+        extended = Identity(self.label)
+        extended._parts = tuple({**dict(self._parts), **dict(new._parts)}.items())
+        return extended
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Identity):
+            return NotImplemented
+        return (self.label, self._parts) == (other.label, other._parts)
+
+    def __hash__(self) -> int:
+        return hash((self.label, self._parts))
+
+    def __repr__(self) -> str:
+        return f"<Identity {self.func_name} of {', '.join(name for name, _ in self._parts) or 'nothing'}>"
+
+
+def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each kind of value
+    """A value as text that is equal for equal values, different for different ones, and the same in every process."""
+    kind = type(value)
+    if value is None or kind in (bool, int):
+        return json.dumps(value)
+    if kind in (float, complex):
+        return repr(value)
+    if kind is str:
+        return json.dumps(value, ensure_ascii=False)
+    if kind in (bytes, bytearray):
+        return f"bytes {value.hex()}"
+    if kind is Identity:
+        return f"identity {value.func_name}"
+    if kind in (list, tuple):
+        return f"[{', '.join(_canonical(item, where) for item in value)}]"
+    if kind in (set, frozenset):
+        return f"set [{', '.join(sorted(_canonical(item, where) for item in value))}]"
+    if hasattr(value, "items") and hasattr(value, "keys"):
+        pairs = sorted((_canonical(k, where), _canonical(v, where)) for k, v in value.items())
+        return "{" + ", ".join(f"{k}: {v}" for k, v in pairs) + "}"
+    raise TypeError(
+        f"component {where!r} holds a {kind.__name__}, which has no form that is the same in every process; give text, "
+        "bytes, numbers, None, an Identity, or lists, sets and mappings of these"
+    )
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= _MAX_STORED:
+        return text
+    return f"digest {digest([text.encode('utf-8', 'surrogatepass')]).hex()} of {len(text)} characters"
+
+
+def label_of(func_name: str) -> str | None:
+    """The label of a name that an `Identity` gave; None for other names."""
+    match = _NAME.fullmatch(func_name)
+    return match[1] if match is not None else None
+
+
+class Difference(NamedTuple):
+    """One component that differs: its canonical text in the one asked for and in the stored one; None: it has none."""
+
+    component: str
+    wanted: str | None
+    stored: str | None
+
+    def __str__(self) -> str:
+        """The difference on one line; of long texts the first place where they part."""
+        wanted, stored = self.wanted, self.stored
+        if wanted is not None and stored is not None and max(len(wanted), len(stored)) > 3 * _AROUND:
+            wanted, stored = _part(wanted, stored)
+        return f"{self.component}: {stored or _ABSENT} -> {wanted or _ABSENT}"
+
+
+def _part(first: str, second: str) -> tuple[str, str]:
+    """The surroundings of the first difference of two texts."""
+    at = next(
+        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b),
+        min(len(first), len(second)),
+    )
+    start = max(at - _AROUND, 0)
+    lead = "..." if start else ""
+
+    def cut(text: str) -> str:
+        return f"{lead}{text[start : at + _AROUND]}{'...' if len(text) > at + _AROUND else ''}"
+
+    return cut(first), cut(second)
+
+
+def compare(wanted: Mapping[str, str], stored: Mapping[str, str]) -> tuple[Difference, ...]:
+    """The components that differ, in the order of the wanted ones."""
+    names = dict.fromkeys([*wanted, *stored])
+    return tuple([
+        Difference(name, wanted.get(name), stored.get(name)) for name in names if wanted.get(name) != stored.get(name)
+    ])  # fmt: skip

@@ -1,0 +1,90 @@
+"""What a cache holds and what its processes counted, as one report (tools)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from compcache.errors import StorageError
+from compcache.findings import CacheStats
+from compcache.folding import fold, read_ledger, zero
+from compcache.roster import list_modules, load_rows
+from compcache.sizelimit import effective_limit
+from compcache.statsfile import HOUR
+
+if TYPE_CHECKING:
+    from compcache.folding import Ledger
+    from compcache.roster import Progress
+    from compcache.store import Store
+
+__all__ = ["cache_stats", "zero_stats"]
+
+
+def cache_stats(
+    store: Store, max_size: int | None, since: float | None = None, progress: Progress | None = None
+) -> CacheStats:
+    """Count what is there, and add up what processes counted from `since` on."""
+    present = list_modules(store)
+    rows = load_rows(store, present, read_ledger(store).rows, progress)
+
+    def seconds_of(module_id: bytes) -> float:
+        return rows[module_id].seconds if module_id in rows else 0.0
+
+    ledger = fold(store, seconds_of, now=time.time(), present=present, force=True)
+    totals, start = _totals(ledger, since)
+    names = [name for row in rows.values() for name in row.names]
+
+    def number(counter: str) -> int:
+        return round(totals.get(counter, 0))
+
+    reasons = {
+        name.removeprefix("misses."): round(n) for name, n in totals.items() if name.startswith("misses.")
+    }
+    return CacheStats(
+        path=store.root,
+        modules=len(present),
+        functions=len(set(names)),
+        realizations=len(names),
+        bytes=sum(status.st_size for status in present.values()),
+        max_size=effective_limit(max_size),
+        since=start,
+        hits=number("hits"),
+        misses=sum(reasons.values()),
+        miss_reasons=dict(sorted(reasons.items())),
+        loads=number("loads"),
+        compilations=number("compilations"),
+        compile_seconds=totals.get("compile_seconds", 0.0),
+        saved_seconds=totals.get("saved_seconds", 0.0),
+        added_modules=number("added_modules"),
+        added_bytes=number("added_bytes"),
+        evicted_modules=number("evicted_modules"),
+        evicted_bytes=number("evicted_bytes"),
+        corrupt=number("corrupt"),
+        counters=dict(sorted(totals.items())),
+    )
+
+
+def _totals(ledger: Ledger, since: float | None) -> tuple[dict[str, float], float]:
+    """The counters by name from `since` on, and what they really count from."""
+    first = int(since) // HOUR if since is not None else 0
+    start = float(first * HOUR)
+    totals: dict[str, float] = {}
+    for (hour, name), value in ledger.counters.items():
+        if name == "zeroed":
+            start = max(start, value)
+        elif hour >= first:
+            totals[name] = totals.get(name, 0) + value
+    return totals, start
+
+
+def zero_stats(store: Store) -> None:
+    """Set all counters to zero.
+
+    Raises:
+        StorageError: the cache is read-only, or somebody else is folding its statistics.
+    """
+    if store.readonly:
+        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=store.root)
+    if not zero(store, time.time()):
+        message = f"another process is at work on the statistics of {store.root}; try again"
+        raise StorageError(message, path=store.path("stats"))
