@@ -12,8 +12,8 @@ from numba.core.targetconfig import ConfigStack
 
 from compcache.errors import CompcacheError
 from compcache.numba import entries, scopes
-from compcache.numba.fingerprint import Unidentifiable
-from compcache.numba.identity import Identity, flags_text, identify, type_text
+from compcache.numba.fingerprint import Unidentifiable, type_text
+from compcache.numba.identity import Identity, flags_text, identify
 
 if TYPE_CHECKING:
     from compcache.cache import Cache

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from numba.core import compiler, serialize
 from numba.core.environment import Environment, lookup_environment
 
-from compcache.errors import CompcacheError, NotCachedError
+from compcache.errors import CompcacheError, CompileError, LinkError, NotCachedError
 from compcache.numba import scopes
 from compcache.numba.definitions import Description, request
 from compcache.numba.libraries import ImageLibrary
@@ -144,18 +144,26 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
     if problem:
         raise NotCacheable(problem)
     lines = identity.lines if _tells_lines(cres) else ""
-    source, payload = _image_of(cres)
-    kind = _IMAGE if source else _OBJECT
-    if source is None:
-        payload = _reduce(cres)
-    symbols = source.symbols if source else ()
+    checked = lines, tuple(sorted(dependencies))
     token = _token_of(cres)
+    source, payload = _image_of(cres)
+    if source is not None:
+        bitcode = zlib.compress(library._get_module_for_linking().as_bitcode(), 1)
+        pickled = _pickle((_IMAGE, token, source.symbols, payload))
+        try:
+            _publish(cache, identity, name, source, Description(*checked, pickled, bitcode))
+        except (CompileError, LinkError):
+            source = None  # what LLVM or the linker do not take as a shared object is kept as an object
+    if source is None:
+        _publish(cache, identity, name, None, Description(*checked, _pickle((_OBJECT, token, (), _reduce(cres))), b""))
+
+
+def _pickle(value: Any) -> bytes:
     try:
-        pickled = serialize.dumps((kind, token, symbols, payload))
+        pickled: bytes = serialize.dumps(value)
     except Exception as error:
         raise NotCacheable(f"Numba's description of it cannot be pickled: {error}") from error
-    bitcode = zlib.compress(library._get_module_for_linking().as_bitcode(), 1) if source else b""
-    _publish(cache, identity, name, source, Description(lines, tuple(sorted(dependencies)), pickled, bitcode))
+    return pickled
 
 
 def _publish(cache: Cache, identity: Identity, name: str, source: Any, description: Description) -> None:

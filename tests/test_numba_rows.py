@@ -1,0 +1,298 @@
+"""Wrong results and stale code of Numba's own cache: each is shown to happen there, and not to happen here.
+
+Where Numba repairs one of them, the first half of its test fails, and can go.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from numba_helpers import Project, finish
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
+pytest.importorskip("numba")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """Modules and caches of one test."""
+    return Project(tmp_path)
+
+
+CALLER = """
+    from numba import njit
+    from callee import g
+
+    @njit(cache=True)
+    def f(x):
+        return g(x) + 1
+"""
+CALLEE = """
+    from numba import njit
+
+    @njit
+    def g(x):
+        return x * {factor}
+"""
+CALL = "import caller\nresult = caller.f(10)"
+CALL_AND_COUNT = CALL + ", sum(caller.f.stats.cache_hits.values())"
+
+
+def test_an_edited_callee_in_another_file_is_compiled_again(project: Project) -> None:
+    project.write(caller=CALLER, callee=CALLEE.format(factor=2))
+    assert project.run(CALL, backend=False) == 21
+    assert project.run(CALL_AND_COUNT, backend=True) == (21, 0)
+    assert project.run(CALL_AND_COUNT, backend=True) == (21, 1)
+    project.write(callee=CALLEE.format(factor=200))
+    assert project.run(CALL, backend=False) == 21  # stale
+    assert project.run(CALL_AND_COUNT, backend=True) == (2001, 0)
+    project.write(callee=CALLEE.format(factor=2))
+    assert project.run(CALL_AND_COUNT, backend=True) == (21, 1)  # the old entry is still there
+
+
+USES_GLOBAL = """
+    from numba import njit
+    import settings
+    from settings import SCALE
+
+    @njit(cache=True)
+    def f(x):
+        return x * SCALE + settings.OFFSET
+"""
+
+
+def test_an_edited_global_of_another_module_is_compiled_in_again(project: Project) -> None:
+    project.write(caller=USES_GLOBAL, settings="SCALE = 2\nOFFSET = 1\n")
+    assert project.run(CALL, backend=False) == 21
+    assert project.run(CALL_AND_COUNT, backend=True) == (21, 0)
+    project.write(settings="SCALE = 3\nOFFSET = 1\n")
+    assert project.run(CALL, backend=False) == 21  # stale
+    assert project.run(CALL_AND_COUNT, backend=True) == (31, 0)
+    project.write(settings="SCALE = 3\nOFFSET = 5\n")
+    assert project.run(CALL_AND_COUNT, backend=True) == (35, 0)
+    assert project.run(CALL_AND_COUNT, backend=True) == (35, 1)
+
+
+TWICE = """
+    from numba import njit
+
+    def divide(a, b):
+        return a / b
+
+    strict = njit(cache=True, error_model="python")(divide)
+    loose = njit(cache=True, error_model="numpy")(divide)
+"""
+DIVIDE = """
+    import twice
+    def outcome(function):
+        try:
+            return function(1.0, 0.0)
+        except ZeroDivisionError:
+            return "raised"
+    result = [outcome(twice.strict), str(outcome(twice.loose))]
+"""
+
+
+def test_options_of_a_function_that_is_jitted_twice_are_kept_apart(project: Project) -> None:
+    project.write(twice=TWICE)
+    assert project.run(DIVIDE, backend=False) == ["raised", "raised"]  # the second got the first one's code
+    assert project.run(DIVIDE, backend=True) == ["raised", "inf"]
+    assert project.run(DIVIDE, backend=True) == ["raised", "inf"]
+
+
+READS_OUT_OF_BOUNDS = """
+    from numba import njit
+
+    @njit(cache=True)
+    def f(a, i):
+        return a[i]
+"""
+READ = """
+    import numpy as np
+    import caller
+    base = np.arange(10)
+    try:
+        result = int(caller.f(base[:4], 7))
+    except IndexError:
+        result = "checked"
+"""
+
+
+def test_bounds_checks_are_compiled_in_when_they_are_asked_for(project: Project) -> None:
+    project.write(caller=READS_OUT_OF_BOUNDS)
+    assert project.run(READ, backend=False) == 7
+    assert project.run(READ, backend=False, NUMBA_BOUNDSCHECK="1") == 7  # out of bounds, silently
+    assert project.run(READ, backend=True) == 7
+    assert project.run(READ, backend=True, NUMBA_BOUNDSCHECK="1") == "checked"
+    assert project.run(READ, backend=True) == 7
+
+
+CLOSURES = """
+    from numba import njit
+
+    def make(n):
+        @njit(cache=True)
+        def inner(x):
+            total = 0
+            for i in range(x):
+                total += i % n
+            return total
+        return inner
+
+    def combine(f, g):
+        @njit
+        def both(x):
+            return f(x), g(x)
+        return both
+"""
+ONE_CLOSURE = "import closures\nresult = closures.make({n})(10)"
+BOTH_CLOSURES = """
+    import closures
+    f, g = closures.make(3), closures.make(5)
+    result = f(10), g(10), closures.combine(f, g)(10)
+"""
+
+
+def test_closures_from_different_processes_do_not_take_each_others_place(project: Project) -> None:
+    project.write(closures=CLOSURES)
+    right = (9, 20, (9, 20))
+    for n in (3, 5):
+        project.run(ONE_CLOSURE.format(n=n), backend=False)
+    assert project.run(BOTH_CLOSURES, backend=False) != right  # one was dropped when they were linked
+    for n in (3, 5):
+        project.run(ONE_CLOSURE.format(n=n), backend=True)
+    assert project.run(BOTH_CLOSURES, backend=True) == right
+    counted = "\n    result = result, sum(c.stats.cache_hits.values() for c in ()) or backend.hits"
+    assert project.run(BOTH_CLOSURES + counted, backend=True) == (right, 2)
+
+
+TWO_SIGNATURES = """
+    from numba import njit
+
+    @njit(cache=True)
+    def f(x):
+        return x + 1
+"""
+#: A process that saves its index between the moment when another one reads it and the moment when it writes it.
+INTERLEAVED = """
+    import caller, os, time
+    from numba.core.caching import IndexDataCacheFile
+    save = IndexDataCacheFile._save_index
+    def waiting(self, overloads):
+        open("ready", "w").close()
+        while not os.path.exists("go"):
+            time.sleep(0.01)
+        save(self, overloads)
+    IndexDataCacheFile._save_index = waiting
+    result = caller.f(1)
+"""
+OTHER = """
+    import caller, os, time
+    while not os.path.exists("ready"):
+        time.sleep(0.01)
+    result = caller.f(1.0)
+    open("go", "w").close()
+"""
+HITS = "import caller\nresult = caller.f(1), caller.f(1.0), sum(caller.f.stats.cache_hits.values())"
+
+
+def test_processes_that_save_different_signatures_lose_none(project: Project) -> None:
+    project.write(caller=TWO_SIGNATURES)
+    first, second = (project.start(script, backend=False) for script in (INTERLEAVED, OTHER))
+    assert (finish(first), finish(second)) == (2, 2.0)
+    assert project.run(HITS, backend=False) == (2, 2.0, 1)  # one of the two is gone
+    racers = [project.start(f"import caller\nresult = caller.f({x})", backend=True) for x in ("1", "1.0")]
+    assert [finish(racer) for racer in racers] == [2, 2.0]
+    assert project.run(HITS, backend=True) == (2, 2.0, 2)
+
+
+OVERLOADED = """
+    from numba.extending import overload
+    from helper import make_implementation
+
+    class Thing: ...
+
+    def external(x):
+        raise NotImplementedError
+
+    @overload(external)
+    def external_implementation(x):
+        return make_implementation(x)
+
+    @overload({target}, strict=False)
+    def other_implementation({parameters}):
+        {body}
+"""
+HELPER = """
+    def make_implementation(x):
+        def implementation(x):
+            return x * {factor}
+        return implementation
+"""
+USES_OVERLOAD = """
+    from numba import njit
+    from overloaded import external
+
+    @njit
+    def between(x):
+        return external(x)
+
+    @njit(cache=True)
+    def f(x):
+        return between(x) + 1
+"""
+
+
+def test_an_edited_helper_of_an_overload_counts(project: Project) -> None:
+    plain = {"target": "external", "parameters": "x, y", "body": "return None"}
+    project.write(caller=USES_OVERLOAD, overloaded=OVERLOADED.format(**plain), helper=HELPER.format(factor=2))
+    assert project.run(CALL, backend=False) == 21
+    assert project.run(CALL_AND_COUNT, backend=True) == (21, 0)
+    assert project.run(CALL_AND_COUNT, backend=True) == (21, 1)
+    project.write(helper=HELPER.format(factor=200))
+    assert project.run(CALL, backend=False) == 21  # stale
+    assert project.run(CALL_AND_COUNT, backend=True) == (2001, 0)
+    assert project.run(CALL_AND_COUNT, backend=True) == (2001, 1)
+
+
+METHOD = """
+    from numba import types
+    from numba.extending import overload_method
+    from helper import make_implementation
+
+    @overload_method(types.Array, "frobnicate")
+    def frobnicate(x):
+        return make_implementation(x)
+"""
+METHOD_HELPER = """
+    def make_implementation(x):
+        def implementation(x):
+            return x[0] * {factor}
+        return implementation
+"""
+USES_METHOD = """
+    from numba import njit
+    import method
+
+    @njit(cache=True)
+    def f(a):
+        return a.frobnicate() + 1
+"""
+CALL_METHOD = "import numpy as np\nimport caller\nresult = int(caller.f(np.array([10])))"
+
+
+def test_an_edited_method_that_no_global_names_counts(project: Project) -> None:
+    """Here only the record of what the compiler asked can tell."""
+    count = CALL_METHOD + ", sum(caller.f.stats.cache_hits.values())"
+    project.write(caller=USES_METHOD, method=METHOD, helper=METHOD_HELPER.format(factor=2))
+    assert project.run(CALL_METHOD, backend=False) == 21
+    assert project.run(count, backend=True) == (21, 0)
+    assert project.run(count, backend=True) == (21, 1)
+    project.write(helper=METHOD_HELPER.format(factor=200))
+    assert project.run(CALL_METHOD, backend=False) == 21  # stale
+    assert project.run(count, backend=True) == (2001, 0)
+    assert project.run(count, backend=True) == (2001, 1)
