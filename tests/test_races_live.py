@@ -244,7 +244,7 @@ PRUNER = (
     _COMMON
     + r"""
 while time.monotonic() < end:
-    time.sleep(0.05)
+    time.sleep(0.25)
     if CAN_PRUNE and chance.random() < 0.5:
         from compcache.prune import PrunePolicy
         cache.prune(PrunePolicy(max_modules=NAMES))

@@ -7,6 +7,7 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.batch.jobs import read_exports
 from compcache.cache import Cache
 from compcache.compilation import build_exporting, single_flight
 from compcache.errors import CacheWarning, StorageError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import os
 
     from compcache.batch.jobs import Job
+    from compcache.module import ModuleSource
 
 __all__ = ["CacheSettings", "Outcome", "build_job", "failure", "find_cached", "open_cache", "settings_of"]
 
@@ -145,30 +147,35 @@ def failure(error: BaseException, functions: tuple[str, ...], started: float) ->
 def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:
     if not functions:
         return _build_unnamed(cache, job, started)
-    name = job.func_name or functions[0]
-    with single_flight(cache, name):
+    with single_flight(cache, functions[0]):
         cached = find_cached(cache, functions, started)
         if cached is not None:
             return cached
-        built = build_exporting(cache, name, job.source)
-        return _published(cache, cache._publish(built), [n for n, _ in built.functions], started)
+        if job.func_name is not None:
+            built = build_exporting(cache, job.func_name, job.source)
+        else:
+            built = cache._build(job.source())
+        return _published(cache, cache._publish(built), [name for name, _ in built.functions], started)
 
 
 def _build_unnamed(cache: Cache, job: Job, started: float) -> Outcome:
-    """A job that only LLVM can tell the functions of: bitcode of which everything visible is exported."""
-    from compcache import codegen
-    from compcache.linker import _choose_exports
-
+    """A job whose functions are known only now: its source comes from a function, or is bitcode."""
     source = job.source()
-    if source.functions is not None:
-        names = tuple(source.functions)
-    else:
-        module = codegen.parse(source.ir, codegen.new_context())
-        names = tuple([export.name for export in _choose_exports(module, None)])
+    names = _exports(source)
     cached = find_cached(cache, names, started)
     if cached is not None:
         return cached
-    return _published(cache, cache.add_module(source), names, started)
+    built = cache._build(source)
+    return _published(cache, cache._publish(built), [name for name, _ in built.functions], started)
+
+
+def _exports(source: ModuleSource) -> tuple[str, ...]:
+    if source.functions is not None:
+        return tuple(source.functions)
+    from compcache import codegen
+
+    with codegen.new_context() as context, codegen.parse(source.ir, context) as module:
+        return read_exports(str(module))
 
 
 def _published(cache: Cache, module_id: str, names: tuple[str, ...] | list[str], started: float) -> Outcome:

@@ -9,16 +9,15 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from compcache.irtext import parse_head, unquote
+from compcache.irtext import unquote
 from compcache.module import ModuleSource, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Job", "PreparedJob", "prepare_jobs"]
+__all__ = ["Job", "PreparedJob", "prepare_jobs", "read_exports"]
 
-_HEAD = re.compile(r"^[ \t]*define\b([^{]*)\{", re.MULTILINE)
-_SYMBOL = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))')
+_HEAD = re.compile(r'^[ \t]*define\b([^@]*)@(?:"([^"]*)"|([-$._A-Za-z0-9]+))\s*\(', re.MULTILINE)
 _NOT_EXPORTED = frozenset(("internal", "private", "hidden", "available_externally"))
 _SHOWN = 60
 
@@ -141,22 +140,17 @@ def _exports(job: Job) -> tuple[str, ...]:
     if source.functions is not None:
         return tuple(source.functions)
     ir = source.ir
-    return _read_exports(ir) if isinstance(ir, str) else ()
+    return read_exports(ir) if isinstance(ir, str) else ()
 
 
-def _read_exports(text: str) -> tuple[str, ...]:
-    """The visible definitions of LLVM assembly as people and front ends write it."""
+def read_exports(text: str) -> tuple[str, ...]:
+    """The visible definitions of LLVM assembly as people and front ends write it; nothing where one has no name."""
     names = []
-    for match in _HEAD.finditer(text):
-        try:
-            prefix = parse_head(match[1]).prefix
-        except ValueError:
-            return ()
-        symbol = _SYMBOL.search(match[1], len(prefix))
-        if symbol is None:
+    for prefix, quoted, plain in _HEAD.findall(text):
+        if plain.isdigit():
             return ()
         if _NOT_EXPORTED.isdisjoint(prefix.split()):
-            names.append(unquote(symbol[1]) if symbol[1] is not None else symbol[2])
+            names.append(plain or unquote(quoted))
     return tuple(names)
 
 
