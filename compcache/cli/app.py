@@ -43,6 +43,17 @@ COMMANDS = {
 class _LazyGroup(click.Group):
     """A group that imports a command when it is asked for."""
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a reader that has seen enough, as `head` has, is no failure."""
+        try:
+            status = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Nothing more may be written, not even at interpreter shutdown.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return status
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the interface of click
         return list(COMMANDS)
 
@@ -118,15 +129,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = group.main(
             args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
         )
-        sys.stdout.flush()
     except click.ClickException as error:
         return _fail(_usage_text(error))
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
-    except BrokenPipeError:
-        # Who read the output has seen enough. Nothing more may be written, not even at interpreter shutdown.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except NotCachedError as error:
         return _fail(f"{error}; 'compcache ls' lists what is there")
     except (CompcacheError, OSError) as error:

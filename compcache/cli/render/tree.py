@@ -32,7 +32,7 @@ def _roots(graph: FunctionGraph) -> Iterator[int]:
 
 
 def _branch(graph: FunctionGraph, successors: list[list[int]], root: int, shown: set[int]) -> Iterator[str]:
-    path: list[int] = []
+    path: list[int] = []  # from the root to the node at hand
     # (node, what its line starts with, what its children's lines start with, depth)
     stack = [(root, "", "", 0)]
     while stack:

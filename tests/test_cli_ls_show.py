@@ -1,0 +1,184 @@
+"""``compcache ls`` and ``compcache show``."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cli_process import compcache, fill, on_terminal
+from helpers import adder, caller, constant, module_file
+
+from compcache import Cache, ModuleSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with the example kernels and a second realization of `sieve`."""
+    root = tmp_path_factory.mktemp("filled") / "cache"
+    fill(root)
+    with Cache(root) as cache:
+        cache.add_module(ModuleSource(constant("sieve", 0) + constant("zero", 0)))
+    return root
+
+
+def names(directory: Path, *arguments: object) -> list[str]:
+    done = compcache("--dir", directory, "ls", *arguments)
+    assert (done.status, done.err) == (0, "")
+    return [line.split("\t")[0] for line in done.out.splitlines()]
+
+
+def rows(directory: Path, *arguments: object) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(compcache("--dir", directory, "ls", "--json", *arguments).out)
+    return found
+
+
+def test_functions_are_listed_by_name(filled: Path) -> None:
+    assert names(filled) == ["crc32", "dot", "levenshtein", "norm", "sieve", "zero"]
+    assert names(filled, "--reverse", "--limit", 2) == ["zero", "sieve"]
+
+
+def test_globs_are_alternatives(filled: Path) -> None:
+    assert names(filled, "*o*", "[c-d]*") == ["crc32", "dot", "norm", "zero"]
+    assert names(filled, "nothing*") == []
+
+
+def test_a_function_counts_its_realizations(filled: Path) -> None:
+    (sieve,) = rows(filled, "sieve")
+    assert (sieve["realizations"], len(set(sieve["modules"]))) == (2, 2)
+    assert sieve["size"] == sum(module_file(filled, m).stat().st_size for m in sieve["modules"])
+
+
+def test_functions_are_sorted_by_size_and_age(directory: Path) -> None:
+    with Cache(directory) as cache:
+        for age, (name, count) in enumerate([("big", 200), ("small", 1), ("middle", 50)]):
+            code = "\n".join(constant(name if i == 0 else f"{name}{i}", i) for i in range(count))
+            module_id = cache.add_module(
+                ModuleSource(code, {name: None, **{f"{name}{i}": None for i in range(1, count)}})
+            )
+            path = module_file(directory, module_id)
+            os.utime(path, (1e9 - 1000 * age, 1e9 - 1000 * age))
+    first = ["big", "middle", "small"]
+    assert names(directory, *first, "--sort", "size") == first
+    assert names(directory, *first, "--sort", "age") == ["big", "small", "middle"]
+
+
+def test_modules_are_listed_by_id_and_found_by_what_they_hold(filled: Path) -> None:
+    listed = names(filled, "--modules")
+    assert len(listed) == 6
+    assert listed == sorted(listed)
+    assert len(names(filled, "--modules", "sieve")) == 2
+    assert names(filled, "--modules", listed[0][:10]) == [listed[0]]
+    (module,) = rows(filled, "--modules", "zero")
+    assert dict(module["functions"]) == {"sieve": "i64()", "zero": "i64()"}
+
+
+def test_a_listing_sees_what_came_and_went(directory: Path) -> None:
+    with Cache(directory) as cache:
+        gone = cache.add_module(ModuleSource(constant("gone", 1)))
+        assert names(directory) == ["gone"]
+        cache.add_module(ModuleSource(constant("here", 1)))
+        assert names(directory) == ["gone", "here"]
+        module_file(directory, gone).unlink()
+    assert names(directory) == ["here"]
+
+
+def test_code_for_another_machine_is_listed_with_the_reason(directory: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(
+            ModuleSource(constant("alien", 1), cpu="x86-64-v4", features="+amx-fp8,+avx10.2-512")
+        )
+        if cache.has("alien"):
+            pytest.skip("this machine has everything")
+    assert "amx-fp8" in rows(directory)[0]["problem"]
+    assert "amx-fp8" in on_terminal("--dir", directory, "ls", columns=160).out
+    assert "amx-fp8" in compcache("--dir", directory, "show", "alien").out
+
+
+def test_show_tells_signature_realizations_and_dependencies(filled: Path) -> None:
+    report = json.loads(compcache("--dir", filled, "show", "norm", "--json").out)
+    assert report["signature"] == "f64(x: const f64[:])"
+    assert report["dependencies"] == ["dot"]
+    assert [r["module_id"] for r in report["realizations"]] == [report["module_id"]]
+    text = compcache("--dir", filled, "show", "norm").out
+    assert "\ncalls: dot\n" in text
+    assert f"\nrealization: {report['module_id']}, " in text
+    assert text.endswith(", usable\n")
+    assert len(json.loads(compcache("--dir", filled, "show", "sieve", "--json").out)["realizations"]) == 2
+
+
+def test_show_tells_globals_and_native_symbols(filled: Path) -> None:
+    report = json.loads(compcache("--dir", filled, "show", "crc32", "--json").out)
+    (table,) = report["globals"]
+    assert (table["name"], table["kind"], table["form"], table["size"]) == (
+        "crc_table",
+        "bytes",
+        "inline",
+        1024,
+    )
+    assert "\nglobal crc_table: bytes, inline of 1.0 KiB: " in compcache("--dir", filled, "show", "crc32").out
+    natives = json.loads(compcache("--dir", filled, "show", "levenshtein", "--json").out)["natives"]
+    assert sorted(natives) == ["free", "malloc", "strlen"]
+
+
+def test_show_prints_the_code_of_the_function_alone(filled: Path) -> None:
+    ir = compcache("--dir", filled, "show", "sieve", "--ir")
+    assert ir.status == 0
+    assert "@sieve(" in ir.out
+    assert ir.out.rstrip().endswith("}")
+    whole = compcache("--dir", filled, "show", "zero", "--ir", "--whole-module").out
+    assert "@zero(" in whole
+    assert "@sieve(" in whole
+    asm = compcache("--dir", filled, "show", "norm", "--asm").out
+    assert asm.startswith("norm:")
+    assert "sqrt" in asm
+
+
+def test_show_prints_the_code_of_the_realization_that_is_named(filled: Path) -> None:
+    report = json.loads(compcache("--dir", filled, "show", "sieve", "--json").out)
+    texts = [
+        compcache("--dir", filled, "show", "sieve", "--ir", "--module", copy["module_id"][:12]).out
+        for copy in report["realizations"]
+    ]
+    assert sorted("ret i64 0\n}" in text and "load" not in text for text in texts) == [False, True]
+    unknown = compcache("--dir", filled, "show", "sieve", "--ir", "--module", "zz")
+    assert (unknown.status, unknown.out) == (2, "")
+    assert "no realization" in unknown.err
+
+
+def test_code_that_was_not_kept_cannot_be_shown(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "f.ll").write_text(constant("f", 1))
+    assert compcache("--dir", directory, "add", tmp_path / "f.ll", "--no-bitcode").status == 0
+    done = compcache("--dir", directory, "show", "f", "--ir")
+    assert (done.status, done.out) == (2, "")
+    assert "was stored without its code" in done.err
+
+
+def test_identity_is_shown(directory: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(constant("f", 1), identity={"source": "f.expr", "options": "-O2"}))
+    assert (
+        "\nidentity source: f.expr\nidentity options: -O2\n" in compcache("--dir", directory, "show", "f").out
+    )
+
+
+def test_dependencies_are_looked_up_through_private_functions(directory: Path) -> None:
+    private = (
+        caller("private", "callee").replace("define", "define internal")
+        + """
+attributes #0 = { noinline }
+define i64 @outer(i64 %x) {
+  %y = call i64 @private(i64 %x)
+  ret i64 %y
+}"""
+    )
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("callee", 1)))
+        cache.add_module(ModuleSource(private, optimize=0))
+    assert json.loads(compcache("--dir", directory, "show", "outer", "--json").out)["dependencies"] == [
+        "callee"
+    ]
