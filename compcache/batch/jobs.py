@@ -6,7 +6,7 @@ import functools
 import pickle
 import re
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from compcache.irtext import unquote
@@ -33,11 +33,13 @@ class Job:
             finds it by module and name: it must be importable, or of the main script; a `functools.partial` of such
             a function, and text ``"package.module:attribute"``, will do too.
         args: positional arguments for that function; they must be picklable.
+        label: what progress and reports call the job; None is for the name of its function.
     """
 
     func_name: str | None
     build: ModuleSource | Callable[..., ModuleSource] | str
-    args: tuple[Any, ...] = field(default=())
+    args: tuple[Any, ...] = ()
+    label: str | None = None
 
     def source(self) -> ModuleSource:
         """The source, from the function if there is one."""
@@ -155,8 +157,9 @@ def read_exports(text: str) -> tuple[str, ...]:
 
 
 def _name(number: int, job: Job, functions: tuple[str, ...]) -> str:
-    if job.func_name is not None:
-        return job.func_name
+    known = job.label or job.func_name
+    if known is not None:
+        return known
     if not functions:
         return f"job {number}"
     return functions[0] + (f" and {len(functions) - 1} more" if len(functions) > 1 else "")

@@ -11,7 +11,7 @@ from compcache.batch.jobs import Job
 from compcache.module import ModuleSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["SpecError", "read_specs"]
 
@@ -48,7 +48,8 @@ def _read(spec: str) -> Iterator[Any]:
         module = _import_module(place, spec)
     else:
         raise SpecError(
-            f"{spec!r} is no SPEC: give .ll or .bc files, a Python file with an attribute `jobs`, or package.module:attribute"
+            f"{spec!r} is no SPEC: give .ll or .bc files, a Python file with an attribute `jobs`, or "
+            "package.module:attribute"
         )
     yield from _jobs_of(module, attribute or _ATTRIBUTE, spec)
 
@@ -60,7 +61,7 @@ def _file_job(path: str, *, text: bool) -> Job:
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror}") from error
     try:
-        return Job(None, ModuleSource(content.decode() if text else content))
+        return Job(None, ModuleSource(content.decode() if text else content), label=path)
     except UnicodeDecodeError as error:
         raise SpecError(f"{path} is no LLVM assembly: {error}") from error
 
@@ -90,8 +91,8 @@ def _import_module(name: str, spec: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise SpecError(f"{spec}: {error}") from error
+    except Exception as error:
+        raise SpecError(f"{spec} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _jobs_of(module: Any, attribute: str, spec: str) -> Iterator[Any]:
@@ -100,12 +101,11 @@ def _jobs_of(module: Any, attribute: str, spec: str) -> Iterator[Any]:
         if not hasattr(value, part):
             raise SpecError(f"{spec}: {module.__name__} has no attribute {attribute!r} that yields the jobs")
         value = getattr(value, part)
-    jobs: Callable[[], Any] | Any = value
-    found = jobs() if callable(jobs) else jobs
     try:
-        iterator = iter(found)
-    except TypeError as error:
-        raise SpecError(
-            f"{spec}: {attribute!r} gives a {type(found).__name__}, not an iterable of jobs"
-        ) from error
-    yield from iterator
+        found = value() if callable(value) else value
+        jobs = None if isinstance(found, (str, bytes)) or not hasattr(found, "__iter__") else list(found)
+    except Exception as error:
+        raise SpecError(f"{spec}: {attribute!r} failed: {type(error).__name__}: {error}") from error
+    if jobs is None:
+        raise SpecError(f"{spec}: {attribute!r} gives a {type(found).__name__}, not an iterable of jobs")
+    yield from jobs
