@@ -48,6 +48,7 @@ MISS_PATH = frozenset(
         "runtime_build",
         "graphsection",
         "compilation",
+        "publishing",
         "inspection",
         "rebuild",
         "locks",
