@@ -18,7 +18,7 @@ from __future__ import annotations
 from struct import Struct
 
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, MAC_SIZE, check, digest, mac
-from compcache.errors import FormatError
+from compcache.errors import FormatError, UnknownVersionError
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -76,6 +76,7 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
     """The footer in the last FOOTER_SIZE bytes of a file of `file_size` bytes.
 
     Raises:
+        UnknownVersionError: they are a footer of another version.
         FormatError: these bytes are no footer, or not of a file of that size.
     """
     if len(data) != FOOTER_SIZE or data[:8] != _MAGIC:
@@ -84,7 +85,7 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
         raise FormatError("the module footer is damaged")
     _, version, _, *sizes, module_id, notes_digest = _FOOTER.unpack_from(data)
     if version != _VERSION:
-        raise FormatError(f"the module has format version {version}, this is {_VERSION}")
+        raise UnknownVersionError(f"the module has format version {version}, this is {_VERSION}")
     if sum(sizes) + FOOTER_SIZE != file_size:
         raise FormatError(f"the module footer describes {sum(sizes) + FOOTER_SIZE} bytes, not {file_size}")
     signed = data[: _FOOTER.size]

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["CHECK_SIZE", "DIGEST_SIZE", "KEY_SIZE", "MAC_SIZE", "check", "digest", "mac", "name_key"]
+__all__ = ["CHECK_SIZE", "DIGEST_SIZE", "KEY_SIZE", "MAC_SIZE", "check", "digest", "key_suffix", "mac", "name_key"]
 
 CHECK_SIZE = 8  # guards one record or one bucket against damage, not against an attacker
 KEY_SIZE = 16
@@ -40,6 +40,11 @@ def mac(data: bytes, key: bytes) -> bytes:
     if len(key) > blake2b.MAX_KEY_SIZE:
         key = blake2b(key, digest_size=blake2b.MAX_KEY_SIZE).digest()
     return blake2b(data, digest_size=MAC_SIZE, key=key, person=b"compcache-mac-v1").digest()
+
+
+def key_suffix(key: bytes | None) -> str:
+    """What tells the files of a signing key from those of others, at the end of a name; empty without a key."""
+    return f"-{mac(b'name', key)[:4].hex()}" if key else ""
 
 
 def name_key(name: str) -> bytes:

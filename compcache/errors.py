@@ -31,6 +31,7 @@ __all__ = [
     "StorageError",
     "TargetUnloadedError",
     "UndefinedSymbolError",
+    "UnknownVersionError",
     "UntrustedDirectoryError",
 ]
 
@@ -76,8 +77,15 @@ class FormatError(CompcacheError, ValueError):
     """Raised when bytes are not of the format that they should be of."""
 
 
+class UnknownVersionError(FormatError):
+    """Raised when bytes are intact, but of a version of their format that this package does not know."""
+
+
 class IntegrityError(CompcacheError, OSError):
-    """Raised when a stored file does not have the content that it was published with."""
+    """Raised when a stored file does not have the content that it was published with, or is not to be believed.
+
+    The latter are files without the signature of the cache's key, and files of other users.
+    """
 
     path: str
     reason: str

@@ -7,15 +7,19 @@ test can count, fail, tear or drop the n-th one (`tests/mock_directory.py`).
 from __future__ import annotations
 
 import os
+import stat as stat_module
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["DIRECTORY_MODE", "FILE_MODE", "Files", "make_directories", "publish", "read_file", "unique_name"]
+__all__ = ["DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "Files", "make_directories", "publish", "read_file", "unique_name"]
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
+#: Symbolic links are not followed, and nobody waits for the other end of a pipe.
+READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _CHUNK = 1 << 20
 
 
@@ -37,6 +41,7 @@ class Files:
     unlink = staticmethod(os.unlink)
     rmdir = staticmethod(os.rmdir)
     pread = staticmethod(os.pread)
+    utime = staticmethod(os.utime)
 
 
 _counter = 0
@@ -49,16 +54,26 @@ def unique_name() -> str:
     return f"{os.getpid():x}-{_counter:x}-{os.urandom(6).hex()}"
 
 
-def read_file(files: Files, path: str, limit: int) -> bytes:
+def read_file(files: Files, path: str, limit: int, *, owner: int | None = None) -> bytes:
     """The whole content of a regular file, read with its size known beforehand.
 
+    Args:
+        files: the operations to use.
+        path: the file; a symbolic link is not followed.
+        limit: how many bytes it can have.
+        owner: the user to whom it must belong; None for anyone.
+
     Raises:
-        OSError: the file cannot be read, is longer than `limit` bytes, or shrinks while it is read.
+        OSError: the file cannot be read, is longer than `limit` bytes, is somebody else's, or shrinks while it is
+            read.
     """
     descriptor = -1  # opened inside the try: an interrupt between two lines must not leak it
     try:
-        descriptor = files.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        size = files.fstat(descriptor).st_size
+        descriptor = files.open(path, READ_FLAGS)
+        status = files.fstat(descriptor)
+        size = status.st_size
+        if not stat_module.S_ISREG(status.st_mode) or (owner is not None and status.st_uid != owner):
+            raise OSError(f"{path} is not a regular file of this user")
         if size > limit:
             raise OSError(f"{path} has {size} bytes, more than the {limit} that it can have")
         data = files.pread(descriptor, size, 0)
@@ -119,6 +134,7 @@ def publish(
         try:
             for part in parts:
                 _write_all(files, descriptor, part)
+            _mark(files, descriptor)
             if sync:
                 files.fsync(descriptor)
             _rename(files, scratch, path)
@@ -137,6 +153,19 @@ def _create(files: Files, scratch: str, directory: str) -> int:
     except FileNotFoundError:
         make_directories(files, directory)
         return files.open(scratch, flags, FILE_MODE)
+
+
+def _mark(files: Files, descriptor: int) -> None:
+    """Set the modification time to one that no later write can leave.
+
+    Where the system's clock for files ticks every few milliseconds, a write right after the publication leaves the
+    same times, and would go unnoticed. So the file gets the time between two ticks.
+    """
+    now = time.time_ns()
+    try:
+        files.utime(descriptor, ns=(now, now))
+    except (OSError, TypeError, NotImplementedError):
+        return  # as the system has it, then
 
 
 def _write_all(files: Files, descriptor: int, part: bytes | memoryview) -> None:

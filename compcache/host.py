@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 import sys
 
-from compcache.digest import check, digest
+from compcache.digest import CHECK_SIZE, check, digest, key_suffix, mac
 from compcache.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from compcache.files import Files
 
-__all__ = ["ABI_VERSION", "Host", "boot_key", "decode_host", "encode_host", "platform_name", "required", "target_id"]
+__all__ = ["ABI_VERSION", "Host", "boot_key", "decode_host", "encode_host", "host_file", "platform_name", "required", "target_id"]
 
 #: The interface between module images, the native runtime and this package; in `runtime.ll` as well.
 ABI_VERSION = 1
@@ -80,15 +80,25 @@ def boot_key(files: Files) -> str | None:
     return digest([boot_id.strip()], size=12).hex()
 
 
-def encode_host(host: Host) -> bytes:
-    """A host as the bytes of its file."""
+def encode_host(host: Host, signing_key: bytes | None = None) -> bytes:
+    """A host as the bytes of its file, signed where there is a key."""
     text = f"{host.cpu}\0{host.features}".encode()
-    return check(text) + text
+    return _seal(text, signing_key) + text
 
 
-def decode_host(data: bytes) -> Host | None:
-    """The host in a file's bytes; None where they are damaged."""
-    if check(data[8:]) != data[:8]:
+def decode_host(data: bytes, signing_key: bytes | None = None) -> Host | None:
+    """The host in a file's bytes; None where they are damaged, or not signed with the key."""
+    text = data[CHECK_SIZE:]
+    if _seal(text, signing_key) != data[:CHECK_SIZE]:
         return None
-    cpu, _, features = data[8:].decode("utf-8", "replace").partition("\0")
+    cpu, _, features = text.decode("utf-8", "replace").partition("\0")
     return Host(cpu, features)
+
+
+def host_file(boot: str, signing_key: bytes | None) -> tuple[str, str]:
+    """Where the description of a host is, below the root of a cache: one for each key."""
+    return "hosts-v1", f"{boot}{key_suffix(signing_key)}.host"
+
+
+def _seal(text: bytes, signing_key: bytes | None) -> bytes:
+    return mac(text, signing_key)[:CHECK_SIZE] if signing_key else check(text)

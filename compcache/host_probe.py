@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import StorageError
-from compcache.host import Host, boot_key, encode_host
+from compcache.host import Host, boot_key, encode_host, host_file
 
 if TYPE_CHECKING:
     from compcache.store import Store
@@ -27,7 +27,7 @@ def probe_and_remember(store: Store) -> Host:
     boot = boot_key(store.files)
     if boot and not store.readonly:
         try:
-            store.publish_file(("hosts-v1", f"{boot}.host"), encode_host(found))
+            store.publish_file(host_file(boot, store.signing_key), encode_host(found, store.signing_key))
         except StorageError:
             return found  # asked again by the next process
     return found

@@ -14,6 +14,10 @@ The index is derived and never believed further than it can be checked: an entry
 no entry, a stamp that does not match the file is no stamp, a damaged segment is set aside and rebuilt from the
 manifests. So additions and merges need no lock; merges take one only to save work.
 
+The digest in a segment's name is that of its content, in every version of the format. So a segment that does not
+decode is told from a damaged one: where its name is right, another version of this package has written it, and it is
+neither used nor touched. Files with other names are not the index's at all.
+
 Limitations: what was removed from disk stays in the segments until the next merge or prune; names are compared
 by their 128-bit key here, and in full by who reads the record.
 """
@@ -25,7 +29,7 @@ from struct import Struct
 
 from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, digest, name_key
-from compcache.errors import FormatError
+from compcache.errors import FormatError, UnknownVersionError
 from compcache.record import Record
 from compcache.table import Table, encode_table
 
@@ -43,6 +47,8 @@ _STAMP = Struct("<4Q")
 _TRUSTED = Struct("<QQ8sII16s16s")
 _READ_WHOLE = 1 << 16
 _FANOUT = 8
+_NAME_SIZE = 12  # bytes of the digest in a segment's name
+_CHUNK = 1 << 20
 SUFFIX = ".idx"
 
 
@@ -119,13 +125,26 @@ def segment_level(modules: int) -> int:
     return level
 
 
+class _Descriptor:
+    """An open file that is closed with the last reader."""
+
+    __slots__ = ("_files", "number")
+
+    def __init__(self, files: file_ops.Files) -> None:
+        self._files = files
+        self.number = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "number", -1) >= 0:
+            self._files.close(self.number)
+
+
 class Segment:
     """One segment file, opened by its first use. Small ones are read whole, larger ones piece by piece."""
 
-    __slots__ = ("_descriptor", "_directory", "_files", "_tables", "name")
+    __slots__ = ("_directory", "_files", "_tables", "name")
 
     def __init__(self, files: file_ops.Files, directory: str, name: str) -> None:
-        self._descriptor = -1
         self._files = files
         self._directory = directory
         self._tables: tuple[Table, Table] | None = None
@@ -147,28 +166,27 @@ class Segment:
         return _level_of(self.name)
 
     def _open(self) -> tuple[Table, Table]:
-        """Open the file.
+        """Open the file; threads that do so at once each have their own descriptor until one of them is kept.
 
         Raises:
             FileNotFoundError: it was merged into another one.
             FormatError: it is damaged.
         """
-        self._descriptor = self._files.open(
-            f"{self._directory}/{self.name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-        )
-        descriptor, pread = self._descriptor, self._files.pread
-        size = self._files.fstat(descriptor).st_size
+        opened = _Descriptor(self._files)
+        path = f"{self._directory}/{self.name}"
+        opened.number = self._files.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        pread = self._files.pread
+        size = self._files.fstat(opened.number).st_size
         whole = size <= _READ_WHOLE
         if whole:
-            data = pread(descriptor, size, 0)
-            self.close()
+            data = pread(opened.number, size, 0)
 
             def read(offset: int, count: int) -> bytes:
                 return data[offset : offset + count]
         else:
 
             def read(offset: int, count: int) -> bytes:
-                return pread(descriptor, count, offset)
+                return pread(opened.number, count, offset)
 
         header = read(0, _HEADER.size)
         if len(header) < _HEADER.size or header[:8] != _MAGIC:
@@ -183,20 +201,43 @@ class Segment:
         self._tables = functions, modules
         return self._tables
 
-    def close(self) -> None:
-        """Give the file descriptor back."""
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            self._files.close(descriptor)
+    def explain(self, error: FormatError) -> FormatError:
+        """What it means that the file does not decode: `UnknownVersionError` where its name fits its content."""
+        try:
+            actual = digest(self._chunks(), size=_NAME_SIZE).hex()
+        except OSError:
+            return error
+        if self.name[3 : 3 + 2 * _NAME_SIZE] != actual:
+            return error
+        return UnknownVersionError(f"{self.name} is of another version of the format: {error}")
 
-    def __del__(self) -> None:
-        if getattr(self, "_descriptor", -1) >= 0:
-            self.close()
+    def _chunks(self) -> Iterator[bytes]:
+        opened = _Descriptor(self._files)
+        opened.number = self._files.open(f"{self._directory}/{self.name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        offset = 0
+        while part := self._files.pread(opened.number, _CHUNK, offset):
+            yield part
+            offset += len(part)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._tables = None
 
 
 def _level_of(name: str) -> int:
-    level = name.partition("-")[0]
-    return int(level) if level.isdigit() else 0
+    return int(name[:2])
+
+
+def _is_segment_name(name: str) -> bool:
+    level, dash, rest = name[:2], name[2:3], name[3:]
+    return (
+        rest.endswith(SUFFIX)
+        and dash == "-"
+        and level.isdecimal()
+        and level.isascii()
+        and len(rest) == 2 * _NAME_SIZE + len(SUFFIX)
+        and not rest[: 2 * _NAME_SIZE].strip("0123456789abcdef")
+    )
 
 
 class Index:
@@ -205,7 +246,7 @@ class Index:
     A look-up that finds nothing looks at the directory again; one that finds something does not.
     """
 
-    __slots__ = ("_directory", "_files", "_hint", "_segments", "_temporary", "damaged")
+    __slots__ = ("_directory", "_files", "_hint", "_ignored", "_segments", "_temporary", "damaged", "problem")
 
     def __init__(self, files: file_ops.Files, directory: str, temporary: str) -> None:
         self._files = files
@@ -213,7 +254,9 @@ class Index:
         self._temporary = temporary
         self._segments: tuple[Segment, ...] | None = None
         self._hint: Segment | None = None
+        self._ignored: set[str] = set()
         self.damaged: dict[str, str] = {}
+        self.problem = ""  # why the index, or a part of it, could not be read when it was last tried
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -225,6 +268,7 @@ class Index:
 
     def refresh(self) -> bool:
         """Look at the directory again; whether anything changed."""
+        self.problem = ""
         names = self._names()
         old = {segment.name: segment for segment in self._segments or ()}
         if self._segments is not None and names == list(old):
@@ -237,7 +281,11 @@ class Index:
             found = self._files.listdir(self._directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        names = [name for name in found if name.endswith(SUFFIX) and name not in self.damaged]
+        except OSError as error:
+            self.problem = f"{self._directory} cannot be read: {error.strerror}"
+            return []
+        left_out = self.damaged.keys() | self._ignored
+        names = [name for name in found if _is_segment_name(name) and name not in left_out]
         return sorted(names, key=lambda name: (-_level_of(name), name))
 
     def find(self, name: str) -> Iterator[tuple[bytes, int]]:
@@ -293,13 +341,28 @@ class Index:
         except FileNotFoundError:
             self.refresh()
             return None
-        except (FormatError, OSError) as error:
-            self._set_aside(segment, str(error))
+        except FormatError as error:
+            self._set_aside(segment, error)
+            return []
+        except OSError as error:
+            self.problem = f"{self._directory}/{segment.name} cannot be read: {error.strerror or error}"
             return []
 
-    def _set_aside(self, segment: Segment, reason: str) -> None:
-        self.damaged[segment.name] = reason
+    def _set_aside(self, segment: Segment, error: FormatError) -> None:
+        reason = segment.explain(error)
+        if isinstance(reason, UnknownVersionError):
+            self._ignored.add(segment.name)
+        else:
+            self.damaged[segment.name] = str(reason)
+        segment.close()
         self._segments = tuple([other for other in self.segments if other is not segment])
+
+    def readable(self) -> tuple[Segment, ...]:
+        """The segments that are there now and of a known format, all opened; for who replaces them."""
+        self.refresh()
+        for segment in self.segments:
+            self._look_up(segment, bytes(DIGEST_SIZE), modules=True)
+        return self.segments
 
     def add(self, functions: Iterable[tuple[str, int]], module: ModuleEntry) -> None:
         """Publish what a module realizes, as (name, offset of its record), and its entry.
@@ -313,7 +376,7 @@ class Index:
     def publish(self, level: int, functions: Sequence[bytes], modules: Sequence[bytes]) -> str:
         """Publish a segment of encoded, sorted entries; its name."""
         data = encode_segment(functions, modules)
-        name = f"{level:02d}-{digest([data], size=12).hex()}{SUFFIX}"
+        name = f"{level:02d}-{digest([data], size=_NAME_SIZE).hex()}{SUFFIX}"
         file_ops.publish(self._files, self._temporary, f"{self._directory}/{name}", [data], sync=level > 0)
         return name
 
@@ -342,15 +405,15 @@ class Index:
         self.publish_only(sorted(functions), [modules[key] for key in sorted(modules)], level, chosen)
 
     def _collect(self, segment: Segment, functions: set[bytes], modules: dict[bytes, bytes]) -> bool:
-        """Add all that a segment holds; False where it is damaged or gone."""
+        """Add all that a segment holds; False where it is damaged, gone or cannot be read."""
         try:
             functions.update(segment.functions.entries())
             for data in segment.modules.entries():
                 _keep_newest(modules, data)
-        except FileNotFoundError:
+        except OSError:
             return False
         except FormatError as error:
-            self._set_aside(segment, str(error))
+            self._set_aside(segment, error)
             return False
         return True
 
@@ -373,14 +436,16 @@ class Index:
     def remove_damaged(self) -> None:
         """Remove the segments that turned out to be damaged; the caller rebuilds what they held."""
         for name in list(self.damaged):
-            self._remove(name)
+            try:
+                self._remove(name)
+            except OSError:
+                self._ignored.add(name)
         self.damaged.clear()
 
     def close(self) -> None:
-        """Close the segment files."""
-        for segment in self._segments or ():
-            segment.close()
+        """Let go of the segment files."""
         self._segments = None
+        self._hint = None
 
 
 def _keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from compcache import container
 from compcache import files as file_ops
-from compcache.errors import IntegrityError, StorageError
+from compcache.errors import IncompatibleTargetError, IntegrityError, StorageError
 from compcache.index import Stamp
 from compcache.store import ModuleFile
-from compcache.verification import warn
+from compcache.verification import require_real_directories, warn
 
 if TYPE_CHECKING:
     from compcache.store import Sections, Store
@@ -31,7 +32,7 @@ def publish_module(
     path = store.module_path(module_id)
     _require_writable(store, path)
     try:
-        _create_root(store)
+        _prepare(store, path)
         stamp = _existing(store, module_id)
         if stamp is None:
             stamp = Stamp.of(file_ops.publish(store.files, store.temporary, path, parts))
@@ -60,17 +61,22 @@ def _existing(store: Store, module_id: bytes) -> Stamp | None:
     try:
         with store.open_module(module_id, leave_stamp=False) as module:
             return Stamp.of(store.files.fstat(module.descriptor))
-    except (FileNotFoundError, IntegrityError):
+    except (FileNotFoundError, IntegrityError, IncompatibleTargetError):
         return None
 
 
-def _create_root(store: Store) -> None:
+def _prepare(store: Store, path: str) -> None:
+    """Create the root where it is not there, and refuse to write a file through symbolic links."""
     tag = store.path("CACHEDIR.TAG")
     try:
         store.files.stat(tag)
     except FileNotFoundError:
         file_ops.make_directories(store.files, store.root)
+        store.check_root()  # somebody else may have made it since it was opened
+        require_real_directories(store, store.temporary)
         file_ops.publish(store.files, store.temporary, tag, [_CACHEDIR_TAG], sync=False)
+    for directory in (os.path.dirname(path), store.temporary, store.path("index-v1")):
+        require_real_directories(store, directory)
 
 
 def merge_additions(store: Store) -> None:
@@ -92,7 +98,7 @@ def publish_file(store: Store, names: tuple[str, ...], data: bytes) -> str:
     path = store.path(*names)
     _require_writable(store, path)
     try:
-        _create_root(store)
+        _prepare(store, path)
         file_ops.publish(store.files, store.temporary, path, [data])
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}", path=path, errno=error.errno) from error

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.errors import FormatError, IntegrityError, StorageError
-from compcache.index import ModuleEntry, encode_function_entry, segment_level
+from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
+from compcache.index import Stamp, encode_function_entry, segment_level
 from compcache.manifest import decode_function, iterate_frames
+from compcache.verification import is_settled
 
 if TYPE_CHECKING:
+    from compcache.index import ModuleEntry
     from compcache.store import ModuleFile, Store
 
 __all__ = ["module_functions", "rebuild_index"]
+
+_NO_STAMP = Stamp(0, 0, 0, 0)
 
 
 def module_functions(module: ModuleFile) -> list[tuple[str, int]]:
@@ -36,8 +40,7 @@ def rebuild_index(store: Store) -> int:
     Raises:
         OSError: the new index could not be written; the old one is still there.
     """
-    store.index.refresh()
-    replaced = store.index.segments
+    replaced = store.index.readable()
     functions: set[bytes] = set()
     modules: dict[bytes, bytes] = {}
     for module_id in store.module_ids():
@@ -53,12 +56,16 @@ def rebuild_index(store: Store) -> int:
 
 def _index_module(store: Store, module_id: bytes, functions: set[bytes]) -> ModuleEntry | None:
     try:
-        with store.open_module(module_id, leave_stamp=False) as module:
-            found = module_functions(module)
-            functions.update(encode_function_entry(name, module_id, offset) for name, offset in found)
-            return store.entry_of(module, store.files.fstat(module.descriptor), len(found))
-    except (FileNotFoundError, IntegrityError, StorageError):
+        module = store.open_module(module_id, leave_stamp=False)
+    except (FileNotFoundError, IncompatibleTargetError, IntegrityError, StorageError):
         return None
+    try:
+        found = module_functions(module)
+        status = store.files.fstat(module.descriptor)
     except FormatError as error:
-        store.quarantine(store.module_path(module_id), str(error))
+        store.condemn(module, error)
         return None
+    finally:
+        module.close()
+    functions.update(encode_function_entry(name, module_id, offset) for name, offset in found)
+    return store.entry_of(module, Stamp.of(status) if is_settled(status) else _NO_STAMP, len(found))

@@ -54,7 +54,7 @@ def _shared(obj: bytes) -> bytes | None:
 
 def ensure_runtime(store: Store) -> None:
     """Publish the runtime in the cache directory, unless it is there or cannot be; never fails."""
-    if store.readonly or store.read_file(*runtime.runtime_file()) is not None:
+    if store.readonly or store.read_file(*runtime.runtime_file(store.signing_key)) is not None:
         return
     image = _shared(_object())
     if image is not None:
@@ -63,7 +63,7 @@ def ensure_runtime(store: Store) -> None:
 
 def _publish(store: Store, image: bytes) -> bool:
     try:
-        store.publish_file(runtime.runtime_file(), image + runtime.seal(image, store.signing_key))
+        store.publish_file(runtime.runtime_file(store.signing_key), image + runtime.seal(image, store.signing_key))
     except StorageError:
         return False
     return True
@@ -75,15 +75,12 @@ def build_and_load(store: Store) -> Any:
     image = _shared(obj)
     if image is None:
         return _load_object(obj)
-    if not store.readonly and _publish(store, image):
+    if not store.readonly and _publish(store, image) and not store.exposed:
         try:
-            return runtime.load_extension(store.path(*runtime.runtime_file()))
+            return runtime.load_extension(store.path(*runtime.runtime_file(store.signing_key)))
         except ImportError:
             pass  # a noexec mount: load a copy in memory
-    from compcache.memory import anonymous_file
-
-    # The descriptor stays open on purpose: the runtime is mapped as long as the process lives.
-    return runtime.load_extension(anonymous_file(image)[1])
+    return runtime.load_copy(image) or _load_object(obj)
 
 
 def _load_object(obj: bytes) -> Any:

@@ -19,10 +19,10 @@ from __future__ import annotations
 import os
 import stat as stat_module
 
-from compcache import host
 from compcache import files as file_ops
+from compcache import host
 from compcache.digest import DIGEST_SIZE, mac
-from compcache.errors import FormatError, StorageError, UntrustedDirectoryError
+from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.index import Index, ModuleEntry, Stamp
 from compcache.manifest import read_frame
 from compcache.stats import recorder_for
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from compcache.container import Footer
-    from compcache.errors import IntegrityError
+    from compcache.errors import CompcacheError
     from compcache.host import Host
 
     #: Image, records, graph, bitcode and notes of a module.
@@ -51,7 +51,8 @@ class ModuleFile:
     """An open, verified module file. `read_record` gives the payload of one record; close it after use."""
 
     __slots__ = (
-        "_files", "descriptor", "flags", "image", "in_memory", "key", "module_id", "path", "records", "size", "target_id",
+        "_files", "copied", "descriptor", "flags", "image", "in_memory", "key", "module_id", "path", "records", "size",
+        "target_id",
     )  # fmt: skip
 
     def __init__(self, files: file_ops.Files, path: str, module_id: bytes) -> None:
@@ -61,11 +62,12 @@ class ModuleFile:
         self.module_id = module_id
         self.size = 0
         self.in_memory = False
+        self.copied = False  # a verified copy, because others could change the file itself
         self.describe(0, 0, bytes(8), 0, bytes(16))
 
     def open(self) -> None:
         """Open the file, which `close`, or the end of this object, closes."""
-        self.descriptor = self._files.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        self.descriptor = self._files.open(self.path, file_ops.READ_FLAGS)
 
     def describe(self, image: int, records: int, target_id: bytes, flags: int, key: bytes) -> None:
         """Set what is known of the verified content; see `compcache.index.ModuleEntry`."""
@@ -100,6 +102,8 @@ class ModuleFile:
         """The footer, which tells where the sections are."""
         from compcache.container import FOOTER_SIZE, decode_footer
 
+        if self.size < FOOTER_SIZE:
+            raise FormatError(f"it has {self.size} bytes, fewer than a module footer")
         return decode_footer(self.read(self.size - FOOTER_SIZE, FOOTER_SIZE), self.size)
 
     def close(self) -> None:
@@ -126,7 +130,7 @@ class Store:
         root: the directory.
         files: the file operations to use.
         readonly: never write; what cannot be had without writing is a miss or is done in memory.
-        verify: check the digests of files whose stamp is not known.
+        verify: check the digests of files whose stamp is not known; with a signing key they always are.
         signing_key: accept only modules that carry its signature, and sign what is published.
         trust: open the directory even though somebody else could have written it.
 
@@ -135,7 +139,7 @@ class Store:
         StorageError: the path exists but is no directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_target", "files", "index", "readonly", "root", "signing_key", "stats", "temporary", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_target", "_owner", "_trust", "complaints", "exposed", "files", "index", "readonly", "root", "signing_key", "stats", "temporary", "verify")
 
     def __init__(
         self,
@@ -159,34 +163,39 @@ class Store:
         self._in_memory: dict[bytes, ModuleFile] = {}
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
         self._checked_index = False
-        self.stats = recorder_for(self.files, root, readonly=readonly)
-        if not trust and not signing_key:
-            self._refuse_foreign_directory()
+        self.complaints: set[str] = set()  # the paths that a warning was given about
+        self._trust = trust
+        self._owner = None if trust or signing_key or not hasattr(os, "geteuid") else os.geteuid()
+        self.exposed = False  # others can write here, and nothing but signatures tells what to believe
+        self.check_root()
+        self.stats = recorder_for(self.files, root, readonly=readonly or self.exposed)
 
-    def _refuse_foreign_directory(self) -> None:
+    def check_root(self) -> None:
+        """Look at whose directory it is.
+
+        Raises:
+            UntrustedDirectoryError: others can write there, and there is neither trust nor a key.
+            StorageError: it is no directory.
+        """
         try:
-            status = self.files.stat(self.root)
+            status = link = self.files.lstat(self.root)
+            if stat_module.S_ISLNK(link.st_mode):
+                status = self.files.stat(self.root)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
             raise StorageError(f"cannot open the cache directory {self.root}: {error}", path=self.root) from error
         if not stat_module.S_ISDIR(status.st_mode):
             raise StorageError(f"the cache directory {self.root} is not a directory", path=self.root)
-        user = os.geteuid() if hasattr(os, "geteuid") else status.st_uid
-        advice = "pass trust=True if you vouch for everyone who can write there, or a signing_key"
-        if status.st_uid != user:
-            raise UntrustedDirectoryError(
-                f"the cache directory {self.root} belongs to user {status.st_uid}, not to you ({user}): loading from "
-                f"it would run their code; choose another directory, or {advice}",
-                path=self.root,
-            )
-        if status.st_mode & _NOBODY_ELSE and user == status.st_uid:
-            raise UntrustedDirectoryError(
-                f"the cache directory {self.root} can be written by other users (mode "
-                f"{stat_module.S_IMODE(status.st_mode):o}): loading from it would run their code; run "
-                f"'chmod go-w {self.root}', or {advice}",
-                path=self.root,
-            )
+        if self._trust or not hasattr(os, "geteuid"):
+            return
+        user = os.geteuid()
+        if status.st_uid != user or status.st_mode & _NOBODY_ELSE or link.st_uid not in (user, 0):
+            if not self.signing_key:
+                from compcache.verification import distrust
+
+                raise distrust(self.root, status, link, user)
+            self.exposed = True
 
     # ------------------------------------------------------------------ paths
 
@@ -247,10 +256,10 @@ class Store:
     def _renew_index(self) -> None:
         try:
             self.index.refresh()
-            lost = self.index.damaged or (not self.index.segments and not self._checked_index)
+            nothing = not self.index.segments and not self.index.problem and not self._checked_index
         except OSError as error:
             raise StorageError(f"cannot read the index of {self.root}: {error}", path=self.root) from error
-        if lost:
+        if nothing or self.index.damaged:
             self._checked_index = True
             from compcache.verification import recover_index
 
@@ -261,7 +270,8 @@ class Store:
 
         Raises:
             FileNotFoundError: it is not there (any more).
-            IntegrityError: it is damaged, or not signed with the key; it is in quarantine now.
+            IntegrityError: it is damaged (and in quarantine now), not signed with the key, or another user's.
+            IncompatibleTargetError: another version of this package has written it.
             StorageError: it cannot be read.
         """
         if module_id in self._in_memory:
@@ -271,20 +281,20 @@ class Store:
             module.open()
             status = self.files.fstat(module.descriptor)
             module.size = status.st_size
-            if not self._recognize(module, status):
-                if not stat_module.S_ISREG(status.st_mode):
-                    raise FormatError("it is not a regular file")
+            foreign = self.exposed or (self._owner is not None and status.st_uid != self._owner)
+            if foreign or not self._recognize(module, status):
                 from compcache.verification import verify_module
 
-                verify_module(self, module, status, leave_stamp=leave_stamp)
-        except FileNotFoundError:
+                module = verify_module(self, module, status, leave_stamp=leave_stamp, owner=self._owner)
+        except (FileNotFoundError, IntegrityError):
+            module.close()
             raise
         except FormatError as error:
-            module.close()
-            raise self.quarantine(module.path, str(error)) from error
+            raise self.condemn(module, error) from error
         except OSError as error:
-            message = f"cannot read {module.path}: {error.strerror or error}"
-            raise StorageError(message, path=module.path, errno=error.errno) from error
+            from compcache.verification import unreadable
+
+            raise unreadable(self, module, error) from error
         return module
 
     def _recognize(self, module: ModuleFile, status: os.stat_result) -> bool:
@@ -350,7 +360,7 @@ class Store:
     def read_file(self, *names: str) -> bytes | None:
         """The content of a small file below the root; None where there is none or it cannot be read."""
         try:
-            return file_ops.read_file(self.files, self.path(*names), _MAX_SMALL_FILE)
+            return file_ops.read_file(self.files, self.path(*names), _MAX_SMALL_FILE, owner=self._owner)
         except OSError:
             return None
 
@@ -363,6 +373,15 @@ class Store:
         except FileNotFoundError:
             return False
         return True
+
+    def condemn(self, module: ModuleFile, error: FormatError) -> CompcacheError:
+        """Close a module file that does not decode; the exception that says why.
+
+        A damaged one goes to quarantine; one that is as it was published was made by another version.
+        """
+        from compcache.verification import condemn
+
+        return condemn(self, module, error)
 
     def quarantine(self, path: str, reason: str) -> IntegrityError:
         """Set a damaged file aside, warn, and return the exception that says so."""
@@ -387,8 +406,8 @@ class Store:
 
     def _remembered_host(self) -> Host | None:
         boot = host.boot_key(self.files)
-        data = self.read_file("hosts-v1", f"{boot}.host") if boot else None
-        return host.decode_host(data) if data else None
+        data = self.read_file(*host.host_file(boot, self.signing_key)) if boot else None
+        return host.decode_host(data, self.signing_key) if data else None
 
     def _ask_host(self) -> Host:
         from compcache.host_probe import probe_and_remember

@@ -10,7 +10,8 @@ Keys are digests, hence uniform: the top `bits` bits of a key number its bucket,
 entries. Each bucket carries its own checksum, so that a look-up verifies what it reads without reading the
 rest. Several entries may have the same key.
 
-Limitations: at most 2**32 entries; an entry is at least a key; keys that are not uniform make long buckets.
+Limitations: at most 2**32 entries; an entry is at least a key; keys that are not uniform make long buckets, of
+which none can have more than 64 MiB.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _PER_BUCKET = 16
 _MAX_BITS = 24
 _MAX_COUNT = 1 << 32
 _MAX_WIDTH = 1 << 12
+_MAX_BUCKET_SIZE = 1 << 26
 
 
 def encode_table(entries: Sequence[bytes], width: int) -> bytes:
@@ -137,6 +139,8 @@ class Table:
         if not start <= end <= self.count:
             raise FormatError("a bucket of an index table is damaged")
         size = (end - start) * self.width
+        if size > _MAX_BUCKET_SIZE:
+            raise FormatError("a bucket of an index table is larger than any can be")
         data = self._read(self._origin + start * self.width, size)
         if len(data) != size or check(data, number) != expected:
             raise FormatError("a bucket of an index table is damaged")

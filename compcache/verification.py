@@ -2,49 +2,138 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
+import time
 from typing import TYPE_CHECKING
 
 from compcache import container, host
 from compcache import files as file_ops
-from compcache.errors import CacheWarning, FormatError, IntegrityError
+from compcache.errors import (
+    CacheWarning,
+    FormatError,
+    IncompatibleTargetError,
+    IntegrityError,
+    StorageError,
+    UnknownVersionError,
+    UntrustedDirectoryError,
+)
 from compcache.manifest import IMAGE_OBJECT, IMAGE_SHARED, decode_module
+from compcache.store import ModuleFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from compcache.errors import CompcacheError
     from compcache.index import ModuleEntry
-    from compcache.store import ModuleFile, Store
+    from compcache.store import Store
 
-__all__ = ["quarantine", "recover_index", "verify_module", "warn"]
+__all__ = [
+    "condemn",
+    "distrust",
+    "is_settled",
+    "quarantine",
+    "recover_index",
+    "refuse",
+    "require_real_directories",
+    "unreadable",
+    "verify_module",
+    "warn",
+]
 
 _CHUNK = 1 << 20
+#: The longest tick of the clocks that file systems of one machine stamp files with, with a good margin.
+_TICK = 100_000_000
 
 
-def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, leave_stamp: bool) -> None:
+def verify_module(
+    store: Store, module: ModuleFile, status: os.stat_result, *, leave_stamp: bool, owner: int | None
+) -> ModuleFile:
     """Check all that a stamp vouches for, and leave a stamp for the next one who opens the file.
+
+    Returns:
+        The module; a copy of it where others could change the file meanwhile.
 
     Raises:
         FormatError: the file is not what it was published as.
+        IntegrityError: it is another user's, or not signed with the key.
     """
+    if not stat.S_ISREG(status.st_mode):
+        raise FormatError("it is not a regular file")
+    if owner is not None and status.st_uid != owner:
+        raise refuse(store, module.path, f"it belongs to user {status.st_uid}, not to you ({owner})")
+    require_real_directories(store, os.path.dirname(module.path))
+    signed = _is_signed(store, module)
+    if store.exposed and signed:
+        module = _copy(module)
+        signed = _is_signed(store, module)
+    if store.verify or store.signing_key:
+        _require_intact(module)
+    if not signed:
+        raise refuse(store, module.path, "it does not carry the signature of this cache's key")
     footer = module.footer()
-    if footer.module_id != module.module_id:
-        raise FormatError("the file holds another module than its name says")
-    if store.signing_key and not container.is_signed_with(footer, store.signing_key):
-        raise FormatError("it does not carry the signature of this cache's key")
-    if store.verify:
-        content = _chunks(module, footer.content)
-        actual = container.module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode)
-        if actual != footer.module_id:
-            raise FormatError("its content does not have the digest that it was published with")
     module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))
     record = decode_module(module.read_record(0))
     flags = IMAGE_OBJECT if record.image_kind == "object" else IMAGE_SHARED
     platform = record.triple if record.abi == host.ABI_VERSION else f"abi{record.abi}"
     target = host.target_id(platform, record.features)
     module.describe(footer.image, footer.records, target, flags, record.key)
-    if store.verify and leave_stamp and not store.readonly:
+    if store.verify and leave_stamp and not store.readonly and not module.copied and is_settled(status):
         _leave_stamp(store, store.entry_of(module, status))
+    return module
+
+
+def _is_signed(store: Store, module: ModuleFile) -> bool:
+    return not store.signing_key or container.is_signed_with(module.footer(), store.signing_key)
+
+
+def _require_intact(module: ModuleFile) -> None:
+    """Raise a FormatError unless the content has the digest in the footer and in the file's name."""
+    footer = module.footer()
+    if footer.module_id != module.module_id:
+        raise FormatError("the file holds another module than its name says")
+    content = _chunks(module, footer.content)
+    actual = container.module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode)
+    if actual != footer.module_id:
+        raise FormatError("its content does not have the digest that it was published with")
+
+
+def _copy(module: ModuleFile) -> ModuleFile:
+    """A copy in memory of a file that others can write to."""
+    from compcache.memory import anonymous_file
+
+    copy = ModuleFile(module._files, module.path, module.module_id)
+    copy.descriptor, _ = anonymous_file(*_chunks(module, module.size))
+    copy.size = module.size
+    copy.copied = True
+    module.close()
+    return copy
+
+
+def is_settled(status: os.stat_result) -> bool:
+    """Whether a file changed long enough ago that another change would give it other times.
+
+    As git has it: what changes twice within a tick of the clock, with a look at it between, seems to have changed
+    once. What `files.publish` wrote is marked, and safe from that.
+    """
+    return abs(time.time_ns() - max(status.st_ctime_ns, status.st_mtime_ns)) > _TICK
+
+
+def require_real_directories(store: Store, path: str) -> None:
+    """Refuse directories between the root and `path` (itself included) that are symbolic links.
+
+    Raises:
+        IntegrityError: one is.
+    """
+    while len(path) > len(store.root):
+        try:
+            mode = store.files.lstat(path).st_mode
+        except FileNotFoundError:
+            mode = 0
+        if stat.S_ISLNK(mode):
+            raise refuse(store, path, "it is a symbolic link, which is not followed")
+        path = os.path.dirname(path)
 
 
 def _chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
@@ -69,13 +158,74 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
         target = store.path("quarantine", f"{os.path.basename(path)}.{file_ops.unique_name()}")
         try:
             file_ops.make_directories(store.files, os.path.dirname(target))
+            require_real_directories(store, os.path.dirname(target))
             store.files.rename(path, target)
             store.stats.count("corrupt")
             message += f"; it was moved to {target}"
         except OSError:
             message += "; it could not be moved away"
-    warn(message)
+    _warn_once(store, path, message)
     return IntegrityError(message, path=path, reason=reason)
+
+
+def refuse(store: Store, path: str, reason: str) -> IntegrityError:
+    """Warn of something that is not damaged but not to be believed; the exception that says so."""
+    message = f"{path} is not used: {reason}"
+    _warn_once(store, path, message)
+    return IntegrityError(message, path=path, reason=reason)
+
+
+def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheError:
+    """See `Store.condemn`."""
+    try:
+        if isinstance(error, UnknownVersionError) or _is_intact(module):
+            name = module.module_id.hex()
+            return IncompatibleTargetError(
+                f"module {name} was written by another version of compcache: {error}", module_id=name
+            )
+        return quarantine(store, module.path, str(error))
+    finally:
+        module.close()
+
+
+def _is_intact(module: ModuleFile) -> bool:
+    if module.descriptor < 0 or not stat.S_ISREG(os.fstat(module.descriptor).st_mode):
+        return False
+    try:
+        _require_intact(module)
+    except (FormatError, OSError):
+        return False
+    return True
+
+
+def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheError:
+    """What to raise where a module file cannot be read."""
+    path = module.path
+    module.close()
+    if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket: nothing that was published
+        return quarantine(store, path, "it is not a regular file")
+    return StorageError(f"cannot read {path}: {error.strerror or error}", path=path, errno=error.errno)
+
+
+def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int) -> UntrustedDirectoryError:
+    """The exception that says why a root is not to be trusted, and what to do."""
+    advice = "pass trust=True if you vouch for everyone who can write there, or a signing_key"
+    if link.st_uid not in (user, 0):
+        message = (
+            f"the cache directory {root} is a symbolic link of user {link.st_uid}, or belongs to them, not to you "
+            f"({user}): loading from it would run their code; choose another directory, or {advice}"
+        )
+    elif status.st_uid != user:
+        message = (
+            f"the cache directory {root} belongs to user {status.st_uid}, not to you ({user}): loading from it would "
+            f"run their code; choose another directory, or {advice}"
+        )
+    else:
+        message = (
+            f"the cache directory {root} can be written by other users (mode {stat.S_IMODE(status.st_mode):o}): "
+            f"loading from it would run their code; run 'chmod go-w {root}', or {advice}"
+        )
+    return UntrustedDirectoryError(message, path=root)
 
 
 def recover_index(store: Store) -> None:
@@ -83,13 +233,19 @@ def recover_index(store: Store) -> None:
     damaged = dict(store.index.damaged)
     if damaged:
         names = ", ".join(sorted(damaged))
-        warn(f"the index of {store.root} is damaged ({names}: {next(iter(damaged.values()))}); rebuilding it")
-    if store.readonly or not any(True for _ in store.module_ids()):
+        what = "it cannot be rebuilt by a read-only cache" if store.readonly else "rebuilding it"
+        _warn_once(
+            store,
+            names,
+            f"the index of {store.root} is damaged ({names}: {next(iter(damaged.values()))}); {what}",
+        )
+    if store.readonly:
         return
     from compcache.rebuild import rebuild_index
 
     try:
-        rebuild_index(store)
+        if any(True for _ in store.module_ids()):
+            rebuild_index(store)
     except OSError as error:
         warn(f"the index of {store.root} cannot be rebuilt: {error}")
 
@@ -99,3 +255,10 @@ def warn(message: str) -> None:
     import warnings
 
     warnings.warn(message, CacheWarning, stacklevel=4)
+
+
+def _warn_once(store: Store, path: str, message: str) -> None:
+    """Warn, unless this cache object has warned about the same thing before."""
+    if path not in store.complaints:
+        store.complaints.add(path)
+        warn(message)

@@ -345,6 +345,10 @@ class FaultyFiles(Files):
         self.crashed = True
         raise Crash(f"after {torn} of {len(data)} bytes of {name}")
 
+    def utime(self, descriptor: int, *, ns: tuple[int, int]) -> None:  # type: ignore[override]
+        self._meet("utime", self._opened.get(descriptor, (None, None))[0])
+        os.utime(descriptor, ns=ns)
+
     def fsync(self, descriptor: int) -> None:  # type: ignore[override]
         name, node = self._opened.get(descriptor, (None, None))
         self._meet("fsync", name)
