@@ -1,0 +1,187 @@
+; Numba's memory runtime, as far as exported kernels need it: reference-counted blocks over malloc.
+;
+; Numba's own runtime is a C extension of the numba package; exported code must run without it. No block that is
+; allocated here leaves the kernel, so the two never meet. The layout of %MemInfo is Numba's (numba/core/runtime).
+
+; { reference count, destructor(data, size, info), info, data, size, external allocator }
+%MemInfo = type { i64, ptr, ptr, ptr, i64, ptr }
+
+declare ptr @malloc(i64)
+declare ptr @realloc(ptr, i64)
+declare void @free(ptr)
+
+define internal ptr @compcache.numba.block(i64 %size, i64 %align, ptr %dtor, ptr %info) {
+  %slack = add i64 %align, 48
+  %total = add i64 %size, %slack
+  %overflow = icmp ult i64 %total, %size
+  br i1 %overflow, label %none, label %allocate
+allocate:
+  %mi = call ptr @malloc(i64 %total)
+  %failed = icmp eq ptr %mi, null
+  br i1 %failed, label %none, label %fill
+fill:
+  %after = getelementptr inbounds %MemInfo, ptr %mi, i64 1
+  %address = ptrtoint ptr %after to i64
+  %above = add i64 %address, %align
+  %last = sub i64 %above, 1
+  %rest = urem i64 %last, %align
+  %aligned = sub i64 %last, %rest
+  %offset = sub i64 %aligned, %address
+  %data = getelementptr inbounds i8, ptr %after, i64 %offset
+  call void @compcache.numba.fill(ptr %mi, ptr %dtor, ptr %info, ptr %data, i64 %size)
+  ret ptr %mi
+none:
+  ret ptr null
+}
+
+define internal void @compcache.numba.fill(ptr %mi, ptr %dtor, ptr %info, ptr %data, i64 %size) {
+  store i64 1, ptr %mi
+  %dtor_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 1
+  store ptr %dtor, ptr %dtor_at
+  %info_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 2
+  store ptr %info, ptr %info_at
+  %data_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 3
+  store ptr %data, ptr %data_at
+  %size_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 4
+  store i64 %size, ptr %size_at
+  %external_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 5
+  store ptr null, ptr %external_at
+  ret void
+}
+
+define ptr @NRT_MemInfo_alloc(i64 %size) {
+  %mi = call ptr @compcache.numba.block(i64 %size, i64 16, ptr null, ptr null)
+  ret ptr %mi
+}
+
+define ptr @NRT_MemInfo_alloc_safe(i64 %size) {
+  %mi = call ptr @compcache.numba.block(i64 %size, i64 16, ptr null, ptr null)
+  ret ptr %mi
+}
+
+define ptr @NRT_MemInfo_alloc_aligned(i64 %size, i32 %align) {
+  %wide = zext i32 %align to i64
+  %mi = call ptr @compcache.numba.block(i64 %size, i64 %wide, ptr null, ptr null)
+  ret ptr %mi
+}
+
+define ptr @NRT_MemInfo_alloc_safe_aligned(i64 %size, i32 %align) {
+  %wide = zext i32 %align to i64
+  %mi = call ptr @compcache.numba.block(i64 %size, i64 %wide, ptr null, ptr null)
+  ret ptr %mi
+}
+
+define ptr @NRT_MemInfo_alloc_dtor(i64 %size, ptr %dtor) {
+  %mi = call ptr @compcache.numba.block(i64 %size, i64 16, ptr %dtor, ptr null)
+  ret ptr %mi
+}
+
+define ptr @NRT_MemInfo_alloc_dtor_safe(i64 %size, ptr %dtor) {
+  %mi = call ptr @compcache.numba.block(i64 %size, i64 16, ptr %dtor, ptr null)
+  ret ptr %mi
+}
+
+define void @NRT_MemInfo_call_dtor(ptr %mi) {
+  %dtor_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 1
+  %dtor = load ptr, ptr %dtor_at
+  %plain = icmp eq ptr %dtor, null
+  br i1 %plain, label %release, label %destroy
+destroy:
+  %info_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 2
+  %info = load ptr, ptr %info_at
+  %data_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 3
+  %data = load ptr, ptr %data_at
+  %size_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 4
+  %size = load i64, ptr %size_at
+  call void %dtor(ptr %data, i64 %size, ptr %info)
+  br label %release
+release:
+  call void @free(ptr %mi)
+  ret void
+}
+
+; Blocks whose data is apart, so that it can grow: lists. Their info is a destructor of the items, or null.
+
+define internal void @compcache.numba.free_data(ptr %data, i64 %size, ptr %info) {
+  %plain = icmp eq ptr %info, null
+  br i1 %plain, label %release, label %destroy
+destroy:
+  call void %info(ptr %data)
+  br label %release
+release:
+  call void @free(ptr %data)
+  ret void
+}
+
+define ptr @NRT_MemInfo_new_varsize(i64 %size) {
+  %mi = call ptr @NRT_MemInfo_new_varsize_dtor(i64 %size, ptr null)
+  ret ptr %mi
+}
+
+define ptr @NRT_MemInfo_new_varsize_dtor(i64 %size, ptr %items) {
+  %data = call ptr @malloc(i64 %size)
+  %no_data = icmp eq ptr %data, null
+  br i1 %no_data, label %none, label %head
+head:
+  %mi = call ptr @malloc(i64 48)
+  %no_head = icmp eq ptr %mi, null
+  br i1 %no_head, label %undo, label %fill
+undo:
+  call void @free(ptr %data)
+  br label %none
+fill:
+  call void @compcache.numba.fill(ptr %mi, ptr @compcache.numba.free_data, ptr %items, ptr %data, i64 %size)
+  ret ptr %mi
+none:
+  ret ptr null
+}
+
+define ptr @NRT_MemInfo_varsize_alloc(ptr %mi, i64 %size) {
+  %data = call ptr @malloc(i64 %size)
+  %result = call ptr @compcache.numba.renew(ptr %mi, ptr %data, i64 %size)
+  ret ptr %result
+}
+
+define ptr @NRT_MemInfo_varsize_realloc(ptr %mi, i64 %size) {
+  %data_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 3
+  %old = load ptr, ptr %data_at
+  %data = call ptr @realloc(ptr %old, i64 %size)
+  %result = call ptr @compcache.numba.renew(ptr %mi, ptr %data, i64 %size)
+  ret ptr %result
+}
+
+define internal ptr @compcache.numba.renew(ptr %mi, ptr %data, i64 %size) {
+  %failed = icmp eq ptr %data, null
+  br i1 %failed, label %done, label %store
+store:
+  %data_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 3
+  store ptr %data, ptr %data_at
+  %size_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 4
+  store i64 %size, ptr %size_at
+  br label %done
+done:
+  ret ptr %data
+}
+
+define void @NRT_MemInfo_varsize_free(ptr %mi, ptr %data) {
+  call void @free(ptr %data)
+  %data_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 3
+  %current = load ptr, ptr %data_at
+  %same = icmp eq ptr %current, %data
+  br i1 %same, label %forget, label %done
+forget:
+  store ptr null, ptr %data_at
+  br label %done
+done:
+  ret void
+}
+
+define ptr @NRT_Allocate(i64 %size) {
+  %data = call ptr @malloc(i64 %size)
+  ret ptr %data
+}
+
+define void @NRT_Free(ptr %data) {
+  call void @free(ptr %data)
+  ret void
+}
