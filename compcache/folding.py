@@ -1,6 +1,7 @@
-"""Adds up what processes counted (`compcache.stats`), and folds their files into one (tools and exits).
+"""Adds up what processes counted (`compcache.stats`), and folds their files into one (tools, and who fills a journal).
 
-A fold publishes the sum, which names the files that it contains, and then removes those: who reads in between, or
+A journal is sealed by renaming it; who had it open may still append to it for a moment, so that it is folded only
+when it has been left alone for a minute, and read as it is until then. A fold publishes the sum, which names the files that it contains, and then removes those: who reads in between, or
 after the fold was killed, leaves out what is contained in another file. Folds take a lock, and where locks do
 not work nothing is folded but on request.
 """
@@ -8,14 +9,15 @@ not work nothing is folded but on request.
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
 from compcache.errors import FormatError
 from compcache.roster import decode_rows
-from compcache.stats import SUFFIX
-from compcache.statsfile import HOUR, LOADS_KEY, StatsFile, decode_stats, encode_stats, read_inputs
+from compcache.stats import JOURNAL_SUFFIX
+from compcache.statsfile import HOUR, LOADS_KEY, SUFFIX, StatsFile, decode_stats, encode_stats, read_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
@@ -30,14 +32,16 @@ _MAX_FILE = 1 << 31
 #: Counters older than this are kept by day instead of by hour.
 _HOURLY = 31 * 24
 _LOCK = "stats-fold"
-_MANY = 64
+_MANY = 8
+#: For how long a sealed journal may still be appended to: opening and writing are two calls of a process.
+_SETTLED = 60.0
 
 
 class Ledger(NamedTuple):
     """The sum of all statistics files.
 
     `counters` are by (hour, name), `uses` by (name key, module_id) as (count, last use); `rows` are roster rows of
-    modules added lately. `files` are those that were added up, contained ones included; `torn` are incomplete.
+    modules added lately. `files` are those that were added up, contained ones included; `torn` are damaged.
     """
 
     counters: dict[tuple[int, str], float]
@@ -60,18 +64,17 @@ def _names(store: Store) -> list[str]:
         found = store.files.listdir(store.path("stats"))
     except OSError:
         return []
-    return sorted(name for name in found if name.endswith(SUFFIX))
+    return sorted(name for name in found if name.endswith((SUFFIX, JOURNAL_SUFFIX)))
 
 
 def _read(store: Store, names: Iterable[str]) -> tuple[dict[str, StatsFile], list[str]]:
-    """The files that can be read, and the names of those that are incomplete."""
+    """The files that can be read, and the names of those that are damaged."""
     contents: dict[str, StatsFile] = {}
     torn = []
     for name in names:
         try:
-            contents[name] = decode_stats(
-                file_ops.read_file(store.files, store.path("stats", name), _MAX_FILE)
-            )
+            data = file_ops.read_file(store.files, store.path("stats", name), _MAX_FILE)
+            contents[name] = decode_stats(data)
         except FormatError:
             torn.append(name)
         except OSError:
@@ -85,11 +88,12 @@ def read_ledger(store: Store) -> Ledger:
     A file that another one contains does not count; of two that contain the same one, which only folds without
     working locks can leave, the smaller does not.
     """
+    names = _names(store)
     for _ in range(4):
-        names = _names(store)
         contents, torn = _read(store, names)
-        if all(name in contents or name in torn for name in names):
-            break  # else files were folded while they were read: look again
+        before, names = names, _names(store)
+        if names == before:
+            break  # else files were sealed or folded while they were read
     return _add_up(contents, torn)
 
 
@@ -146,13 +150,37 @@ def fold(
     if store.readonly:
         return settle(read_ledger(store), seconds_of, now)
     with wait_lock(store, _LOCK, timeout=2.0) as owned:
-        ledger = settle(read_ledger(store), seconds_of, now)
-        if (owned or (owned is None and force)) and len(ledger.files) > 1:
-            uses = ledger.uses
-            if present is not None:
-                uses = {key: value for key, value in uses.items() if key[1] in present}
-            _replace(store, ledger.files, encode_stats(ledger.counters, uses, ledger.files))
-    return ledger
+        if not (owned or (owned is None and force)):
+            return settle(read_ledger(store), seconds_of, now)
+        _seal(store)
+        contents, torn = _read(store, _names(store))
+        settled = {name: contents[name] for name in contents if _is_settled(store, name, contents[name], now)}
+        if len(settled) > 1 or any(not content.inputs for content in settled.values()):
+            _replace(store, settled, contents, settle(_add_up(settled, ()), seconds_of, now), present)
+    return settle(_add_up(contents, torn), seconds_of, now)
+
+
+def _seal(store: Store) -> None:
+    """Rename the journals, so that processes begin new ones."""
+    for name in _names(store):
+        if name.endswith(JOURNAL_SUFFIX):
+            try:
+                store.files.rename(
+                    store.path("stats", name), store.path("stats", file_ops.unique_name() + SUFFIX)
+                )
+            except OSError:
+                continue
+
+
+def _is_settled(store: Store, name: str, content: StatsFile, now: float) -> bool:
+    """Whether nobody appends to a file any more: it is a sum, or a journal that was left alone since it was sealed."""
+    if content.inputs:
+        return True
+    try:
+        status = store.files.stat(store.path("stats", name))
+    except OSError:
+        return False
+    return name.endswith(SUFFIX) and max(status.st_mtime, status.st_ctime) < now - _SETTLED
 
 
 def settle(ledger: Ledger, seconds_of: Callable[[bytes], float], now: float) -> Ledger:
@@ -171,11 +199,25 @@ def settle(ledger: Ledger, seconds_of: Callable[[bytes], float], now: float) -> 
     return ledger._replace(counters=counters, uses=uses)
 
 
-def _replace(store: Store, names: Iterable[str], data: bytes) -> None:
-    """Publish a sum and remove what it contains."""
+def _replace(
+    store: Store,
+    folded: Mapping[str, StatsFile],
+    all_names: Iterable[str],
+    ledger: Ledger,
+    present: Container[bytes] | None = None,
+    rows: bytes = b"",
+) -> None:
+    """Publish a sum and remove what it contains: what is folded, and what was contained in that and is still there."""
+    contained = {name for content in folded.values() for name in content.inputs}
+    names = [name for name in all_names if name in folded or name in contained]
+    uses = ledger.uses
+    if present is not None:
+        uses = {key: value for key, value in uses.items() if key[1] in present}
     path = store.path("stats", file_ops.unique_name() + SUFFIX)
     try:
-        file_ops.publish(store.files, store.temporary, path, [data])
+        file_ops.publish(
+            store.files, store.temporary, path, [encode_stats(ledger.counters, uses, names, rows)]
+        )
     except OSError:
         return
     _remove(store, names)
@@ -200,11 +242,12 @@ def zero(store: Store, now: float) -> bool:
     with wait_lock(store, _LOCK, timeout=5.0) as owned:
         if owned is False:
             return False
-        ledger = settle(read_ledger(store), lambda _: 0.0, now)
+        _seal(store)
+        contents, torn = _read(store, _names(store))
+        ledger = settle(_add_up(contents, torn), lambda _: 0.0, now)
         uses = {key: (0, last) for key, (_, last) in ledger.uses.items()}
-        rows = b"" if not ledger.rows else _rows(ledger)
-        data = encode_stats({(int(now) // HOUR, "zeroed"): now}, uses, ledger.files, rows)
-        _replace(store, ledger.files, data)
+        zeroed = ledger._replace(counters={(int(now) // HOUR, "zeroed"): now}, uses=uses)
+        _replace(store, contents, contents, zeroed, rows=_rows(ledger))
         return True
 
 
@@ -215,7 +258,7 @@ def _rows(ledger: Ledger) -> bytes:
 
 
 def fold_small(files: Files, root: str) -> None:
-    """Put small files together, at the exit of a process: bounded work, however large the whole is.
+    """Seal the journals and put small files together: bounded work, however large the whole is.
 
     A file is taken along only where all smaller ones together are half as large, so that each byte is written
     again a number of times that is logarithmic in the total.
@@ -224,22 +267,21 @@ def fold_small(files: Files, root: str) -> None:
     from compcache.store import Store
 
     store = Store(root, files=files, trust=True)
-    names = _names(store)
-    if len(names) < _MANY:
-        return
     with wait_lock(store, _LOCK, timeout=0) as owned:
         if not owned:
             return
+        _seal(store)
         names = _names(store)
+        if len(names) < _MANY:
+            return
         small = _small(store, names)
         contained = _contained(store, set(names).difference(small))
-        _remove(store, contained.intersection(small))  # what an interrupted fold left
-        contents, torn = _read(store, [name for name in small if name not in contained])
-        if len(contents) > 1:
-            ledger = _add_up(contents, torn)
-            _replace(
-                store, ledger.files, encode_stats(ledger.counters, ledger.uses, ledger.files, _rows(ledger))
-            )
+        contents, _ = _read(store, [name for name in small if name not in contained])
+        now = time.time()
+        settled = {name: contents[name] for name in contents if _is_settled(store, name, contents[name], now)}
+        if len(settled) > 1:
+            ledger = _add_up(settled, ())
+            _replace(store, settled, names, ledger, rows=_rows(ledger))
 
 
 def _contained(store: Store, names: Iterable[str]) -> set[str]:

@@ -22,8 +22,7 @@ from compcache.locks import wait_lock
 from compcache.pins import pinned
 from compcache.prune import Entry, PrunePolicy, Removal, plan_prune
 from compcache.roster import list_modules, load_rows
-from compcache.stats import SUFFIX
-from compcache.statsfile import decode_stats
+from compcache.statsfile import SUFFIX, decode_stats
 
 if TYPE_CHECKING:
     import os
@@ -39,8 +38,6 @@ __all__ = ["clear_leftovers", "find_leftovers", "prune", "rewrite_index"]
 _VERSIONED = ("modules-v", "index-v", "runtime-v", "hosts-v", "pins-v", "roster-v")
 _CURRENT = frozenset(("modules-v1", "index-v1", "runtime-v1", "hosts-v1", "pins-v1", "roster-v1"))
 _INDEX_LOCK_SECONDS = 2.0
-#: What one process writes is far smaller, and sums of many are never torn.
-_MAX_TORN = 1 << 24
 
 
 def prune(
@@ -290,16 +287,13 @@ def _older(store: Store, directory: str, before: float, reason: str) -> Iterator
 
 
 def _torn_statistics(store: Store, before: float) -> list[PrunedFile]:
-    return [
-        file
-        for file in _older(store, store.path("stats"), before, "incomplete statistics")
-        if file.path.endswith(SUFFIX) and file.size <= _MAX_TORN and _is_torn(store, file.path)
-    ]
+    files = _older(store, store.path("stats"), before, "damaged statistics")
+    return [file for file in files if file.path.endswith(SUFFIX) and _is_torn(store, file)]
 
 
-def _is_torn(store: Store, path: str) -> bool:
+def _is_torn(store: Store, file: PrunedFile) -> bool:
     try:
-        decode_stats(read_file(store.files, path, _MAX_TORN))
+        decode_stats(read_file(store.files, file.path, file.size))
     except FormatError:
         return True
     except OSError:

@@ -1,11 +1,11 @@
 """The formats of statistics files: what one process counted, or the sum of several of them.
 
-A file under ``stats/`` is written once, under a name that nobody else chooses, and is complete or ignored.
+A journal (``<host>.journal1``) is what the processes of one host append to, each write one batch: an empty line,
+lines of text, and ``= `` with a check of these. A line is ``time counter amount [module_id [name key]]`` for an
+event, or ``row <hex>`` for a roster row of a module that was added. A batch that is torn does not count. A journal
+that was renamed to ``<unique>.stats1`` is sealed: nobody opens it to append any more.
 
-A journal, which a process writes, is lines of text between ``journal1`` and a check of them: ``time counter
-amount [module_id [name key]]`` for an event, ``row <hex>`` for a roster row of a module that was added.
-
-A sum is::
+A sum (``<unique>.stats1`` as well) is published once, complete or not at all::
 
     magic "CCSTATS1" | four section lengths u32 | counters | uses | inputs | rows | check of all before it
 
@@ -25,7 +25,7 @@ from struct import error as StructError  # noqa: N812 - it is an exception class
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, KEY_SIZE, check
 from compcache.errors import FormatError
 from compcache.record import Record
-from compcache.stats import JOURNAL_MAGIC
+from compcache.stats import BATCH_END
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     Counters = Mapping[tuple[int, str], float]
     Uses = Mapping[tuple[bytes, bytes], tuple[int, float]]
 
-__all__ = ["HOUR", "LOADS_KEY", "StatsFile", "decode_stats", "encode_stats", "read_inputs"]
+__all__ = ["HOUR", "LOADS_KEY", "SUFFIX", "StatsFile", "decode_stats", "encode_stats", "read_inputs"]
 
 HOUR = 3600
+SUFFIX = ".stats1"
 #: The name key under which the loads of a module are counted that its compile seconds still have to be saved for.
 LOADS_KEY = bytes(KEY_SIZE)
 
@@ -70,17 +71,17 @@ def encode_stats(counters: Counters, uses: Uses, inputs: Iterable[str] = (), row
 
 
 def decode_stats(data: bytes) -> StatsFile:
-    """The content of a statistics file.
+    """The content of a statistics file; of a journal the batches that are complete.
 
     Raises:
-        FormatError: these bytes are none, or not all of one.
+        FormatError: it is a sum that is damaged.
     """
-    if data.startswith(JOURNAL_MAGIC):
-        return _decode_journal(data[len(JOURNAL_MAGIC) :])
+    if not data.startswith(_MAGIC):
+        return decode_journal(data)
     if len(data) < _HEAD.size + CHECK_SIZE or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the statistics file is damaged or incomplete")
-    magic, *sizes = _HEAD.unpack_from(data)
-    if magic != _MAGIC or _HEAD.size + sum(sizes) + CHECK_SIZE != len(data):
+    _, *sizes = _HEAD.unpack_from(data)
+    if _HEAD.size + sum(sizes) + CHECK_SIZE != len(data):
         raise FormatError("this is no statistics file of a known version")
     sections = []
     at = _HEAD.size
@@ -100,23 +101,37 @@ def decode_stats(data: bytes) -> StatsFile:
         raise FormatError(f"the statistics file does not decode: {error}") from error
 
 
-def _decode_journal(data: bytes) -> StatsFile:
-    text, expected = data[: -CHECK_SIZE - 1], data[-CHECK_SIZE:]
-    if check(text) != expected:
-        raise FormatError("the statistics file is damaged or incomplete")
+def decode_journal(data: bytes) -> StatsFile:
+    """What the complete batches of a journal say; what is torn or damaged is left out."""
     counters: dict[tuple[int, str], float] = {}
     uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
-    rows = []
+    rows: list[bytes] = []
+    batch: list[str] = []
+    for line in data.decode("utf-8", "replace").split("\n"):
+        if not line:
+            batch = []
+        elif not line.startswith(BATCH_END):
+            batch.append(line)
+        elif check("\n".join(batch).encode()).hex() == line.removeprefix(BATCH_END):
+            _add_batch(counters, uses, rows, batch)
+    return StatsFile(counters=counters, inputs=(), rows=b"".join(rows), uses=uses)
+
+
+def _add_batch(
+    counters: dict[tuple[int, str], float],
+    uses: dict[tuple[bytes, bytes], tuple[int, float]],
+    rows: list[bytes],
+    batch: list[str],
+) -> None:
     try:
-        for line in text.decode().split("\n"):
+        for line in batch:
             first, *fields = line.split(" ")
             if first == "row":
                 rows.append(bytes.fromhex(fields[0]))
             else:
                 _count(counters, uses, float(first), fields)
-    except (ValueError, TypeError, IndexError) as error:
-        raise FormatError(f"the statistics file does not decode: {error}") from error
-    return StatsFile(counters=counters, inputs=(), rows=b"".join(rows), uses=uses)
+    except (ValueError, IndexError):
+        return  # of another version
 
 
 def _count(
@@ -137,16 +152,10 @@ def _count(
 
 
 def read_inputs(read: Callable[[int, int], bytes]) -> tuple[str, ...]:
-    """The names of the files that were folded into one, which `read(offset, size)` reads pieces of.
-
-    Raises:
-        FormatError: it is no statistics file.
-    """
+    """The names of the files that were folded into one, which `read(offset, size)` reads pieces of."""
     head = read(0, _HEAD.size)
-    if head.startswith(JOURNAL_MAGIC):
-        return ()
     if len(head) != _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
-        raise FormatError("this is no statistics file of a known version")
+        return ()
     _, counters, uses, inputs, _ = _HEAD.unpack(head)
     return tuple(read(_HEAD.size + counters + uses, inputs).decode("utf-8", "replace").split())
 
