@@ -30,7 +30,7 @@ _SECONDS = 60
 _LONGEST = 1 << 20
 KERNELS = PACKAGE_ROOT / "examples" / "kernels"
 _NURSERY = """\
-import json, os, pkgutil, socket, sys, warnings
+import gc, json, os, pkgutil, socket, sys, warnings
 from importlib import import_module
 import llvmlite.binding
 import compcache.cli, compcache.errors, compcache.linker
@@ -38,6 +38,7 @@ for module in pkgutil.walk_packages(compcache.cli.__path__, "compcache.cli."):
     import_module(module.name)
 warnings.simplefilter("error")
 warnings.simplefilter("always", compcache.errors.CacheWarning)
+gc.freeze()  # else each fork would copy what its collector looks at
 
 def serve(channel):
     while True:

@@ -1,0 +1,89 @@
+"""The README does what it says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from cli_process import KERNELS, compcache, environment, on_terminal
+from helpers import PACKAGE_ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+README = (PACKAGE_ROOT / "README.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def session() -> list[tuple[str, str]]:
+    """The commands of the README's terminal session, each with what it is shown to print."""
+    lines = [line.removeprefix("    ") for line in README.splitlines() if line.startswith("    ")]
+    text = "\n".join(lines)
+    block = text[text.index("$ compcache add") : text.index("pip install compcache")]
+    parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    return [
+        (command.split("  #")[0].strip(), shown.strip("\n"))
+        for command, _, shown in (p.partition("\n") for p in parts)
+    ]
+
+
+def test_there_is_an_example() -> None:
+    assert len(PROGRAMS) == 1
+    assert "get_or_compile" in PROGRAMS[0]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_example_prints_what_the_text_says_compiled_and_loaded(program: str, tmp_path: Path) -> None:
+    shown = re.search(r"^prints `([^`]*)`", README, re.MULTILINE)
+    assert shown is not None
+    imported = "\nimport sys; print('llvmlite' in sys.modules)"
+    for compiles in (True, False):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program + imported],
+            cwd=tmp_path,
+            env=environment({}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.stdout.splitlines(), done.stderr) == ([shown[1], str(compiles)], "")
+
+
+def test_the_session_prints_what_is_shown(directory: Path, tmp_path: Path) -> None:
+    commands = session()
+    assert len(commands) == 7
+    for command, shown in commands:
+        arguments = [
+            str(KERNELS / word[8:]) if word.startswith("kernels/") else word for word in _words(command)
+        ][1:]
+        arguments = [str(tmp_path / word) if word == "graph.html" else word for word in arguments]
+        run = on_terminal if command.startswith("compcache ls") else compcache
+        done = run("--dir", directory, *arguments, NO_COLOR="1")
+        assert done.status == 0
+        if shown:
+            assert _comparable(done.out) == _comparable(shown)
+    assert (tmp_path / "graph.html").stat().st_size > 5_000
+
+
+def _words(command: str) -> list[str]:
+    import shlex
+
+    return shlex.split(command)
+
+
+def _comparable(text: str) -> list[str]:
+    """What is shown without sizes and ages, which depend on the machine and the day."""
+    return [
+        re.sub(r" +[\d.]+ (KiB|s|ms)\b| +(size|age)\b", "", line).rstrip()
+        for line in text.strip("\n").splitlines()
+    ]
+
+
+def test_links_lead_somewhere() -> None:
+    targets = [target for target in re.findall(r"\]\(([^)]+)\)", README) if "://" not in target]
+    assert len(targets) > 5
+    missing = [target for target in targets if not (PACKAGE_ROOT / target).exists()]
+    assert missing == []
