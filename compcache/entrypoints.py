@@ -220,7 +220,7 @@ class _Body:
         self.lines.append(f"{label}:")
 
     def branch(self, condition: str, good: str, bad: str) -> None:
-        self.emit(f"br i1 {condition}, label %{good}, label %{bad}, !prof !{{!\"branch_weights\", i32 2000, i32 1}}")
+        self.emit(f'br i1 {condition}, label %{good}, label %{bad}, !prof !{{!"branch_weights", i32 2000, i32 1}}')
 
     def require(self, condition: str, otherwise: str) -> None:
         """Go on where the condition holds, else to the block `otherwise`."""
@@ -398,7 +398,7 @@ def table_text(key: bytes, functions: Sequence[str], entries: Sequence[EntryPoin
         *(entry_text(symbol, entry) for symbol, entry in zip(entry_symbols, entries, strict=True)),
         *(f"declare hidden void @{quote(symbol)}()" for symbol in dict.fromkeys(functions)),
         *(f"@{quote(symbol)} = external hidden global i8" for symbol in slots),
-        f"{table} = protected constant {shape} {{ i64 {_MAGIC}, i32 {ABI_VERSION}, i32 {len(symbols)}, "
-        f'[16 x i8] c"{key_bytes}", [{len(symbols)} x i32] [{offsets}] }}, align 16',
+        (f"{table} = protected constant {shape} {{ i64 {_MAGIC}, i32 {ABI_VERSION}, i32 {len(symbols)}, "
+        f'[16 x i8] c"{key_bytes}", [{len(symbols)} x i32] [{offsets}] }}, align 16'),
         "",
     ])  # fmt: skip

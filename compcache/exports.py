@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.entrypoints import EntryPoint, FunctionHead, entry_point, read_head, read_signature
-from compcache.errors import SignatureError, UndefinedSymbolError
+from compcache.entrypoints import TABLE_SYMBOL, EntryPoint, FunctionHead, entry_point, read_head, read_signature
+from compcache.errors import InvalidNameError, SignatureError, UndefinedSymbolError
 from compcache.module import Function, check_name
 from compcache.signature import Signature
 
@@ -53,6 +53,8 @@ def _read_export(name: str, value: Any) -> Export:
     check_name(name, "func_name")
     function = value if isinstance(value, Function) else Function(value)
     symbol = check_name(function.symbol or name, "symbol")
+    if symbol.startswith("compcache.") or symbol == TABLE_SYMBOL:
+        raise InvalidNameError(f"the symbol {symbol!r} is one of those that compcache adds to modules: choose another")
     signature = None if function.signature is None else Signature.parse(function.signature)
     return Export(name, symbol, signature, function.nogil)
 

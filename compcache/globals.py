@@ -482,7 +482,7 @@ def _decode_key(tagged: bytes) -> str | int | bytes:
 def _member(mapping: Mapping[Any, object], key: object, where: str) -> object:
     try:
         return mapping[key]
-    except KeyError:
+    except (KeyError, TypeError):
         raise _invalid(f"{where} has no member {key!r}") from None
 
 

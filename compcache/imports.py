@@ -174,7 +174,7 @@ def _support_text(
     storage: Mapping[str, tuple[GlobalDefinition, Storage]],
     thunks: tuple[str, ...],
 ) -> str:
-    lines = [f"target datalayout = \"{module.data_layout}\"", f'target triple = "{module.triple}"']
+    lines = [f'target datalayout = "{module.data_layout}"', f'target triple = "{module.triple}"']
     if thunks:
         lines += [str(struct) for struct in module.struct_types if " = type " in str(struct)]
     lines += [f"@{quote(slot)} = hidden externally_initialized global ptr null, align 8" for slot in slots]

@@ -1,8 +1,8 @@
-"""Reads printed LLVM assembly: which symbols each definition refers to, and what its head declares.
+r"""Reads printed LLVM assembly: which symbols each definition refers to, and what its head declares.
 
 LLVM prints a module in a fixed shape (LLVM Language Reference, "Module Structure"): one line for a global
 variable, alias or declaration; a function from a line that starts with ``define`` to a line ``}``. References
-to global values are ``@name`` or ``@"quoted name"`` with ``\\XX`` for unusual bytes, and nothing else is
+to global values are ``@name`` or ``@"quoted name"`` with ``\XX`` for unusual bytes, and nothing else is
 written like that outside of string literals. Reading the text is some twenty times faster than walking every
 operand through the C API, and sees constant expressions and initializers as well.
 """
@@ -20,6 +20,7 @@ _ESCAPE = re.compile(r"\\(\\|[0-9A-Fa-f]{2})")
 _DECLARATION = re.compile(r"^declare ([^\n]*)$", re.MULTILINE)
 _VARIABLE = re.compile(r"^@([^\n]*)$", re.MULTILINE)
 _NESTED = re.compile(r'[(\[{<"]')
+_PRINTABLE = frozenset(range(32, 127)) - {34, 92}  # no quotes, no backslashes
 _PLAIN = re.compile(r"[-$._A-Za-z][-$._A-Za-z0-9]*\Z")
 
 
@@ -52,7 +53,7 @@ def quote(name: str) -> str:
     if _PLAIN.match(name):
         return name
     data = name.encode("utf-8", "surrogateescape")
-    return '"' + "".join(chr(b) if 32 <= b < 127 and b not in (34, 92) else f"\\{b:02X}" for b in data) + '"'
+    return '"' + "".join(chr(b) if b in _PRINTABLE else f"\\{b:02X}" for b in data) + '"'
 
 
 def _references(text: str) -> tuple[str, ...]:

@@ -17,14 +17,27 @@ from compcache import codegen, elf, host, natives, toolchain
 from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
 from compcache.entrypoints import TABLE_SYMBOL, table_text
-from compcache.errors import CacheWarning, CompileError, GlobalValidationError, LinkerError, UndefinedSymbolError
+from compcache.errors import (
+    CacheWarning,
+    CompileError,
+    GlobalValidationError,
+    LinkerError,
+    UndefinedSymbolError,
+)
 from compcache.exports import VISIBLE_LINKAGES, Export, choose_exports, make_entries, read_exports
 from compcache.graphsection import encode_graph, encode_notes
 from compcache.imports import SLOT_PREFIX, Requests, Resolution, read_requests, resolve_declarations
 from compcache.irtext import Definition, read_module
 from compcache.manifest import IMAGE_OBJECT, IMAGE_SHARED, NO_ENTRY, ModuleRecord
 from compcache.module import ModuleSource
-from compcache.normalize import Alias, Constructors, aliases, find_constructors, for_shared_object, with_init_arrays
+from compcache.normalize import (
+    Alias,
+    Constructors,
+    aliases,
+    find_constructors,
+    for_shared_object,
+    with_init_arrays,
+)
 from compcache.recordbuilder import RecordBuilder, is_weak
 
 if TYPE_CHECKING:

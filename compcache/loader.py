@@ -46,7 +46,7 @@ from compcache.manifest import (
     decode_needs,
 )
 from compcache.runtime import load_runtime
-from compcache.target import TargetContext, link_name_of
+from compcache.target import TargetContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -176,9 +176,7 @@ class Loader:
         """The realizations of a function, those in modules that are loaded first."""
         later = []
         for candidate in self.store.find(func_name):
-            if self._mine and self._loaded(candidate[0]) is not None:
-                yield candidate
-            elif not self._mine:
+            if not self._mine or self._loaded(candidate[0]) is not None:
                 yield candidate
             else:
                 later.append(candidate)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from compcache.digest import CHECK_SIZE, check
+from compcache.digest import check
 from compcache.errors import FormatError
 from compcache.record import Record, set_field
 

@@ -156,7 +156,7 @@ class Store:
         self.readonly = readonly
         self.verify = verify
         self.signing_key = signing_key
-        self.temporary = f"{root}/tmp"
+        self.temporary = self.path("tmp")
         self.index = Index(self.files, f"{root}/index-v1", self.temporary)
         self._host: Host | None = None
         self._native_target: bytes | None = None

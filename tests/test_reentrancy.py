@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,7 +42,7 @@ def test_also_by_way_of_another_function(cache: Cache) -> None:
         cache.get_or_compile("f", build_f)
         return ModuleSource(constant("g", 1))
 
-    with pytest.raises(ReentrantCompileError, match="f.*g.*f"):
+    with pytest.raises(ReentrantCompileError, match=r"f.*g.*f"):
         cache.get_or_compile("f", build_f)
 
 
@@ -103,14 +104,14 @@ def test_two_threads_that_need_each_others_functions_both_get_them(cache: Cache)
         if depth == 0:
             meeting.wait(10)
             try:
-                cache.get_or_compile(other, lambda: build(other, name, 1))
+                cache.get_or_compile(other, partial(build, other, name, 1))
             except ReentrantCompileError:
                 pytest.fail("the other thread's build is not this thread's")
         return ModuleSource(constant(name, len(name)))
 
     def run(name: str, other: str) -> None:
         try:
-            target: TypedCallTarget = cache.get_or_compile(name, lambda: build(name, other, 0))
+            target: TypedCallTarget = cache.get_or_compile(name, partial(build, name, other, 0))
             results[name] = target()
         except BaseException as error:  # noqa: BLE001 - shown by the assertion below
             results[name] = error

@@ -12,7 +12,15 @@ import pytest
 from helpers import adder, caller, constant
 from test_lifetimes import mapped_images
 
-from compcache import Cache, FormatError, GlobalValidationError, ModuleSource, NotCachedError, UndefinedSymbolError, loader
+from compcache import (
+    Cache,
+    FormatError,
+    GlobalValidationError,
+    ModuleSource,
+    NotCachedError,
+    UndefinedSymbolError,
+    loader,
+)
 from compcache import runtime as runtime_module
 from compcache.globals import PythonObject
 
@@ -190,7 +198,7 @@ def _load_interrupted_at(cache: Cache, number: int, files: tuple[str, ...]) -> B
 
 def test_a_missing_dependency_deep_in_the_closure(tower: Cache) -> None:
     bottom = tower.realizations("bottom")[0].module_id
-    stored = Path_of(tower, bottom)
+    stored = path_of(tower, bottom)
     data = stored.read_bytes()
     stored.unlink()
     before = state_of(tower)
@@ -206,7 +214,7 @@ def test_a_missing_dependency_deep_in_the_closure(tower: Cache) -> None:
     assert tower.get_target("top")(1) == 112
 
 
-def Path_of(cache: Cache, module_id: str) -> Path:
+def path_of(cache: Cache, module_id: str) -> Path:
     from pathlib import Path
 
     return Path(cache._store.module_path(bytes.fromhex(module_id)))
@@ -226,7 +234,7 @@ def test_an_invalid_global(tower: Cache) -> None:
 
 
 def test_a_damaged_image_in_the_closure_is_a_miss_of_what_needs_it(tower: Cache) -> None:
-    stored = Path_of(tower, tower.realizations("bottom")[0].module_id)
+    stored = path_of(tower, tower.realizations("bottom")[0].module_id)
     data = stored.read_bytes()
     stored.write_bytes(data[:200] + b"\xff" * 8 + data[208:])
     before = state_of(tower)
