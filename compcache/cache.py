@@ -80,6 +80,8 @@ class Cache:
         lock_timeout: float | None = None,
     ) -> None:
         root = os.path.abspath(default_directory() if path is None else os.fspath(path))
+        if signing_key is not None and not signing_key:
+            raise ValueError("signing_key is empty: pass None for a cache without signatures")
         key = signing_key if signing_key is not None else os.environ.get(KEY_VARIABLE)
         self._store = Store(
             root,

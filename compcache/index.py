@@ -24,7 +24,8 @@ by their 128-bit key here, and in full by who reads the record.
 
 from __future__ import annotations
 
-import os
+import errno
+import stat as stat_module
 from struct import Struct
 
 from compcache import files as file_ops
@@ -35,6 +36,7 @@ from compcache.table import Table, encode_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["Index", "ModuleEntry", "Segment", "Stamp", "encode_function_entry", "encode_segment", "segment_level"]
@@ -173,10 +175,17 @@ class Segment:
             FormatError: it is damaged.
         """
         opened = _Descriptor(self._files)
-        path = f"{self._directory}/{self.name}"
-        opened.number = self._files.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            opened.number = self._files.open(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
+                raise FormatError(f"{self.name} is not a regular file") from error
+            raise
         pread = self._files.pread
-        size = self._files.fstat(opened.number).st_size
+        status = self._files.fstat(opened.number)
+        if not stat_module.S_ISREG(status.st_mode):
+            raise FormatError(f"{self.name} is not a regular file")
+        size = status.st_size
         whole = size <= _READ_WHOLE
         if whole:
             data = pread(opened.number, size, 0)
@@ -213,7 +222,7 @@ class Segment:
 
     def _chunks(self) -> Iterator[bytes]:
         opened = _Descriptor(self._files)
-        opened.number = self._files.open(f"{self._directory}/{self.name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        opened.number = self._files.open(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
         offset = 0
         while part := self._files.pread(opened.number, _CHUNK, offset):
             yield part
@@ -278,6 +287,9 @@ class Index:
 
     def _names(self) -> list[str]:
         try:
+            if stat_module.S_ISLNK(self._files.lstat(self._directory).st_mode):
+                self.problem = f"{self._directory} is a symbolic link, which is not followed"
+                return []
             found = self._files.listdir(self._directory)
         except (FileNotFoundError, NotADirectoryError):
             return []

@@ -210,10 +210,10 @@ def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheErr
 def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int) -> UntrustedDirectoryError:
     """The exception that says why a root is not to be trusted, and what to do."""
     advice = "pass trust=True if you vouch for everyone who can write there, or a signing_key"
-    if link.st_uid not in (user, 0):
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
         message = (
-            f"the cache directory {root} is a symbolic link of user {link.st_uid}, or belongs to them, not to you "
-            f"({user}): loading from it would run their code; choose another directory, or {advice}"
+            f"the cache directory {root} is a symbolic link of user {link.st_uid}, not yours ({user}): loading from it "
+            f"could run their code; choose another directory, or {advice}"
         )
     elif status.st_uid != user:
         message = (
