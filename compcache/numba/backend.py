@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from numba.core import compiler
-from numba.core.caching import _Cache
+from numba.core.caching import _Cache, _cache_log
 from numba.core.errors import NumbaWarning
 from numba.core.targetconfig import ConfigStack
 
@@ -57,6 +57,11 @@ class _Base(_Cache):  # type: ignore[misc]
     def _name(self) -> str:
         return f"{self._function.__module__}.{self._function.__qualname__}"
 
+    def _log(self, action: str, name: str) -> None:
+        """What NUMBA_DEBUG_CACHE=1 prints, in the words that Numba's users know; the index is the directory's."""
+        _cache_log(f"[cache] index {action} %r", self.cache_path)
+        _cache_log(f"[cache] data {action} %r", name)
+
     def _refuse(self, reason: str) -> None:
         self._backend.refuse(self._name(), reason)
         message = f'Cannot cache compiled function "{self._function.__qualname__.split(".")[-1]}" {reason}'
@@ -71,6 +76,8 @@ class FunctionBackend(_Base):
         """The stored compile result for a signature, or None."""
         if not self._enabled:
             return None
+        if getattr(self._owner, "_compiler", None) is None:
+            target_context.refresh()  # a ufunc compiles its wrapper now, hit or not
         identity = self._identify(sig, target_context)
         if identity is None or identity.key in self._flushed:
             return None
@@ -82,6 +89,8 @@ class FunctionBackend(_Base):
             self._backend.note_failure(name, error)
             return None
         self._backend.count(hit=cres is not None)
+        if cres is not None:
+            self._log("loaded from", name)
         return cres
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -94,8 +103,10 @@ class FunctionBackend(_Base):
         if isinstance(found, str):
             self._refuse(f"as {found}")
             return
+        name = entries.func_name_of(found, sig)
         try:
-            entries.save_result(self._cache, found, entries.func_name_of(found, sig), data)
+            entries.save_result(self._cache, found, name, data)
+            self._log("saved to", name)
         except entries.NotCacheable as error:
             self._refuse(f"as {error}")
         except CompcacheError as error:
@@ -144,8 +155,11 @@ class GufuncBackend(_Base):
         identity = self._identify() if self._enabled else None
         if identity is None or identity.key in self._flushed:
             return None
-        library = entries.load_library(self._cache, identity, entries.func_name_of(identity, sig), target_context)
+        name = entries.func_name_of(identity, sig)
+        library = entries.load_library(self._cache, identity, name, target_context)
         self._backend.count(hit=library is not None)
+        if library is not None:
+            self._log("loaded from", name)
         return library
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -154,8 +168,10 @@ class GufuncBackend(_Base):
         if identity is None:
             return
         dependencies = scopes.dependencies_of(self._owner.cres.library)
+        name = entries.func_name_of(identity, sig)
         try:
-            entries.save_library(self._cache, identity, entries.func_name_of(identity, sig), data, dependencies)
+            entries.save_library(self._cache, identity, name, data, dependencies)
+            self._log("saved to", name)
         except entries.NotCacheable as error:
             self._refuse(f"as {error}")
         except CompcacheError as error:

@@ -12,9 +12,9 @@ from compcache.errors import CompileError
 __all__ = ["RAISE", "KnownException", "describe_exceptions", "raising_text"]
 
 RAISE = "compcache.numba.raise"
-_DATA = re.compile(r'^@"?(\.const\.pickledata\.[^"\s]+?)"? = .*?constant \[\d+ x i8\] c"((?:[^"\\]|\\[0-9A-Fa-f]{2})*)"', re.MULTILINE)
+_DATA = re.compile(r'^@"?(\.const\.pickledata\.[^"\s]+?)"? = .*?constant \[\d+ x i8\] c"((?:[^"\\]|\\\\|\\[0-9A-Fa-f]{2})*)"', re.MULTILINE)
 _BUFFER = re.compile(r'^@"?(\.const\.picklebuf\.[^"\s]+?)"? = .*?@"?(\.const\.pickledata\.[^",\s)]+)', re.MULTILINE)
-_ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2})")
+_ESCAPE = re.compile(rb"\\(\\|[0-9A-Fa-f]{2})")
 
 
 class KnownException(NamedTuple):
@@ -32,13 +32,17 @@ def describe_exceptions(func_name: str, text: str) -> list[KnownException]:
     Raises:
         CompileError: one of them cannot be raised without Numba.
     """
-    data = {name: _ESCAPE.sub(lambda m: bytes([int(m[1], 16)]), body.encode("latin-1")) for name, body in _DATA.findall(text)}
+    data = {name: _ESCAPE.sub(_unescape, body.encode("latin-1")) for name, body in _DATA.findall(text)}
     known = []
     for variable, content in _BUFFER.findall(text):
         described = pickle.loads(data[content])  # noqa: S301 - Numba made it in this process, a moment ago
         if isinstance(described, tuple) and described and _is_exception(described[0]):
             known.append(_describe(func_name, variable, described))
     return known
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    return b"\\" if match[1] == b"\\" else bytes([int(match[1], 16)])
 
 
 def _is_exception(value: Any) -> bool:

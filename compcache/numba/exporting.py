@@ -267,18 +267,20 @@ def _check(func_name: str, module: Any) -> None:
     from compcache.irtext import symbol_counts
 
     counts = symbol_counts(str(module))
-    for variable in module.global_variables:
-        name = variable.name
-        if name.startswith(_ENVIRONMENT) and counts.get(name, 0) > 1:
-            raise _refuse(func_name, "it works on Python objects, which needs Numba's environment")
-        if variable.is_declaration and counts.get(name, 0) > 1 and not name.startswith(("PyExc_", "_Py_")):
-            raise _refuse(func_name, f"it refers to the external variable {name!r}")
     missing = [
         function.name
         for function in module.functions
         if function.is_declaration and not function.name.startswith("llvm.") and counts.get(function.name, 0) > 1
         and not _is_everywhere(natives, function.name)
     ]  # fmt: skip
+    if any("excinfo_unwrap" in name and count > 1 for name, count in counts.items()):
+        raise _refuse(func_name, "it raises an exception whose arguments are computed when it runs")
+    for variable in module.global_variables:
+        name = variable.name
+        if name.startswith(_ENVIRONMENT) and counts.get(name, 0) > 1:
+            raise _refuse(func_name, "it works on Python objects, which needs Numba's environment")
+        if variable.is_declaration and counts.get(name, 0) > 1 and not name.startswith(("PyExc_", "_Py_")):
+            raise _refuse(func_name, f"it refers to the external variable {name!r}")
     if missing:
         raise _refuse(func_name, _why_missing(missing))
 
@@ -290,8 +292,6 @@ def _is_everywhere(natives: Any, name: str) -> bool:
 def _why_missing(missing: Iterable[str]) -> str:
     names = sorted(missing)
     shown = ", ".join(names[:8])
-    if "numba_runtime_build_excinfo_struct" in names or "numba_unpickle" in names:
-        return f"it raises an exception whose arguments are computed when it runs ({shown})"
     if any(name.startswith("NRT_") for name in names):
         return f"it needs parts of Numba's memory runtime that exported code does not have ({shown})"
     return f"it calls {shown}, which only a process with Numba has"

@@ -1,0 +1,224 @@
+"""Exported kernels run, check their arguments and raise, in processes without Numba and llvmlite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from numba_helpers import Project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(120)]
+numba = pytest.importorskip("numba")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Exported kernels, exported once by one process."""
+    made = Project(tmp_path_factory.mktemp("export"))
+    made.write(kernels=KERNELS, errors="class KernelError(Exception):\n    pass\n")
+    assert made.run(EXPORT, backend=False) == ["kernels.total", "half", "greet"]
+    return made
+
+
+KERNELS = """
+    import numpy as np
+    from numba import njit
+    from errors import KernelError
+
+    @njit
+    def square(x):
+        if x > 1e6:
+            raise OverflowError("too large", 1000000, 2.5, True, None)
+        return x * x
+
+    @njit
+    def total(values, scale):
+        result = 0.0
+        for value in values:
+            if value < 0:
+                raise ValueError("negative value")
+            result += square(value) * scale
+        return result
+
+    @njit(error_model="python")
+    def divide(a, b):
+        return a // b
+
+    @njit
+    def fill(values, start):
+        for i in range(len(values)):
+            values[i] = start + i
+
+    @njit
+    def scratch(n):
+        odd = np.zeros(n)
+        for i in range(n):
+            odd[i] = 2 * i + 1
+        items = [0.0]
+        for value in np.sort(odd[::2].copy()):
+            items.append(value)
+        return sum(items)
+
+    @njit
+    def own_error(flag):
+        if flag:
+            raise KernelError("of our own")
+        return not flag
+
+    def plain(x):
+        return x / 2
+
+    def text(x):
+        if x:
+            raise ValueError("café")
+
+    @njit
+    def computed(x):
+        if x < 0:
+            raise ValueError(str(x) + " is negative")
+        return x
+"""
+EXPORT = """
+    import kernels
+    from compcache import Cache
+    from compcache.numba import export
+    with Cache("cache") as cache:
+        names = [
+            export(kernels.total, "float64(float64[::1], int32)", cache=cache),
+            export(kernels.plain, "(float32,)", cache=cache, name="half"),
+            export(kernels.text, "void(boolean)", cache=cache, name="greet"),
+        ]
+        export(kernels.divide, "(int64, int64)", cache=cache)
+        export(kernels.fill, "void(uint16[::1], uint16)", cache=cache)
+        export(kernels.scratch, "(int64,)", cache=cache)
+        export(kernels.own_error, "(boolean,)", cache=cache)
+    result = names
+"""
+CALL = """
+    import sys
+    from array import array
+    from compcache import Cache
+    cache = Cache("cache")
+    def outcome(name, *args):
+        try:
+            return cache.get_target(name)(*args)
+        except Exception as error:
+            return type(error).__name__, error.args
+    result = [{calls}]
+    result.append(sorted(name for name in sys.modules if name.partition(".")[0] in ("numba", "llvmlite", "numpy")))
+"""
+
+
+def call(project: Project, *calls: str) -> list[Any]:
+    """The outcomes of calls of exported kernels, in a process that must not need any of the compilers."""
+    *outcomes, compilers = project.run(CALL.format(calls=", ".join(f"outcome({c})" for c in calls)), backend=False)
+    assert compilers == []
+    return outcomes
+
+
+def test_scalars_and_arrays_come_in_and_scalars_go_out(project: Project) -> None:
+    assert call(project, "'kernels.total', array('d', [1, 2, 3]), 2", "'half', 5", "'greet', False") == [28.0, 2.5, None]
+
+
+def test_a_kernel_writes_into_the_callers_buffer(project: Project) -> None:
+    script = "'kernels.fill', data := array('H', [0, 0, 0]), 7", "'kernels.fill', data, 9"
+    done = project.run(
+        CALL.format(calls=", ".join(f"outcome({c})" for c in script) + ", list(data)"), backend=False
+    )
+    assert done[:3] == [None, None, [9, 10, 11]]
+
+
+def test_exceptions_arrive_with_their_python_type_and_arguments(project: Project) -> None:
+    assert call(
+        project,
+        "'kernels.total', array('d', [1, -1]), 2",
+        "'kernels.total', array('d', [1e7]), 2",
+        "'kernels.divide', 1, 0",
+        "'kernels.own_error', True",
+        "'greet', True",
+    ) == [
+        ("ValueError", ("negative value",)),
+        ("OverflowError", ("too large", 1000000, 2.5, True, None)),
+        ("ZeroDivisionError", ("integer division by zero",)),
+        ("KernelError", ("of our own",)),
+        ("ValueError", ("café",)),
+    ]
+
+
+def test_a_kernel_that_does_not_raise_gives_its_result(project: Project) -> None:
+    assert call(project, "'kernels.divide', -7, 2", "'kernels.own_error', False") == [-4, True]
+
+
+def test_memory_that_stays_inside_the_kernel_is_allocated_without_numba(project: Project) -> None:
+    assert call(project, "'kernels.scratch', 1000", "'kernels.scratch', 1000") == [500 * 999.0, 500 * 999.0]
+
+
+def test_arguments_of_another_type_are_refused(project: Project) -> None:
+    outcomes = call(project, "'kernels.total', array('f', [1]), 2", "'kernels.total', array('d'), 2**40", "'half', 'x'")
+    assert [name for name, _ in outcomes] == ["ArgumentBufferError", "OverflowError", "TypeError"]
+
+
+def test_exporting_again_replaces_what_was_exported(project: Project, tmp_path: Path) -> None:
+    other = Project(tmp_path)
+    other.write(one="def f(x):\n    return x + 1\n")
+    script = """
+    import one
+    from compcache import Cache
+    from compcache.numba import export
+    with Cache("cache") as cache:
+        export(one.f, "(int64,)", cache=cache)
+        result = len(cache.realizations("one.f"))
+    """
+    assert other.run(script, backend=False) == 1
+    assert call(other, "'one.f', 1") == [2]
+    other.write(one="def f(x):\n    return x + 2\n")
+    assert other.run(script, backend=False) == 1
+    assert call(other, "'one.f', 1") == [3]
+
+
+REFUSALS = {
+    "it is a generator": ("def f(n):\n    for i in range(n):\n        yield i\n", "(int64,)"),
+    "array of 2 dimensions": ("def f(a):\n    return a[0, 0]\n", "(float64[:, ::1],)"),
+    "of type complex128": ("def f(z):\n    return z.real\n", "(complex128,)"),
+    "its result is of type": ("import numpy as np\ndef f(n):\n    return np.zeros(n)\n", "(int64,)"),
+    "arguments are computed when it runs": (
+        "def f(n):\n    if n < 0:\n        raise ValueError(n)\n    return n\n", "(int64,)",
+    ),
+    "it has 1 parameters, and the signature 2": ("def f(n):\n    return n\n", "(int64, int64)"),
+    "exception class": (
+        "def make():\n    class E(Exception): ...\n    def f(n):\n        if n < 0:\n            raise E('x')\n"
+        "        return n\n    return f\nf = make()\n", "(int64,)",
+    ),
+    "only a process with Numba has": (
+        "import numpy as np\ndef f(n):\n    return np.random.random() + n\n", "(float64,)",
+    ),
+    "compiled with parallel=True": ("from numba import njit\n@njit(parallel=True)\ndef f(n):\n    return n\n", "(int64,)"),
+}  # fmt: skip
+
+
+def test_what_cannot_be_exported_is_refused_with_the_reason(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(**{f"refused{n}": source for n, (source, _) in enumerate(REFUSALS.values())})
+    cases = [(f"refused{n}", signature) for n, (_, signature) in enumerate(REFUSALS.values())]
+    messages = project.run(
+        f"""
+    from importlib import import_module
+    from compcache import Cache, CompileError
+    from compcache.numba import export
+    result = []
+    with Cache("cache") as cache:
+        for name, signature in {cases!r}:
+            try:
+                export(import_module(name).f, signature, cache=cache)
+                result.append("exported")
+            except Exception as error:
+                result.append(f"{{type(error).__name__}}: {{error}}")
+    """,
+        backend=False,
+    )
+    for expected, message in zip(REFUSALS, messages, strict=True):
+        assert message.startswith("CompileError: "), message
+        assert expected in message
