@@ -213,9 +213,9 @@ class Store:
         base = self.path(_MODULES)
         for fan in self._list(base):
             for name in self._list(f"{base}/{fan}"):
-                stem = name.removesuffix(_SUFFIX)
-                if name != stem and len(stem) == 2 * DIGEST_SIZE and stem[:2] == fan and _is_hex(stem):
-                    yield bytes.fromhex(stem)
+                module_id = _module_id(name)
+                if module_id is not None and name[:2] == fan:
+                    yield module_id
 
     def _list(self, path: str) -> list[str]:
         try:
@@ -419,5 +419,10 @@ class Store:
         self.index.close()
 
 
-def _is_hex(text: str) -> bool:
-    return all(character in "0123456789abcdef" for character in text)
+def _module_id(name: str) -> bytes | None:
+    """The module_id in the name of a module file; None for other names."""
+    try:
+        module_id = bytes.fromhex(name[: -len(_SUFFIX)])
+    except ValueError:
+        return None
+    return module_id if len(module_id) == DIGEST_SIZE and name == f"{module_id.hex()}{_SUFFIX}" else None

@@ -31,7 +31,7 @@ def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Cache(root) as cache:
         module_id = cache.add_module(ModuleSource(constant("unused", 0)))
         cache.get_target("unused")
-    for name in ("modules-v1", "index-v1", "tmp"):
+    for name in ("modules-v1", "index-v1", "stats", "tmp"):
         shutil.rmtree(root / name)
     assert module_id
     return root
