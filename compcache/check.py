@@ -17,7 +17,7 @@ from compcache.digest import DIGEST_SIZE, KEY_SIZE, digest, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.files import DIRECTORY_MODE, FILE_MODE, make_directories, unique_name
 from compcache.findings import CheckReport, CheckStep, Finding
-from compcache.index import ModuleEntry
+from compcache.index import Stamp
 from compcache.manifest import (
     NO_ENTRY,
     decode_function,
@@ -94,6 +94,7 @@ class _Check:
         self.findings: list[Finding] = []
         self.present: dict[bytes, os.stat_result] = {}
         self.rows: dict[bytes, Row] = {}
+        self.unusable: set[bytes] = set()
 
     def find(
         self, kind: str, subject: str, message: str, *, note: bool = False, repaired: bool = False
@@ -112,9 +113,10 @@ class _Check:
             else "repair puts it in quarantine, and what it held is compiled again"
         )
         self.find("damaged", module_id.hex(), f"{path} is damaged: {reason}; {what}", repaired=done)
-        if done:
-            self.present.pop(module_id, None)
-            self.rows.pop(module_id, None)
+        self.present.pop(module_id, None)  # later steps have nothing to say about it
+        self.rows.pop(module_id, None)
+        if not done:
+            self.unusable.add(module_id)
 
 
 def _set_aside(store: Store, path: str) -> bool:
@@ -415,6 +417,8 @@ def _index(state: _Check) -> tuple[int, dict[str, int]]:
     wanted = _wanted_entries(state)
     missing = wanted - entries
     stale = entries - wanted
+    if state.unusable:
+        stale = {entry for entry in stale if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] not in state.unusable}
     unverified = sum(
         1 for module_id, status in state.present.items() if not _is_stamped(stamps.get(module_id, ()), status)
     )
@@ -454,8 +458,8 @@ def _wanted_entries(state: _Check) -> set[bytes]:
 
 
 def _is_stamped(entries: list[bytes] | tuple[()], status: os.stat_result) -> bool:
-    wanted = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return any(ModuleEntry.decode(data).stamp._fields() == wanted for data in entries)
+    wanted = Stamp.packed(status)
+    return any(data.startswith(wanted, DIGEST_SIZE) for data in entries)
 
 
 def _repair_index(state: _Check, missing: set[bytes], stale: set[bytes], damaged: dict[str, str]) -> None:

@@ -152,6 +152,9 @@ class _Population:
                 self.importers.setdefault(name, []).append(number)
         self.recency = [min(max(entry.used, entry.created), now) for entry in entries]
         self.used = list(self.recency)
+        keys = zip(self.recency, entries, strict=True)
+        self.newest_first = [(-recency, -entry.created, entry.module_id) for recency, entry in keys]
+        self._order = sorted(range(len(entries)), key=self.newest_first.__getitem__)
         self.rank: dict[int, int] = {}
         self.account(())
 
@@ -162,10 +165,9 @@ class _Population:
         its dependents first, and leaves it before them.
         """
         dead = set(gone)
-        order = sorted(range(len(self.entries)), key=self._newest_first)
         seen = bytearray(len(self.entries))
         left: list[int] = []
-        for root in order:
+        for root in self._order:
             if seen[root] or root in dead:
                 continue
             time = self.recency[root]
@@ -186,10 +188,6 @@ class _Population:
         base = len(self.rank)
         self.rank.update({number: base + place for place, number in enumerate(ranked)})
 
-    def _newest_first(self, number: int) -> tuple[float, float, bytes]:
-        entry = self.entries[number]
-        return -self.recency[number], -entry.created, entry.module_id
-
     def _needs(self, number: int, dead: set[int]) -> Iterator[int]:
         """The entry that provides each import: of several the most recently used one."""
         for name in self.entries[number].imports:
@@ -197,7 +195,7 @@ class _Population:
             if providers:
                 alive = providers if not dead else [other for other in providers if other not in dead]
                 if alive:
-                    yield alive[0] if len(alive) == 1 else min(alive, key=self._newest_first)
+                    yield alive[0] if len(alive) == 1 else min(alive, key=self.newest_first.__getitem__)
 
     def protect(self, policy: PrunePolicy) -> set[int]:
         """What is pinned or to be kept, and what that depends on."""
@@ -222,7 +220,7 @@ class _Population:
             for name in self.entries[number].imports:
                 if name in have or name not in self.providers:
                     continue
-                best = min(self.providers[name], key=self._newest_first)
+                best = min(self.providers[name], key=self.newest_first.__getitem__)
                 del reasons[best]
                 rescued.add(best)
                 kept.append(best)
@@ -308,7 +306,8 @@ def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[in
         if number not in reasons:
             for name in entry.functions:
                 copies[name, entry.target] = copies.get((name, entry.target), 0) + 1
-    for number in sorted((n for n in may_go if n not in reasons), key=population._newest_first, reverse=True):
+    newest_first = population.newest_first.__getitem__
+    for number in sorted((n for n in may_go if n not in reasons), key=newest_first, reverse=True):
         keys = [(name, entries[number].target) for name in entries[number].functions]
         if keys and all(copies[key] > 1 for key in keys):
             reasons[number] = "duplicate"

@@ -124,8 +124,8 @@ class Recorder:
                 lines.append(f"{when:.3f} loads 1 {module_id.hex()}")
         lines += [f"row {row.hex()}" for row in _drain(self._rows)]
         text = "\n".join(lines)
-        # The empty line separates the batch from one before it that was torn.
-        self._write(f"\n{text}\n{BATCH_END}{check(text.encode()).hex()}\n".encode())
+        # The empty line separates the batch from one before it that was torn within a line.
+        self._write(f"\n\n{text}\n{BATCH_END}{check(text.encode()).hex()}\n".encode())
 
     def _write(self, data: bytes) -> None:
         path = f"{self._directory}/{_host_name()}{JOURNAL_SUFFIX}"
