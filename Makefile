@@ -5,6 +5,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+PEER_VENV ?= .venv-peer
 PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -42,8 +43,17 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff format .
 
-stress fault peer: $(INSTALLED)
+stress fault: $(INSTALLED)
 	$(RUN_PYTEST) -m $@ $(PYTEST_ARGS)
+
+# An environment of its own: the packages that results are compared with are not among the project's needs.
+$(PEER_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(PEER_VENV)
+	$(PEER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[peer]'
+	@touch $@
+
+peer: $(PEER_VENV)/.installed
+	$(PEER_VENV)/bin/python -m pytest -m peer $(PYTEST_ARGS)
 
 ifneq ($(wildcard benchmarks/run.py),)
 bench: $(INSTALLED)
@@ -54,5 +64,5 @@ bench:
 endif
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(PEER_VENV) build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
