@@ -77,10 +77,12 @@ def _leave(*_: object) -> NoReturn:
 
 def _watch_parent(descriptor: int) -> None:
     """End the process some time after the parent has hung up, whatever it is doing."""
+    hang_up = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
     poller = select.poll()
-    poller.register(descriptor, getattr(select, "POLLRDHUP", 0))
-    while not any(event & (select.POLLHUP | getattr(select, "POLLRDHUP", 0)) for _, event in poller.poll()):
-        time.sleep(_GRACE)
+    poller.register(descriptor, hang_up)
+    while not any(event & hang_up for _, event in poller.poll()):
+        continue
+    time.sleep(_GRACE)  # enough for a worker that has nothing to do
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE)
     os.killpg(0, signal.SIGKILL)
