@@ -5,6 +5,7 @@ Exit statuses: 0 done, 1 a finding, 2 usage or bad input, 130 interrupted.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -25,6 +26,7 @@ __all__ = ["COMMANDS", "group", "main"]
 PROGRAM = "compcache"
 BAD_INPUT = 2
 _INTERRUPTED = 130
+_COLLECT_AFTER = 100_000  # new objects: listing a large cache makes many, and none of them is garbage
 
 #: Every command: the module of this package that holds it, and what it does. The module is imported when the command
 #: runs, so that the start of the program does not depend on their number.
@@ -35,6 +37,12 @@ COMMANDS = {
     "graph": ("graph", "Draw what a function depends on."),
     "add": ("add", "Compile LLVM assembly or bitcode files into the cache."),
     "call": ("call", "Call a cached function."),
+    "explain": ("explain", "Tell why a function is a hit or a miss."),
+    "stats": ("stats", "Show what was counted: hits, misses, time saved."),
+    "check": ("check", "Check the whole cache, and repair it."),
+    "prune": ("prune", "Remove what is not used, by age, size or name."),
+    "pin": ("pin", "Keep functions from being pruned."),
+    "unpin": ("unpin", "Let functions be pruned again."),
     "clear": ("clear", "Remove everything from the cache."),
     "completion": ("completion", "Print the script that completes commands and names in a shell."),
 }
@@ -122,6 +130,7 @@ def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (that of the process by default); the exit status."""
     warnings.showwarning = _show_warning
+    gc.set_threshold(_COLLECT_AFTER, 20, 100)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # any name can be printed, whatever the locale

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from compcache.cli.completion import complete_names
-from compcache.cli.output import print_json
+from compcache.cli.output import flat_fields, print_json, show_progress
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def _graph(cache: Cache, names: Iterable[str], *, everything: bool) -> FunctionG
     if everything:
         from compcache.catalog import functions
 
-        names = sorted(f.func_name for f in functions(cache._store))
+        names = sorted(f.func_name for f in functions(cache._store, show_progress))
     return function_graph(cache._store, cache._loader, names)
 
 
@@ -95,7 +94,7 @@ def _by_suffix(output: str | None) -> str:
 
 def _write(graph: FunctionGraph, format_: str, title: str) -> None:
     if format_ == "json":
-        print_json({"nodes": [asdict(node) for node in graph.nodes], "edges": graph.edges})
+        print_json({"nodes": [flat_fields(node) for node in graph.nodes], "edges": graph.edges})
         return
     sys.stdout.writelines(_parts(graph, format_, title))
 

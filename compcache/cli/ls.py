@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import fnmatch
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,11 +11,13 @@ import click
 from compcache.cli.output import (
     Column,
     age_text,
+    flat_fields,
     is_terminal,
     json_option,
     print_json,
     print_rows,
     short_id,
+    show_progress,
     size_text,
     time_text,
 )
@@ -66,30 +69,28 @@ def command(
     from compcache.catalog import functions, modules
 
     with session.look() as cache:
-        found: Sequence[Any] = modules(cache._store) if by_module else functions(cache._store)
+        found: Sequence[Any] = (modules if by_module else functions)(cache._store, show_progress)
     if patterns:
-        matches = _module_matches if by_module else _function_matches
-        found = [row for row in found if matches(row, patterns)]
+        found = _selected(found, patterns, by_module=by_module)
     rows = sorted(found, key=_SORTS[sort], reverse=reverse)[:limit]
     if as_json:
-        print_json([asdict(row) for row in rows])
+        print_json([flat_fields(row) for row in rows])
     elif by_module:
         _print_modules(rows)
     else:
         _print_functions(rows)
 
 
-def _function_matches(row: FunctionSummary, patterns: tuple[str, ...]) -> bool:
-    from fnmatch import fnmatchcase
-
-    return any(fnmatchcase(row.func_name, pattern) for pattern in patterns)
-
-
-def _module_matches(row: ModuleSummary, patterns: tuple[str, ...]) -> bool:
-    from fnmatch import fnmatchcase
-
-    names = [name for name, _ in row.functions]
-    return any(row.module_id.startswith(p) or any(fnmatchcase(n, p) for n in names) for p in patterns)
+def _selected(rows: Sequence[Any], patterns: tuple[str, ...], *, by_module: bool) -> list[Any]:
+    """The functions that a glob matches; the modules that hold one, or whose id starts like a pattern."""
+    matches = re.compile("|".join(map(fnmatch.translate, patterns))).match
+    if not by_module:
+        return [row for row in rows if matches(row.func_name)]
+    return [
+        row
+        for row in rows
+        if row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions)
+    ]
 
 
 def _size(size: int) -> str:
@@ -107,18 +108,21 @@ def _print_functions(rows: Sequence[FunctionSummary]) -> None:
     ]  # fmt: skip
     with_problem = not is_terminal() or any(row.problem for row in rows)
     width = len(columns) if with_problem else len(columns) - 1
-    cells = (
-        (
-            row.func_name,
-            row.signature,
-            str(row.realizations),
-            _size(row.size),
-            _age(row.created),
-            row.problem,
-        )[:width]
-        for row in rows
+    size, age = (size_text, age_text) if is_terminal() else (str, time_text)
+    print_rows(
+        columns[:width],
+        [
+            (
+                row.func_name,
+                row.signature,
+                str(row.realizations),
+                size(row.size),
+                age(row.created),
+                row.problem,
+            )[:width]
+            for row in rows
+        ],
     )
-    print_rows(columns[:width], cells)
 
 
 def _print_modules(rows: Sequence[ModuleSummary]) -> None:

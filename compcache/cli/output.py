@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Column",
     "age_text",
+    "flat_fields",
     "is_terminal",
     "json_option",
     "plural",
@@ -29,12 +31,14 @@ __all__ = [
     "printable",
     "seconds_text",
     "short_id",
+    "show_progress",
     "size_text",
     "style",
     "time_text",
 ]
 
 _KIB = 1024
+_LONG, _STEP, _BAR = 2_000, 512, 30  # modules worth a progress bar, between two calls at most, characters
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -66,6 +70,11 @@ def _print_parts(brackets: str, parts: Iterator[str]) -> None:
     write(f"{brackets}\n" if empty else f"\n{brackets[1]}\n")
 
 
+def flat_fields(record: Any) -> dict[str, Any]:
+    """The fields of a frozen record whose values are plain (`dataclasses.asdict` copies them, which takes seconds)."""
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
 def _encode(value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False)
@@ -94,7 +103,11 @@ def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None
     if is_terminal():
         _print_table(columns, rows)
         return
-    sys.stdout.writelines("\t".join(map(printable, row)) + "\n" for row in rows)
+    sys.stdout.writelines(map(_record, rows))
+
+
+def _record(row: Sequence[str]) -> str:
+    return ("\t".join(row) if "".join(row).isprintable() else "\t".join(map(printable, row))) + "\n"
 
 
 def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
@@ -156,7 +169,22 @@ def age_text(since: float) -> str:
 
 def time_text(since: float) -> str:
     """A time as local date and time; empty where it is not known."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since)) if since else ""
+    return _local_time(int(since)) if since else ""
+
+
+@lru_cache(maxsize=4096)
+def _local_time(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def show_progress(done: int, total: int) -> None:
+    """Show on a terminal how much of something long is done; the line is gone when all of it is."""
+    if total < _LONG or not sys.stderr.isatty():
+        return
+    filled = _BAR * done // total
+    bar = f"\r[{'#' * filled}{' ' * (_BAR - filled)}] {done:,} of {total:,} modules read"
+    sys.stderr.write(bar if done + _STEP < total else f"\r{' ' * len(bar)}\r")
+    sys.stderr.flush()
 
 
 def plural(number: int, noun: str) -> str:
