@@ -1,0 +1,48 @@
+"""``compcache pin`` and ``unpin``: what prunes leave alone."""
+
+from __future__ import annotations
+
+import click
+
+from compcache.cli.completion import complete_names
+from compcache.cli.output import json_option, print_json, print_rows
+from compcache.cli.session import Session, pass_session
+
+__all__ = ["command", "unpin"]
+
+
+@click.command("pin")
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_names)
+@json_option
+@pass_session
+def command(session: Session, names: tuple[str, ...], as_json: bool) -> None:
+    """Keep functions from being pruned, with all that they depend on; without NAME list what is pinned.
+
+    A function may be pinned before it is there.
+    """
+    if names:
+        with session.open() as cache:
+            for name in names:
+                cache.pin(name)
+    with session.look() as cache:
+        pinned = cache.pinned()
+    if as_json:
+        print_json(list(pinned))
+    elif not names:
+        print_rows([], [(name,) for name in pinned])
+
+
+@click.command("unpin")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@json_option
+@pass_session
+def unpin(session: Session, names: tuple[str, ...], as_json: bool) -> int:
+    """Let functions be pruned again. Exit status 1 where one was not pinned."""
+    with session.open() as cache:
+        missing = [name for name in names if not cache.unpin(name)]
+        pinned = cache.pinned()
+    for name in missing:
+        click.echo(f"{name!r} was not pinned", err=True)
+    if as_json:
+        print_json(list(pinned))
+    return 1 if missing else 0

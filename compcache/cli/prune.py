@@ -1,0 +1,124 @@
+"""``compcache prune``: remove what a policy says."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from compcache.cli.output import (
+    Column,
+    age_text,
+    is_terminal,
+    json_option,
+    plural,
+    print_json,
+    print_rows,
+    short_id,
+    show_progress,
+    size_text,
+    time_text,
+)
+from compcache.cli.params import DURATION, SIZE
+from compcache.cli.session import Session, pass_session
+
+if TYPE_CHECKING:
+    from compcache.findings import PrunedModule, PruneReport
+    from compcache.prune import PrunePolicy
+
+__all__ = ["command"]
+
+
+@click.command("prune")
+@click.option("--max-size", "max_bytes", type=SIZE, help="Keep the modules within this size (500M, 2GiB).")
+@click.option("--max-modules", type=click.IntRange(0), metavar="N", help="Keep at most N modules.")
+@click.option("--unused-for", type=DURATION, help="Remove what was not used for this long (30d, 12h).")
+@click.option("--older-than", type=DURATION, help="Remove what was created longer ago than this.")
+@click.option("--duplicates", is_flag=True, help="Remove surplus copies of functions for the same hosts.")
+@click.option(
+    "--stale", type=DURATION, help="Remove code of CPUs, LLVM versions and formats not used for this long."
+)
+@click.option(
+    "--match", multiple=True, metavar="PATTERN", help="Only modules whose functions all match this glob."
+)
+@click.option(
+    "--keep", multiple=True, metavar="PATTERN", help="Keep functions that match, and what they depend on."
+)
+@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@json_option
+@pass_session
+def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, **options: Any) -> None:
+    """Remove modules, the least recently used first, and leftovers of interrupted additions.
+
+    Using a function uses what it depends on. Nothing goes that something which stays needs; pinned functions stay
+    with all that they depend on (compcache pin). Without options only leftovers go. --match without other options
+    removes every module that matches. Programs that have loaded a module keep it; for others it is a miss.
+
+    Asks before it removes modules, unless -y is given; without a terminal to ask on, -y is needed. In a pipe each
+    line is one module, with tabs between reason, module, size in bytes, time of the last use and functions.
+    """
+    from compcache.prune import PrunePolicy
+
+    policy = PrunePolicy(**options)
+    if not dry_run and not yes and policy.removes_modules:
+        _confirm(session, policy)
+    with session.look() if dry_run else session.open() as cache:
+        cache._store.stats.flush()
+        from compcache.pruning import prune
+
+        report = prune(cache._store, policy, dry_run=dry_run, progress=show_progress)
+    if as_json:
+        print_json({**asdict(report), "bytes_freed": report.bytes_freed})
+    else:
+        _print(report)
+
+
+def _confirm(session: Session, policy: PrunePolicy) -> None:
+    import sys
+
+    from compcache.pruning import prune
+
+    with session.look() as cache:
+        planned = prune(cache._store, policy, dry_run=True, progress=show_progress)
+    if not planned.removed:
+        return
+    text = f"{plural(len(planned.removed), 'module')} ({size_text(planned.bytes_freed)}) from {session.directory}"
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"nobody to ask whether to remove {text}: give -y, or --dry-run to see which")
+    if not click.confirm(f"Remove {text}?", err=True):
+        raise click.Abort
+
+
+def _print(report: PruneReport) -> None:
+    columns = [
+        Column("reason"), Column("module"), Column("size", True), Column("last use", True), Column("functions", flexible=True),
+    ]  # fmt: skip
+    if report.removed or not is_terminal():
+        print_rows(columns, [_cells(module) for module in report.removed])
+    verb = "would remove" if report.dry_run else "removed"
+    parts = [f"{verb} {plural(len(report.removed), 'module')}"]
+    if report.leftovers:
+        parts.append(plural(len(report.leftovers), "leftover"))
+    click.echo(
+        f"{' and '.join(parts)} ({size_text(report.bytes_freed)}); {plural(report.modules_after, 'module')} "
+        f"({size_text(report.bytes_after)}) {'would stay' if report.dry_run else 'left'}",
+        err=True,
+    )
+    if report.needed:
+        click.echo(f"{plural(len(report.needed), 'module')} stayed because others need them", err=True)
+    if not report.within_limits:
+        click.echo(
+            "the limits are exceeded still: what is left is pinned, kept, or needed by what is", err=True
+        )
+
+
+def _cells(module: PrunedModule) -> tuple[str, ...]:
+    return (
+        module.reason,
+        short_id(module.module_id),
+        size_text(module.size) if is_terminal() else str(module.size),
+        age_text(module.last_used) if is_terminal() else time_text(module.last_used),
+        " ".join(module.functions),
+    )
