@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from numba.core import compiler, serialize
@@ -89,7 +90,8 @@ def _result_of_image(
     if environment is None:
         return None
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
-    environments = {e.env_name: e for e in referenced} | {env_name: environment}
+    others = [_environment_of(*row) for row in referenced]
+    environments = {e.env_name: e for e in others} | {env_name: environment}
     library = ImageLibrary(
         target_context.codegen(), library_name, target, addresses, environments, description.bitcode
     )
@@ -100,7 +102,7 @@ def _result_of_image(
         target_context=target_context, typing_context=target_context.typing_context, library=library,
         environment=environment, entry_point=entry_point, fndesc=fndesc, type_annotation=annotation,
         signature=signature, objectmode=False, lifted=(), typing_error=None, call_helper=None, metadata=None,
-        reload_init=[], referenced_envs=list(referenced),
+        reload_init=[], referenced_envs=others,
     )  # fmt: skip
 
 
@@ -119,6 +121,18 @@ def _environment(name: str, constants: list[Any], function: Any) -> Any:
     if known is not None:
         return known if len(known.consts) == len(constants) else None
     environment = Environment(function.__globals__)
+    environment.consts[:] = constants
+    environment.env_name = name
+    Environment._memo[name] = environment
+    return environment
+
+
+def _environment_of(name: str, module: str | None, constants: list[Any]) -> Any:
+    """The environment of a function that was compiled into this one."""
+    known = lookup_environment(name)
+    if known is not None:
+        return known
+    environment = Environment(import_module(module).__dict__ if module else {})
     environment.consts[:] = constants
     environment.env_name = name
     Environment._memo[name] = environment
@@ -212,13 +226,19 @@ def _image_of(cres: Any) -> tuple[Any, Any]:
         environment = lookup_environment(env_name)
         if environment is None or env_name == own.env_name:
             continue
-        if not environment.can_cache():
+        module = environment.globals.get("__name__")
+        if module is None and not _is_array_expression(env_name):
             raise NotCacheable(f"it uses {env_name}, whose module has no name")
-        referenced.append(environment)
+        referenced.append((env_name, module, list(environment.consts)))
     return source, (
         cres.library.name, _clean(fndesc), own.env_name, list(own.consts), cres.signature, str(cres.type_annotation),
         tuple(referenced),
     )  # fmt: skip
+
+
+def _is_array_expression(env_name: str) -> bool:
+    """Numba compiles array expressions as functions of no module; they read no globals when they run."""
+    return "__numba_array_expr" in env_name
 
 
 def _clean(fndesc: Any) -> Any:

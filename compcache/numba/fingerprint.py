@@ -11,6 +11,7 @@ the standard library counts by name: their versions are part of every key.
 
 from __future__ import annotations
 
+import re
 import sys
 import types as python_types
 import weakref
@@ -22,11 +23,12 @@ from compcache.numba.reads import Reads, reads_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Fingerprint", "Unidentifiable", "fingerprint", "is_library_module", "register_overload_source"]
+__all__ = ["Fingerprint", "Unidentifiable", "fingerprint", "is_library_module", "plain_name", "register_overload_source"]
 
 _SIZE = 16
 _LIBRARIES = frozenset(("numba", "numpy", "llvmlite", "builtins")) | sys.stdlib_module_names
 _OWN_TESTS = "numba.tests"
+_ARRAY_EXPRESSION = re.compile("(__numba_array_expr)_*0x[0-9a-f]+")
 _MAX_DEPTH = 200
 _MISSING = object()
 
@@ -97,8 +99,9 @@ def _code_entry(code: python_types.CodeType) -> tuple[bytes, Reads]:
 
 
 def _feed_code(state: Any, code: python_types.CodeType) -> None:
+    name = plain_name(code.co_name)
     numbers = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
-    names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    names = (name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     head = repr((numbers, names)).encode("utf-8", "surrogatepass")
     parts = (head, code.co_code, getattr(code, "co_exceptiontable", b""))
     for part in parts:
@@ -125,6 +128,11 @@ def _feed_constant(state: Any, constant: Any) -> None:
         text = f"{type(constant).__name__}:{constant!r}".encode("utf-8", "surrogatepass")
         state.update(len(text).to_bytes(8, "little"))
         state.update(text)
+
+
+def plain_name(name: str) -> str:
+    """The name of a function without the address that Numba puts into those that it makes of array expressions."""
+    return _ARRAY_EXPRESSION.sub(r"\1", name) if "0x" in name else name
 
 
 class _Pending(NamedTuple):
@@ -187,7 +195,7 @@ class _Walk:
     def _function(self, function: Any, where: str) -> None:
         code = function.__code__
         name = f"{function.__module__}.{function.__qualname__}"
-        self.token("def", function.__module__, function.__qualname__)
+        self.token("def", function.__module__, plain_name(function.__qualname__))
         self._code(code, function.__globals__, name)
         self.sequence(function.__defaults__ or (), f"a default of {name}")
         for key, value in sorted((function.__kwdefaults__ or {}).items()):
@@ -534,9 +542,20 @@ def _handler_of(value: Any) -> Callable[[_Walk, Any, str], None]:
 
     if isinstance(value, enum.Enum):
         return _enum_member
-    if is_library_module(kind.__module__) and is_library_module(getattr(value, "__module__", None)):
+    if is_library_module(kind.__module__) and _is_found_by_name(value):
         return _library_object
     return _unknown
+
+
+def _is_found_by_name(value: Any) -> bool:
+    """Whether a library holds this very object under the name that it bears."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", getattr(value, "__name__", None))
+    if not is_library_module(module) or not isinstance(name, str):
+        return False
+    found: Any = sys.modules.get(str(module))
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is value
 
 
 _late: list[tuple[Any, Callable[[_Walk, Any, str], None]]] = []

@@ -15,7 +15,7 @@ from numba.np.ufunc import ufuncbuilder, wrappers
 
 from compcache.numba import scopes
 from compcache.numba.backend import FunctionBackend, GufuncBackend
-from compcache.numba.fingerprint import register_overload_source
+from compcache.numba.fingerprint import plain_name, register_overload_source
 from compcache.numba.overloads import find_overloads, source_function
 
 if TYPE_CHECKING:
@@ -121,6 +121,8 @@ def _scoped(position: int) -> Callable[[Any], Any]:
             pipeline = kwargs.get("pipeline_class") or (args[8] if position == 2 and len(args) > 8 else None)  # noqa: PLR2004
             extra = f"{sorted((k, str(v)) for k, v in (given['locals'] or {}).items())} {getattr(pipeline, '__name__', '')}"
             function = bytecode.get_function_object(given["func"])
+            if plain_name(function.__name__) != function.__name__:
+                function.__name__ = function.__qualname__ = plain_name(function.__name__)
             with scopes.compile_scope(function, given["args"], given["return_type"], given["flags"], extra) as scope:
                 result = original(*args, **kwargs)
                 scopes.dependencies_of(result.library, scope)

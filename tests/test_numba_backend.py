@@ -1,0 +1,434 @@
+"""The backend as its users meet it: installing, hits and misses, what is not cached and why, races."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from numba_helpers import Project, finish
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
+numba = pytest.importorskip("numba")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """Modules and caches of one test."""
+    return Project(tmp_path)
+
+
+ADD = """
+    from numba import njit
+
+    @njit(cache=True)
+    def add(x, y):
+        return x + y
+"""
+COUNT = ", backend.hits, backend.misses"
+
+
+# ------------------------------------------------------------------------- installing
+
+
+def test_uninstalling_restores_every_function_of_numba(project: Project) -> None:
+    script = """
+    import compcache.numba
+    from numba.core import bytecode, caching, ccallback, compiler, dispatcher
+    from numba.core.typing import templates
+    from numba.np.ufunc import ufuncbuilder, wrappers
+    places = [dispatcher.Dispatcher, ccallback.CFunc, ufuncbuilder.UFuncDispatcher, wrappers._GufuncWrapper, compiler,
+              bytecode.FunctionIdentity, templates._OverloadFunctionTemplate, templates._IntrinsicTemplate,
+              templates._OverloadAttributeTemplate, templates._OverloadMethodTemplate, caching.Cache]
+    def state():
+        return [dict(vars(place)) for place in places]
+    before = state()
+    with compcache.numba.installed("cache"):
+        changed = sum(now != then for now, then in zip(state(), before))
+    result = changed > 8, state() == before
+    """
+    assert project.run(script, backend=False) == (True, True)
+
+
+def test_functions_decorated_before_the_installation_take_part_until_its_end(project: Project) -> None:
+    project.write(adding=ADD)
+    script = """
+    import adding, compcache.numba
+    with compcache.numba.installed("cache") as backend:
+        total = adding.add(1, 2)
+        path = adding.add.stats.cache_path
+    result = total, path == backend.cache.path, backend.misses, adding.add.stats.cache_path.endswith("__pycache__")
+    """
+    assert project.run(script, backend=False) == (3, True, 1, True)
+
+
+def test_functions_decorated_meanwhile_keep_the_directory(project: Project) -> None:
+    project.write(adding=ADD)
+    script = "import adding\ncompcache.numba.uninstall()\nresult = adding.add(1, 2)" + COUNT
+    assert project.run(script, backend=True) == (3, 0, 1)
+    assert project.run(script, backend=True) == (3, 1, 0)
+
+
+def test_an_environment_variable_installs_the_backend(project: Project) -> None:
+    project.write(adding=ADD)
+    script = "import adding\nresult = adding.add(1, 2), adding.add.stats.cache_path, sum(adding.add.stats.cache_hits.values())"
+    variables = {
+        "NUMBA_CACHE_LOCATOR_CLASSES": "compcache.numba.always.Locator",
+        "COMPCACHE_DIR": str(project.cache),
+    }
+    assert project.run(script, backend=False, **variables) == (3, str(project.cache), 0)
+    assert project.run(script, backend=False, **variables) == (3, str(project.cache), 1)
+
+
+def test_a_second_installation_elsewhere_is_an_error(project: Project) -> None:
+    script = """
+    compcache.numba.install(backend.cache.path)
+    try:
+        compcache.numba.install("elsewhere")
+    except RuntimeError as error:
+        result = "uninstall()" in str(error)
+    """
+    assert project.run(script, backend=True) is True
+
+
+def test_a_cache_without_permission_for_pickles_is_refused(project: Project) -> None:
+    script = """
+    import compcache, compcache.numba
+    try:
+        compcache.numba.install(compcache.Cache("cache"))
+    except ValueError as error:
+        result = "allow_pickle" in str(error)
+    """
+    assert project.run(script, backend=False) is True
+
+
+def test_a_directory_of_somebody_else_is_refused(project: Project) -> None:
+    project.cache.mkdir()
+    project.cache.chmod(0o777)
+    script = f"""
+    import compcache, compcache.numba
+    try:
+        compcache.numba.install({str(project.cache)!r})
+    except compcache.UntrustedDirectoryError:
+        result = "refused"
+    """
+    assert project.run(script, backend=False) == "refused"
+
+
+# ------------------------------------------------------------------------- hits and misses
+
+
+def test_comments_and_blank_lines_change_nothing_where_no_line_is_told(project: Project) -> None:
+    project.write(adding=ADD)
+    script = "import adding\nresult = adding.add(1, 2)" + COUNT
+    assert project.run(script, backend=True) == (3, 0, 1)
+    project.write(adding=ADD.replace("    @njit", "    # a comment\n\n    @njit").replace("return", "# here\n        return"))
+    assert project.run(script, backend=True) == (3, 1, 0)
+
+
+RAISES = """
+    from numba import njit
+
+    @njit(cache=True)
+    def check(x):
+        if x < 0:
+            raise ValueError("negative")
+        return x
+"""
+
+
+def test_line_numbers_count_where_an_exception_tells_them(project: Project) -> None:
+    script = """
+    import check, traceback
+    try:
+        check.check(-1)
+    except ValueError:
+        last = traceback.format_exc()
+    result = "check.py\\", line {line}," in last, backend.hits, backend.misses
+    """
+    project.write(check=RAISES)
+    assert project.run(script.format(line=7), backend=True) == (True, 0, 1)
+    assert project.run(script.format(line=7), backend=True) == (True, 1, 0)
+    project.write(check="\n\n\n" + RAISES)
+    assert project.run(script.format(line=10), backend=True) == (True, 0, 1)
+    assert project.run(script.format(line=10), backend=True) == (True, 1, 0)
+    project.write(check=RAISES)
+    assert project.run(script.format(line=7), backend=True) == (True, 1, 0)
+
+
+def test_functions_without_a_file_hit(project: Project) -> None:
+    script = """
+    from numba import njit
+    space = {{"njit": njit, "__name__": "made"}}
+    if {named}:
+        import sys, types
+        sys.modules["made"] = types.ModuleType("made")
+    else:
+        del space["__name__"]
+    exec("@njit(cache=True)\\ndef f(x):\\n    return x + {plus}\\n", space)
+    result = space["f"](1)"""
+    for named in (True, False):
+        for plus in (1, 2):
+            counted = script.format(named=named, plus=plus) + COUNT
+            assert project.run(counted, backend=True) == (1 + plus, 0, 1)
+            assert project.run(counted, backend=True) == (1 + plus, 1, 0)
+
+
+CONTENT = """
+    import enum
+    import numpy as np
+    from numba import njit
+
+    class Color(enum.IntEnum):
+        RED = {red}
+
+    TABLE = np.array([1, 2, {last}])
+    PAIR = (1.5, {second})
+
+    def helper(x, by={default}):
+        return x + by
+    helper = njit(helper)
+
+    def make(n):
+        @njit
+        def inner(x):
+            return x * n
+        return inner
+    scaled = make({closed})
+
+    @njit(cache=True)
+    def f(x):
+        def nested(y):
+            return y + {nested}
+        return nested(scaled(helper(x))) + TABLE[2] + PAIR[1] + Color.RED
+"""
+FIELDS = {"red": 1, "last": 3, "second": 4, "default": 5, "closed": 6, "nested": 7}
+
+
+def expected(fields: dict[str, int]) -> int:
+    """What `f(10)` of CONTENT gives."""
+    inner = (10 + fields["default"]) * fields["closed"] + fields["nested"]
+    return inner + fields["last"] + fields["second"] + fields["red"]
+
+
+def test_everything_that_a_function_reads_counts_by_value(project: Project) -> None:
+    script = "import content\nresult = int(content.f(10))" + COUNT
+    project.write(content=CONTENT.format(**FIELDS))
+    assert project.run(script, backend=True)[:2] == (expected(FIELDS), 0)
+    assert project.run(script, backend=True)[:2] == (expected(FIELDS), 1)
+    for field in FIELDS:
+        fields = {**FIELDS, field: 50}
+        project.write(content=CONTENT.format(**fields))
+        assert project.run(script, backend=True)[:2] == (expected(fields), 0), field
+
+
+KINDS = """
+    import numpy as np
+    from numba import cfunc, generated_jit, guvectorize, njit, vectorize
+""".replace(", generated_jit", "") + """
+    @njit(cache=True)
+    def gives_array(n):
+        return np.arange(n) * 2
+
+    @njit(cache=True)
+    def gives_tuple(x):
+        return x, str(x), {"a": x}["a"]
+
+    @vectorize(["int64(int64)", "float64(float64)"], cache=True)
+    def ufunc(x):
+        return x + 1
+
+    @guvectorize(["void(int64[:], int64, int64[:])"], "(n),()->(n)", cache=True)
+    def gufunc(a, b, out):
+        for i in range(len(a)):
+            out[i] = a[i] + b
+
+    @cfunc("float64(float64)", cache=True)
+    def callback(x):
+        return x * 2
+
+    @njit(cache=True)
+    def generator(n):
+        for i in range(n):
+            yield i
+
+    @njit(cache=True)
+    def recursive(n):
+        return 1 if n < 2 else n * recursive(n - 1)
+
+    @njit(parallel=True, cache=True)
+    def parallel(a):
+        return (a + 1).sum()
+
+    @njit(cache=True)
+    def uses_generator(n):
+        total = 0
+        for i in generator(n):
+            total += i
+        return total
+
+    @njit(cache=True)
+    def sorts(a):
+        return np.sort(a)[::-1].copy()
+"""
+USE_KINDS = """
+    import kinds, numpy as np
+    result = (
+        kinds.gives_array(3).tolist(), kinds.gives_tuple(5), kinds.ufunc(np.arange(3)).tolist(),
+        kinds.gufunc(np.arange(3), 10).tolist(), kinds.callback.ctypes(4.0), list(kinds.generator(3)),
+        kinds.recursive(5), float(kinds.parallel(np.ones(4))), kinds.uses_generator(4), kinds.sorts(np.arange(3)).tolist(),
+    )"""
+KINDS_RESULT = ([0, 2, 4], (5, "5", 5), [1, 2, 3], [10, 11, 12], 8.0, [0, 1, 2], 120, 8.0, 6, [2, 1, 0])
+
+
+def test_every_kind_of_compiled_function_hits(project: Project) -> None:
+    project.write(kinds=KINDS)
+    assert project.run(USE_KINDS, backend=False) == KINDS_RESULT
+    result, hits, misses, refused = project.run(USE_KINDS + COUNT + ", backend.refused", backend=True)
+    assert (result, refused) == (KINDS_RESULT, {})
+    assert misses >= 12
+    assert project.run(USE_KINDS + COUNT, backend=True) == (KINDS_RESULT, misses + hits, 0)
+
+
+def test_a_hit_does_not_make_numba_ready_to_compile(project: Project) -> None:
+    project.write(adding=ADD)
+    script = """
+    import sys
+    import adding
+    result = adding.add(1, 2), backend.hits, "numba.cpython.unicode" in sys.modules and "numba.np.linalg" in sys.modules
+    """
+    assert project.run(script, backend=True) == (3, 0, True)
+    assert project.run(script, backend=True) == (3, 1, False)
+
+
+def test_a_function_that_hit_can_be_linked_into_another(project: Project) -> None:
+    project.write(adding=ADD.replace("return x + y", "if x < 0:\n            raise ValueError('negative')\n        return x + y"))
+    script = """
+    import adding
+    from numba import njit
+    @njit
+    def outer(x):
+        return adding.add(x, 1) * 2
+    first = adding.add(1, 2)
+    try:
+        outer(-1)
+    except ValueError as error:
+        second = str(error)
+    result = first, outer(1), second, backend.hits
+    """
+    assert project.run(script, backend=True) == (3, 4, "negative", 0)
+    assert project.run(script, backend=True) == (3, 4, "negative", 2)  # for an int64 and for a literal
+
+
+EXPRESSIONS = """
+    import numpy as np
+    from numba import njit
+
+    @njit
+    def factorial(n):
+        return 1 if n < 2 else n * factorial(n - 1)
+
+    @njit(cache=True)
+    def first(a):
+        return (a * 2 + factorial(5)).sum()
+
+    @njit(cache=True)
+    def second(a):
+        return np.sort(a)[::-1].copy() + first(a)
+"""
+
+
+def test_the_same_source_gives_the_same_modules_whatever_was_compiled_before(project: Project) -> None:
+    project.write(same=EXPRESSIONS)
+    script = """
+    import same, numpy as np
+    same.factorial(3.0), {calls}
+    result = sorted(path.name for path in __import__("pathlib").Path(backend.cache.path).rglob("*.ccm"))
+    """
+    first = project.run(script.format(calls="same.first(np.arange(3.0)), same.second(np.arange(3.0))"), backend=True)
+    assert len(first) == 2
+    for path in project.cache.rglob("*.ccm"):
+        path.unlink()
+    second = project.run(script.format(calls="same.second(np.arange(3.0)), same.first(np.arange(3.0))"), backend=True)
+    assert second == first
+
+
+# ------------------------------------------------------------------------- what is not cached
+
+
+UNKNOWN = """
+    import ctypes
+    from numba import njit
+
+    absolute = ctypes.CDLL(None).abs
+    absolute.argtypes = [ctypes.c_int]
+    absolute.restype = ctypes.c_int
+
+    @njit(cache=True)
+    def f(x):
+        return absolute(x)
+"""
+
+
+def test_what_has_no_identity_is_compiled_and_not_cached_with_the_reason(project: Project) -> None:
+    project.write(unknown=UNKNOWN)
+    script = """
+    import warnings
+    warnings.simplefilter("ignore")
+    import unknown
+    result = unknown.f(-1), backend.refused
+    """
+    for _ in range(2):
+        value, refused = project.run(script, backend=True)
+        assert value == 1
+        assert list(refused) == ["unknown.f"]
+        assert "the global 'absolute' of unknown.f is of type ctypes." in refused["unknown.f"]
+
+
+def test_entries_are_named_after_the_users_functions(project: Project) -> None:
+    project.write(adding=ADD)
+    script = """
+    import adding
+    adding.add(1, 2.5)
+    from compcache.store import Store
+    names = [n for m in backend.cache._store.module_ids() for n in [m.hex()]]
+    from compcache.manifest import iterate_frames, decode_function
+    found = []
+    for m in backend.cache._store.module_ids():
+        with backend.cache._store.open_module(m) as module:
+            data = module.read(module.image, module.records)
+            for _, payload in iterate_frames(data):
+                if payload[:1] == b"F":
+                    found.append(decode_function(payload).name)
+    result = found
+    """
+    (name,) = project.run(script, backend=True)
+    assert name.startswith("adding.add(int64, float64) numba:")
+
+
+# ------------------------------------------------------------------------- many processes, many functions
+
+
+def test_sixteen_racing_processes_agree(project: Project) -> None:
+    project.write(adding=ADD)
+    calls = ["add(1, 2)", "add(1.0, 2)", "add(1, 2.0)", "add(1j, 2)"] * 4
+    racers = [project.start(f"import adding\nresult = adding.{call}", backend=True) for call in calls]
+    assert [finish(racer) for racer in racers] == [3, 3.0, 3.0, 2 + 1j] * 4
+    script = "import adding\nresult = adding.add(1, 2), adding.add(1.0, 2), adding.add(1, 2.0), adding.add(1j, 2)" + COUNT
+    assert project.run(script, backend=True) == (3, 3.0, 3.0, 2 + 1j, 4, 0)
+
+
+PACKAGE = "from numba import njit\n" + "".join(
+    f"@njit(cache=True)\ndef f{n}(x):\n    return x * {n} + {f'f{n - 1}(x)' if n % 10 else 'x'}\n" for n in range(60)
+)
+
+
+@pytest.mark.stress
+def test_a_package_of_functions_starts_warm(project: Project) -> None:
+    project.write(package=PACKAGE)
+    script = "import package\nresult = sum(getattr(package, f'f{n}')(2) for n in range(60))" + COUNT
+    total, _, misses = project.run(script, backend=True)
+    assert misses == 60
+    assert project.run(script, backend=True) == (total, 60, 0)
