@@ -14,7 +14,7 @@ from compcache.manifest import decode_function
 from compcache.reports import FunctionGraph, GraphNode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from compcache.graphsection import ModuleGraph
     from compcache.loader import Loader
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["function_graph"]
 
+_PROGRESS_STEP = 256
 _ANONYMOUS = ("__const", "anon.", "switch.table", "str", ".")
 
 
@@ -140,7 +141,7 @@ class _Builder:
 
 
 def function_graph(
-    store: Store, loader: Loader, roots: Iterable[str], progress: Callable[[int], None] | None = None
+    store: Store, loader: Loader, roots: Sequence[str], progress: Callable[[int, int], object] | None = None
 ) -> FunctionGraph:
     """What these functions depend on, transitively and across modules.
 
@@ -148,7 +149,7 @@ def function_graph(
         store: the directory.
         loader: knows which realization this process would use.
         roots: func_names.
-        progress: called with the number of roots done.
+        progress: called with (roots done, roots) now and then.
 
     Raises:
         NotCachedError: a root is not in the cache.
@@ -160,7 +161,7 @@ def function_graph(
             raise NotCachedError(
                 f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root
             )
-        if progress is not None:
-            progress(done)
+        if progress is not None and done % _PROGRESS_STEP == 0:
+            progress(done, len(roots))
     builder.walk()
     return builder.result()

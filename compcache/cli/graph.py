@@ -14,7 +14,7 @@ from compcache.cli.output import flat_fields, print_json, show_progress
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
     from compcache.cache import Cache
     from compcache.reports import FunctionGraph
@@ -70,14 +70,14 @@ def command(
         file.write(text.getvalue())
 
 
-def _graph(cache: Cache, names: Iterable[str], *, everything: bool) -> FunctionGraph:
+def _graph(cache: Cache, names: Sequence[str], *, everything: bool) -> FunctionGraph:
     from compcache.callgraph import function_graph
 
     if everything:
         from compcache.catalog import functions
 
         names = sorted(f.func_name for f in functions(cache._store, show_progress))
-    return function_graph(cache._store, cache._loader, names)
+    return function_graph(cache._store, cache._loader, names, show_progress)
 
 
 def _code_only(graph: FunctionGraph) -> FunctionGraph:
