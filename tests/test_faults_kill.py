@@ -1,0 +1,278 @@
+"""A process that ends at any file operation: old state or new, nothing broken, nothing to repair by hand.
+
+Deterministic through a double of the file operations; real SIGKILLs in the stress test at the end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from helpers import PACKAGE_ROOT, adder, caller
+from mock_directory import Crash, FaultyFiles, MockDirectory, crash_before, tear_at
+
+from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy, runtime_build
+from compcache.loader import Loader
+from compcache.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from compcache.linker import BuiltModule
+
+KILLS = 200
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _runtime_built_once() -> Iterator[None]:
+    """The native runtime is published in every empty directory, but compiled and linked only once."""
+    image = runtime_build._shared(runtime_build._object())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime_build, "_object", lambda: b"")
+        patch.setattr(runtime_build, "_shared", lambda _: image)
+        yield
+
+
+class Scene(NamedTuple):
+    """A directory before a change, the change, and what each function may answer to 1 afterwards."""
+
+    before: MockDirectory
+    change: Callable[[Cache], object]
+    answers: dict[str, set[int | None]]
+
+
+def cache_on(files: FaultyFiles, place: Path) -> Cache:
+    """A cache whose file operations go through the double."""
+    cache = Cache(place)
+    cache._store.close()
+    cache._store = Store(str(place), files=files)
+    cache._loader = Loader(cache._store, allow_pickle=False)
+    cache._targets = cache._loader.targets
+    return cache
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BuiltModule]:
+    """Modules that are compiled once: publishing them takes no LLVM."""
+    with Cache(tmp_path_factory.mktemp("builder") / "cache") as cache:
+        modules = {
+            f"f{number}": cache._build(ModuleSource(adder(f"f{number}", number))) for number in range(12)
+        }
+        cache._publish(modules["f1"])
+        modules["h"] = cache._build(ModuleSource(caller("h", "f1", plus=100)))
+    return modules
+
+
+def add(built: BuiltModule) -> Callable[[Cache], object]:
+    return lambda cache: cache._publish(built)
+
+
+def prune(cache: Cache) -> object:
+    return cache.prune(PrunePolicy(match=["f[0-4]"]))
+
+
+def count(cache: Cache) -> object:
+    """Statistics alone: of a few hits and misses."""
+    for name in ("f1", "f2", "none"):
+        try:
+            cache.get_target(name)
+        except NotCachedError:
+            continue
+    cache._store.stats.flush()
+    return None
+
+
+def filled(directory: Path, built: dict[str, BuiltModule], *names: str) -> MockDirectory:
+    with Cache(directory) as cache:
+        for name in names:
+            cache._publish(built[name])
+    return MockDirectory.read(directory)
+
+
+@pytest.fixture(params=["first", "addition", "dependent", "again", "merge", "prune", "statistics", "rebuild"])
+def scene(request: pytest.FixtureRequest, directory: Path, built: dict[str, BuiltModule]) -> Scene:
+    return make_scene(request.param, directory, built)
+
+
+def make_scene(kind: str, directory: Path, built: dict[str, BuiltModule]) -> Scene:  # noqa: PLR0911 - one each
+    names = [f"f{number}" for number in range(9)]
+    values = {f"f{number}": number + 1 for number in range(12)}
+    if kind == "first":
+        return Scene(MockDirectory(), add(built["f1"]), {"f1": {2, None}})
+    if kind == "addition":
+        return Scene(filled(directory, built, "f1"), add(built["f2"]), {"f1": {2}, "f2": {3, None}})
+    if kind == "dependent":
+        return Scene(filled(directory, built, "f1"), add(built["h"]), {"f1": {2}, "h": {102, None}})
+    if kind == "again":
+        return Scene(filled(directory, built, "f1"), add(built["f1"]), {"f1": {2}})
+    if kind == "merge":
+        before = filled(directory, built, *names[:8])
+        assert sum(path.endswith(".idx") for path in before.files) == 8
+        answers: dict[str, set[int | None]] = {name: {values[name]} for name in names[:8]}
+        return Scene(before, add(built["f8"]), answers | {"f8": {9, None}})
+    before = filled(directory, built, *names)
+    kept: dict[str, set[int | None]] = {name: {values[name]} for name in names[5:]}
+    if kind == "prune":
+        return Scene(before, prune, kept | {name: {values[name], None} for name in names[:5]})
+    if kind == "statistics":
+        return Scene(before, count, kept)
+    return Scene(before.without("index-v1"), count, kept)
+
+
+def answer(cache: Cache, name: str) -> int | None:
+    try:
+        value: int = cache.get_target(name)(1)
+    except NotCachedError:
+        return None
+    return value
+
+
+def require_healthy(place: Path, answers: dict[str, set[int | None]], *accepted: str) -> None:
+    """Everything answers right, and a check finds no error but that the index, which is derived, is behind."""
+    with Cache(place) as cache:
+        for name, allowed in answers.items():
+            assert answer(cache, name) in allowed, name
+        assert [error for error in cache.check().errors if error.kind not in ("unindexed", *accepted)] == []
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Iterator[Path]:
+    return (tmp_path / f"place-{number}" for number in itertools.count())
+
+
+def run(scene: Scene, place: Path, plan: Any) -> FaultyFiles:
+    """The change, as far as the plan lets it go."""
+    if scene.before.files:
+        scene.before.dump(place)
+    files = FaultyFiles(place, plan)
+    cache = cache_on(files, place)
+    try:
+        scene.change(cache)
+    except Crash:
+        assert files.crashed
+    cache._closed = True  # a process that was killed closes nothing, and has no end of its own
+    cache._store.stats.forget()
+    atexit.unregister(cache._store.stats._at_exit)
+    return files
+
+
+def test_a_crash_before_any_operation_leaves_the_old_state_or_the_new(
+    scene: Scene, places: Iterator[Path]
+) -> None:
+    total = len(run(scene, next(places), None).operations)
+    assert total > 0
+    for number in range(total):
+        place = next(places)
+        assert run(scene, place, crash_before(number)).crashed
+        require_healthy(place, scene.answers)
+
+
+def test_a_torn_write_leaves_the_old_state_or_the_new(scene: Scene, places: Iterator[Path]) -> None:
+    operations = run(scene, next(places), None).operations
+    writes = [operation for operation in operations if operation.name == "write"]
+    assert writes
+    for operation, part in itertools.product(writes, (0, 1, 2)):
+        place = next(places)
+        run(scene, place, tear_at(operation.number, operation.size * part // 2))
+        require_healthy(place, scene.answers)
+
+
+def test_a_power_failure_leaves_the_old_state_or_the_new(scene: Scene, places: Iterator[Path]) -> None:
+    """What was not synced is empty. One warning may say that the index was rebuilt."""
+    files = run(scene, next(places), None)
+    for names in range(files.names_changed + 1):
+        place = files.after_power_failure(names).dump(next(places))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            require_healthy(place, scene.answers, "index")
+        assert all("index" in str(warning.message) for warning in caught), [str(w.message) for w in caught]
+        assert len(caught) <= 1
+
+
+def test_what_is_left_is_cleared_by_a_prune(
+    directory: Path, built: dict[str, BuiltModule], tmp_path: Path
+) -> None:
+    scene = Scene(filled(directory, built, "f1"), add(built["f2"]), {})
+    for number in range(6):
+        place = tmp_path / str(number)
+        run(scene, place, crash_before(number))
+        with Cache(place) as cache:
+            cache.prune(PrunePolicy(grace=0))
+            assert list((place / "tmp").iterdir()) == []
+            assert answer(cache, "f1") == 2
+
+
+# ------------------------------------------------------------------------------------ real kills
+
+WORKER = """
+import random, sys, time, warnings
+sys.path.insert(0, {root!r})
+warnings.simplefilter("error")
+from compcache import Cache, ModuleSource, PrunePolicy
+random.seed({seed})
+cache = Cache({directory!r})
+print("ready", flush=True)
+while True:
+    number = random.randrange(40)
+    name = f"f{{number}}"
+    ir = f"define i64 @{{name}}(i64 %x) {{{{ %y = add i64 %x, {{number}} ret i64 %y }}}}"
+    if cache.get_or_compile(name, lambda: ModuleSource(ir, optimize=0))(1) != number + 1:
+        print("WRONG", name, flush=True)
+    if random.random() < 0.3:
+        cache.prune(PrunePolicy(max_modules=random.randrange(5, 30)))
+    if random.random() < 0.1:
+        cache.stats()
+    if random.random() < 0.3:
+        cache.unload(name)
+"""
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(900)
+def test_random_kills_lose_nothing(directory: Path) -> None:
+    """Two workers add, prune, merge and count; one is killed at a random moment, again and again."""
+    seconds = float(os.environ.get("COMPCACHE_TEST_SECONDS", "120"))
+    rng = random.Random(4)
+    deadline = time.monotonic() + seconds
+    kills = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CacheWarning)
+        while kills < KILLS and time.monotonic() < deadline:
+            workers = [start_worker(directory, kills + number) for number in range(2)]
+            for worker in workers:
+                assert worker.stdout is not None
+                assert worker.stdout.readline() == "ready\n"
+            time.sleep(rng.uniform(0, 0.4))
+            for worker in workers:
+                worker.send_signal(signal.SIGKILL)
+                output, errors = worker.communicate()
+                assert (output, errors) == ("", "")
+                assert worker.returncode == -signal.SIGKILL
+                kills += 1
+            with Cache(directory) as cache:
+                for number in range(40):
+                    assert answer(cache, f"f{number}") in (number + 1, None)
+                if kills % 20 == 0:
+                    assert [f for f in cache.check().errors if f.kind != "unindexed"] == []
+    assert kills >= 4
+    print(f"{kills} kills, nothing lost")
+
+
+def start_worker(directory: Path, seed: int) -> subprocess.Popen[str]:
+    script = WORKER.format(root=str(PACKAGE_ROOT), directory=str(directory), seed=seed)
+    return subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
