@@ -1,0 +1,130 @@
+"""Why a function is a hit or a miss, for every reason that there is."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import PACKAGE_ROOT, adder, caller, flip_byte, module_file, run_fresh
+
+from compcache import Cache, Function, Identity, ModuleSource, NotCachedError
+from compcache.globals import ObjectIdentity
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_hit_names_its_realizations(cache: Cache) -> None:
+    module_id = cache.add_module(ModuleSource(adder("f", 1)))
+    explanation = cache.explain("f")
+    assert explanation.hit
+    assert explanation.reason == explanation.message == ""
+    assert [(v.realization.module_id, v.reason) for v in explanation.verdicts] == [(module_id, "")]
+    assert cache.loaded().modules == ()
+
+
+def test_absence(cache: Cache) -> None:
+    explanation = cache.explain("nothing")
+    assert (explanation.hit, explanation.reason, explanation.verdicts, explanation.variants) == (
+        False,
+        "absent",
+        (),
+        (),
+    )
+
+
+def test_another_cpu(cache: Cache) -> None:
+    cache.add_module(ModuleSource(adder("f", 1), features="+avx512fp16,+amx-tile,+no-such-thing"))
+    explanation = cache.explain("f")
+    if explanation.hit:
+        pytest.skip("this host has every feature there is")
+    assert explanation.reason == "cpu"
+    assert [v.reason for v in explanation.verdicts] == ["cpu"]
+    assert "amx-tile" in explanation.verdicts[0].message or "no-such-thing" in explanation.verdicts[0].message
+
+
+def test_a_missing_dependency(cache: Cache) -> None:
+    leaf = cache.add_module(ModuleSource(adder("leaf", 1)))
+    cache.add_module(ModuleSource(caller("top", "leaf")))
+    cache._store.remove_module(bytes.fromhex(leaf))
+    explanation = cache.explain("top")
+    assert explanation.reason == "dependency"
+    assert "'leaf'" in explanation.verdicts[0].message
+
+
+def test_one_realization_may_be_passed_over_while_another_serves(cache: Cache) -> None:
+    leaf = cache.add_module(ModuleSource(adder("leaf", 1)))
+    cache.add_module(ModuleSource(caller("f", "leaf")))
+    cache.add_module(ModuleSource(adder("f", 5)))
+    cache._store.remove_module(bytes.fromhex(leaf))
+    explanation = cache.explain("f")
+    assert explanation.hit
+    assert sorted(v.reason for v in explanation.verdicts) == ["", "dependency"]
+
+
+def test_a_function_that_python_cannot_call(cache: Cache) -> None:
+    cache.add_module(ModuleSource("define <4 x i32> @f(<4 x i32> %x) {\n ret <4 x i32> %x\n}\n"))
+    assert cache.explain("f").reason == "signature"
+
+
+def test_damage_since_it_was_added(cache: Cache, directory: Path) -> None:
+    flip_byte(module_file(directory, cache.add_module(ModuleSource(adder("f", 1)))), 100)
+    with (
+        Cache(directory) as opened,
+        pytest.warns(UserWarning, match="damaged"),
+        pytest.raises(NotCachedError) as caught,
+    ):
+        opened.get_target("f")
+    assert type(caught.value.__cause__).__name__ == "IntegrityError"
+
+
+def test_a_global_that_is_not_what_it_was(directory: Path) -> None:
+    with Cache(directory) as cache:
+        ir = "@g = external global ptr\ndefine ptr @f() {\n %p = load ptr, ptr @g\n ret ptr %p\n}\n"
+        cache.add_module(ModuleSource(ir, globals={"g": ObjectIdentity("logging", "getLogger")}))
+        assert cache.explain("f").hit
+    script = """
+    import logging
+    from compcache import Cache
+    del logging.getLogger
+    found = Cache(directory).explain("f")
+    result = found.hit, found.reason
+    """
+    assert run_fresh(directory, script) == (False, "global")
+
+
+def test_variants_are_ordered_by_how_little_they_differ(cache: Cache) -> None:
+    wanted = Identity("f", a=1, b=1, c=1)
+    for near in ({"a": 2}, {"a": 3, "b": 3}, {"a": 4, "b": 4, "c": 4}):
+        identity = wanted.extend(**near)
+        cache.add_module(
+            ModuleSource(adder("f", len(near)), {identity.func_name: Function(symbol="f")}, identity=identity)
+        )
+    other = Identity("g", a=1)
+    cache.add_module(ModuleSource(adder("g", 1), {other.func_name: Function(symbol="g")}, identity=other))
+    counts = [len(v.differences or ()) for v in cache.explain(wanted.func_name, wanted).variants]
+    assert counts == [1, 2, 3]
+    # Without the identity there is nothing to compare with: the variants are named all the same.
+    assert [v.differences for v in cache.explain(wanted.func_name).variants] == [None, None, None]
+
+
+def test_misses_are_logged_where_somebody_listens(cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="compcache"), pytest.raises(NotCachedError):
+        cache.get_target("nothing")
+    assert caplog.messages == [f"miss (absent): function 'nothing' is not in the cache {cache.path}"]
+
+
+def test_the_environment_makes_misses_visible(directory: Path) -> None:
+    import subprocess
+    import sys
+
+    script = "from compcache import Cache\ntry: Cache().get_target('nothing')\nexcept KeyError: pass"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": str(PACKAGE_ROOT), "COMPCACHE_DIR": str(directory), "COMPCACHE_LOG": "debug"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.startswith("compcache: miss (absent): function 'nothing'")
