@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         StorageError,
         TargetUnloadedError,
         UndefinedSymbolError,
+        UnknownVersionError,
         UntrustedDirectoryError,
     )
     from compcache.explain import Explanation, Variant, Verdict
@@ -90,6 +91,7 @@ __all__ = [
     "TargetUnloadedError",
     "TypedCallTarget",
     "UndefinedSymbolError",
+    "UnknownVersionError",
     "UntrustedDirectoryError",
     "Variant",
     "Verdict",

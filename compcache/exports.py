@@ -53,7 +53,7 @@ def _read_export(name: str, value: Any) -> Export:
     check_name(name, "func_name")
     function = value if isinstance(value, Function) else Function(value)
     symbol = check_name(function.symbol or name, "symbol")
-    if symbol.startswith("compcache.") or symbol == TABLE_SYMBOL:
+    if symbol.startswith("compcache.entry.") or symbol == TABLE_SYMBOL:
         raise InvalidNameError(f"the symbol {symbol!r} is one of those that compcache adds to modules: choose another")
     signature = None if function.signature is None else Signature.parse(function.signature)
     return Export(name, symbol, signature, function.nogil)

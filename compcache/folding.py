@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from compcache.roster import Row
     from compcache.store import Store
 
-__all__ = ["Ledger", "fold", "fold_small", "read_ledger", "zero"]
+__all__ = ["Ledger", "fold", "fold_small", "read_ledger", "settle", "zero"]
 
 _MAX_FILE = 1 << 31
 #: Counters older than this are kept by day instead of by hour.

@@ -273,6 +273,9 @@ def test_a_symbol_that_looks_like_one_of_the_caches_own_does_no_harm(cache: Cach
     cache.add_module(ModuleSource(text, {"f": None, "seven": Function(symbol="compcache.slot.x")}))
     assert cache.get_target("f")(1) == 2
     assert cache.get_target("seven")() == 8
+    for symbol in ("compcache.entry.0", "compcache_module"):
+        with pytest.raises(InvalidNameError, match=symbol):
+            cache.add_module(ModuleSource(text, {"g": Function(symbol=symbol)}))
 
 
 # ------------------------------------------------------------------------------------ aborts
