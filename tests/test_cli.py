@@ -14,11 +14,11 @@ from cli_process import SIGNATURES, command, compcache, environment, fill, fresh
 from helpers import PACKAGE_ROOT, constant, flip_byte, module_file
 
 from compcache import Cache, ModuleSource
+from compcache.cli.app import COMMANDS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMMANDS = ("info", "ls", "show", "graph", "add", "call", "clear", "completion")
 CACHES = [("info",), ("ls",), ("ls", "--modules"), ("show", "f"), ("graph", "f"), ("graph", "--all")]
 
 
@@ -219,7 +219,9 @@ def test_completion_scripts_name_the_program(shell: str) -> None:
 def test_a_shell_completes_commands_and_function_names(directory: Path) -> None:
     fill(directory)
     commands = compcache(_COMPCACHE_COMPLETE="bash_complete", COMP_WORDS="compcache c", COMP_CWORD="1")
-    assert [line.partition(",")[2] for line in commands.out.splitlines()] == ["call", "clear", "completion"]
+    assert [line.partition(",")[2] for line in commands.out.splitlines()] == [
+        n for n in COMMANDS if n[0] == "c"
+    ]
     names = compcache(
         _COMPCACHE_COMPLETE="bash_complete",
         COMP_WORDS=f"compcache --dir {directory} show d",
