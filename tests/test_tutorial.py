@@ -6,9 +6,12 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from helpers import PACKAGE_ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EXPECTED = r"""0\.5 after [\d.]+ ms
 f64\(f64, f64\)
