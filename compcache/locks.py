@@ -25,6 +25,8 @@ __all__ = ["locks_enabled", "try_lock", "wait_lock"]
 
 #: The intervals between two attempts grow to this: short against a compilation, and no load with many waiters.
 _LONGEST_PAUSE = 0.03
+#: How often a lock file may be removed by others between being opened and being locked, in one attempt.
+_ATTEMPTS = 8
 _CONTENTION = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
 
 
@@ -79,20 +81,34 @@ def _wait(lock: _FlockLock | _PortableLock, timeout: float, until: Callable[[], 
 
 
 class _FlockLock:
-    """A lock file held with `flock`, the file left in place: removing it would split those who wait for it."""
+    """A lock file held with `flock`, and removed by its holder: a cache has as many functions as it has locks.
+
+    Who waited for a file that was removed meanwhile holds a lock on nothing, notices that, and tries the new one.
+    """
 
     def __init__(self, store: Store, path: str) -> None:
         self._files = store.files
         self._path = path
         self._descriptor = -1
+        self._held = False
 
     def acquire(self) -> bool:
         """Whether the lock is held now. Raises `OSError` where the file system has no locks."""
+        for _ in range(_ATTEMPTS):
+            if self._descriptor < 0:
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._descriptor = self._files.open(self._path, flags, FILE_MODE)
+            if not self._lock():
+                return False
+            if self._files.fstat(self._descriptor).st_nlink:
+                self._held = True
+                return True
+            self._close()
+        return False
+
+    def _lock(self) -> bool:
         import fcntl
 
-        if self._descriptor < 0:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._descriptor = self._files.open(self._path, flags, FILE_MODE)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -103,6 +119,16 @@ class _FlockLock:
 
     def release(self) -> None:
         """Let go of the lock, if it is held."""
+        try:
+            if self._held:
+                self._files.unlink(self._path)
+        except OSError:
+            return  # a file that stays is in nobody's way
+        finally:
+            self._held = False
+            self._close()
+
+    def _close(self) -> None:
         if self._descriptor >= 0:
             self._files.close(self._descriptor)
             self._descriptor = -1
