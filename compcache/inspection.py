@@ -6,8 +6,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from compcache.depgraph import DependencyGraph
-from compcache.digest import DIGEST_SIZE, KEY_SIZE
+from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
 from compcache.errors import CompcacheError, FormatError, NotCachedError
+from compcache.folding import read_ledger
 from compcache.graphsection import ModuleGraph, decode_graph, decode_notes
 from compcache.manifest import GlobalRecord, decode_function, decode_global, decode_module, decode_needs
 from compcache.reports import CacheInfo, FunctionReport, GlobalReport, Realization
@@ -202,6 +203,8 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
         notes = module_notes(module)
         has_code = module.footer().bitcode > 0
     identity = notes.get("identity")
+    used = read_ledger(store).uses
+    key = name_key(func_name)
     return FunctionReport(
         func_name=func_name,
         signature=chosen.signature,
@@ -213,6 +216,7 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
         has_code=has_code,
         seconds=float(notes.get("seconds", 0.0)),
         identity=tuple((str(k), str(v)) for k, v in identity.items()) if isinstance(identity, dict) else (),
+        uses=tuple([used.get((key, bytes.fromhex(copy.module_id)), (0, 0.0)) for copy in copies]),
     )
 
 

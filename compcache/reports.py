@@ -53,8 +53,9 @@ class ModuleSummary:
     """One stored module.
 
     `functions` are (func_name, signature), `imports` the functions that it takes from other modules; `size` is that of
-    its file in bytes; `created` is in seconds since the epoch, `seconds` is how long compiling took; `problem` says why
-    this host cannot use it, and is empty where it can.
+    its file in bytes; `created` is in seconds since the epoch, `seconds` is how long compiling took; `uses` is how many
+    processes loaded it, the last one at `last_used` (0.0: none did); `problem` says why this host cannot use it, and is
+    empty where it can.
     """
 
     module_id: str
@@ -68,13 +69,16 @@ class ModuleSummary:
     llvm_version: str
     image_kind: str
     problem: str
+    uses: int
+    last_used: float
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSummary:
     """One cached function: how many modules realize it, which ones, their size in bytes together.
 
-    `created` is when the newest of them was; `problem` is empty where this host can use one of them.
+    `created` is when the newest of them was; `uses` is how often one was loaded, `last_used` when last (0.0: never);
+    `problem` is empty where this host can use one of them.
     """
 
     func_name: str
@@ -84,6 +88,8 @@ class FunctionSummary:
     created: float
     problem: str
     modules: tuple[str, ...]
+    uses: int
+    last_used: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +130,8 @@ class FunctionReport:
     """All that is known of one cached function.
 
     `dependencies`, `globals` and `natives` are those of the realization in `module_id`, which is the one that a load
-    would choose; `identity` is what its builder said of it, `seconds` how long compiling its module took.
+    would choose; `identity` is what its builder said of it, `seconds` how long compiling its module took. `uses` are, for
+    each realization in the same order, how often it was loaded, and when last (0.0: never).
     """
 
     func_name: str
@@ -137,6 +144,7 @@ class FunctionReport:
     has_code: bool
     seconds: float
     identity: tuple[tuple[str, str], ...]
+    uses: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,21 @@ def test_functions_are_sorted_by_size_and_age(directory: Path) -> None:
     assert names(directory, *first, "--sort", "age") == ["big", "small", "middle"]
 
 
+def test_uses_are_counted_and_sorted_by(directory: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(constant("never", 1)))
+        cache.add_module(ModuleSource(constant("often", 1)))
+        cache.add_module(ModuleSource(constant("once", 1)))
+    for name in ("often", "once", "often"):
+        assert compcache("--dir", directory, "call", name).status == 0
+    assert {row["func_name"]: row["uses"] for row in rows(directory)} == {"never": 0, "often": 2, "once": 1}
+    assert [row["last_used"] > 0 for row in rows(directory)] == [False, True, True]
+    assert names(directory, "--sort", "uses") == ["often", "once", "never"]
+    assert names(directory, "--sort", "last-use") == ["often", "once", "never"]
+    assert sorted(row["uses"] for row in rows(directory, "--modules")) == [0, 1, 2]
+    assert ", 2 uses, usable\n" in compcache("--dir", directory, "show", "often").out
+
+
 def test_modules_are_listed_by_id_and_found_by_what_they_hold(filled: Path) -> None:
     listed = names(filled, "--modules")
     assert len(listed) == 6

@@ -34,6 +34,8 @@ _SORTS: dict[str, Callable[[Any], Any]] = {
     "name": lambda row: row.func_name if hasattr(row, "func_name") else row.module_id,
     "size": lambda row: -row.size,
     "age": lambda row: -row.created,
+    "uses": lambda row: -row.uses,
+    "last-use": lambda row: -row.last_used,
 }
 
 
@@ -45,7 +47,7 @@ _SORTS: dict[str, Callable[[Any], Any]] = {
     type=click.Choice(list(_SORTS)),
     default="name",
     show_default=True,
-    help="Largest or newest first.",
+    help="Largest, newest, most used first.",
 )
 @click.option("-r", "--reverse", is_flag=True, help="The other way round.")
 @click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Only the first N.")
@@ -64,7 +66,7 @@ def command(
 
     PATTERN is a glob over function names: 'linalg.*', '*dot*'; several are alternatives. With --modules it selects
     the modules that hold such a function, or whose id starts like that. In a pipe each line is one record with
-    tabs between the fields: name, signature, realizations, size in bytes, time, problem.
+    tabs between the fields: name, signature, realizations, size in bytes, time, uses, time of the last one, problem.
     """
     from compcache.catalog import functions, modules
 
@@ -104,7 +106,8 @@ def _age(created: float) -> str:
 def _print_functions(rows: Sequence[FunctionSummary]) -> None:
     columns = [
         Column("function", flexible=True), Column("signature", flexible=True), Column("copies", True),
-        Column("size", True), Column("age", True), Column("problem", flexible=True),
+        Column("size", True), Column("age", True), Column("uses", True), Column("last use", True),
+        Column("problem", flexible=True),
     ]  # fmt: skip
     with_problem = not is_terminal() or any(row.problem for row in rows)
     width = len(columns) if with_problem else len(columns) - 1
@@ -118,6 +121,8 @@ def _print_functions(rows: Sequence[FunctionSummary]) -> None:
                 str(row.realizations),
                 size(row.size),
                 age(row.created),
+                str(row.uses),
+                age(row.last_used),
                 row.problem,
             )[:width]
             for row in rows
@@ -127,8 +132,8 @@ def _print_functions(rows: Sequence[FunctionSummary]) -> None:
 
 def _print_modules(rows: Sequence[ModuleSummary]) -> None:
     columns = [
-        Column("module"), Column("functions", True), Column("size", True), Column("age", True), Column("cpu"),
-        Column("llvm"), Column("image"), Column("holds", flexible=True),
+        Column("module"), Column("functions", True), Column("size", True), Column("age", True), Column("uses", True),
+        Column("last use", True), Column("cpu"), Column("llvm"), Column("image"), Column("holds", flexible=True),
     ]  # fmt: skip
     print_rows(columns, map(_module_cells, rows))
 
@@ -139,6 +144,8 @@ def _module_cells(row: ModuleSummary) -> tuple[str, ...]:
         str(len(row.functions)),
         _size(row.size),
         _age(row.created),
+        str(row.uses),
+        _age(row.last_used),
         row.cpu,
         row.llvm_version,
         row.image_kind,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from compcache.cli.completion import complete_names
-from compcache.cli.output import json_option, print_json, print_rows
+from compcache.cli.output import Column, json_option, print_json, print_rows
 from compcache.cli.session import Session, pass_session
 
 __all__ = ["command", "unpin"]
@@ -29,7 +29,7 @@ def command(session: Session, names: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         print_json(list(pinned))
     elif not names:
-        print_rows([], [(name,) for name in pinned])
+        print_rows([Column("pinned", flexible=True)], [(name,) for name in pinned])
 
 
 @click.command("unpin")

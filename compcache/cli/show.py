@@ -13,6 +13,7 @@ from compcache.cli.output import (
     age_text,
     is_terminal,
     json_option,
+    plural,
     print_fields,
     print_json,
     print_rows,
@@ -109,7 +110,7 @@ def _print(report: FunctionReport) -> None:
 def _print_realizations(report: FunctionReport) -> None:
     columns = [
         Column("realization"), Column("cpu"), Column("llvm"), Column("image"), Column("size", True), Column("age", True),
-        Column("health", flexible=True),
+        Column("uses", True), Column("health", flexible=True),
     ]  # fmt: skip
     rows = [
         (
@@ -119,9 +120,10 @@ def _print_realizations(report: FunctionReport) -> None:
             copy.image_kind,
             size_text(copy.size) if is_terminal() else f"{copy.size} bytes",
             age_text(copy.created) if is_terminal() else time_text(copy.created),
+            str(uses) if is_terminal() else plural(uses, "use"),
             copy.problem or "usable",
         )
-        for copy in report.realizations
+        for copy, (uses, _) in zip(report.realizations, report.uses, strict=True)
     ]
     if is_terminal():
         print_rows(columns, rows)
