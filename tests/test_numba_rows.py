@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers import FreshProcessError
 from numba_helpers import Project, finish
 
 if TYPE_CHECKING:
@@ -296,3 +297,26 @@ def test_an_edited_method_that_no_global_names_counts(project: Project) -> None:
     assert project.run(CALL_METHOD, backend=False) == 21  # stale
     assert project.run(count, backend=True) == (2001, 0)
     assert project.run(count, backend=True) == (2001, 1)
+
+
+RECURSIVE = """
+    from numba import njit
+
+    @njit
+    def factorial(n):
+        return 1 if n < 2 else n * factorial(n - 1)
+
+    @njit(cache=True)
+    def f(x):
+        return x + factorial(5)
+"""
+
+
+def test_a_cached_function_may_call_an_uncached_recursive_one(project: Project) -> None:
+    """Numba's entry calls the recursive function through a slot that nothing fills in another process."""
+    project.write(caller=RECURSIVE)
+    assert project.run(CALL, backend=False) == 130
+    with pytest.raises(FreshProcessError):
+        project.run(CALL, backend=False)  # it crashes, or aborts
+    assert project.run(CALL_AND_COUNT, backend=True) == (130, 0)
+    assert project.run(CALL_AND_COUNT, backend=True) == (130, 1)

@@ -9,6 +9,7 @@ an overload): the first one that holds in this process is taken.
 from __future__ import annotations
 
 import pickle
+import re
 import zlib
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NotCacheable", "find", "func_name_of", "load_library", "load_result", "save_library", "save_result"]
 
-_NONE, _IMAGE, _OBJECT = 0, 1, 2
+_IMAGE, _OBJECT = 1, 2
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in what Numba prints of types
 
 
 class NotCacheable(Exception):  # noqa: N818 - it is an answer, not a failure
@@ -78,6 +80,7 @@ def load_result(
         cres = _result_of_image(target, description, symbols, payload, function, target_context)
     if cres is not None:
         scopes.set_dependencies(cres.library, frozenset(description.dependencies))
+        scopes.remember_library(cres.fndesc.llvm_func_name, cres.library)
     return cres
 
 
@@ -154,6 +157,8 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
     library = cres.library
     if library.has_dynamic_globals:
         raise NotCacheable("it uses dynamic globals (such as ctypes pointers and large global arrays)")
+    from compcache.numba import images
+
     dependencies, problem = scopes.dependencies_of(library)
     if problem:
         raise NotCacheable(problem)
@@ -169,6 +174,8 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
         except (CompileError, LinkError):
             source = None  # what LLVM or the linker do not take as a shared object is kept as an object
     if source is None:
+        if images.lacks_callee(library):
+            raise NotCacheable("it calls a recursive function that is not part of its object")
         _publish(cache, identity, name, None, Description(*checked, _pickle((_OBJECT, token, (), _reduce(cres))), b""))
 
 
@@ -210,14 +217,18 @@ def _tells_lines(cres: Any) -> bool:
 
 def _image_of(cres: Any) -> tuple[Any, Any]:
     """The image's source and the description's payload; None where the code cannot live in an image."""
-    fndesc = cres.fndesc
-    if cres.objectmode or cres.lifted or cres.reload_init or hasattr(cres.signature.return_type, "gen_func"):
-        return None, None
     from compcache.numba import images
 
+    fndesc = cres.fndesc
+    try:
+        module = images.with_recursive_callees(cres.library)
+    except images.MissingCallee as error:
+        raise NotCacheable(str(error)) from error
+    if cres.objectmode or cres.lifted or cres.reload_init or hasattr(cres.signature.return_type, "gen_func"):
+        return None, None
     wanted = (fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name, fndesc.llvm_func_name)
     try:
-        source = images.prepare_image(cres.library._final_module, wanted)
+        source = images.prepare_image(module, wanted)
     except images.CannotLink:
         return None, None
     own = cres.environment
@@ -231,7 +242,8 @@ def _image_of(cres: Any) -> tuple[Any, Any]:
             raise NotCacheable(f"it uses {env_name}, whose module has no name")
         referenced.append((env_name, module, list(environment.consts)))
     return source, (
-        cres.library.name, _clean(fndesc), own.env_name, list(own.consts), cres.signature, str(cres.type_annotation),
+        cres.library.name, _clean(fndesc), own.env_name, list(own.consts), cres.signature,
+        _ADDRESS.sub("", str(cres.type_annotation)),
         tuple(referenced),
     )  # fmt: skip
 

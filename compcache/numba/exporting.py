@@ -17,7 +17,7 @@ from compcache.cache import Cache
 from compcache.errors import CompileError
 from compcache.module import Function, ModuleSource
 from compcache.numba.exceptions import RAISE, describe_exceptions, raising_text
-from compcache.numba.images import CannotLink, load_exception_classes
+from compcache.numba.images import CannotLink, MissingCallee, load_exception_classes, resolve_recursion, with_recursive_callees
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -179,7 +179,12 @@ def _result_text(func_name: str, type_: Any) -> str:
 def _assemble(func_name: str, cres: Any, parameters: list[_Parameter]) -> str:
     """The wrapper, the function, its exceptions and the memory runtime, without what nothing refers to."""
     module = binding.parse_assembly(_wrapper_text(cres, parameters))
-    module.link_in(cres.library._get_module_for_linking().clone())
+    try:
+        compiled = with_recursive_callees(cres.library)
+    except MissingCallee as error:
+        raise _refuse(func_name, str(error)) from error
+    module.link_in(compiled.clone())
+    module = _without_recursion_slots(module)
     exceptions = describe_exceptions(func_name, str(module))
     described = {known.variable for known in exceptions}
     for variable in module.global_variables:
@@ -194,6 +199,12 @@ def _assemble(func_name: str, cres: Any, parameters: list[_Parameter]) -> str:
         return load_exception_classes(str(module))
     except CannotLink as error:
         raise _refuse(func_name, str(error)) from error
+
+
+def _without_recursion_slots(module: Any) -> Any:
+    text = str(module)
+    resolved = resolve_recursion(text, {f.name for f in module.functions if not f.is_declaration})
+    return module if resolved == text else binding.parse_assembly(resolved)
 
 
 def _with_layout(text: str, module: Any) -> str:

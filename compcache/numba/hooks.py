@@ -126,6 +126,7 @@ def _scoped(position: int) -> Callable[[Any], Any]:
             with scopes.compile_scope(function, given["args"], given["return_type"], given["flags"], extra) as scope:
                 result = original(*args, **kwargs)
                 scopes.dependencies_of(result.library, scope)
+                scopes.remember_library(result.fndesc.llvm_func_name, result.library)
             return result
 
         return compile_

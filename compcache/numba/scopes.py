@@ -22,7 +22,7 @@ from compcache.numba.overloads import Dependency, dependency_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Scope", "compile_scope", "dependencies_of", "next_unique_id", "record", "remember", "set_dependencies"]
+__all__ = ["Scope", "compile_scope", "dependencies_of", "library_of", "next_unique_id", "record", "remember", "remember_library", "set_dependencies"]
 
 
 class Scope:
@@ -50,6 +50,20 @@ _used: set[str] = set()
 _known: weakref.WeakKeyDictionary[Any, tuple[frozenset[Dependency], str | None]] = weakref.WeakKeyDictionary()
 
 
+#: The libraries of this process by the symbol of their function, for recursive calls across libraries.
+_by_symbol: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+
+def remember_library(symbol: str, library: Any) -> None:
+    """Where the function of this symbol is defined."""
+    _by_symbol[symbol] = library
+
+
+def library_of(symbol: str) -> Any:
+    """The library that defines a function; None where this process has none (any more)."""
+    return _by_symbol.get(symbol)
+
+
 @contextmanager
 def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> Iterator[Scope]:
     """While a function is compiled."""
@@ -73,11 +87,17 @@ def _token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -
         ]
     except Unidentifiable:
         return uuid.uuid4().hex
-    token = blake2b("\0".join(parts).encode(), digest_size=10, person=b"compcache-numba3").hexdigest()
+    token = _digest(*parts)
+    if token in _used and _stack.scopes:
+        token = _digest(token, _stack.scopes[-1].token)  # Numba compiles some of its functions anew for each caller
     if token in _used:
         return uuid.uuid4().hex
     _used.add(token)
     return token
+
+
+def _digest(*parts: str) -> str:
+    return blake2b("\0".join(parts).encode(), digest_size=10, person=b"compcache-numba3").hexdigest()
 
 
 def remember(token: str) -> None:
