@@ -36,6 +36,7 @@ COMMANDS = {
     "show": ("show", "Show all that is known of a function."),
     "graph": ("graph", "Draw what a function depends on."),
     "add": ("add", "Compile LLVM assembly or bitcode files into the cache."),
+    "batch": ("batch", "Compile many modules in several processes."),
     "call": ("call", "Call a cached function."),
     "explain": ("explain", "Tell why a function is a hit or a miss."),
     "stats": ("stats", "Show what was counted: hits, misses, time saved."),
