@@ -167,8 +167,10 @@ def _entries(
         )
 
 
-def _remove(store: Store, plan: Plan, present: Mapping[bytes, object]) -> tuple[Removal, ...]:
+def _remove(store: Store, plan: Plan, present: Mapping[bytes, os.stat_result]) -> tuple[Removal, ...]:
     """Remove the planned modules, but for what was added meanwhile and needs them; those that are gone now."""
+    from compcache.sizelimit import remember_size
+
     if not plan.removed:
         return ()
     spared = _needed_by_newcomers(store, plan, present)
@@ -186,8 +188,10 @@ def _remove(store: Store, plan: Plan, present: Mapping[bytes, object]) -> tuple[
         removed.append(removal)
     gone = {removal.entry.module_id for removal in removed}
     rewrite_index(store, {module_id for module_id in present if module_id not in gone}, gone)
+    freed = sum(removal.entry.size for removal in removed)
     store.stats.count("evicted_modules", len(removed))
-    store.stats.count("evicted_bytes", sum(removal.entry.size for removal in removed))
+    store.stats.count("evicted_bytes", freed)
+    remember_size(store, sum(status.st_size for status in present.values()) - freed)
     return tuple(removed)
 
 

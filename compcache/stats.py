@@ -118,10 +118,10 @@ class Recorder:
         lines = []
         for when, counter, amount, func_name, module_id in _drain(self._events):
             key = name_key(func_name).hex() if func_name else ""
-            lines.append(f"{when:.3f} {counter} {amount} {module_id.hex()} {key}")
+            lines.append(f"{when} {counter} {amount} {module_id.hex()} {key}")
             mine = object()
             if module_id and self._seen.setdefault(module_id, mine) is mine:  # atomic: threads may meet here
-                lines.append(f"{when:.3f} loads 1 {module_id.hex()}")
+                lines.append(f"{when} loads 1 {module_id.hex()}")
         lines += [f"row {row.hex()}" for row in _drain(self._rows)]
         text = "\n".join(lines)
         # The empty line separates the batch from one before it that was torn within a line.
@@ -173,7 +173,7 @@ def _drain(items: list) -> list:  # type: ignore[type-arg]
 
 def _host_name() -> str:
     name = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
-    return name_key(name).hex()[:16]
+    return name.replace("/", "_")[:64] or "host"
 
 
 #: One recorder per directory and process, however many cache objects there are: what is pending is kept until the exit.

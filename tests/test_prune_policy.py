@@ -176,12 +176,12 @@ def test_durations_may_be_timedeltas_and_nothing_may_be_negative() -> None:
         PrunePolicy(older_than=timedelta(days=-1))
 
 
-def test_a_chain_of_a_hundred_thousand_modules_is_no_problem() -> None:
-    chain = [entry(f"f{n}", f"f{n + 1}") for n in range(100_000)]
+def test_a_chain_of_twenty_thousand_modules_is_no_problem() -> None:
+    chain = [entry(f"f{n}", f"f{n + 1}") for n in range(20_000)]
     chain[0] = chain[0]._replace(used=NOW)
     gone = removed(chain, max_modules=1)
     assert gone[:2] == ["f0", "f1"]
-    assert len(gone) == 99_999
+    assert len(gone) == 19_999
 
 
 MODULES = st.lists(
