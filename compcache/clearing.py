@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from compcache.errors import StorageError
+
 if TYPE_CHECKING:
     from compcache.store import Store
 
@@ -30,8 +32,11 @@ def clear(store: Store) -> int:
     What the native runtime and the host's description are stored in stays, for it does not depend on the modules.
 
     Raises:
+        StorageError: the cache is read-only.
         OSError: a module could not be removed; those before it are gone.
     """
+    if store.readonly:
+        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=store.root)
     # What is there now: whoever adds or merges meanwhile writes files of other names, which stay.
     derived = [path for name in _DERIVED for path in _files_of(store, store.path(name))]
     removed = sum([store.remove_module(module_id) for module_id in store.module_ids()])

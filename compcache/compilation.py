@@ -159,8 +159,8 @@ def _store(cache: Cache, func_name: str, built: BuiltModule) -> None:
 def _load_built(cache: Cache, func_name: str, built: BuiltModule) -> TypedCallTarget:
     try:
         return cache._loader.load(func_name)
-    except NotCachedError:
-        _keep(cache, built)  # somebody has pruned it between its publication and now
+    except (NotCachedError, StorageError):
+        _keep(cache, built)  # pruned between its publication and now, or it cannot be read back
     return cache._loader.load(func_name)
 
 

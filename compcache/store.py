@@ -82,21 +82,32 @@ class ModuleFile:
 
         Raises:
             FormatError: there is no such record, or it is damaged.
+            StorageError: the file cannot be read.
         """
         base, descriptor, pread = self.image, self.descriptor, self._files.pread
-        return read_frame(lambda at, size: pread(descriptor, size, base + at), offset, self.records)
+        try:
+            return read_frame(lambda at, size: pread(descriptor, size, base + at), offset, self.records)
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     def read(self, offset: int, size: int) -> bytes:
         """`size` bytes of the file, or fewer at its end."""
         parts = []
         while size > 0:
-            part = self._files.pread(self.descriptor, min(size, _CHUNK), offset)
+            try:
+                part = self._files.pread(self.descriptor, min(size, _CHUNK), offset)
+            except OSError as error:
+                raise self._unreadable(error) from error
             if not part:
                 break
             parts.append(part)
             offset += len(part)
             size -= len(part)
         return b"".join(parts)
+
+    def _unreadable(self, error: OSError) -> StorageError:
+        message = f"cannot read {self.path}: {error.strerror or error}"
+        return StorageError(message, path=self.path, errno=error.errno)
 
     def footer(self) -> Footer:
         """The footer, which tells where the sections are."""
@@ -286,7 +297,7 @@ class Store:
                 from compcache.verification import verify_module
 
                 module = verify_module(self, module, status, leave_stamp=leave_stamp, owner=self._owner)
-        except (FileNotFoundError, IntegrityError):
+        except (FileNotFoundError, IntegrityError, StorageError):
             module.close()
             raise
         except FormatError as error:

@@ -13,7 +13,10 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache import Cache
 from compcache.files import Files
+from compcache.loader import Loader
+from compcache.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +30,7 @@ __all__ = [
     "FaultyFiles",
     "MockDirectory",
     "Operation",
+    "cache_on",
     "crash_after",
     "crash_before",
     "fail_at",
@@ -209,6 +213,16 @@ def read_only() -> Plan:
 
 def _error(number: int, operation: Operation) -> OSError:
     return OSError(number, os.strerror(number), operation.path)
+
+
+def cache_on(files: FaultyFiles) -> Cache:
+    """A cache whose operations on its directory go through the double."""
+    cache = Cache(files.root)
+    cache._store.close()
+    cache._store = Store(files.root, files=files)
+    cache._loader = Loader(cache._store, allow_pickle=False)
+    cache._targets = cache._loader.targets
+    return cache
 
 
 class _Node:

@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from helpers import PACKAGE_ROOT, adder, caller
-from mock_directory import Crash, FaultyFiles, MockDirectory, crash_before, tear_at
+from mock_directory import Crash, FaultyFiles, MockDirectory, cache_on, crash_before, tear_at
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy, runtime_build
-from compcache.loader import Loader
-from compcache.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,16 +47,6 @@ class Scene(NamedTuple):
     before: MockDirectory
     change: Callable[[Cache], object]
     answers: dict[str, set[int | None]]
-
-
-def cache_on(files: FaultyFiles, place: Path) -> Cache:
-    """A cache whose file operations go through the double."""
-    cache = Cache(place)
-    cache._store.close()
-    cache._store = Store(str(place), files=files)
-    cache._loader = Loader(cache._store, allow_pickle=False)
-    cache._targets = cache._loader.targets
-    return cache
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +143,7 @@ def run(scene: Scene, place: Path, plan: Any) -> FaultyFiles:
     if scene.before.files:
         scene.before.dump(place)
     files = FaultyFiles(place, plan)
-    cache = cache_on(files, place)
+    cache = cache_on(files)
     try:
         scene.change(cache)
     except Crash:
