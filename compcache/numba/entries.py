@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import sys
 import zlib
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -130,12 +131,24 @@ def _environment(name: str, constants: list[Any], function: Any) -> Any:
     return environment
 
 
+def _globals_of(module: str | None) -> dict[str, Any]:
+    """The globals of an environment. Compiled code reads none of them; object mode, which does, is the user's.
+
+    Hence a module of Numba's own is not imported for it: that would take a tenth of a second for the usual ones.
+    """
+    if module is None:
+        return {}
+    if module.startswith("numba.") and module not in sys.modules:
+        return {"__name__": module}
+    return import_module(module).__dict__
+
+
 def _environment_of(name: str, module: str | None, constants: list[Any]) -> Any:
     """The environment of a function that was compiled into this one."""
     known = lookup_environment(name)
     if known is not None:
         return known
-    environment = Environment(import_module(module).__dict__ if module else {})
+    environment = Environment(_globals_of(module))
     environment.consts[:] = constants
     environment.env_name = name
     Environment._memo[name] = environment
