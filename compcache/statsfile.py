@@ -43,6 +43,7 @@ LOADS_KEY = bytes(KEY_SIZE)
 
 _HEAD = Struct("<8s4I")
 _COUNTER = Struct("<IdB")
+_END_OF_TIME = HOUR << 32  # seconds; hours are stored in 32 bits
 _USE = Struct("<16s16sQd")
 _MAGIC = b"CCSTATS1"
 
@@ -142,6 +143,8 @@ def _count(
 ) -> None:
     """Add one event of a journal."""
     counter, amount, module_id, key, *_ = (*fields, "", "")
+    if not 0 <= when < _END_OF_TIME:
+        raise ValueError(f"{when} is no time")
     if counter != "loads":  # they are counted when their compile seconds are known
         hour = int(when) // HOUR
         counters[hour, counter] = counters.get((hour, counter), 0) + float(amount)

@@ -1,0 +1,317 @@
+"""Decoders take whatever a disk can hold: right values or the declared error, in bounded time and memory.
+
+What single formats promise is in `test_formats.py`; here is what somebody could have made of them: valid files with
+fields changed behind their checksums, lengths beyond everything, and bombs.
+"""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+import zlib
+from struct import pack_into
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from compcache import FormatError, Signature, SignatureError, graphsection
+from compcache.container import FOOTER_SIZE, decode_footer, encode_container
+from compcache.digest import KEY_SIZE, check, digest
+from compcache.errors import GlobalValidationError, UnknownVersionError
+from compcache.files import Files
+from compcache.globals import Integer, Text, decode_definition, define
+from compcache.graphsection import decode_graph, decode_notes
+from compcache.host import Host, decode_host, encode_host
+from compcache.index import Index, ModuleEntry, Stamp, encode_function_entry, encode_segment
+from compcache.manifest import (
+    FunctionRecord,
+    GlobalRecord,
+    ModuleRecord,
+    NeedsRecord,
+    decode_function,
+    decode_global,
+    decode_module,
+    decode_needs,
+    encode_function,
+    encode_global,
+    encode_module,
+    encode_needs,
+    read_frame,
+)
+from compcache.roster import decode_rows
+from compcache.stats import BATCH_END
+from compcache.statsfile import decode_stats, encode_stats
+from compcache.table import Table, encode_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SECONDS = 2.0
+#: Above the input itself: what a decoder may take is a small multiple of what it was given.
+BYTES = 1 << 21
+
+RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
+    "module": (
+        encode_module(ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "cpu", "+avx", "22", 1)),
+        decode_module,
+    ),
+    "function": (encode_function(FunctionRecord("f", "f", "i64(i64)", 1, 2, 3)), decode_function),
+    "needs": (encode_needs(NeedsRecord(((1, "g"), (2, "h")), (3,), ("strlen",), (4,))), decode_needs),
+    "global": (encode_global(GlobalRecord("g", 1, "int", 8, "integer", b"payload")), decode_global),
+}
+GRAPH = zlib.compress(
+    msgpack.packb([["f", "function", "f", "i64()", ["g"]], ["g", "variable", None, "", []]])
+)
+
+
+def bounded(decode: Callable[[bytes], Any], data: bytes, *errors: type[Exception]) -> Any:
+    """What `decode` makes of the data, None for a declared error; it took little time and memory."""
+    tracemalloc.start()
+    started = time.perf_counter()
+    try:
+        return decode(data)
+    except errors:
+        return None
+    finally:
+        seconds = time.perf_counter() - started
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert seconds < SECONDS
+        assert peak < BYTES + 64 * len(data), peak
+
+
+def mutated(draw: st.DrawFn, data: bytes) -> bytes:
+    """Valid bytes with some changed, cut out or put in, preferably numbers that are too large."""
+    changed = bytearray(data)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(changed)))
+        kind = draw(st.sampled_from(["set", "huge", "cut", "put"]))
+        if kind == "cut":
+            del changed[at : at + draw(st.integers(1, 9))]
+        elif kind == "put":
+            changed[at:at] = draw(st.binary(min_size=1, max_size=9))
+        else:
+            value = (
+                draw(st.binary(min_size=1, max_size=4))
+                if kind == "set"
+                else b"\xff" * draw(st.integers(1, 8))
+            )
+            changed[at : at + len(value)] = value
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+@given(data=st.data())
+def test_records(kind: str, data: st.DataObject) -> None:
+    valid, decode = RECORDS[kind]
+    bounded(decode, data.draw(st.composite(mutated)(valid)), FormatError)
+
+
+@given(st.data())
+def test_frames(data: st.DataObject) -> None:
+    """The length is limited by the section before anything is read."""
+    section = data.draw(st.binary(max_size=100))
+    offset = data.draw(st.integers(-10, 2**33))
+    limit = data.draw(st.integers(0, 2**40))
+    asked = []
+
+    def read(at: int, size: int) -> bytes:
+        asked.append(size)
+        assert size >= 0
+        return section[at : at + size]
+
+    bounded(lambda _: read_frame(read, offset, limit), b"", FormatError)
+    assert all(size <= 1 << 26 for size in asked)
+
+
+@given(st.data())
+def test_tables_behind_a_right_checksum(data: st.DataObject) -> None:
+    entries = sorted(
+        digest([b"%d" % n], size=KEY_SIZE) + bytes(8) for n in range(data.draw(st.integers(0, 40)))
+    )
+    table = bytearray(encode_table(entries, KEY_SIZE + 8))
+    number = st.one_of(st.integers(0, 2**16), st.integers(0, 2**32 - 1))
+    pack_into("<IIQ", table, 8, data.draw(number), data.draw(st.integers(0, 40)), data.draw(number))
+    table[24:32] = check(bytes(table[:24]))
+    content = data.draw(st.composite(mutated)(bytes(table[32:])))
+    whole = bytes(table[:32]) + content
+    asked = []
+
+    def read(offset: int, size: int) -> bytes:
+        asked.append(size)
+        return whole[offset : offset + size]
+
+    def use(_: bytes) -> None:
+        opened = Table(read)
+        for n in range(3):
+            opened.find(digest([b"%d" % n], size=KEY_SIZE))
+
+    bounded(use, whole, FormatError)
+    assert all(size <= 1 << 26 for size in asked), "a length in a file never sizes a read unchecked"
+
+
+def segment() -> bytes:
+    module_id = digest([b"m"], size=16)
+    entry = ModuleEntry(module_id, Stamp(1, 2, 3, 4), 5, 6, b"target!!", 1, 1, b"k" * 16, bytes(16))
+    return encode_segment([encode_function_entry("f", module_id, 77)], [entry.encode()])
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_index_segments(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Whatever the file holds: the entry, or nothing and a note that the file is damaged."""
+    place: Path = tmp_path_factory.mktemp("index")
+    content = data.draw(st.one_of(st.composite(mutated)(segment()), st.binary(max_size=300)))
+    name = (
+        digest([segment()], size=12).hex() if data.draw(st.booleans()) else digest([content], size=12).hex()
+    )
+    (place / f"00-{name}.idx").write_bytes(content)
+    index = Index(Files(), str(place), str(place / "tmp"))
+
+    def use(_: bytes) -> list[Any]:
+        found = list(index.find("f"))
+        index.module(digest([b"m"], size=16))
+        index.merge()
+        return found
+
+    found = bounded(use, content)
+    assert found in ([], [(digest([b"m"], size=16), 77)])
+
+
+@given(st.data())
+def test_footers_behind_a_right_checksum(data: st.DataObject) -> None:
+    content = b"".join(encode_container(b"image", b"records", b"graph", b"bitcode", b"notes", b"key")[1])
+    footer = bytearray(content[-FOOTER_SIZE:])
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, FOOTER_SIZE - 9))
+        footer[at] = data.draw(st.integers(0, 255))
+    whole = bytes(footer[:-8])
+    decoded = bounded(lambda d: decode_footer(d, len(content)), whole + check(whole), FormatError)
+    if decoded is not None:
+        assert decoded.content + decoded.notes + FOOTER_SIZE == len(content)
+
+
+def test_a_footer_that_promises_more_than_there_is() -> None:
+    content = b"".join(encode_container(b"image", b"records", b"", b"", b"", None)[1])
+    for position in range(16, 56, 8):
+        footer = bytearray(content[-FOOTER_SIZE:-8])
+        pack_into("<Q", footer, position, 2**63)
+        with pytest.raises(FormatError, match="describes"):
+            decode_footer(bytes(footer) + check(bytes(footer)), len(content))
+    pack_into("<I", footer := bytearray(content[-FOOTER_SIZE:-8]), 8, 7)
+    with pytest.raises(UnknownVersionError):
+        decode_footer(bytes(footer) + check(bytes(footer)), len(content))
+
+
+@given(st.data(), st.sampled_from([None, b"key"]))
+def test_hosts(data: st.DataObject, key: bytes | None) -> None:
+    valid = encode_host(Host("znver4", "+avx2,+fma"), key)
+    changed = data.draw(st.one_of(st.composite(mutated)(valid), st.binary(max_size=60)))
+    decoded = bounded(lambda d: decode_host(d, key), changed)
+    assert decoded is None or changed == valid
+    assert decode_host(valid, key) == Host("znver4", "+avx2,+fma")
+    assert decode_host(valid, b"another key") is None
+
+
+@given(st.data())
+def test_graphs_and_notes(data: st.DataObject) -> None:
+    rows: st.SearchStrategy[Any] = st.recursive(
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(-(2**63), 2**64 - 1),
+            st.text(max_size=4),
+            st.binary(max_size=4),
+        ),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=6), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        ),
+        max_leaves=12,
+    )
+    value = msgpack.packb(data.draw(rows), use_bin_type=True)
+    for section in (zlib.compress(value), data.draw(st.composite(mutated)(GRAPH)), GRAPH):
+        bounded(decode_graph, section, FormatError)
+    for notes in (value, data.draw(st.binary(max_size=60))):
+        bounded(decode_notes, notes, FormatError)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xdb\xff\xff\xff\xff",
+        b"\x91" * 5000,
+    ],
+    ids=["array", "map", "bytes", "text", "nesting"],
+)
+def test_lengths_in_msgpack_allocate_nothing(head: bytes) -> None:
+    bounded(decode_notes, head, FormatError)
+    bounded(decode_graph, zlib.compress(head), FormatError)
+    bounded(decode_rows, head)
+
+
+@given(st.data())
+def test_statistics(data: st.DataObject) -> None:
+    valid = encode_stats({(5, "hits"): 2.0}, {(bytes(16), bytes(16)): (3, 4.0)}, ("a.stats1",), b"rows")
+    changed = data.draw(st.composite(mutated)(valid[:-8]))
+    bounded(decode_stats, changed + check(changed), FormatError)
+    bounded(decode_stats, data.draw(st.composite(mutated)(valid)), FormatError)
+    bounded(decode_rows, data.draw(st.binary(max_size=60)))
+
+
+@given(st.data())
+def test_globals(data: st.DataObject) -> None:
+    """Decoding is not loading: nothing is imported, unpickled or called."""
+    from compcache import globals as kinds
+
+    kind = data.draw(st.sampled_from([*kinds._kinds, "no such kind"]))
+    definitions = [Integer(7), Text("text"), define(b"bytes"), define(2.5)]
+    payload = data.draw(
+        st.one_of(
+            st.binary(max_size=60),
+            *(st.composite(mutated)(definition.encode()) for definition in definitions),
+        )
+    )
+    definition = bounded(lambda d: decode_definition(kind, d), payload, GlobalValidationError)
+    if definition is not None:
+        assert definition.kind == kind
+        assert repr(definition)
+
+
+@given(st.text(max_size=60) | st.text("iuf8163264(),[]* boidcstrptrvl:", max_size=60))
+def test_signatures(text: str) -> None:
+    parsed = bounded(lambda _: Signature.parse(text), text.encode("utf-8", "surrogatepass"), SignatureError)
+    if parsed is not None:
+        assert Signature.parse(str(parsed)) == parsed
+
+
+def test_a_long_signature_takes_linear_time() -> None:
+    parameters = "i64(" + "i64, " * 5_000 + "i64)"
+    for text in ("(" * 50_000, parameters, "f64(f64" + "[:]" * 50_000 + ")", " " * 100_000):
+        bounded(lambda data: Signature.parse(data.decode()), text.encode(), SignatureError)
+
+
+def test_a_bomb_does_not_go_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A little deflated data may be very much: no more of it is inflated than a graph can have."""
+    monkeypatch.setattr(graphsection, "_MAX_GRAPH", BYTES // 4)
+    bomb = zlib.compress(bytes(1 << 27), 9)
+    assert bounded(decode_graph, bomb, FormatError) is None
+
+
+@given(st.lists(st.text("0123456789abcdefhits. -einfrow_\n=", max_size=50), max_size=4), st.booleans())
+@example(["inf hits 1"], True)
+@example(["1e300 hits 1"], True)
+@example(["nan hits nan"], True)
+def test_journals_behind_a_right_checksum(lines: list[str], ends: bool) -> None:
+    text = "\n".join(lines).encode()
+    batch = b"\n" + text + b"\n" + BATCH_END.encode() + check(text).hex().encode() + b"\n" * ends
+    decoded = bounded(decode_stats, batch, FormatError)
+    assert (
+        decode_stats(encode_stats(decoded.counters, decoded.uses)).counters.keys() == decoded.counters.keys()
+    )
