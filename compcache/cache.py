@@ -290,17 +290,18 @@ class Cache:
         self._store.stats.flush()
         return prune(self._store, policy, dry_run=dry_run)
 
-    def check(self, *, repair: bool = False, checksums: bool = True) -> CheckReport:
+    def check(self, *, repair: bool = False, checksums: bool = True, recompile: bool = False) -> CheckReport:
         """Look for damage: checksums, records against images, dangling edges, the index, leftovers, permissions.
 
         Args:
             repair: put damaged files in quarantine, rebuild the index, remove leftovers, set permissions right.
             checksums: read every module whole; without, only what is ahead and behind of the code.
+            recompile: translate the code that is kept beside images again, and compare it with the module.
         """
         self._require_open()
         from compcache.check import check
 
-        return check(self._store, repair=repair, checksums=checksums)
+        return check(self._store, repair=repair, checksums=checksums, recompile=recompile)
 
     def stats(self, since: float | None = None) -> CacheStats:
         """What is in the cache, and what all processes that use it have counted.

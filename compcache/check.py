@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from compcache import container, host
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, digest, name_key
-from compcache.errors import FormatError, IntegrityError, StorageError
+from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
 from compcache.files import DIRECTORY_MODE, FILE_MODE, make_directories, unique_name
 from compcache.findings import CheckReport, CheckStep, Finding
 from compcache.index import Stamp
@@ -56,7 +56,12 @@ _DIRECTORIES = (
 
 
 def check(
-    store: Store, *, repair: bool = False, checksums: bool = True, progress: Progress | None = None
+    store: Store,
+    *,
+    repair: bool = False,
+    checksums: bool = True,
+    recompile: bool = False,
+    progress: Progress | None = None,
 ) -> CheckReport:
     """Check a cache directory.
 
@@ -64,6 +69,7 @@ def check(
         store: the directory.
         repair: set right what can be.
         checksums: read every module whole, and compare it with its digest and its image with its records.
+        recompile: translate the code that is kept beside images again, and compare it with the module.
         progress: called with (modules read, modules to read) now and then.
 
     Raises:
@@ -74,7 +80,7 @@ def check(
     state = _Check(store, repair=repair, progress=progress)
     steps = []
     for name, step in STEPS.items():
-        if name == "checksums" and not checksums:
+        if (name == "checksums" and not checksums) or (name == "code" and not recompile):
             continue
         state.step = name
         started = time.perf_counter()
@@ -271,6 +277,24 @@ def _checksums(state: _Check) -> tuple[int, dict[str, int]]:
         except (OSError, FormatError) as error:
             state.damaged(module_id, str(error))
     return total, {"bytes": size}
+
+
+def _code(state: _Check) -> tuple[int, dict[str, int]]:
+    """The code that is kept beside the images can be translated again, and is that of the module."""
+    from compcache.recompile import recompile
+
+    kept = 0
+    total = len(state.present)
+    for number, module_id in enumerate(list(state.present)):
+        if state.progress is not None and number % 8 == 0:
+            state.progress(number, total)
+        try:
+            kept += recompile(state.store, module_id.hex())
+        except FileNotFoundError:
+            continue
+        except (OSError, CompcacheError) as error:
+            state.damaged(module_id, str(error))
+    return total, {"recompiled": kept}
 
 
 class _Reader:
@@ -513,6 +537,7 @@ STEPS: dict[str, Step] = {
     "leftovers": _leftovers,
     "manifests": _manifests,
     "checksums": _checksums,
+    "code": _code,
     "edges": _edges,
     "index": _index,
     "statistics": _statistics,

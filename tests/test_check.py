@@ -216,3 +216,33 @@ def test_a_module_without_the_signature_is_found_by_who_has_the_key(directory: P
     with Cache(directory, signing_key=b"secret") as signed:
         finding = only(signed.check())
     assert "signature" in finding.message
+
+
+def test_code_that_is_kept_is_translated_again_and_compared(cache: Cache, directory: Path) -> None:
+    from compcache.container import FOOTER_SIZE, decode_footer, encode_container
+
+    cache.add_module(ModuleSource(adder("leaf", 1)))
+    cache.add_module(ModuleSource(caller("top", "leaf")))
+    cache.add_module(ModuleSource(adder("bare", 3), keep_bitcode=False))
+    report = cache.check(recompile=True)
+    assert report.findings == ()
+    assert {step.name: step.numbers for step in report.steps}["code"] == {"recompiled": 2}
+    # A module that carries the code of another one, every digest in order.
+    first, second = (
+        module_file(directory, cache.add_module(ModuleSource(adder(name, 7)))).read_bytes()
+        for name in ("one", "two")
+    )
+    f, s = (decode_footer(data[-FOOTER_SIZE:], len(data)) for data in (first, second))
+    at = s.image + s.records + s.graph
+    sections = [first[: f.image], first[f.image :][: f.records], first[f.image + f.records :][: f.graph]]
+    module_id, parts = encode_container(
+        *sections, second[at : at + s.bitcode], first[f.content :][: f.notes], None
+    )
+    path = module_file(directory, module_id.hex())
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    path.write_bytes(b"".join(parts))
+    path.chmod(0o600)
+    assert not [finding for finding in cache.check().findings if finding.kind == "damaged"]
+    damaged = [finding for finding in cache.check(recompile=True).findings if finding.kind == "damaged"]
+    assert [finding.subject for finding in damaged] == [module_id.hex()]
+    assert "its code has 'two', which its dependency graph has not" in damaged[0].message

@@ -31,20 +31,27 @@ __all__ = ["command"]
     "--repair", is_flag=True, help="Put damaged modules in quarantine, rebuild the index, clear leftovers."
 )
 @click.option("--no-checksums", is_flag=True, help="Do not read the code of every module.")
+@click.option("--recompile", is_flag=True, help="Translate the code that is kept again, and compare it.")
 @json_option
 @pass_session
-def command(session: Session, repair: bool, no_checksums: bool, as_json: bool) -> int:
+def command(session: Session, repair: bool, no_checksums: bool, recompile: bool, as_json: bool) -> int:
     """Check the whole cache, in steps.
 
     permissions (others must not be able to write), leftovers, manifests (records decode), checksums (every byte is as
-    published, images match their records), edges (imports that nothing provides), index, statistics. Exit status 1
+    published, images match their records), code (with --recompile), edges (imports that nothing provides), index, statistics. Exit status 1
     where there is an error that was not repaired; notes alone are none. In a pipe each line is one finding: severity,
     kind, subject, message.
     """
     from compcache.check import check
 
     with session.open() if repair else session.look() as cache:
-        report = check(cache._store, repair=repair, checksums=not no_checksums, progress=show_progress)
+        report = check(
+            cache._store,
+            repair=repair,
+            checksums=not no_checksums,
+            recompile=recompile,
+            progress=show_progress,
+        )
     if as_json:
         print_json({"healthy": bool(report), **asdict(report)})
     else:
