@@ -1,9 +1,9 @@
 """The hit path: from a function's name to a callable, loading only what that function needs.
 
-A load is a transaction in three steps. *Plan*: choose a realization for the function and for everything that its
+A load is a transaction in three steps. *Plan* (`compcache.planning`): choose a realization for the function and for everything that its
 import slots name, reading one record each; a realization that cannot be satisfied is passed over, and cycles are
 ordinary (a greatest fixed point, computed by elimination). *Prepare*: map the images, decode the globals of the
-closure. *Commit*: fill slots and tables in one native call. Whatever fails before the commit leaves nothing behind.
+closure (`compcache.decoding`). *Commit*: fill slots and tables in one native call. Whatever fails before the commit leaves nothing behind.
 
 Ownership points one way: target -> context -> module -> image, and module -> what its filled slots refer to (decoded
 globals, modules of other functions). All tables hold weak references. Modules and targets belong to one `Loader`,
@@ -21,30 +21,8 @@ import os
 from _thread import RLock
 from _weakref import ref
 
-from compcache import host
-from compcache.errors import (
-    CompcacheError,
-    FormatError,
-    GlobalValidationError,
-    IncompatibleTargetError,
-    IntegrityError,
-    LinkError,
-    NotCachedError,
-    SignatureError,
-    StorageError,
-    UndefinedSymbolError,
-)
-from compcache.manifest import (
-    IMAGE_OBJECT,
-    NO_ENTRY,
-    FunctionRecord,
-    GlobalRecord,
-    NeedsRecord,
-    decode_function,
-    decode_global,
-    decode_module,
-    decode_needs,
-)
+from compcache.errors import CompcacheError, FormatError, LinkError, StorageError
+from compcache.manifest import IMAGE_OBJECT, NO_ENTRY, FunctionRecord, GlobalRecord, decode_function
 from compcache.runtime import load_runtime
 from compcache.target import TargetContext
 
@@ -53,11 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from compcache.globals import GlobalDefinition
+    from compcache.decoding import Kept
+    from compcache.planning import Plan
     from compcache.store import ModuleFile, Store
     from compcache.target import TypedCallTarget
 
-__all__ = ["LoadedModule", "Loader"]
+__all__ = ["Choice", "LoadedModule", "Loader"]
 
 _WORD = 8
 
@@ -93,7 +72,7 @@ class LoadedModule:
         self.slots: dict[int, object] = {}
 
 
-class _Choice:
+class Choice:
     """One realization that a plan has chosen, and what it still has to provide for it."""
 
     __slots__ = ("file", "fills", "globals", "imports", "loaded", "module_id", "record")
@@ -105,25 +84,13 @@ class _Choice:
         self.loaded = loaded
         self.imports: list[tuple[int, str]] = []
         self.globals: list[GlobalRecord] = []
-        self.fills: list[tuple[GlobalRecord, bytes, _Kept]] | None = None
+        self.fills: list[tuple[GlobalRecord, bytes, Kept]] | None = None
 
     def release(self) -> None:
         """Let go of everything that the choice holds open."""
         self.file.close()
         self.loaded = None
         self.fills = None
-
-
-class _Node:
-    """One function of a plan: the realizations not yet tried, the chosen one, the first reason against another."""
-
-    __slots__ = ("candidates", "choice", "dependents", "error")
-
-    def __init__(self, candidates: Iterator[tuple[bytes, int]]) -> None:
-        self.candidates = candidates
-        self.choice: _Choice | None = None
-        self.dependents: dict[str, None] = {}
-        self.error: Exception | None = None
 
 
 class Loader:
@@ -161,16 +128,44 @@ class Loader:
         return self._load(func_name, owner)  # somebody has added something meanwhile
 
     def _load(self, func_name: str, owner: object) -> TypedCallTarget:
-        plan = _Plan(self, func_name)
+        target, error = self._load_plain(func_name, owner)
+        if target is not None:
+            return target
+        from compcache.planning import Plan
+
+        plan = Plan(self, func_name, error)
         try:
-            while True:
+            while target is None:
                 chosen = plan.choose()
                 if self._prepare(plan, chosen):
                     target = self._commit(func_name, chosen, owner)
-                    if target is not None:
-                        return target
+            return target
         finally:
             plan.release()
+
+    def _load_plain(self, func_name: str, owner: object) -> tuple[TypedCallTarget | None, Exception | None]:
+        """The usual case without a plan: the first realization is usable and needs nothing but its own module.
+
+        Returns:
+            The target; or None, and what is wrong with that realization if anything is.
+        """
+        choice = None
+        try:
+            for module_id, offset in self.candidates(func_name):
+                choice = self.open_candidate(func_name, module_id, offset)
+                if choice.record.needs or choice.record.entry == NO_ENTRY:
+                    break
+                if choice.loaded is None:
+                    choice.loaded = self._map(choice.file)
+                return self._commit(func_name, {func_name: choice}, owner), None
+        except FileNotFoundError:
+            return None, None  # pruned since the index was read
+        except (CompcacheError, OSError) as error:
+            return None, error
+        finally:
+            if choice is not None:
+                choice.release()
+        return None, None
 
     def candidates(self, func_name: str) -> Iterator[tuple[bytes, int]]:
         """The realizations of a function, those in modules that are loaded first."""
@@ -186,16 +181,16 @@ class Loader:
         known = self._mine.get(module_id)
         return known() if known is not None else None
 
-    def open_candidate(self, func_name: str, module_id: bytes, offset: int) -> _Choice:
-        """Read what a realization consists of. Raises one of the errors that make it no candidate."""
+    def open_candidate(self, func_name: str, module_id: bytes, offset: int) -> Choice:
+        """Read the record of a realization. Raises one of the errors that make it no candidate."""
         file = self.store.open_module(module_id)
         try:
-            self.require_usable(file)
+            if file.target_id != self.store.native_target:
+                self.require_usable(file)
             record = decode_function(file.read_record(offset))
             if record.name != func_name:
                 raise FormatError(f"the record at offset {offset} is of another function")
-            choice = _Choice(file, record, self._loaded(module_id))
-            self._read_needs(choice)
+            choice = Choice(file, record, self._loaded(module_id))
         except FormatError as error:
             raise self.store.condemn(file, error) from error
         except BaseException:
@@ -209,62 +204,24 @@ class Loader:
         Raises:
             IncompatibleTargetError: it cannot; the message says why.
         """
-        if file.target_id == self.store.native_target:
-            return
-        machine = self.store.host()
-        platform = host.platform_name()
-        record = decode_module(file.read_record(0))
-        module = file.module_id.hex()
-        if record.abi != host.ABI_VERSION or record.triple != platform:
-            raise IncompatibleTargetError(
-                f"module {module} is for {record.triple} (ABI {record.abi}), this process is {platform} "
-                f"(ABI {host.ABI_VERSION})",
-                module_id=module,
-            )
-        missing = machine.missing(record.features)
-        if missing:
-            raise IncompatibleTargetError(
-                f"module {module} was compiled for {record.cpu} and uses {', '.join(missing[:8])}, which this "
-                f"{machine.cpu} does not have",
-                module_id=module,
-            )
+        from compcache.planning import require_usable
 
-    def _read_needs(self, choice: _Choice) -> None:
-        """Collect the slots that the function reaches; those that are filled already cost nothing."""
-        stack = [choice.record.needs] if choice.record.needs else []
-        seen = set(stack)
-        filled = choice.loaded.slots if choice.loaded is not None else {}
-        while stack:
-            needs: NeedsRecord = decode_needs(choice.file.read_record(stack.pop()))
-            choice.imports += [pair for pair in needs.imports if pair[0] not in filled]
-            choice.globals += [decode_global(choice.file.read_record(offset)) for offset in needs.globals]
-            for symbol in needs.natives:
-                if not self._runtime().find_symbol(symbol.encode("utf-8", "surrogateescape"), None):
-                    raise UndefinedSymbolError(
-                        f"function {choice.record.name!r} of module {choice.module_id.hex()} uses the native symbol "
-                        f"{symbol!r}, which this process does not have",
-                        symbols=[symbol],
-                        func_name=choice.record.name,
-                        module_id=choice.module_id.hex(),
-                    )
-            for child in needs.children:
-                if child not in seen:
-                    seen.add(child)
-                    stack.append(child)
+        require_usable(self.store, file)
 
-    def _runtime(self) -> Any:
+    def runtime(self) -> Any:
+        """The native runtime of this process."""
         return load_runtime(self.store)
 
     # ---------------------------------------------------------------- prepare
 
-    def _prepare(self, plan: _Plan, chosen: dict[str, _Choice]) -> bool:
+    def _prepare(self, plan: Plan, chosen: dict[str, Choice]) -> bool:
         """Map images and decode globals; False where a choice turned out to be none."""
         for name, choice in chosen.items():
             try:
                 if choice.loaded is None:
                     choice.loaded = self._map(choice.file)
                 if choice.fills is None:
-                    choice.fills = self._decode(choice)
+                    choice.fills = self._decode(choice) if choice.globals else []
             except (CompcacheError, OSError) as error:
                 plan.reject(name, error)
                 return False
@@ -288,7 +245,7 @@ class Loader:
 
     def _map_shared(self, file: ModuleFile) -> Any:
         try:
-            return self._runtime().open_image(os.fsencode(file.path), file.key, file if file.in_memory else None)
+            return self.runtime().open_image(os.fsencode(file.path), file.key, file if file.in_memory else None)
         except OSError:
             return self._map_copy(file)  # a noexec mount: the same bytes in memory
 
@@ -296,53 +253,25 @@ class Loader:
         from compcache.memory import anonymous_image
 
         with anonymous_image(file.read(0, file.image)) as path:
-            return self._runtime().open_image(os.fsencode(path), file.key, None)
+            return self.runtime().open_image(os.fsencode(path), file.key, None)
 
     def _map_object(self, file: ModuleFile) -> Any:
         from compcache.entrypoints import TABLE_SYMBOL
         from compcache.orc import link_object
 
         linked = link_object(file.read(0, file.image), TABLE_SYMBOL)
-        return self._runtime().adopt_image(linked.address, file.key, linked)
+        return self.runtime().adopt_image(linked.address, file.key, linked)
 
-    def _decode(self, choice: _Choice) -> list[tuple[GlobalRecord, bytes, _Kept]]:
-        fills = []
-        for record in choice.globals:
-            try:
-                fill = self._decode_global(choice, record)
-            except GlobalValidationError as error:
-                raise type(error)(
-                    f"global {record.name!r} of function {choice.record.name!r} (module {choice.module_id.hex()}) is "
-                    f"not valid: {error.reason or error}",
-                    global_name=record.name,
-                    func_name=choice.record.name,
-                    reason=error.reason,
-                ) from error
-            if fill is not None:
-                fills.append((record, *fill))
-        return fills
+    def _decode(self, choice: Choice) -> list[tuple[GlobalRecord, bytes, Kept]]:
+        from compcache.decoding import decode_globals
 
-    def _decode_global(self, choice: _Choice, record: GlobalRecord) -> tuple[bytes, _Kept] | None:
-        """What to store for a global; None where it is stored already and still holds."""
-        from compcache.globals import Storage, decode_definition
-
-        assert choice.loaded is not None
-        known = choice.loaded.slots.get(record.slot)
-        if isinstance(known, _Kept) and not known.revalidate:
-            return None
-        definition: GlobalDefinition = decode_definition(record.kind, record.payload)
-        data, keep = definition.load(Storage(record.form, record.size), _LoadContext(self))
-        if len(data) != record.size:
-            raise GlobalValidationError(reason := f"kind {record.kind!r} gave {len(data)} bytes for {record.size}", reason=reason)
-        if isinstance(known, _Kept) and known.data == data:
-            return None
-        return data, _Kept(data, keep, known, revalidate=definition.revalidate)
+        return decode_globals(self, choice)
 
     # ----------------------------------------------------------------- commit
 
-    def _commit(self, func_name: str, chosen: dict[str, _Choice], owner: object) -> TypedCallTarget | None:
+    def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object) -> TypedCallTarget | None:
         """Fill slots and tables; None where another thread loaded one of the modules meanwhile."""
-        runtime = self._runtime()
+        runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)
         with _lock:
             if self.closed:
@@ -362,7 +291,7 @@ class Loader:
             self.decoded += sum(len(c.fills or ()) for c in chosen.values())
         return target
 
-    def _agree(self, chosen: dict[str, _Choice]) -> bool:
+    def _agree(self, chosen: dict[str, Choice]) -> bool:
         """Whether every choice uses the module that this loader has; those that do not are corrected."""
         agreed = True
         modules: dict[bytes, LoadedModule | None] = {}
@@ -374,7 +303,7 @@ class Loader:
                 agreed = False
         return agreed
 
-    def _make_target(self, runtime: Any, root: _Choice, owner: object) -> TypedCallTarget:
+    def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
         record = root.record
         assert root.loaded is not None
         context = TargetContext(record.name, record.symbol, root.loaded, record.signature, self.store.root, owner)
@@ -396,7 +325,7 @@ class Loader:
         weak = ref(target, forget)
         return [by_name, {func_name: weak}, by_link, {key: weak}]
 
-    def _writes(self, runtime: Any, chosen: dict[str, _Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
+    def _writes(self, runtime: Any, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
         writes: list[bytes] = []
         updates: list[dict[Any, Any]] = []
         for choice in chosen.values():
@@ -446,7 +375,7 @@ class Loader:
             context = target._context if target is not None else None
             if target is None or context is None or not concerns(context):
                 continue
-            self._runtime().invalidate(target)
+            self.runtime().invalidate(target)
             count += 1
             if self._by_link.get(key) is weak:
                 del self._by_link[key]
@@ -467,194 +396,6 @@ class Loader:
         """The valid targets that this loader handed out and somebody still holds."""
         found = [weak() for weak in list(self._by_link.values())]
         return [target for target in found if target is not None]
-
-
-class _Kept:
-    """The decoded value of a global, its bytes in the slot, and what the slot held before it.
-
-    Code that is running may still use the value before, which therefore lives as long.
-    """
-
-    __slots__ = ("before", "data", "revalidate", "value")
-
-    def __init__(self, data: bytes, value: object, before: object, *, revalidate: bool) -> None:
-        self.data = data
-        self.value = value
-        self.before = before
-        self.revalidate = revalidate
-
-
-class _LoadContext:
-    """What definitions may ask of this process while they are loaded."""
-
-    __slots__ = ("_loader", "allow_pickle")
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-        self.allow_pickle = loader.allow_pickle
-
-    def address_of(self, buffer: object) -> int:
-        """The address of an object's buffer."""
-        address: int = self._loader._runtime().buffer_address(buffer)
-        return address
-
-    def find_symbol(self, name: str, library: str | None) -> int:
-        """The address of a native symbol, 0 where there is none."""
-        runtime = self._loader._runtime()
-        opened = None
-        if library is not None:
-            try:
-                opened = runtime.open_image(os.fsencode(library), None, None)
-            except OSError as error:
-                raise GlobalValidationError(reason := f"library {library!r} cannot be loaded: {error}", reason=reason) from error
-            _libraries[library] = opened
-        address: int = runtime.find_symbol(name.encode(), opened)
-        return address
-
-
-#: Libraries of native symbols stay loaded: their addresses are in slots, and other code of theirs may be running.
-_libraries: dict[str, object] = {}
-
-
-class _Plan:
-    """Which realization to use for a function and for everything that its closure imports."""
-
-    def __init__(self, loader: Loader, root: str) -> None:
-        self._loader = loader
-        self._root = root
-        self._nodes: dict[str, _Node] = {}
-        self._pending = [root]
-
-    def choose(self) -> dict[str, _Choice]:
-        """The chosen realizations of the root and all that it reaches, or the error why there are none."""
-        while self._pending:
-            name = self._pending.pop()
-            node = self._nodes.get(name)
-            if node is None:
-                node = self._nodes[name] = _Node(self._loader.candidates(name))
-            if node.choice is None:
-                self._advance(name, node)
-        return self._reachable()
-
-    def _advance(self, name: str, node: _Node) -> None:
-        """Choose the next realization of a function, or tell its dependents that there is none."""
-        for module_id, offset in node.candidates:
-            try:
-                choice = self._loader.open_candidate(name, module_id, offset)
-                if name == self._root:
-                    _require_entry(choice)
-                self._require_imports(choice)
-            except FileNotFoundError:
-                continue  # pruned since the index was read
-            except (CompcacheError, OSError) as error:
-                node.error = node.error or error
-                continue
-            node.choice = choice
-            for _, imported in choice.imports:
-                self._depend(name, imported)
-            return
-        if name == self._root:
-            raise self._root_error(node)
-        for dependent in node.dependents:
-            self._drop_dependent(dependent, name, node)
-
-    def _require_imports(self, choice: _Choice) -> None:
-        for _, imported in choice.imports:
-            node = self._nodes.get(imported)
-            if node is not None and node.choice is None and imported not in self._pending:
-                exhausted = imported != choice.record.name and not _may_have_more(node)
-                if exhausted:
-                    raise self._missing_import(choice, imported, node)
-
-    def _depend(self, name: str, imported: str) -> None:
-        node = self._nodes.get(imported)
-        if node is None:
-            node = self._nodes[imported] = _Node(self._loader.candidates(imported))
-            self._pending.append(imported)
-        node.dependents[name] = None
-
-    def _drop_dependent(self, name: str, missing: str, missing_node: _Node) -> None:
-        node = self._nodes[name]
-        choice = node.choice
-        if choice is not None and any(imported == missing for _, imported in choice.imports):
-            node.error = node.error or self._missing_import(choice, missing, missing_node)
-            node.choice = None
-            choice.release()
-            self._pending.append(name)
-
-    def _missing_import(self, choice: _Choice, imported: str, node: _Node) -> UndefinedSymbolError:
-        why = f" ({node.error})" if node.error is not None else ""
-        error = UndefinedSymbolError(
-            f"function {choice.record.name!r} of module {choice.module_id.hex()} needs {imported!r}, of which the cache "
-            f"{self._loader.store.root} holds no usable realization{why}; add a module that defines it",
-            symbols=[imported],
-            func_name=choice.record.name,
-            module_id=choice.module_id.hex(),
-        )
-        error.__cause__ = node.error
-        return error
-
-    def release(self) -> None:
-        """Let go of files, and of images that no commit has made somebody's."""
-        for node in self._nodes.values():
-            if node.choice is not None:
-                node.choice.release()
-
-    def reject(self, name: str, error: Exception) -> None:
-        """A chosen realization failed later on: go on without it."""
-        node = self._nodes[name]
-        node.error = node.error or error
-        if node.choice is not None:
-            node.choice.release()
-        node.choice = None
-        self._pending.append(name)
-
-    def _reachable(self) -> dict[str, _Choice]:
-        chosen: dict[str, _Choice] = {}
-        stack = [self._root]
-        while stack:
-            name = stack.pop()
-            if name in chosen:
-                continue
-            choice = self._nodes[name].choice
-            assert choice is not None
-            chosen[name] = choice
-            stack += [imported for _, imported in choice.imports]
-        return chosen
-
-    def _root_error(self, node: _Node) -> Exception:
-        name, root = self._root, self._loader.store.root
-        error = node.error
-        if error is None or isinstance(error, (IncompatibleTargetError, IntegrityError)):
-            problem = error or self._loader.store.index.problem
-            why = f": {problem}" if problem else ""
-            message = f"function {name!r} is not in the cache {root}{why}"
-            not_cached = NotCachedError(message, func_name=name, cache_dir=root)
-            not_cached.__cause__ = error
-            return not_cached
-        return error
-
-
-def _may_have_more(node: _Node) -> bool:
-    """Whether a node without a choice has not been tried to its end."""
-    for candidate in node.candidates:
-        node.candidates = _chain(candidate, node.candidates)
-        return True
-    return False
-
-
-def _chain(first: tuple[bytes, int], rest: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
-    yield first
-    yield from rest
-
-
-def _require_entry(choice: _Choice) -> None:
-    record = choice.record
-    if record.entry == NO_ENTRY:
-        raise SignatureError(
-            f"function {record.name!r} of module {choice.module_id.hex()} cannot be called from Python: "
-            f"{record.signature.removeprefix('! ')}; other modules can import it"
-        )
 
 
 def _write(address: int, data: bytes) -> bytes:

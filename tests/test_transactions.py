@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import array
 import gc
+import linecache
 import sys
+import threading
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -167,12 +169,33 @@ def test_a_failure_at_any_line_of_a_load_leaves_the_state(tower: Cache, step: in
             assert after["slots"] in ([], before["slots"])
             assert {**after, "slots": []} == {**before, "slots": []}, f"line {line}"
     assert line > 100
+    assert _free_for_others(loader._lock)
     assert tower.get_target("top")(1) == 112
 
 
 #: No signal handler runs inside of these: CPython looks for signals when a Python function is called and at
 #: backward jumps, and they have neither.
 _EXEMPT = ("__del__", "close", "forget")
+
+
+def _free_for_others(lock: Any) -> bool:
+    """Whether another thread could take a reentrant lock."""
+    taken: list[bool] = []
+
+    def take() -> None:
+        taken.append(lock.acquire(timeout=1))
+        if taken[0]:
+            lock.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    return taken == [True]
+
+
+def _enters_or_leaves(frame: types.FrameType) -> bool:
+    """Whether this is the line of a `with`: an exception there would skip the `__exit__`, which no signal can."""
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
 
 
 def _load_interrupted_at(cache: Cache, number: int, files: tuple[str, ...]) -> BaseException | None:
@@ -182,7 +205,7 @@ def _load_interrupted_at(cache: Cache, number: int, files: tuple[str, ...]) -> B
         nonlocal left
         if not frame.f_code.co_filename.endswith(files) or frame.f_code.co_name in _EXEMPT:
             return None
-        if event == "line":
+        if event == "line" and not _enters_or_leaves(frame):
             left -= 1
             if left == 0:
                 raise KeyboardInterrupt
