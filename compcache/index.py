@@ -24,9 +24,8 @@ by their 128-bit key here, and in full by who reads the record.
 
 from __future__ import annotations
 
-import errno
 import stat as stat_module
-from struct import Struct
+from _struct import Struct  # what `struct` re-exports: a file less to read
 
 from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, digest, name_key
@@ -178,6 +177,8 @@ class Segment:
         try:
             opened.number = self._files.open(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
         except OSError as error:
+            import errno
+
             if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
                 raise FormatError(f"{self.name} is not a regular file") from error
             raise

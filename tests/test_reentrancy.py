@@ -57,7 +57,10 @@ def test_also_through_an_import(cache: Cache, tmp_path: Path, monkeypatch: pytes
 
         return ModuleSource(constant("f", 1))
 
-    hook.run = lambda: cache.get_or_compile("f", build)()  # type: ignore[attr-defined]
+    def run() -> None:
+        cache.get_or_compile("f", build)()
+
+    hook.run = run  # type: ignore[attr-defined]
     with pytest.raises(ImportError, match="f"):
         cache.get_or_compile("f", build)
 
