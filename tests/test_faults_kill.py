@@ -163,6 +163,7 @@ def test_a_crash_before_any_operation_leaves_the_old_state_or_the_new(
         place = next(places)
         assert run(scene, place, crash_before(number)).crashed
         require_healthy(place, scene.answers)
+    print(f"{total} crashes")
 
 
 def test_a_torn_write_leaves_the_old_state_or_the_new(scene: Scene, places: Iterator[Path]) -> None:
@@ -173,6 +174,7 @@ def test_a_torn_write_leaves_the_old_state_or_the_new(scene: Scene, places: Iter
         place = next(places)
         run(scene, place, tear_at(operation.number, operation.size * part // 2))
         require_healthy(place, scene.answers)
+    print(f"{3 * len(writes)} torn writes")
 
 
 def test_a_power_failure_leaves_the_old_state_or_the_new(scene: Scene, places: Iterator[Path]) -> None:
@@ -185,6 +187,7 @@ def test_a_power_failure_leaves_the_old_state_or_the_new(scene: Scene, places: I
             require_healthy(place, scene.answers, "index")
         assert all("index" in str(warning.message) for warning in caught), [str(w.message) for w in caught]
         assert len(caught) <= 1
+    print(f"{files.names_changed + 1} power failures")
 
 
 def test_what_is_left_is_cleared_by_a_prune(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import tracemalloc
 import zlib
-from struct import pack_into
+from struct import pack, pack_into
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -152,6 +152,20 @@ def test_tables_behind_a_right_checksum(data: st.DataObject) -> None:
 
     bounded(use, whole, FormatError)
     assert all(size <= 1 << 26 for size in asked), "a length in a file never sizes a read unchecked"
+
+
+def test_a_bucket_that_claims_to_be_huge_is_not_read() -> None:
+    header = pack("<8sIIQ", b"CCTABLE1", 4096, 0, 2**32)
+    whole = header + check(header) + pack("<Q", 2**32 - 1) + bytes(8)
+    asked = []
+
+    def read(offset: int, size: int) -> bytes:
+        asked.append(size)
+        return whole[offset : offset + size]
+
+    with pytest.raises(FormatError, match="larger than any can be"):
+        Table(read).find(bytes(KEY_SIZE))
+    assert max(asked) < 100
 
 
 def segment() -> bytes:
