@@ -21,7 +21,10 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_STEPS = "\n".join(f"            t += np.sqrt(abs(x * {n} + a[(i + {n}) % m])) if x > {n} else x / (x + {n})" for n in range(1, 90))
+_STEPS = "\n".join(
+    f"            t += np.sqrt(abs(x * {n} + a[(i + {n}) % m])) if x > {n} else x / (x + {n})"
+    for n in range(1, 90)
+)
 MODULE = f"""
 import numpy as np
 from numba import njit
@@ -104,10 +107,17 @@ class Side:
         """Start a process, wait for it, and note what it took."""
         variables = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "COMPCACHE_"))}
         variables.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's process has its bytecode
-        variables |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{self.directory}", "PYTHONPYCACHEPREFIX": str(self.directory / "pyc")}
+        variables |= {
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{self.directory}",
+            "PYTHONPYCACHEPREFIX": str(self.directory / "pyc"),
+        }
         start = time.perf_counter()
         process = subprocess.Popen(
-            [sys.executable, "-c", self.script], env=variables, cwd=self.directory, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", self.script],
+            env=variables,
+            cwd=self.directory,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert process.stdout is not None
         output = process.stdout.read()
@@ -130,8 +140,14 @@ def measure(directory: Path, repetitions: int) -> tuple[list[Side], float]:
         Side("empty Python", "pass", directory),
         Side("exported kernel", EXPORTED.format(cache=cache), directory),
         Side("import numba", "import numba", directory),
-        *(Side(f"Numba's cache, {name} function", OWN.format(name=name), directory) for name in ("small", "large")),
-        *(Side(f"backend, {name} function", BACKEND.format(cache=cache, name=name), directory) for name in ("small", "large")),
+        *(
+            Side(f"Numba's cache, {name} function", OWN.format(name=name), directory)
+            for name in ("small", "large")
+        ),
+        *(
+            Side(f"backend, {name} function", BACKEND.format(cache=cache, name=name), directory)
+            for name in ("small", "large")
+        ),
     ]
     Side("export", EXPORT.format(cache=cache), directory).run()
     for _ in range(2):
@@ -152,7 +168,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         sides, key = measure(Path(directory), options.repetitions)
-    print(f"{'':34}{'charged, ms':>22}{'elapsed, ms':>22}\n{'':34}{'median':>11}{'minimum':>11}{'median':>11}{'minimum':>11}")
+    print(
+        f"{'':34}{'charged, ms':>22}{'elapsed, ms':>22}\n{'':34}{'median':>11}{'minimum':>11}{'median':>11}{'minimum':>11}"
+    )
     medians = {}
     for side in sides:
         medians[side.label] = statistics.median(side.charged)
@@ -164,7 +182,9 @@ def main() -> None:
         missed += ratio > goal
         print(f"{subject} / {baseline}: {ratio:.2f} (goal {goal}){'' if ratio <= goal else '  MISSED'}")
     missed += key > KEY_GOAL
-    print(f"key of the large function: {key * 1e3:.2f} ms (goal {KEY_GOAL * 1e3:.0f}){'' if key <= KEY_GOAL else '  MISSED'}")
+    print(
+        f"key of the large function: {key * 1e3:.2f} ms (goal {KEY_GOAL * 1e3:.0f}){'' if key <= KEY_GOAL else '  MISSED'}"
+    )
     if options.json:
         rows = {s.label: {"charged": s.charged, "elapsed": s.elapsed} for s in sides}
         options.json.write_text(json.dumps({"sides": rows, "key": key}, indent=1))

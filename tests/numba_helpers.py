@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helpers import PACKAGE_ROOT, FreshProcessError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _SECONDS = 110
 _OWN = ""

@@ -36,7 +36,7 @@ def main(directory: str, modules: list[str]) -> None:
     import compcache.numba
 
     # They count the files of Numba's format.
-    own.BaseCacheTest.check_pycache = lambda self, n: None
+    own.BaseCacheTest.check_pycache = lambda _self, _count: None
     count = iter(range(1 << 30))
 
     class Result(unittest.TextTestResult):
@@ -47,8 +47,14 @@ def main(directory: str, modules: list[str]) -> None:
             super().startTest(test)
 
     suite = unittest.defaultTestLoader.loadTestsFromNames(modules)
-    result = unittest.TextTestRunner(resultclass=Result, verbosity=2, stream=sys.stderr).run(suite)
-    failed = {test.id().removeprefix("numba.tests."): text for test, text in [*result.failures, *result.errors]}
+    result = unittest.TextTestRunner(
+        resultclass=Result,  # type: ignore[arg-type]
+        verbosity=2,
+        stream=sys.stderr,
+    ).run(suite)
+    failed = {
+        test.id().removeprefix("numba.tests."): text for test, text in [*result.failures, *result.errors]
+    }
     print(json.dumps({"run": result.testsRun, "skipped": len(result.skipped), "failed": failed}))
 
 

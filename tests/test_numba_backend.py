@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
-numba = pytest.importorskip("numba")
+NUMBA_VERSION = tuple(map(int, pytest.importorskip("numba").__version__.split(".")[:2]))
 
 
 @pytest.fixture
@@ -124,7 +124,11 @@ def test_comments_and_blank_lines_change_nothing_where_no_line_is_told(project: 
     project.write(adding=ADD)
     script = "import adding\nresult = adding.add(1, 2)" + COUNT
     assert project.run(script, backend=True) == (3, 0, 1)
-    project.write(adding=ADD.replace("    @njit", "    # a comment\n\n    @njit").replace("return", "# here\n        return"))
+    project.write(
+        adding=ADD.replace("    @njit", "    # a comment\n\n    @njit").replace(
+            "return", "# here\n        return"
+        )
+    )
     assert project.run(script, backend=True) == (3, 1, 0)
 
 
@@ -224,10 +228,12 @@ def test_everything_that_a_function_reads_counts_by_value(project: Project) -> N
         assert project.run(script, backend=True)[:2] == (expected(fields), 0), field
 
 
-KINDS = """
+KINDS = (
+    """
     import numpy as np
     from numba import cfunc, generated_jit, guvectorize, njit, vectorize
-""".replace(", generated_jit", "") + """
+""".replace(", generated_jit", "")
+    + """
     @njit(cache=True)
     def gives_array(n):
         return np.arange(n) * 2
@@ -273,6 +279,7 @@ KINDS = """
     def sorts(a):
         return np.sort(a)[::-1].copy()
 """
+)
 USE_KINDS = """
     import kinds, numpy as np
     result = (
@@ -304,7 +311,11 @@ def test_a_hit_does_not_make_numba_ready_to_compile(project: Project) -> None:
 
 
 def test_a_function_that_hit_can_be_linked_into_another(project: Project) -> None:
-    project.write(adding=ADD.replace("return x + y", "if x < 0:\n            raise ValueError('negative')\n        return x + y"))
+    project.write(
+        adding=ADD.replace(
+            "return x + y", "if x < 0:\n            raise ValueError('negative')\n        return x + y"
+        )
+    )
     script = """
     import adding
     from numba import njit
@@ -340,6 +351,7 @@ EXPRESSIONS = """
 """
 
 
+@pytest.mark.skipif(NUMBA_VERSION < (0, 68), reason="before 0.68 Numba names constants after addresses")
 def test_the_same_source_gives_the_same_modules(project: Project) -> None:
     project.write(same=EXPRESSIONS)
     script = """
@@ -404,7 +416,7 @@ def test_entries_are_named_after_the_users_functions(project: Project) -> None:
     result = found
     """
     (name,) = project.run(script, backend=True)
-    assert name.startswith("adding.add(int64, float64) numba:")
+    assert name.startswith("adding.add(int64, float64)-")
 
 
 # ------------------------------------------------------------------------- many processes, many functions
@@ -415,12 +427,16 @@ def test_sixteen_racing_processes_agree(project: Project) -> None:
     calls = ["add(1, 2)", "add(1.0, 2)", "add(1, 2.0)", "add(1j, 2)"] * 4
     racers = [project.start(f"import adding\nresult = adding.{call}", backend=True) for call in calls]
     assert [finish(racer) for racer in racers] == [3, 3.0, 3.0, 2 + 1j] * 4
-    script = "import adding\nresult = adding.add(1, 2), adding.add(1.0, 2), adding.add(1, 2.0), adding.add(1j, 2)" + COUNT
+    script = (
+        "import adding\nresult = adding.add(1, 2), adding.add(1.0, 2), adding.add(1, 2.0), adding.add(1j, 2)"
+        + COUNT
+    )
     assert project.run(script, backend=True) == (3, 3.0, 3.0, 2 + 1j, 4, 0)
 
 
 PACKAGE = "from numba import njit\n" + "".join(
-    f"@njit(cache=True)\ndef f{n}(x):\n    return x * {n} + {f'f{n - 1}(x)' if n % 10 else 'x'}\n" for n in range(60)
+    f"@njit(cache=True)\ndef f{n}(x):\n    return x * {n} + {f'f{n - 1}(x)' if n % 10 else 'x'}\n"
+    for n in range(60)
 )
 
 

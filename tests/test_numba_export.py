@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(120)]
-numba = pytest.importorskip("numba")
+pytest.importorskip("numba")
 
 
 @pytest.fixture(scope="module")
@@ -114,13 +114,20 @@ CALL = """
 
 def call(project: Project, *calls: str) -> list[Any]:
     """The outcomes of calls of exported kernels, in a process that must not need any of the compilers."""
-    *outcomes, compilers = project.run(CALL.format(calls=", ".join(f"outcome({c})" for c in calls)), backend=False)
+    outcomes: list[Any]
+    *outcomes, compilers = project.run(
+        CALL.format(calls=", ".join(f"outcome({c})" for c in calls)), backend=False
+    )
     assert compilers == []
     return outcomes
 
 
 def test_scalars_and_arrays_come_in_and_scalars_go_out(project: Project) -> None:
-    assert call(project, "'kernels.total', array('d', [1, 2, 3]), 2", "'half', 5", "'greet', False") == [28.0, 2.5, None]
+    assert call(project, "'kernels.total', array('d', [1, 2, 3]), 2", "'half', 5", "'greet', False") == [
+        28.0,
+        2.5,
+        None,
+    ]
 
 
 def test_a_kernel_writes_into_the_callers_buffer(project: Project) -> None:
@@ -157,11 +164,13 @@ def test_memory_that_stays_inside_the_kernel_is_allocated_without_numba(project:
 
 
 def test_arguments_of_another_type_are_refused(project: Project) -> None:
-    outcomes = call(project, "'kernels.total', array('f', [1]), 2", "'kernels.total', array('d'), 2**40", "'half', 'x'")
+    outcomes = call(
+        project, "'kernels.total', array('f', [1]), 2", "'kernels.total', array('d'), 2**40", "'half', 'x'"
+    )
     assert [name for name, _ in outcomes] == ["ArgumentBufferError", "OverflowError", "TypeError"]
 
 
-def test_exporting_again_replaces_what_was_exported(project: Project, tmp_path: Path) -> None:
+def test_exporting_again_replaces_what_was_exported(tmp_path: Path) -> None:
     other = Project(tmp_path)
     other.write(one="def f(x):\n    return x + 1\n")
     script = """
@@ -189,8 +198,16 @@ REFUSALS = {
     ),
     "it has 1 parameters, and the signature 2": ("def f(n):\n    return n\n", "(int64, int64)"),
     "exception class": (
-        "def make():\n    class E(Exception): ...\n    def f(n):\n        if n < 0:\n            raise E('x')\n"
-        "        return n\n    return f\nf = make()\n", "(int64,)",
+        """\
+def make():
+    class E(Exception): ...
+    def f(n):
+        if n < 0:
+            raise E('x')
+        return n
+    return f
+f = make()
+""", "(int64,)",
     ),
     "only a process with Numba has": (
         "import numpy as np\ndef f(n):\n    return np.random.random() + n\n", "(float64,)",

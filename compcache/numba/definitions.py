@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import marshal
 import threading
-from struct import Struct, error as StructError  # noqa: N812 - it is a class
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is a class
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compcache.errors import GlobalValidationError, PickleNotAllowedError
@@ -69,14 +70,16 @@ class Description(GlobalDefinition):
             raise ValueError("its sizes do not fit")
         lines, dependencies = marshal.loads(payload[at : at + first])  # noqa: S302 - texts only, digest checked
         end = at + first + second
-        return cls(lines, tuple([Dependency(*d) for d in dependencies]), payload[at + first : end], payload[end:])
+        return cls(
+            lines, tuple([Dependency(*d) for d in dependencies]), payload[at + first : end], payload[end:]
+        )
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         """Check that the entry still holds; what is kept is the description itself."""
-        if not context.allow_pickle:
-            reason = "it is Numba's, hence pickled, and the cache was not opened with allow_pickle=True"
-            raise PickleNotAllowedError(reason, reason=reason)
-        if request.lines is not None:
+        if request.lines is not None:  # else only the code is of interest: nothing is unpickled
+            if not context.allow_pickle:
+                reason = "it is Numba's, hence pickled, and the cache was not opened with allow_pickle=True"
+                raise PickleNotAllowedError(reason, reason=reason)
             self.check(request.lines)
             request.found = self
         return bytes(storage.size), None
@@ -91,7 +94,9 @@ class Description(GlobalDefinition):
             except Unidentifiable as error:
                 raise _invalid(f"the implementation {dependency.name} cannot be compared: {error}") from error
             if not current:
-                raise _invalid(f"the implementation {dependency.name}, which the compiler used, is another one now")
+                raise _invalid(
+                    f"the implementation {dependency.name}, which the compiler used, is another one now"
+                )
 
 
 @register
@@ -113,6 +118,7 @@ class HelperSymbol(GlobalDefinition):
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         """The address in this process."""
+        del context
         address = helper_address(self.name)
         if not address:
             raise _invalid(f"Numba has no function {self.name!r} in this process")

@@ -28,9 +28,18 @@ if TYPE_CHECKING:
     from compcache.numba.identity import Identity
     from compcache.target import TypedCallTarget
 
-__all__ = ["NotCacheable", "find", "func_name_of", "load_library", "load_result", "save_library", "save_result"]
+__all__ = [
+    "NotCacheable",
+    "find",
+    "func_name_of",
+    "load_library",
+    "load_result",
+    "save_library",
+    "save_result",
+]
 
 _IMAGE, _OBJECT = 1, 2
+_MAX_SHOWN = 400  # characters of a signature in a name
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in what Numba prints of types
 
 
@@ -39,10 +48,14 @@ class NotCacheable(Exception):  # noqa: N818 - it is an answer, not a failure
 
 
 def func_name_of(identity: Identity, signature: Any) -> str:
-    """The name of an entry, for example ``pkg.mod.f(int64, float64) numba:3f9c...``."""
-    args = getattr(signature, "args", signature)
-    shown = ", ".join(map(str, args))
-    return f"{identity.name}({shown if len(shown) < 400 else shown[:400] + '...'}) numba:{identity.key}"  # noqa: PLR2004
+    """The name of an entry, for example ``pkg.mod.f(int64, float64)-3f9c...``.
+
+    It has the form in which `compcache explain` recognizes variants of one function.
+    """
+    shown = ", ".join(map(str, getattr(signature, "args", signature)))
+    if len(shown) > _MAX_SHOWN:
+        shown = f"{shown[:_MAX_SHOWN]}..."
+    return f"{identity.name}({shown})-{identity.key}"
 
 
 # ------------------------------------------------------------------------ finding
@@ -63,9 +76,7 @@ def find(cache: Cache, name: str, lines: str) -> tuple[TypedCallTarget, Descript
     return (target, found) if found is not None else None
 
 
-def load_result(
-    cache: Cache, identity: Identity, name: str, function: Any, target_context: Any
-) -> Any:
+def load_result(cache: Cache, identity: Identity, name: str, function: Any, target_context: Any) -> Any:
     """The compile result of an entry; None where there is none that holds."""
     found = find(cache, name, identity.lines)
     if found is None:
@@ -101,7 +112,7 @@ def _result_of_image(
     )
     entry_point = None
     if addresses.get(fndesc.llvm_cpython_wrapper_name):
-        entry_point = _make_entry_point(target_context, library, fndesc, environment)
+        entry_point = _make_entry_point(library, fndesc, environment)
     return compiler.CompileResult(
         target_context=target_context, typing_context=target_context.typing_context, library=library,
         environment=environment, entry_point=entry_point, fndesc=fndesc, type_annotation=annotation,
@@ -110,7 +121,7 @@ def _result_of_image(
     )  # fmt: skip
 
 
-def _make_entry_point(target_context: Any, library: Any, fndesc: Any, environment: Any) -> Any:
+def _make_entry_point(library: Any, fndesc: Any, environment: Any) -> Any:
     from numba import _dynfunc
 
     address = library.get_pointer_to_function(fndesc.llvm_cpython_wrapper_name)
@@ -189,7 +200,13 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
     if source is None:
         if images.lacks_callee(library):
             raise NotCacheable("it calls a recursive function that is not part of its object")
-        _publish(cache, identity, name, None, Description(*checked, _pickle((_OBJECT, token, (), _reduce(cres))), b""))
+        _publish(
+            cache,
+            identity,
+            name,
+            None,
+            Description(*checked, _pickle((_OBJECT, token, (), _reduce(cres))), b""),
+        )
 
 
 def _pickle(value: Any) -> bytes:

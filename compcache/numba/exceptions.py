@@ -12,8 +12,13 @@ from compcache.errors import CompileError
 __all__ = ["RAISE", "KnownException", "describe_exceptions", "raising_text"]
 
 RAISE = "compcache.numba.raise"
-_DATA = re.compile(r'^@"?(\.const\.pickledata\.[^"\s]+?)"? = .*?constant \[\d+ x i8\] c"((?:[^"\\]|\\\\|\\[0-9A-Fa-f]{2})*)"', re.MULTILINE)
-_BUFFER = re.compile(r'^@"?(\.const\.picklebuf\.[^"\s]+?)"? = .*?@"?(\.const\.pickledata\.[^",\s)]+)', re.MULTILINE)
+_DATA = re.compile(
+    r'^@"?(\.const\.pickledata\.[^"\s]+?)"? = .*?constant \[\d+ x i8\] c"((?:[^"\\]|\\\\|\\[0-9A-Fa-f]{2})*)"',
+    re.MULTILINE,
+)
+_BUFFER = re.compile(
+    r'^@"?(\.const\.picklebuf\.[^"\s]+?)"? = .*?@"?(\.const\.pickledata\.[^",\s)]+)', re.MULTILINE
+)
 _ESCAPE = re.compile(rb"\\(\\|[0-9A-Fa-f]{2})")
 
 
@@ -52,11 +57,15 @@ def _is_exception(value: Any) -> bool:
 def _describe(func_name: str, variable: str, described: tuple[Any, ...]) -> KnownException:
     cls, args = described[0], described[1] if len(described) > 1 else None
     if "<locals>" in cls.__qualname__:
-        raise CompileError(f"{func_name} cannot be exported: the exception class {cls.__qualname__} has no module-level name")
+        raise CompileError(
+            f"{func_name} cannot be exported: the exception class {cls.__qualname__} has no module-level name"
+        )
     arguments = () if args is None else tuple(args)
     for argument in arguments:
         if not _is_plain(argument):
-            raise CompileError(f"{func_name} cannot be exported: it raises {cls.__name__} with the argument {argument!r}")
+            raise CompileError(
+                f"{func_name} cannot be exported: it raises {cls.__name__} with the argument {argument!r}"
+            )
     return KnownException(variable, cls.__module__, cls.__qualname__, arguments)
 
 
@@ -155,7 +164,8 @@ def _class_lines(number: int, known: KnownException, texts: _Texts) -> list[str]
 
 
 def _argument_lines(number: int, known: KnownException, texts: _Texts) -> list[str]:
-    format_, values = "", []
+    format_ = ""
+    values: list[str] = []
     for argument in known.args:
         if argument is None:
             format_, value = format_ + "O", "ptr @_Py_NoneStruct"

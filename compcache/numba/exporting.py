@@ -17,7 +17,13 @@ from compcache.cache import Cache
 from compcache.errors import CompileError
 from compcache.module import Function, ModuleSource
 from compcache.numba.exceptions import RAISE, describe_exceptions, raising_text
-from compcache.numba.images import CannotLink, MissingCallee, load_exception_classes, resolve_recursion, with_recursive_callees
+from compcache.numba.images import (
+    CannotLink,
+    MissingCallee,
+    load_exception_classes,
+    resolve_recursion,
+    with_recursive_callees,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["export"]
 
 ENTRY = "compcache.numba.entry"
-_INTEGERS = {f"{'u' if prefix else ''}int{bits}": f"{prefix or 'i'}{bits}" for prefix in ("", "u") for bits in (8, 16, 32, 64)}
+_INTEGERS = {
+    f"{'u' if prefix else ''}int{bits}": f"{prefix or 'i'}{bits}"
+    for prefix in ("", "u")
+    for bits in (8, 16, 32, 64)
+}
 _SCALARS = {**_INTEGERS, "float32": "f32", "float64": "f64", "bool": "bool", "boolean": "bool"}
 _ENVIRONMENT = "_ZN08NumbaEnv"
 
@@ -94,7 +104,9 @@ def _refuse(func_name: str, reason: str) -> CompileError:
 
 def _describe(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     function = getattr(func, "py_func", func)
-    options = {k: dict(v) if isinstance(v, dict) else v for k, v in getattr(func, "targetoptions", {}).items()}
+    options = {
+        k: dict(v) if isinstance(v, dict) else v for k, v in getattr(func, "targetoptions", {}).items()
+    }
     if not hasattr(function, "__code__"):
         raise CompileError(f"{func!r} is neither a function nor what njit makes of one")
     return function, options, dict(getattr(func, "locals", {}))
@@ -107,7 +119,9 @@ def _types_of(signature: Any) -> tuple[tuple[Any, ...], Any]:
     return tuple(args), result
 
 
-def _compile(function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:
+def _compile(
+    function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any
+) -> Any:
     from numba.core import compiler
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.registry import cpu_target
@@ -129,7 +143,9 @@ def _compile(function: Any, options: dict[str, Any], local_types: dict[str, Any]
     if cres.objectmode or cres.lifted:
         raise _refuse(func_name, "part of it runs in object mode")
     if cres.library.has_dynamic_globals:
-        raise _refuse(func_name, "it uses addresses of this process (ctypes functions or large global arrays)")
+        raise _refuse(
+            func_name, "it uses addresses of this process (ctypes functions or large global arrays)"
+        )
     return cres
 
 
@@ -148,7 +164,9 @@ def _parameter_text(func_name: str, name: str, type_: Any) -> str:
     if isinstance(type_, types.Array):
         element = _SCALARS.get(str(type_.dtype))
         if type_.ndim != 1:
-            raise _refuse(func_name, f"parameter {name!r} is an array of {type_.ndim} dimensions; one is supported")
+            raise _refuse(
+                func_name, f"parameter {name!r} is an array of {type_.ndim} dimensions; one is supported"
+            )
         if type_.layout == "F" and type_.ndim > 1:
             raise _refuse(func_name, f"parameter {name!r} is an array in Fortran order")
         if element is None:
@@ -156,7 +174,10 @@ def _parameter_text(func_name: str, name: str, type_: Any) -> str:
         return f"{'' if type_.mutable else 'const '}{element}[:]"
     text = _SCALARS.get(str(type_))
     if text is None:
-        raise _refuse(func_name, f"parameter {name!r} is of type {type_}; scalars and one-dimensional arrays are supported")
+        raise _refuse(
+            func_name,
+            f"parameter {name!r} is of type {type_}; scalars and one-dimensional arrays are supported",
+        )
     return text
 
 
@@ -255,7 +276,9 @@ def _value(context: Any, builder: Any, parameter: _Parameter, given: Any) -> Any
         return first
     count = next(given)
     array = make_array(parameter.type)(context, builder)
-    itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(parameter.type.dtype)))
+    itemsize = context.get_constant(
+        types.intp, context.get_abi_sizeof(context.get_data_type(parameter.type.dtype))
+    )
     data = builder.bitcast(first, array.data.type)
     populate_array(array, data=data, shape=[count], strides=[itemsize], itemsize=itemsize, meminfo=None)
     return array._getvalue()
@@ -269,7 +292,9 @@ def _drop_unused(module: Any) -> None:
     machine = binding.Target.from_triple(module.triple).create_target_machine()
     manager = binding.create_new_module_pass_manager()
     manager.add_global_dead_code_eliminate_pass()
-    manager.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1)))
+    manager.run(
+        module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
+    )
 
 
 def _check(func_name: str, module: Any) -> None:
@@ -297,7 +322,9 @@ def _check(func_name: str, module: Any) -> None:
 
 
 def _is_everywhere(natives: Any, name: str) -> bool:
-    return bool(natives.is_platform_symbol(name)) or (name.startswith(("Py", "_Py")) and bool(natives.in_process(name)))
+    return bool(natives.is_platform_symbol(name)) or (
+        name.startswith(("Py", "_Py")) and bool(natives.in_process(name))
+    )
 
 
 def _why_missing(missing: Iterable[str]) -> str:

@@ -23,7 +23,14 @@ from compcache.numba.reads import Reads, reads_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Fingerprint", "Unidentifiable", "fingerprint", "is_library_module", "plain_name", "register_overload_source"]
+__all__ = [
+    "Fingerprint",
+    "Unidentifiable",
+    "fingerprint",
+    "is_library_module",
+    "plain_name",
+    "register_overload_source",
+]
 
 _SIZE = 16
 _LIBRARIES = frozenset(("numba", "numpy", "llvmlite", "builtins")) | sys.stdlib_module_names
@@ -54,7 +61,13 @@ def is_library_module(name: object) -> bool:
 
 #: The digest and the reads of code objects that are alive. Code objects compare by content, hence the ids.
 _codes: dict[int, tuple[Any, bytes, Reads]] = {}
-_overloads_of: Callable[[object], Iterable[Any]] = lambda _: ()
+
+
+def _no_overloads(_: object) -> Iterable[Any]:
+    return ()
+
+
+_overloads_of: Callable[[object], Iterable[Any]] = _no_overloads
 
 
 def register_overload_source(source: Callable[[object], Iterable[Any]]) -> None:
@@ -495,7 +508,7 @@ def _unknown(walk: _Walk, value: Any, where: str) -> None:
     walk.unknown(value, where)
 
 
-def _range(walk: _Walk, value: Any, where: str) -> None:
+def _range(walk: _Walk, value: Any, _where: str) -> None:
     walk.token("repr", type(value).__name__, repr(value))
 
 
@@ -549,7 +562,10 @@ def _handler_of(value: Any) -> Callable[[_Walk, Any, str], None]:
 
 def _is_found_by_name(value: Any) -> bool:
     """Whether a library holds this very object under the name that it bears."""
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", getattr(value, "__name__", None))
+    module, name = (
+        getattr(value, "__module__", None),
+        getattr(value, "__qualname__", getattr(value, "__name__", None)),
+    )
     if not is_library_module(module) or not isinstance(name, str):
         return False
     found: Any = sys.modules.get(str(module))
@@ -572,17 +588,19 @@ def _late_handlers() -> list[tuple[Any, Callable[[_Walk, Any, str], None]]]:
         from numba.np.ufunc.gufunc import GUFunc
         from numba.np.ufunc.ufuncbuilder import UFuncDispatcher
 
-        _late.extend([
-            ((Dispatcher, UFuncDispatcher), _jitted),
-            (types.ExternalFunction, _external),
-            (types.Type, _numba_type),
-            (np.ndarray, _array),
-            (np.generic, _scalar),
-            (np.dtype, _dtype),
-            (np.ufunc, _ufunc),
-            (GUFunc, _gufunc),
-            (CFunc, _cfunc),
-            (_Intrinsic, _intrinsic),
-            (Signature, _signature),
-        ])
+        _late.extend(
+            [
+                ((Dispatcher, UFuncDispatcher), _jitted),
+                (types.ExternalFunction, _external),
+                (types.Type, _numba_type),
+                (np.ndarray, _array),
+                (np.generic, _scalar),
+                (np.dtype, _dtype),
+                (np.ufunc, _ufunc),
+                (GUFunc, _gufunc),
+                (CFunc, _cfunc),
+                (_Intrinsic, _intrinsic),
+                (Signature, _signature),
+            ]
+        )
     return _late

@@ -103,7 +103,9 @@ class Hooks:
     def _gufunc_wrapper(self, original: Any) -> Any:
         backend = self._backend
 
-        def __init__(self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any) -> None:  # noqa: N807
+        def __init__(  # noqa: N807 - it takes that method's place
+            self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
+        ) -> None:
             original(self, py_func, cres, sin, sout, False, is_parfors)
             if cache:
                 self.cache = GufuncBackend(backend, self, py_func)
@@ -117,13 +119,17 @@ def _scoped(position: int) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
         def compile_(*args: Any, **kwargs: Any) -> Any:
             names = ("func", "args", "return_type", "flags", "locals")
-            given = dict(zip(names, args[position:], strict=False)) | {k: kwargs[k] for k in names if k in kwargs}
+            given = dict(zip(names, args[position:], strict=False)) | {
+                k: kwargs[k] for k in names if k in kwargs
+            }
             pipeline = kwargs.get("pipeline_class") or (args[8] if position == 2 and len(args) > 8 else None)  # noqa: PLR2004
             extra = f"{sorted((k, str(v)) for k, v in (given['locals'] or {}).items())} {getattr(pipeline, '__name__', '')}"
             function = bytecode.get_function_object(given["func"])
             if plain_name(function.__name__) != function.__name__:
                 function.__name__ = function.__qualname__ = plain_name(function.__name__)
-            with scopes.compile_scope(function, given["args"], given["return_type"], given["flags"], extra) as scope:
+            with scopes.compile_scope(
+                function, given["args"], given["return_type"], given["flags"], extra
+            ) as scope:
                 result = original(*args, **kwargs)
                 scopes.dependencies_of(result.library, scope)
                 scopes.remember_library(result.fndesc.llvm_func_name, result.library)

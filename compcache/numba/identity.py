@@ -85,8 +85,10 @@ def _type_text(item: Any) -> str:
     if dispatcher is not None:
         return f"jitted {fingerprint(dispatcher).content}"
     kind = type(item)
-    return f"{type_text(item, 'an argument')}" if kind.__module__.startswith("numba.core.types") else (
-        f"{kind.__module__}.{kind.__qualname__}:{type_text(item, 'an argument')}"
+    return (
+        f"{type_text(item, 'an argument')}"
+        if kind.__module__.startswith("numba.core.types")
+        else (f"{kind.__module__}.{kind.__qualname__}:{type_text(item, 'an argument')}")
     )
 
 
@@ -119,7 +121,9 @@ def config_text() -> str:
     from numba.core import config
 
     config.reload_config()
-    values = {name: value for name, value in vars(config).items() if name.isupper() and _is_setting(name, value)}
+    values = {
+        name: value for name, value in vars(config).items() if name.isupper() and _is_setting(name, value)
+    }
     if _config_memo[0] != values:
         values = dict(values)
         _config_memo = values, ", ".join(f"{name}={value!r}" for name, value in sorted(values.items()))

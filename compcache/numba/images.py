@@ -16,15 +16,28 @@ from compcache.numba.definitions import HelperSymbol, helper_address
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
-__all__ = ["CannotLink", "ImageSource", "MissingCallee", "describe_module", "lacks_callee", "load_exception_classes", "prepare_image", "resolve_recursion", "with_recursive_callees"]
+__all__ = [
+    "CannotLink",
+    "ImageSource",
+    "MissingCallee",
+    "describe_module",
+    "lacks_callee",
+    "load_exception_classes",
+    "prepare_image",
+    "resolve_recursion",
+    "with_recursive_callees",
+]
 
 DESCRIPTION = "compcache.numba.description"
 ADDRESS = "compcache.numba.address"
 _NATIVE_VARIABLES = frozenset(("_Py_NoneStruct",))
+_PLAIN = frozenset(map(chr, range(32, 127))) - frozenset('"\\')
 _ENV_PREFIX = "_ZN08NumbaEnv"
 _MAX_CALLEES = 1000
 _UNRESOLVED = ".numba.unresolved$"
-_DECLARED_RECURSION = re.compile(r'^(@"\.numba\.unresolved\$([^"]+)") = external (?:\w+ )*global ptr\b.*$', re.MULTILINE)
+_DECLARED_RECURSION = re.compile(
+    r'^(@"\.numba\.unresolved\$([^"]+)") = external (?:\w+ )*global ptr\b.*$', re.MULTILINE
+)
 _EXCEPTION = re.compile(r"@(PyExc_\w+)\b")
 _DECLARED_EXCEPTION = re.compile(r"^@(PyExc_\w+) = external (?:\w+ )*global i8\b.*$", re.MULTILINE)
 
@@ -87,7 +100,11 @@ def with_recursive_callees(library: Any) -> Any:
     module = library._final_module
     for _ in range(_MAX_CALLEES):
         defined = {f.name for f in module.functions if not f.is_declaration}
-        slots = [v.name.removeprefix(_UNRESOLVED) for v in module.global_variables if v.name.startswith(_UNRESOLVED)]
+        slots = [
+            v.name.removeprefix(_UNRESOLVED)
+            for v in module.global_variables
+            if v.name.startswith(_UNRESOLVED)
+        ]
         missing = [name for name in slots if name not in defined]
         if not missing:
             return module
@@ -109,7 +126,9 @@ def _module_defining(name: str) -> Any:
     module = library._get_module_for_linking() if library is not None else None
     if module is not None and any(f.name == name and not f.is_declaration for f in module.functions):
         return module
-    raise MissingCallee(f"it calls {name} through Numba's slots for recursion, and nothing defines that any more")
+    raise MissingCallee(
+        f"it calls {name} through Numba's slots for recursion, and nothing defines that any more"
+    )
 
 
 def resolve_recursion(text: str, defined: Container[str]) -> str:
@@ -159,7 +178,7 @@ none:
 
 
 def _quoted(name: str) -> str:
-    return "".join(c if 32 <= ord(c) < 127 and c not in '"\\' else "".join(f"\\{b:02X}" for b in c.encode()) for c in name)  # noqa: PLR2004 - printable ASCII
+    return "".join(c if c in _PLAIN else "".join(f"\\{b:02X}" for b in c.encode()) for c in name)
 
 
 def load_exception_classes(text: str) -> str:
@@ -171,21 +190,24 @@ def load_exception_classes(text: str) -> str:
     if not _DECLARED_EXCEPTION.search(text):
         return text
     text = _DECLARED_EXCEPTION.sub(r"@\1 = external global ptr", text)
-    lines = []
+    lines: list[str] = []
     number = 0
     inside = False
     for line in text.split("\n"):
-        if line.startswith("define "):
-            inside = True
-        elif line == "}":
-            inside = False
-        names = [] if "@PyExc_" not in line or " = external global ptr" in line else _EXCEPTION.findall(line)
-        if names and (not inside or line.lstrip().startswith(("%",)) and " = phi " in line):
-            raise CannotLink(f"it uses the exception class {names[0]} in a constant")
-        for name in dict.fromkeys(names):
+        inside = line.startswith("define ") or (inside and line != "}")
+        changed = line
+        for name in _exceptions_in(line):
+            if not inside or " = phi " in line:
+                raise CannotLink(f"it uses the exception class {name} in a constant")
             number += 1
             value = f"%compcache.exception.{number}"
             lines.append(f"  {value} = load ptr, ptr @{name}, align 8")
-            line = re.sub(rf"@{name}\b", value, line)
-        lines.append(line)
+            changed = re.sub(rf"@{name}\b", value, changed)
+        lines.append(changed)
     return "\n".join(lines)
+
+
+def _exceptions_in(line: str) -> list[str]:
+    if "@PyExc_" not in line or line.startswith("@PyExc_"):
+        return []
+    return list(dict.fromkeys(_EXCEPTION.findall(line)))

@@ -51,7 +51,9 @@ class ImageLibrary(JITCodeLibrary):  # type: ignore[misc]
     def get_pointer_to_function(self, name: str) -> int:
         """The address of a function of the image; 0 where it has none of this name."""
         address = self._addresses.get(name, 0)
-        if not address and name in {f.name for f in self._get_module_for_linking().functions if not f.is_declaration}:
+        if not address and name in {
+            f.name for f in self._get_module_for_linking().functions if not f.is_declaration
+        }:
             return self._compile_anew(name)
         return address
 

@@ -22,7 +22,17 @@ from compcache.numba.overloads import Dependency, dependency_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Scope", "compile_scope", "dependencies_of", "library_of", "next_unique_id", "record", "remember", "remember_library", "set_dependencies"]
+__all__ = [
+    "Scope",
+    "compile_scope",
+    "dependencies_of",
+    "library_of",
+    "next_unique_id",
+    "record",
+    "remember",
+    "remember_library",
+    "set_dependencies",
+]
 
 
 class Scope:
@@ -89,7 +99,9 @@ def _token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -
         return uuid.uuid4().hex
     token = _digest(*parts)
     if token in _used and _stack.scopes:
-        token = _digest(token, _stack.scopes[-1].token)  # Numba compiles some of its functions anew for each caller
+        token = _digest(
+            token, _stack.scopes[-1].token
+        )  # Numba compiles some of its functions anew for each caller
     if token in _used:
         return uuid.uuid4().hex
     _used.add(token)
