@@ -21,7 +21,7 @@ help:
 	@echo 'make stress   long randomized and multi-process tests (COMPCACHE_TEST_SECONDS: how long each)'
 	@echo 'make fault    file-system faults, kills and bit flips'
 	@echo 'make peer     C libraries and Numba functions that this project did not write (needs a package index)'
-	@echo 'make bench    the figures of the README'
+	@echo 'make bench    compare with other caches, write docs/benchmarks.md (BENCH_ARGS=--quick: shorter)'
 
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -55,14 +55,17 @@ $(PEER_VENV)/.installed: pyproject.toml
 peer: $(PEER_VENV)/.installed
 	$(PEER_VENV)/bin/python -m pytest -m peer $(PYTEST_ARGS)
 
-ifneq ($(wildcard benchmarks/run.py),)
-bench: $(INSTALLED)
-	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
-else
-bench:
-	@echo 'make: there are no benchmarks in this tree' >&2; exit 1
-endif
+# The peers of the comparison live in environments of their own: .venv-bench, and what benchmarks/publish.py makes.
+BENCH_VENV ?= .venv-bench
+
+$(BENCH_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check '.[bench]'
+	@touch $@
+
+bench: $(BENCH_VENV)/.installed
+	$(BENCH_VENV)/bin/python benchmarks/publish.py $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) $(PEER_VENV) build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(PEER_VENV) $(BENCH_VENV) .venv-bench-* build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

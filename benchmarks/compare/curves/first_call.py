@@ -1,0 +1,89 @@
+"""Time to the first call in a fresh process, for every peer and three sizes of code."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from harness import in_turns
+
+from compare.context import ProgramError
+from compare.peers import contenders
+from compare.tables import figure, pair, rows
+from compare.work import sizes
+
+if TYPE_CHECKING:
+    from compare.context import Context
+    from compare.peers import Prepared
+
+TITLE = "Time to the first call in a fresh process"
+
+
+def measure(context: Context) -> dict[str, Any]:
+    peers = contenders(context)
+    result: dict[str, Any] = {}
+    for work in sizes(quick=context.quick):
+        ready: dict[str, Prepared] = {}
+        for peer in peers:
+            try:
+                made = peer.prepare(context, work)
+            except ProgramError as error:
+                context.skipped[f"{peer.label}, {work.name} code"] = str(error).strip().splitlines()[-1]
+                continue
+            if made is not None:
+                ready[peer.label] = made
+        sides = {
+            label: partial(context.time, made.command, made.environment) for label, made in ready.items()
+        }
+        taken = in_turns(sides, context.repetitions(15, 5), "ms")
+        result[work.name] = {
+            "polynomials": work.count,
+            "peers": {
+                side.label: {
+                    **side.as_json(),
+                    "cold_ms": ready[side.label].cold_ms,
+                    "disk_bytes": ready[side.label].disk_bytes,
+                }
+                for side in taken
+            },
+        }
+    return result
+
+
+def markdown(record: dict[str, Any]) -> str:
+    names = list(record["results"])
+    labels = list(dict.fromkeys(label for size in record["results"].values() for label in size["peers"]))
+    header = ["polynomials", *(f"{name}: {record['results'][name]['polynomials']}" for name in names)]
+    hits, colds, disks = [], [], []
+    for label in labels:
+        cells = [record["results"][name]["peers"].get(label) for name in names]
+        hits.append([label, *(pair(cell) for cell in cells)])
+        if any(cell and cell["cold_ms"] for cell in cells):
+            colds.append([label, *(figure(cell and cell["cold_ms"]) for cell in cells)])
+            disks.append([label, *(figure(cell and cell["disk_bytes"] / 1024) for cell in cells)])
+    return "\n\n".join([
+        ("Milliseconds of a whole process that finds the function in a filled cache and calls it once, interpreter start"
+        " included: median (minimum)."),
+        rows(header, hits),
+        "The process that filled the cache (imports, compilation, storing, the first call), milliseconds, once:",
+        rows(header, colds),
+        "What it left on disk, KiB (compcache's include the native runtime and what is known of the host, once per cache):",
+        rows(header, disks),
+    ])  # fmt: skip
+
+
+def plot(record: dict[str, Any], figure_: Any) -> None:
+    names = list(record["results"])
+    labels = list(dict.fromkeys(label for size in record["results"].values() for label in size["peers"]))
+    axes = figure_.subplots()
+    height = 0.8 / len(names)
+    for number, name in enumerate(names):
+        peers = record["results"][name]["peers"]
+        places = [place for place, label in enumerate(labels) if label in peers]
+        values = [peers[labels[place]]["median"] for place in places]
+        axes.barh([place + (number - 1) * height for place in places], values, height, label=f"{name} code")
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel("ms until the process with the first call has ended (median, logarithmic)")
+    axes.legend()
