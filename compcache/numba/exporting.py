@@ -2,12 +2,11 @@
 
 The function is compiled by Numba, without wrappers; a wrapper of our own makes its arguments of what compcache's entry
 points take off Python objects (scalars, pointers with counts) and turns its exceptions into Python's. Memory that the
-kernel allocates and frees again comes from `nrt.ll`.
+kernel allocates and frees again comes from `compcache.numba.memory`.
 """
 
 from __future__ import annotations
 
-import importlib.resources
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +23,7 @@ from compcache.numba.images import (
     resolve_recursion,
     with_recursive_callees,
 )
+from compcache.numba.memory import MEMORY_RUNTIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -212,8 +212,7 @@ def _assemble(func_name: str, cres: Any, parameters: list[_Parameter]) -> str:
         if variable.name in described:
             variable.linkage = "external"  # so that what follows can refer to it
     module.link_in(binding.parse_assembly(_with_layout(raising_text(exceptions), module)))
-    runtime = importlib.resources.files("compcache.numba").joinpath("nrt.ll").read_text()
-    module.link_in(binding.parse_assembly(_with_layout(runtime, module)))
+    module.link_in(binding.parse_assembly(_with_layout(MEMORY_RUNTIME, module)))
     _drop_unused(module)
     _check(func_name, module)
     try:

@@ -43,8 +43,9 @@ def reads_of(code: CodeType) -> Reads:
     arguments = data[1::2]
     chains: dict[tuple[str, ...], None] = {}
     attributes: dict[str, None] = {}
-    for match in _READ.finditer(marks):
-        start, tail = _decode(match[0], arguments[match.start() : match.end()], code.co_names)
+    reads = {(match[0], arguments[match.start() : match.end()]): None for match in _READ.finditer(marks)}
+    for letters, numbers in reads:  # each once: loops and formulas repeat themselves
+        start, tail = _decode(letters, numbers, code.co_names)
         attributes.update(dict.fromkeys(tail))
         if start is not None:
             chains[(start, *tail)] = None

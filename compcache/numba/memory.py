@@ -1,8 +1,14 @@
-; Numba's memory runtime, as far as exported kernels need it: reference-counted blocks over malloc.
-;
-; Numba's own runtime is a C extension of the numba package; exported code must run without it. No block that is
-; allocated here leaves the kernel, so the two never meet. The layout of %MemInfo is Numba's (numba/core/runtime).
+"""Numba's memory runtime, as far as exported kernels need it: reference-counted blocks over malloc, in LLVM assembly.
 
+Numba's own runtime is a C extension of the numba package; exported code must run without it. No block that is
+allocated here leaves the kernel, so the two never meet. The layout of `%MemInfo` is Numba's (numba/core/runtime).
+"""
+
+from __future__ import annotations
+
+__all__ = ["MEMORY_RUNTIME"]
+
+MEMORY_RUNTIME = r"""
 ; { reference count, destructor(data, size, info), info, data, size, external allocator }
 %MemInfo = type { i64, ptr, ptr, ptr, i64, ptr }
 
@@ -185,3 +191,4 @@ define void @NRT_Free(ptr %data) {
   call void @free(ptr %data)
   ret void
 }
+"""
