@@ -112,8 +112,15 @@ def _describe(
 
 
 def _public(arguments: list[str]) -> list[str]:
-    """The arguments without directories of this machine."""
-    return [Path(text).name if text.startswith("/") else text for text in arguments]
+    """The arguments without those that name places on this machine, which change no figure."""
+    places = ("--workdir", "--output", "--jax-environment", "--typed-python-environment", "--old-python")
+    shown = []
+    before = ""
+    for text in arguments:
+        if before not in places and not text.startswith(places) and text != "--no-install":
+            shown.append(text)
+        before = text
+    return shown
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

@@ -16,13 +16,13 @@ KINDS = {"tiny": "two instructions each", "realistic": "20 to 100 instructions e
 
 
 def measure(context: Context) -> dict[str, Any]:
-    plan = {"tiny": [1, 10, 100, 1000], "realistic": [1, 10, 100] if context.quick else [1, 10, 100, 500]}
+    plan = {"tiny": [1, 10, 100, 1000], "realistic": [1, 10, 100] if context.quick else [1, 10, 100, 300]}
     result: dict[str, Any] = {}
     for kind, counts in plan.items():
         for count in counts:
             repetitions = (
                 3
-                if count >= 500
+                if count >= 300
                 else context.repetitions(9, 3)
                 if count >= 100
                 else context.repetitions(25, 6)

@@ -26,7 +26,7 @@ def measure(context: Context) -> dict[str, Any]:
         return taken
 
     sides = {labels[number]: partial(turn, number) for number in workers}
-    taken = probe_in_turns(sides, context.repetitions(4, 1), {"wall": "s", "cpu": "s"})
+    taken = probe_in_turns(sides, context.repetitions(3, 1), {"wall": "s", "cpu": "s"})
     return {"jobs": jobs, "functions_per_job": functions, "cores": os.cpu_count(), "sides": taken}
 
 

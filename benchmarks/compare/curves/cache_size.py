@@ -42,7 +42,7 @@ def measure(context: Context) -> dict[str, Any]:
             )
             sides[f"diskcache + ORC|{count}"] = _asker(context, "diskcache", kept, count)
     if context.old_python:
-        for count in (10, 100) if context.quick else (10, 100, 1000):
+        for count in (10, 100) if context.quick else (10, 100, 500):
             directory = context.workspace.cached(
                 f"typed-python-{count}", partial(_fill_typed_python, context, count)
             )

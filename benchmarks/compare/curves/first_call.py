@@ -35,7 +35,7 @@ def measure(context: Context) -> dict[str, Any]:
         sides = {
             label: partial(context.time, made.command, made.environment) for label, made in ready.items()
         }
-        taken = in_turns(sides, context.repetitions(15, 5), "ms")
+        taken = in_turns(sides, context.repetitions(9, 3), "ms")
         result[work.name] = {
             "polynomials": work.count,
             "peers": {

@@ -12,15 +12,13 @@ if TYPE_CHECKING:
 
 TITLE = "The goals"
 MEASURES = (
-    "fresh_process", "module_size", "cache_size", "first_load", "repeated_lookup", "call_overhead", "memory", "adding",
+    "fresh_process", "module_size", "cache_size", "first_load", "repeated_lookup", "call_overhead", "memory",
 )  # fmt: skip
 
 
 def measure(context: Context) -> list[dict[str, Any]]:
     outcomes: list[Any] = []
     for name in MEASURES:
-        if context.quick and name == "adding":
-            continue  # the curve has it
         outcomes += importlib.import_module(f"measures.{name}").measure(context.workspace)
     return [outcome.as_json() for outcome in outcomes]
 

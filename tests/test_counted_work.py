@@ -1,0 +1,207 @@
+"""What one hit in a fresh process does, counted: files opened, bytes read, modules imported, system calls.
+
+Seconds depend on the machine and on what else it does; counts do not. Each budget is what a hit needs today with a
+little room: a change that exceeds it has put something on the hit path, and either takes it off again or says here why
+it belongs there. `docs/benchmarks.md` shows the counts of other caches.
+"""
+
+from __future__ import annotations
+
+import compileall
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from helpers import PACKAGE_ROOT, adder, caller, run_fresh
+
+from compcache import Cache, ModuleSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/io"), reason="needs Linux's /proc/self/io")
+
+#: The package's own modules that a hit imports (15 today), and what of the standard library comes along (4 to 6).
+OWN_MODULES = 16
+OTHER_MODULES = 7
+#: Index segment, module file, boot id, host description, native runtime, journal; and one to spare.
+OPENED_BY_A_HIT = 7
+READS_OF_A_HIT = 9
+#: 22 KB, of which 19.6 are the native runtime, whose digest is checked; small segments of the index are read whole.
+BYTES_READ_BY_A_HIT = 26_000
+BYTES_OF_A_SEGMENT = 64 * 1024
+BYTES_READ_BY_THE_IMPORT = 260_000
+SYSTEM_CALLS_OF_A_HIT = 56
+SYSTEM_CALLS_OF_THE_IMPORT = 270
+#: The other module, one index segment more, the module's own needs, the planner's bytecode.
+OPENED_FOR_A_DEPENDENCY = 4
+MANY = 400
+
+# Counts stand between two readings of /proc/self/io, of which the first two tell what a reading itself costs.
+COUNTING = """\
+import os, sys
+sys.path.insert(0, {site!r})
+opened = []
+watching = [False]
+sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if watching[0] and event == "open" else None)
+def counters():
+    watching[0] = False
+    file = os.open("/proc/self/io", os.O_RDONLY)
+    lines = os.read(file, 4096).decode().splitlines()
+    os.close(file)
+    watching[0] = True
+    os.access("/counted-work-marker", 0)
+    return {{name: int(value) for name, _, value in (line.partition(":") for line in lines)}}, len(opened)
+first, nothing = counters(), counters()
+modules = set(sys.modules)
+begin = counters()
+import compcache
+imported = counters()
+cache = compcache.Cache({directory!r})
+target = cache.get_target({name!r})
+value = target(41)
+hit = counters()
+watching[0] = False
+def between(a, b):
+    read = b[0]["rchar"] - a[0]["rchar"] - (nothing[0]["rchar"] - first[0]["rchar"])
+    reads = b[0]["syscr"] - a[0]["syscr"] - (nothing[0]["syscr"] - first[0]["syscr"])
+    return {{"bytes": read, "reads": reads, "opened": opened[a[1]:b[1]]}}
+result = {{
+    "value": value,
+    "modules": sorted(set(sys.modules) - modules),
+    "import": between(begin, imported),
+    "hit": between(imported, hit),
+}}
+"""
+
+
+class Counted(NamedTuple):
+    """What a hit did: after the import of the package, and for the import."""
+
+    value: int
+    modules: list[str]
+    imported: dict[str, Any]
+    hit: dict[str, Any]
+
+    @property
+    def files(self) -> list[str]:
+        """The base names of what the hit opened."""
+        return [os.path.basename(path) for path in self.hit["opened"]]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package with its bytecode, as an installer leaves it."""
+    place = tmp_path_factory.mktemp("site")
+    shutil.copytree(
+        PACKAGE_ROOT / "compcache", place / "compcache", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    assert compileall.compile_dir(place, quiet=2)
+    return place
+
+
+def count(site: Path, directory: Path, name: str) -> Counted:
+    """The counts of a hit in a fresh process, the second one on this machine: nothing is left to be remembered."""
+    script = COUNTING.format(site=str(site), directory=str(directory), name=name)
+    run_fresh(directory, script)
+    taken = run_fresh(directory, script)
+    return Counted(taken["value"], taken["modules"], taken["import"], taken["hit"])
+
+
+def test_a_hit_imports_few_modules(cache: Cache, directory: Path, site: Path) -> None:
+    cache.add_module(ModuleSource(adder("one", 1)))
+    counted = count(site, directory, "one")
+    own = [name for name in counted.modules if name.partition(".")[0] == "compcache"]
+    others = [name for name in counted.modules if name not in own]
+    assert counted.value == 42
+    assert len(own) <= OWN_MODULES, own
+    assert len(others) <= OTHER_MODULES, others
+
+
+def test_a_hit_opens_few_files_and_reads_little(cache: Cache, directory: Path, site: Path) -> None:
+    cache.add_module(ModuleSource(adder("one", 1)))
+    counted = count(site, directory, "one")
+    assert len(counted.files) <= OPENED_BY_A_HIT, counted.files
+    assert counted.hit["reads"] <= READS_OF_A_HIT
+    assert counted.hit["bytes"] <= BYTES_READ_BY_A_HIT
+    assert counted.imported["bytes"] <= BYTES_READ_BY_THE_IMPORT
+
+
+def test_a_hit_in_a_large_module_does_no_more(cache: Cache, directory: Path, site: Path) -> None:
+    cache.add_module(ModuleSource("".join(adder(f"f{number}", number) for number in range(MANY)), optimize=0))
+    counted = count(site, directory, f"f{MANY // 2}")
+    assert counted.value == 41 + MANY // 2
+    assert len(counted.files) <= OPENED_BY_A_HIT, counted.files
+    assert counted.hit["reads"] <= READS_OF_A_HIT
+    assert counted.hit["bytes"] <= BYTES_READ_BY_A_HIT + _segments(directory)
+
+
+def test_a_hit_among_many_modules_opens_few_files_more(cache: Cache, directory: Path, site: Path) -> None:
+    for number in range(20):
+        cache.add_module(ModuleSource(adder(f"f{number}", number), optimize=0))
+    counted = count(site, directory, "f1")
+    segments = [name for name in counted.files if name.endswith(".idx")]
+    assert len(segments) <= len(os.listdir(directory / "index-v1"))
+    assert len(counted.files) - len(segments) <= OPENED_BY_A_HIT - 1, counted.files
+    assert counted.hit["bytes"] <= BYTES_READ_BY_A_HIT + _segments(directory)
+
+
+def _segments(directory: Path) -> int:
+    """The bytes of the index, as far as it is read whole."""
+    sizes = [path.stat().st_size for path in (directory / "index-v1").iterdir()]
+    return sum(size for size in sizes if size <= BYTES_OF_A_SEGMENT)
+
+
+def test_a_dependency_in_another_module_costs_few_files_more(
+    cache: Cache, directory: Path, site: Path
+) -> None:
+    cache.add_module(ModuleSource(adder("one", 1)))
+    cache.add_module(ModuleSource(caller("two", "one", plus=1)))
+    alone, both = count(site, directory, "one"), count(site, directory, "two")
+    assert both.value == 43
+    assert len({name for name in both.files if name.endswith(".ccm")}) == 2
+    assert len(both.files) <= len(alone.files) + OPENED_FOR_A_DEPENDENCY, both.files
+
+
+def test_a_hit_makes_few_system_calls(cache: Cache, directory: Path, site: Path, tmp_path: Path) -> None:
+    cache.add_module(ModuleSource(adder("one", 1)))
+    script = COUNTING.format(site=str(site), directory=str(directory), name="one")
+    run_fresh(directory, script)
+    spans = _spans(script, tmp_path / "calls")
+    assert len(spans) == 5, (
+        "before the counting, its own cost, the modules, the import, the hit; the rest follows"
+    )
+    own = len(spans[0])
+    assert len(spans[2]) - own <= SYSTEM_CALLS_OF_THE_IMPORT, _histogram(spans[2])
+    assert len(spans[3]) - own <= SYSTEM_CALLS_OF_A_HIT, _histogram(spans[3])
+
+
+def _spans(script: str, trace: Path) -> list[list[str]]:
+    """The system calls after each marker, by name."""
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is not installed")
+    command = [strace, "-f", "-o", str(trace), sys.executable, "-I", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode and "ptrace" in done.stderr.lower():
+        pytest.skip(f"strace may not trace here: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    spans: list[list[str]] = []
+    for line in trace.read_text(errors="replace").splitlines():
+        found = re.match(r"\d+\s+(\w+)\(", line)
+        if found is None:
+            continue
+        if "counted-work-marker" in line:
+            spans.append([])
+        elif spans:
+            spans[-1].append(found[1])
+    return spans
+
+
+def _histogram(names: list[str]) -> dict[str, int]:
+    counts = {name: names.count(name) for name in names}
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
