@@ -141,10 +141,11 @@ def test_a_compile_works_whichever_write_fails(
 
 
 @pytest.mark.parametrize(
-    "number", [errno.EIO, *(pytest.param(n, marks=FAULT) for n in (errno.EACCES, errno.EMFILE))]
+    ("number", "step"),
+    [(errno.EIO, 4), *(pytest.param(n, 1, marks=FAULT) for n in (errno.EIO, errno.EACCES, errno.EMFILE))],
 )
 def test_a_compile_works_whichever_operation_fails(
-    stored: Path, compiled: Compiled, tmp_path: Path, number: int
+    stored: Path, compiled: Compiled, tmp_path: Path, number: int, step: int
 ) -> None:
     """Reading included. What can be read gives right answers, what cannot is a documented error."""
 
@@ -164,7 +165,7 @@ def test_a_compile_works_whichever_operation_fails(
     assert total > 20
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for at in range(total):
+        for at in range(0, total, step):
             place = tmp_path / str(at)
             attempt(place, at)
             shutil.rmtree(place)

@@ -1,11 +1,13 @@
 """Decoders take whatever a disk can hold: right values or the declared error, in bounded time and memory.
 
 What single formats promise is in `test_formats.py`; here is what somebody could have made of them: valid files with
-fields changed behind their checksums, lengths beyond everything, and bombs.
+fields changed behind their checksums, lengths beyond everything, and bombs. ``COMPCACHE_FUZZ_EXAMPLES`` says how
+many examples each test tries.
 """
 
 from __future__ import annotations
 
+import os
 import time
 import tracemalloc
 import zlib
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECONDS = 2.0
+FEW = settings(max_examples=int(os.environ.get("COMPCACHE_FUZZ_EXAMPLES", "30")))
 #: Above the input itself: what a decoder may take is a small multiple of what it was given.
 BYTES = 1 << 21
 
@@ -105,12 +108,14 @@ def mutated(draw: st.DrawFn, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", RECORDS)
+@FEW
 @given(data=st.data())
 def test_records(kind: str, data: st.DataObject) -> None:
     valid, decode = RECORDS[kind]
     bounded(decode, data.draw(st.composite(mutated)(valid)), FormatError)
 
 
+@FEW
 @given(st.data())
 def test_frames(data: st.DataObject) -> None:
     """The length is limited by the section before anything is read."""
@@ -128,6 +133,7 @@ def test_frames(data: st.DataObject) -> None:
     assert all(size <= 1 << 26 for size in asked)
 
 
+@FEW
 @given(st.data())
 def test_tables_behind_a_right_checksum(data: st.DataObject) -> None:
     entries = sorted(
@@ -174,7 +180,7 @@ def segment() -> bytes:
     return encode_segment([encode_function_entry("f", module_id, 77)], [entry.encode()])
 
 
-@settings(max_examples=60)
+@FEW
 @given(st.data())
 def test_index_segments(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever the file holds: the entry, or nothing and a note that the file is damaged."""
@@ -196,6 +202,7 @@ def test_index_segments(tmp_path_factory: pytest.TempPathFactory, data: st.DataO
     assert found in ([], [(digest([b"m"], size=16), 77)])
 
 
+@FEW
 @given(st.data())
 def test_footers_behind_a_right_checksum(data: st.DataObject) -> None:
     content = b"".join(encode_container(b"image", b"records", b"graph", b"bitcode", b"notes", b"key")[1])
@@ -221,6 +228,7 @@ def test_a_footer_that_promises_more_than_there_is() -> None:
         decode_footer(bytes(footer) + check(bytes(footer)), len(content))
 
 
+@FEW
 @given(st.data(), st.sampled_from([None, b"key"]))
 def test_hosts(data: st.DataObject, key: bytes | None) -> None:
     valid = encode_host(Host("znver4", "+avx2,+fma"), key)
@@ -231,6 +239,7 @@ def test_hosts(data: st.DataObject, key: bytes | None) -> None:
     assert decode_host(valid, b"another key") is None
 
 
+@FEW
 @given(st.data())
 def test_graphs_and_notes(data: st.DataObject) -> None:
     rows: st.SearchStrategy[Any] = st.recursive(
@@ -270,6 +279,7 @@ def test_lengths_in_msgpack_allocate_nothing(head: bytes) -> None:
     bounded(decode_rows, head)
 
 
+@FEW
 @given(st.data())
 def test_statistics(data: st.DataObject) -> None:
     valid = encode_stats({(5, "hits"): 2.0}, {(bytes(16), bytes(16)): (3, 4.0)}, ("a.stats1",), b"rows")
@@ -279,6 +289,7 @@ def test_statistics(data: st.DataObject) -> None:
     bounded(decode_rows, data.draw(st.binary(max_size=60)))
 
 
+@FEW
 @given(st.data())
 def test_globals(data: st.DataObject) -> None:
     """Decoding is not loading: nothing is imported, unpickled or called."""
@@ -298,6 +309,7 @@ def test_globals(data: st.DataObject) -> None:
         assert repr(definition)
 
 
+@FEW
 @given(st.text(max_size=60) | st.text("iuf8163264(),[]* boidcstrptrvl:", max_size=60))
 def test_signatures(text: str) -> None:
     parsed = bounded(lambda _: Signature.parse(text), text.encode("utf-8", "surrogatepass"), SignatureError)
@@ -318,6 +330,7 @@ def test_a_bomb_does_not_go_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bounded(decode_graph, bomb, FormatError) is None
 
 
+@FEW
 @given(st.lists(st.text("0123456789abcdefhits. -einfrow_\n=", max_size=50), max_size=4), st.booleans())
 @example(["inf hits 1"], True)
 @example(["1e300 hits 1"], True)
