@@ -34,7 +34,7 @@ demo: $(INSTALLED)
 	$(BIN)/python examples/demo.py
 
 test: $(INSTALLED)
-	$(RUN_PYTEST) $(PYTEST_ARGS)
+	$(RUN_PYTEST) --numprocesses auto $(PYTEST_ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.entrypoints import TABLE_SYMBOL, EntryPoint, FunctionHead, entry_point, read_head, read_signature
+from compcache.entrypoints import (
+    TABLE_SYMBOL,
+    EntryPoint,
+    FunctionHead,
+    entry_point,
+    read_head,
+    read_signature,
+)
 from compcache.errors import InvalidNameError, SignatureError, UndefinedSymbolError
 from compcache.module import Function, check_name
 from compcache.signature import Signature
