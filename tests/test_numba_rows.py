@@ -78,6 +78,29 @@ def test_an_edited_global_of_another_module_is_compiled_in_again(project: Projec
     assert project.run(CALL_AND_COUNT, backend=True) == (35, 1)
 
 
+ALIASED = """
+    from numba import njit
+    import settings
+    import queue
+
+    @njit(cache=True)
+    def f(x):
+        chosen = settings
+        return queue.scale(x) + chosen.OFFSET
+"""
+
+
+def test_modules_that_are_passed_around_or_named_like_the_standard_librarys_count(project: Project) -> None:
+    helper = "from numba import njit\n@njit\ndef scale(x):\n    return x * {}\n"
+    project.write(caller=ALIASED, settings="OFFSET = 1\n", queue=helper.format(2))
+    assert project.run(CALL_AND_COUNT, backend=True) == (21, 0)
+    project.write(queue=helper.format(3))
+    assert project.run(CALL_AND_COUNT, backend=True) == (31, 0)
+    project.write(settings="OFFSET = 2\n")
+    assert project.run(CALL_AND_COUNT, backend=True) == (32, 0)
+    assert project.run(CALL_AND_COUNT, backend=True) == (32, 1)
+
+
 TWICE = """
     from numba import njit
 

@@ -11,6 +11,8 @@ the standard library counts by name: their versions are part of every key.
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 import sys
 import types as python_types
@@ -33,7 +35,7 @@ __all__ = [
 ]
 
 _SIZE = 16
-_LIBRARIES = frozenset(("numba", "numpy", "llvmlite", "builtins")) | sys.stdlib_module_names
+_LIBRARIES = frozenset(("numba", "numpy", "llvmlite", "builtins"))
 _OWN_TESTS = "numba.tests"
 _ARRAY_EXPRESSION = re.compile("(__numba_array_expr)_*0x[0-9a-f]+")
 _MAX_DEPTH = 200
@@ -54,9 +56,23 @@ class Fingerprint(NamedTuple):
 
 def is_library_module(name: object) -> bool:
     """Whether a module's content is covered by the versions in every key."""
-    if not isinstance(name, str):
+    if not isinstance(name, str) or name.startswith(_OWN_TESTS):
         return False
-    return name.partition(".")[0] in _LIBRARIES and name != "__main__" and not name.startswith(_OWN_TESTS)
+    top = name.partition(".")[0]
+    if top in _LIBRARIES:
+        return True
+    return top in sys.stdlib_module_names and top != "__main__" and _is_pythons_own(top)
+
+
+@functools.cache
+def _is_pythons_own(top: str) -> bool:
+    """Whether a module with a name of the standard library is that one, and not a file of the user's."""
+    origin = getattr(getattr(sys.modules.get(top), "__spec__", None), "origin", None)
+    if not isinstance(origin, str):
+        return top in sys.builtin_module_names
+    return origin in ("built-in", "frozen") or (
+        origin.startswith(os.path.dirname(os.__file__) + os.sep) and "site-packages" not in origin
+    )
 
 
 #: The digest and the reads of code objects that are alive. Code objects compare by content, hence the ids.
@@ -401,7 +417,7 @@ def _array(walk: _Walk, value: Any, where: str) -> None:
         walk.unknown(value, f"{where} (an array of objects)")
         return
     flags = value.flags
-    walk.token("array", value.dtype.descr if value.dtype.names else value.dtype.str, value.shape,
+    walk.token("array", repr(value.dtype) if value.dtype.names else value.dtype.str, value.shape,
                flags.c_contiguous, flags.f_contiguous, flags.aligned, flags.writeable)  # fmt: skip
     walk.token("data", value.tobytes())
 
@@ -410,7 +426,7 @@ def _scalar(walk: _Walk, value: Any, where: str) -> None:
     if value.dtype.hasobject:
         walk.unknown(value, where)
     else:
-        walk.token("scalar", value.dtype.descr if value.dtype.names else value.dtype.str, value.tobytes())
+        walk.token("scalar", repr(value.dtype) if value.dtype.names else value.dtype.str, value.tobytes())
 
 
 def _jitted(walk: _Walk, value: Any, where: str) -> None:
@@ -495,7 +511,7 @@ def _dtype(walk: _Walk, value: Any, where: str) -> None:
     if value.hasobject:
         walk.unknown(value, where)
     else:
-        walk.token("dtype", value.descr if value.names else value.str, value.itemsize, value.isalignedstruct)
+        walk.token("dtype", repr(value) if value.names else value.str, value.itemsize, value.isalignedstruct)
 
 
 def _library_object(walk: _Walk, value: Any, where: str) -> None:

@@ -24,7 +24,7 @@ _LETTERS = {
 }  # fmt: skip
 _MARKS = bytearray(b"." * 256)
 for _name, _letter in _LETTERS.items():
-    if _name in opmap:
+    if opmap.get(_name, 256) < 256:  # noqa: PLR2004 - pseudo instructions never are in code objects
         _MARKS[opmap[_name]] = ord(_letter)
 _READ = re.compile(rb"e*[gn](?:c*e*[am])*|e*[am]")
 
