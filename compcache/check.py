@@ -495,9 +495,10 @@ def _repair_index(state: _Check, missing: set[bytes], stale: set[bytes], damaged
     if missing:
         example = next(iter(missing))[KEY_SIZE : KEY_SIZE + DIGEST_SIZE].hex()
         message = (
-            f"the index of {root} lacks {len(missing)} functions, for example of module {example}; {what}"
+            f"the index of {root} lacks {len(missing)} functions, for example of module {example}: an addition was "
+            f"interrupted, and whoever asks for them compiles once more; {what}"
         )
-        state.find("unindexed", root, message, repaired=done)
+        state.find("unindexed", root, message, note=True, repaired=done)
     if stale:
         message = f"the index of {root} names {len(stale)} functions in modules that are gone, which costs only space; {what}"
         state.find("stale", root, message, note=True, repaired=done)

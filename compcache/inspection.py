@@ -151,7 +151,7 @@ def _count_functions(store: Store, present: set[bytes]) -> tuple[int, int]:
     """How many functions the modules realize, and how many realizations there are."""
     names: set[bytes] = set()
     seen: set[bytes] = set()
-    for segment in store.index.segments:
+    for segment in store.index.readable():
         for entry in segment.functions.entries():
             if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] in present:
                 names.add(entry[:KEY_SIZE])

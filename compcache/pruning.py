@@ -224,8 +224,7 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes
     so that not being able to write is no error.
     """
     with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
-        store.index.refresh()
-        segments = store.index.segments
+        segments = store.index.readable()
         functions: set[bytes] = set()
         modules: dict[bytes, bytes] = {}
         known: dict[bytes, bool] = {}

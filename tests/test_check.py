@@ -235,9 +235,9 @@ def test_code_that_is_kept_is_translated_again_and_compared(cache: Cache, direct
     f, s = (decode_footer(data[-FOOTER_SIZE:], len(data)) for data in (first, second))
     at = s.image + s.records + s.graph
     sections = [first[: f.image], first[f.image :][: f.records], first[f.image + f.records :][: f.graph]]
-    module_id, parts = encode_container(
-        *sections, second[at : at + s.bitcode], first[f.content :][: f.notes], None
-    )
+    image, records, graph = sections
+    notes = first[f.content :][: f.notes]
+    module_id, parts = encode_container(image, records, graph, second[at : at + s.bitcode], notes, None)
     path = module_file(directory, module_id.hex())
     path.parent.mkdir(exist_ok=True, mode=0o700)
     path.write_bytes(b"".join(parts))
