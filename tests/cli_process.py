@@ -131,6 +131,7 @@ def compcache(*arguments: object, input: str | bytes = b"", **variables: str) ->
 
 def on_terminal(*arguments: object, columns: int = 100, typed: str = "", **variables: str) -> Outcome:
     """Run ``compcache ARGUMENT...`` on a terminal that somebody types on; everything that appears is in `out`."""
+    variables.setdefault("COLUMNS", str(columns))  # where the preloaded process has no standard output of its own
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     os.write(ours, typed.encode())
