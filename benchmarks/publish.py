@@ -15,6 +15,7 @@ import argparse
 import importlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -22,8 +23,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import workspace
 from compare import environments
-from compare.context import Context
+from compare.context import Context, ProgramError
 from compare.document import SECTIONS, render
 from compare.peers.jax_peer import LABEL as JAX
 from compare.peers.typed_python import LABEL as TYPED_PYTHON
@@ -39,30 +41,39 @@ def main(arguments: list[str]) -> int:
     options = _parse(arguments)
     results = Path(options.output).resolve() / "benchmarks"
     results.mkdir(parents=True, exist_ok=True)
+    failed: list[str] = []
     if not options.render:
         with tempfile.TemporaryDirectory(prefix="compcache-bench-", ignore_cleanup_errors=True) as temporary:
-            _measure(options, arguments, Path(options.workdir or temporary).resolve(), results)
+            failed = _measure(options, arguments, Path(options.workdir or temporary).resolve(), results)
+    sys.path.append(str(HERE.parent))  # a run has put its copy of the package first; without one, any will do
     missing = render(results, results.parent / "benchmarks.md")
     if missing:
         print(f"sections without results: {', '.join(missing)}", file=sys.stderr)
     print(results.parent / "benchmarks.md")
-    return 0
+    return 1 if failed else 0
 
 
-def _measure(options: argparse.Namespace, arguments: list[str], root: Path, results: Path) -> None:
+def _measure(options: argparse.Namespace, arguments: list[str], root: Path, results: Path) -> list[str]:
+    """Record the sections; the names of those that failed, whose results stay as they were."""
     pythons, skipped = _environments(options)
     root.mkdir(parents=True, exist_ok=True)
     os.chdir(root)  # `python -c` looks for modules here first, which must not be the work tree
+    space, commit = _workspace(root, options), revision()
+    failed: list[str] = []
     for name in options.sections:
-        workspace = Workspace(root, quick=options.quick, modules=options.modules)
         context = Context(
-            workspace, options.quick, pythons.get("jax"), pythons.get("typed_python"), dict(skipped)
+            space, options.quick, pythons.get("jax"), pythons.get("typed_python"), dict(skipped)
         )
         context.install_programs()
         load, started = os.getloadavg(), time.perf_counter()
         # Imported here, for the sections use the package that the workspace has just put on the path.
-        measured = importlib.import_module(f"compare.curves.{name}").measure(context)
-        record = _describe(arguments, load, pythons) | {
+        try:
+            measured = importlib.import_module(f"compare.curves.{name}").measure(context)
+        except (ProgramError, RuntimeError, OSError) as error:
+            failed.append(name)
+            print(f"{name} failed: {error}", file=sys.stderr, flush=True)
+            continue
+        record = _describe(arguments, commit, load, pythons) | {
             "section": name,
             "quick": options.quick,
             "seconds": round(time.perf_counter() - started, 1),
@@ -71,6 +82,16 @@ def _measure(options: argparse.Namespace, arguments: list[str], root: Path, resu
         }
         (results / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         print(f"{name}: {record['seconds']:.0f} s", file=sys.stderr, flush=True)
+    return failed
+
+
+def _workspace(root: Path, options: argparse.Namespace) -> Workspace:
+    """A workspace over a copy of the package as it is now: all sections measure the same, whoever edits meanwhile."""
+    snapshot = root / "snapshot"
+    shutil.rmtree(snapshot, ignore_errors=True)
+    shutil.copytree(workspace.PACKAGE, snapshot, ignore=shutil.ignore_patterns("__pycache__"))
+    workspace.PACKAGE = snapshot
+    return Workspace(root, quick=options.quick, modules=options.modules)
 
 
 def _environments(options: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]:
@@ -95,9 +116,9 @@ def _environments(options: argparse.Namespace) -> tuple[dict[str, str], dict[str
 
 
 def _describe(
-    arguments: list[str], load: tuple[float, float, float], pythons: dict[str, str]
+    arguments: list[str], commit: str, load: tuple[float, float, float], pythons: dict[str, str]
 ) -> dict[str, Any]:
-    record = describe_run(arguments, revision())
+    record = describe_run(arguments, commit)
     record["command"] = " ".join(["python benchmarks/publish.py", *_public(arguments)])
     record["machine"]["load_before"] = [round(value, 2) for value in load]
     for package in PEER_PACKAGES:

@@ -71,4 +71,4 @@ class Work(NamedTuple):
 
 def sizes(*, quick: bool) -> list[Work]:
     """Small, medium and large code."""
-    return [Work("small", 1), Work("medium", 40), Work("large", 100 if quick else 300)]
+    return [Work("small", 1), Work("medium", 40), Work("large", 80 if quick else 200)]

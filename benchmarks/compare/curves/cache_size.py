@@ -57,6 +57,7 @@ def measure(context: Context) -> dict[str, Any]:
     for key, figures in taken.items():
         label, _, size = key.partition("|")
         result["peers"].setdefault(label, {})[size] = figures
+    result["counts"] = sorted({int(size) for sizes in result["peers"].values() for size in sizes})
     return result
 
 
@@ -126,11 +127,13 @@ def markdown(record: dict[str, Any]) -> str:
 def plot(record: dict[str, Any], figure_: Any) -> None:
     result = record["results"]
     for axes, (name, label) in zip(
-        figure_.subplots(1, 2), (("us", "µs, load and first call"), ("kib", "private KiB added")), strict=True
+        figure_.subplots(1, 2),
+        (("us", "µs, load and first call (minimum)"), ("kib", "private KiB added (minimum)")),
+        strict=True,
     ):
         for peer, sizes in result["peers"].items():
             known = [count for count in result["counts"] if str(count) in sizes]
-            axes.plot(known, [sizes[str(count)][name]["median"] for count in known], "o-", label=peer)
+            axes.plot(known, [sizes[str(count)][name]["minimum"] for count in known], "o-", label=peer)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("modules in the cache")

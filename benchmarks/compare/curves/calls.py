@@ -53,7 +53,7 @@ def plot(record: dict[str, Any], figure: Any) -> None:
     height = 0.8 / len(CASES)
     for number, (case, text) in enumerate(CASES.items()):
         known = [
-            (place, result[case][label]["median"])
+            (place, result[case][label]["minimum"])
             for place, label in enumerate(labels)
             if label in result[case]
         ]
@@ -61,5 +61,5 @@ def plot(record: dict[str, Any], figure: Any) -> None:
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.set_xscale("log")
-    axes.set_xlabel("ns a call (median, logarithmic)")
+    axes.set_xlabel("ns a call (minimum, logarithmic)")
     axes.legend()

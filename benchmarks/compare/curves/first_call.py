@@ -21,9 +21,9 @@ TITLE = "Time to the first call in a fresh process"
 
 def measure(context: Context) -> dict[str, Any]:
     peers = contenders(context)
-    result: dict[str, Any] = {}
-    for work in sizes(quick=context.quick):
-        ready: dict[str, Prepared] = {}
+    works = sizes(quick=context.quick)
+    ready: dict[tuple[str, str], Prepared] = {}
+    for work in works:
         for peer in peers:
             try:
                 made = peer.prepare(context, work)
@@ -31,22 +31,15 @@ def measure(context: Context) -> dict[str, Any]:
                 context.skipped[f"{peer.label}, {work.name} code"] = str(error).strip().splitlines()[-1]
                 continue
             if made is not None:
-                ready[peer.label] = made
-        sides = {
-            label: partial(context.time, made.command, made.environment) for label, made in ready.items()
-        }
-        taken = in_turns(sides, context.repetitions(9, 3), "ms")
-        result[work.name] = {
-            "polynomials": work.count,
-            "peers": {
-                side.label: {
-                    **side.as_json(),
-                    "cold_ms": ready[side.label].cold_ms,
-                    "disk_bytes": ready[side.label].disk_bytes,
-                }
-                for side in taken
-            },
-        }
+                ready[work.name, peer.label] = made
+    sides = {
+        "|".join(key): partial(context.time, made.command, made.environment) for key, made in ready.items()
+    }
+    taken = {side.label: side for side in in_turns(sides, context.repetitions(9, 3), "ms")}
+    result: dict[str, Any] = {work.name: {"polynomials": work.count, "peers": {}} for work in works}
+    for (name, label), made in ready.items():
+        figures = taken[f"{name}|{label}"].as_json() | {"label": label}
+        result[name]["peers"][label] = {**figures, "cold_ms": made.cold_ms, "disk_bytes": made.disk_bytes}
     return result
 
 
@@ -80,10 +73,10 @@ def plot(record: dict[str, Any], figure_: Any) -> None:
     for number, name in enumerate(names):
         peers = record["results"][name]["peers"]
         places = [place for place, label in enumerate(labels) if label in peers]
-        values = [peers[labels[place]]["median"] for place in places]
+        values = [peers[labels[place]]["minimum"] for place in places]
         axes.barh([place + (number - 1) * height for place in places], values, height, label=f"{name} code")
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.set_xscale("log")
-    axes.set_xlabel("ms until the process with the first call has ended (median, logarithmic)")
+    axes.set_xlabel("ms until the process with the first call has ended (minimum, logarithmic)")
     axes.legend()

@@ -64,10 +64,12 @@ def markdown(record: dict[str, Any]) -> str:
 def plot(record: dict[str, Any], figure: Any) -> None:
     result = record["results"]
     for axes, (name, label) in zip(
-        figure.subplots(1, 2), (("us", "µs, load and first call"), ("kib", "private KiB added")), strict=True
+        figure.subplots(1, 2),
+        (("us", "µs, load and first call (minimum)"), ("kib", "private KiB added (minimum)")),
+        strict=True,
     ):
         for peer, sizes in result["peers"].items():
-            values = [sizes[str(count)][name]["median"] for count in result["counts"]]
+            values = [sizes[str(count)][name]["minimum"] for count in result["counts"]]
             axes.plot(result["counts"], values, "o-", label=peer)
         axes.set_xscale("log")
         axes.set_yscale("log")

@@ -244,10 +244,14 @@ def main(directory: str, calls: int, repetitions: int) -> None:
             cases[case]["compcache, NumPy array"] = bindings["compcache"][case], (np.array(data),)
     cases["add"]["Python lambda"] = (lambda a, b: a + b), arguments["add"]
     cases["add"]["math.copysign"] = math.copysign, arguments["add"]
-    samples = {}
-    for case, sides in cases.items():
-        timed = {label: partial(ns, call, values, calls) for label, (call, values) in sides.items()}
-        samples[case] = take_turns(timed, repetitions)
+    timed = {
+        (case, label): partial(ns, call, values, calls)
+        for case, sides in cases.items()
+        for label, (call, values) in sides.items()
+    }
+    samples = {case: {} for case in cases}
+    for (case, label), values in take_turns(timed, repetitions).items():
+        samples[case][label] = values
     keep.close()
     print(json.dumps({"samples": samples, "skipped": skipped}))
 
