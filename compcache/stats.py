@@ -147,7 +147,10 @@ class Recorder:
         try:
             return self._files.open(path, flags, FILE_MODE)
         except FileNotFoundError:
-            self._files.mkdir(self._directory, DIRECTORY_MODE)
+            try:  # noqa: SIM105 - contextlib is a slow import
+                self._files.mkdir(self._directory, DIRECTORY_MODE)
+            except FileExistsError:
+                pass  # another thread or process was faster
             return self._files.open(path, flags, FILE_MODE)
 
 
@@ -164,10 +167,13 @@ class _Silent(Recorder):
 
 
 def _drain(items: list) -> list:  # type: ignore[type-arg]
-    """All items, taken out one by one: what other threads append meanwhile comes along or stays."""
+    """All items, taken out one by one: other threads may append, and take out, at the same time."""
     taken = []
-    while items:
-        taken.append(items.pop())
+    try:
+        while items:
+            taken.append(items.pop())
+    except IndexError:
+        pass  # another thread took the last one
     return taken
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import adder, module_file, run_fresh, snapshot
+from mock_directory import FaultyFiles, Operation
 
 from compcache import Cache, ModuleSource, NotCachedError
 from compcache import folding as folding_module
+from compcache import stats as stats_module
 from compcache.errors import FormatError
 from compcache.files import Files
 from compcache.folding import fold, fold_small, read_ledger
@@ -22,6 +25,7 @@ from compcache.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import FrameType
 
 HIT = """
 from compcache import Cache
@@ -101,6 +105,54 @@ def test_threads_lose_and_double_nothing(directory: Path) -> None:
     }
     assert totals == {"hits": 8000, "loads": 5}
     assert sum(count for count, _ in ledger.uses.values()) == 8000
+
+
+def test_nothing_is_lost_wherever_another_thread_writes_out_the_same_events(directory: Path) -> None:
+    recorder = Recorder(Files(), str(directory))
+    recorder.count("start")
+    lines = 0
+    at = -1
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != stats_module.__file__:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == at:  # as if the interpreter switched here; nothing is traced meanwhile
+                recorder.flush()
+        return trace
+
+    before = sys.gettrace()
+    rounds = 0
+    while lines >= at:
+        lines, at, rounds = 0, at + 1, rounds + 1
+        for _ in range(3):
+            recorder.count("events")
+        sys.settrace(trace)
+        try:
+            recorder.flush()
+        finally:
+            sys.settrace(before)
+    recorder.flush()
+    assert rounds > 20
+    ledger = read_ledger(Store(str(directory)))
+    totals = {name: value for (_, name), value in ledger.counters.items()}
+    assert totals == {"start": 1, "events": 3 * rounds}
+
+
+def test_who_comes_second_to_make_the_directory_of_statistics_loses_no_count(directory: Path) -> None:
+    directory.mkdir(exist_ok=True)
+
+    def other_is_faster(operation: Operation) -> None:
+        if operation.name == "mkdir":
+            (directory / "stats").mkdir()
+
+    recorder = Recorder(FaultyFiles(directory, plan=other_is_faster), str(directory))
+    recorder.count("events")
+    recorder.flush()
+    ledger = read_ledger(Store(str(directory)))
+    assert sum(ledger.counters.values()) == 1
 
 
 def test_a_forked_child_counts_its_own_and_not_its_parents(directory: Path) -> None:
