@@ -76,10 +76,12 @@ def _start(records: Mapping[str, Any]) -> str:
         counts[label]["instructions"] - counts[EMPTY]["instructions"]
         for label in (OURS, LIBRARY, "bare prototype")
     ]
+    whole = counts[OURS]["instructions"] / counts["bare prototype"]["instructions"]
     return (
         f"**Against a library whose path is known.** Above an empty process, a hit takes {figure(ours - empty)} ms, importing ctypes"
         f" and opening a shared object {figure(bare - empty)} ms (minima); in instructions {figure(millions[0])} against"
-        f" {figure(millions[1])} million, and {figure(millions[2])} million for the bare prototype of a cache. Most of it is the"
+        f" {figure(millions[1])} million, and {figure(millions[2])} million for the bare prototype of a cache (whole processes:"
+        f" {figure(whole)} times the prototype's instructions). Most of it is the"
         " import: some fifteen small modules, each of which the interpreter has to find, read and execute. What they do that the"
         " prototype does not: check digests, owners, versions and the host, fill slots of dependencies, count hits, unload safely."
     )  # fmt: skip
@@ -162,7 +164,7 @@ def _merges(records: Mapping[str, Any]) -> str:
 
 def _batch(records: Mapping[str, Any]) -> str:
     sides = records["batch_speed"]["results"]["sides"]
-    alone, one = sides["one process, no pool"], sides["1 workers"]
+    alone, one = sides["one process, no pool"], sides["1 worker"]
     ratio = one["cpu"]["minimum"] / alone["cpu"]["minimum"]
     return (
         f"**Batches of few jobs.** A pool of one worker takes {figure(ratio)} times the processor time of a plain loop: the"

@@ -18,7 +18,7 @@ TITLE = "Batches"
 def measure(context: Context) -> dict[str, Any]:
     jobs, functions = (24, 3) if context.quick else (80, 4)
     workers = [0, 1, 2, 4]
-    labels = {number: f"{number} workers" if number else "one process, no pool" for number in workers}
+    labels = {number: _label(number) for number in workers}
 
     def turn(number: int) -> dict[str, float]:
         directory = context.workspace.fresh_directory("batch")
@@ -28,6 +28,12 @@ def measure(context: Context) -> dict[str, Any]:
     sides = {labels[number]: partial(turn, number) for number in workers}
     taken = probe_in_turns(sides, context.repetitions(3, 1), {"wall": "s", "cpu": "s"})
     return {"jobs": jobs, "functions_per_job": functions, "cores": os.cpu_count(), "sides": taken}
+
+
+def _label(workers: int) -> str:
+    if not workers:
+        return "one process, no pool"
+    return f"{workers} worker{'s' if workers > 1 else ''}"
 
 
 def markdown(record: dict[str, Any]) -> str:
