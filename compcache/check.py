@@ -48,6 +48,7 @@ _DIRECTORIES = (
     "hosts-v1",
     "pins-v1",
     "roster-v1",
+    "refusals-v1",
     "stats",
     "tmp",
     "locks",
@@ -238,10 +239,11 @@ def _names(store: Store, directory: str) -> list[str]:
 def _manifests(state: _Check) -> tuple[int, dict[str, int]]:
     """Every module's records decode, and say what its files say."""
     from compcache.folding import read_ledger
-    from compcache.roster import list_modules, load_rows
+    from compcache.inventory import status_of_modules
+    from compcache.roster import load_rows
 
     store = state.store
-    state.present = list_modules(store)
+    state.present = status_of_modules(store)
     state.rows = load_rows(store, state.present, read_ledger(store).rows, state.progress)
     for module_id, status in list(state.present.items()):
         if status.st_mode & 0o022:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["clear", "clearable"]
 
-_DERIVED = ("index-v1", "catalog-v1", "quarantine")
+_DERIVED = ("index-v1", "catalog-v1", "refusals-v1", "quarantine")
 
 
 def clearable(store: Store) -> tuple[int, int]:
@@ -26,7 +26,7 @@ def clearable(store: Store) -> tuple[int, int]:
 
 
 def clear(store: Store) -> int:
-    """Remove every module, index and catalog, and what is in quarantine; how many modules those were.
+    """Remove every module, index and catalog, refusals and what is in quarantine; how many modules those were.
 
     The modules go first: an index that names modules which are gone is an ordinary miss, not the other way round.
     What the native runtime and the host's description are stored in stays, for it does not depend on the modules.

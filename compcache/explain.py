@@ -10,6 +10,7 @@ from compcache.identity import Difference, compare, label_of
 from compcache.inspection import module_notes, realizations
 from compcache.loader import Loader
 from compcache.misses import miss_reason
+from compcache.refusals import Refusal, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -55,7 +56,8 @@ class Explanation:
     """Why a function is to be had or not.
 
     `hit` is whether a load succeeds now; `reason` and `message` say why not, as in `Verdict`; `verdicts` are all
-    realizations, and `variants` the stored functions of the same label, the most similar first.
+    realizations, and `variants` the stored functions of the same label, the most similar first. `refusals` tell why a
+    function of that label was compiled and not cached, the latest first; on a miss `message` says it, too.
     """
 
     func_name: str
@@ -64,6 +66,7 @@ class Explanation:
     message: str
     verdicts: tuple[Verdict, ...]
     variants: tuple[Variant, ...]
+    refusals: tuple[Refusal, ...] = ()
 
 
 class _OneRealization(Loader):
@@ -99,14 +102,29 @@ def explain(
             verdicts.append(Verdict(copies[module_id], reason, "" if error is None else str(error)))
     error = _try(Loader(store, allow_pickle=loader.allow_pickle), func_name)
     own = identity.components() if identity is not None else _components_of(store, copies)
+    label = identity.label if identity is not None else label_of(func_name) or func_name
+    refusals = _refusals(store, label)
+    reason, message = ("", "") if error is None else (miss_reason(error), str(error))
+    if reason == "absent" and refusals:
+        reason, message = "refused", "; ".join(f"{r.name} was compiled and not cached: {r.reason}" for r in refusals)
     return Explanation(
         func_name,
         error is None,
-        "" if error is None else miss_reason(error),
-        "" if error is None else str(error),
+        reason,
+        message,
         tuple(verdicts),
-        _variants(store, func_name, identity, own, progress),
+        _variants(store, func_name, label, own, progress),
+        refusals,
     )
+
+
+def _belongs(name: str | None, label: str) -> bool:
+    """Whether a name is the label, or the label with the types of arguments."""
+    return name is not None and (name == label or name.startswith(f"{label}("))
+
+
+def _refusals(store: Store, label: str) -> tuple[Refusal, ...]:
+    return tuple([refusal for refusal in read_all(store) if _belongs(refusal.name, label)])
 
 
 def _try(loader: Loader, func_name: str) -> Exception | None:
@@ -136,23 +154,21 @@ def _components_of(store: Store, modules: Mapping[bytes, object]) -> dict[str, s
 def _variants(
     store: Store,
     func_name: str,
-    identity: Identity | None,
+    label: str,
     own: dict[str, str] | None,
     progress: Progress | None,
 ) -> tuple[Variant, ...]:
-    label = identity.label if identity is not None else label_of(func_name)
-    if label is None:
-        return ()
     from compcache.folding import read_ledger
-    from compcache.roster import list_modules, load_rows
+    from compcache.inventory import list_modules
+    from compcache.roster import load_rows
 
     present = list_modules(store)
     rows = load_rows(store, present, read_ledger(store).rows, progress)
     same = [
-        (present[module_id].st_mtime, name, module_id)
+        (present[module_id].modified, name, module_id)
         for module_id, row in rows.items()
         for name in row.names
-        if name != func_name and name.startswith(f"{label}-") and label_of(name) == label
+        if name != func_name and name.startswith(label) and _belongs(label_of(name), label)
     ]
     found = []
     for created, name, module_id in sorted(same, reverse=True)[:_MAX_COMPARED]:

@@ -37,6 +37,7 @@ class Export(NamedTuple):
     symbol: str
     signature: Signature | None
     nogil: bool
+    shown: str | None = None
 
 
 class Entries(NamedTuple):
@@ -63,7 +64,7 @@ def _read_export(name: str, value: Any) -> Export:
     if symbol.startswith("compcache.entry.") or symbol == TABLE_SYMBOL:
         raise InvalidNameError(f"the symbol {symbol!r} is one of those that compcache adds to modules: choose another")
     signature = None if function.signature is None else Signature.parse(function.signature)
-    return Export(name, symbol, signature, function.nogil)
+    return Export(name, symbol, signature, function.nogil, function.shown)
 
 
 def choose_exports(
@@ -115,7 +116,7 @@ def make_entries(
             continue
         entry = entry_point(export.name, head, signature, nogil=export.nogil)
         numbers.append(distinct.setdefault(entry, len(distinct)))
-        texts.append(("nogil " if export.nogil else "") + signature.text())
+        texts.append(export.shown or ("nogil " if export.nogil else "") + signature.text())
     return Entries(tuple(distinct), tuple(numbers), tuple(texts))
 
 

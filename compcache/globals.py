@@ -101,6 +101,8 @@ class GlobalDefinition(Record):
 
 
 _kinds: dict[str, type[GlobalDefinition]] = {}
+#: Kinds of the package's own that are registered by the import of a module, and where that is.
+_ELSEWHERE = {"numba": "compcache.numba.definitions", "numba-symbol": "compcache.numba.definitions"}
 
 
 def register(cls: type[GlobalDefinition]) -> type[GlobalDefinition]:
@@ -121,6 +123,11 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
         GlobalValidationError: the kind is not registered in this process, or the payload is malformed.
     """
     cls = _kinds.get(kind)
+    if cls is None and kind in _ELSEWHERE:
+        from importlib import import_module
+
+        import_module(_ELSEWHERE[kind])
+        cls = _kinds.get(kind)
     if cls is None:
         raise _invalid(f"its kind {kind!r} is not registered in this process (compcache.globals.register)")
     try:

@@ -22,15 +22,20 @@ class Function(Record):
         signature: its signature as text; None reads it off the function's LLVM type.
         symbol: its name in the module; None where that is the func_name.
         nogil: release the GIL while it runs.
+        shown: what listings show in place of the signature: for functions that another layer calls, and that people
+            know by other types. The target's `signature` is not to be had then.
     """
 
-    __slots__ = ("signature", "symbol", "nogil")
+    __slots__ = ("signature", "symbol", "nogil", "shown")
     signature: str | None
     symbol: str | None
     nogil: bool
+    shown: str | None
 
-    def __init__(self, signature: object = None, symbol: str | None = None, nogil: bool = False) -> None:
-        super().__init__(None if signature is None else str(signature), symbol, nogil)
+    def __init__(
+        self, signature: object = None, symbol: str | None = None, nogil: bool = False, shown: str | None = None
+    ) -> None:
+        super().__init__(None if signature is None else str(signature), symbol, nogil, shown)
 
 
 class ModuleSource:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import stat
 import time
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError, StorageError
@@ -18,25 +19,26 @@ from compcache.findings import PrunedFile, PrunedModule, PruneReport
 from compcache.folding import fold, read_ledger, settle
 from compcache.index import _keep_newest as keep_newest
 from compcache.index import segment_level
+from compcache.inventory import list_modules
 from compcache.locks import wait_lock
 from compcache.pins import pinned
 from compcache.prune import Entry, PrunePolicy, Removal, plan_prune
-from compcache.roster import list_modules, load_rows
+from compcache.roster import load_rows
 from compcache.statsfile import SUFFIX, decode_stats
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Container, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterator, Mapping
 
     from compcache.folding import Ledger
+    from compcache.inventory import FileStatus
     from compcache.prune import Plan
-    from compcache.roster import Progress, Row
+    from compcache.roster import Platform, Progress, Row
     from compcache.store import Store
 
 __all__ = ["clear_leftovers", "find_leftovers", "prune", "rewrite_index"]
 
-_VERSIONED = ("modules-v", "index-v", "runtime-v", "hosts-v", "pins-v", "roster-v")
-_CURRENT = frozenset(("modules-v1", "index-v1", "runtime-v1", "hosts-v1", "pins-v1", "roster-v1"))
+_VERSIONED = ("modules-v", "index-v", "runtime-v", "hosts-v", "pins-v", "roster-v", "refusals-v")
+_CURRENT = frozenset(("modules-v1", "index-v1", "runtime-v1", "hosts-v1", "pins-v1", "roster-v1", "refusals-v1"))
 _INDEX_LOCK_SECONDS = 2.0
 
 
@@ -74,7 +76,7 @@ def prune(
     if not dry_run:
         removed = _remove(store, plan, present)
         leftovers = clear_leftovers(store, leftovers)
-    size = sum(status.st_size for status in present.values())
+    size = sum(status.size for status in present.values())
     report = PruneReport(
         dry_run=dry_run,
         removed=tuple([_describe(removal) for removal in removed]),
@@ -106,7 +108,7 @@ def _describe(removal: Removal) -> PrunedModule:
 def _read_entries(
     store: Store,
     policy: PrunePolicy,
-    present: Mapping[bytes, os.stat_result],
+    present: Mapping[bytes, FileStatus],
     *,
     spare: Container[bytes],
     now: float,
@@ -134,15 +136,15 @@ def _limits_only(policy: PrunePolicy) -> bool:
     return not policy.duplicates and not policy.match and all(c is None for c in criteria)
 
 
-def _exceeded(policy: PrunePolicy, present: Mapping[bytes, os.stat_result]) -> bool:
+def _exceeded(policy: PrunePolicy, present: Mapping[bytes, FileStatus]) -> bool:
     """Whether a limit is: the usual prune has nothing to do, and need not read what modules are."""
     if policy.max_modules is not None and len(present) > policy.max_modules:
         return True
-    return policy.max_bytes is not None and sum(s.st_size for s in present.values()) > policy.max_bytes
+    return policy.max_bytes is not None and sum(s.size for s in present.values()) > policy.max_bytes
 
 
 def _entries(
-    present: Mapping[bytes, os.stat_result],
+    present: Mapping[bytes, FileStatus],
     rows: Mapping[bytes, Row],
     ledger: Ledger,
     pins: frozenset[str],
@@ -150,24 +152,26 @@ def _entries(
 ) -> Iterator[Entry]:
     """What the policy sees: modules that cannot be read hold no functions and need none."""
     used = ledger.last_uses()
-    for module_id, status in present.items():
+    targets: dict[Platform, object] = {}
+    for module_id, (size, created) in present.items():
+        last = used.get(module_id, 0.0)
         row = rows.get(module_id)
-        names: tuple[str, ...] = row.names if row is not None else ()
-        platform = row.platform if row is not None else None
-        yield Entry(
-            module_id,
-            status.st_size,
-            status.st_mtime,
-            used.get(module_id, 0.0),
-            names,
-            row.imports if row is not None else (),
-            (platform.abi, platform.triple, platform.features) if platform is not None else module_id,
-            platform,
-            module_id in spare or (bool(pins) and not pins.isdisjoint(names)),
-        )
+        if row is None:
+            yield Entry(module_id, size, created, last, (), (), module_id, None, module_id in spare)
+            continue
+        _, platform, _, names, _, imports, _ = row
+        target = targets.get(platform)
+        if target is None:
+            target = targets[platform] = (platform.abi, platform.triple, platform.features)
+        pinned_ = module_id in spare or (bool(pins) and not pins.isdisjoint(names))
+        yield _new((module_id, size, created, last, names, imports, target, platform, pinned_))
 
 
-def _remove(store: Store, plan: Plan, present: Mapping[bytes, os.stat_result]) -> tuple[Removal, ...]:
+#: An entry from its fields, without the call of a constructor written in Python.
+_new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
+
+
+def _remove(store: Store, plan: Plan, present: Mapping[bytes, FileStatus]) -> tuple[Removal, ...]:
     """Remove the planned modules, but for what was added meanwhile and needs them; those that are gone now."""
     from compcache.sizelimit import remember_size
 
@@ -191,7 +195,7 @@ def _remove(store: Store, plan: Plan, present: Mapping[bytes, os.stat_result]) -
     freed = sum(removal.entry.size for removal in removed)
     store.stats.count("evicted_modules", len(removed))
     store.stats.count("evicted_bytes", freed)
-    remember_size(store, sum(status.st_size for status in present.values()) - freed)
+    remember_size(store, sum(status.size for status in present.values()) - freed)
     return tuple(removed)
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import tomllib
 from typing import TYPE_CHECKING, Any
 
 from helpers import PACKAGE_ROOT, FreshProcessError
@@ -36,6 +37,16 @@ class Project:
             path.write_text(textwrap.dedent(text))
             for stale in (self.source / "__pycache__").glob(f"{name}.*.pyc"):
                 stale.unlink()
+
+    def register(self) -> None:
+        """Make what `pyproject.toml` registers with Numba known to processes, as installing the package does."""
+        tables = tomllib.loads((PACKAGE_ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+        points = tables["numba_extensions"].items()
+        metadata = self.source / "compcache-0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: compcache\nVersion: 0\n")
+        lines = ["[numba_extensions]", *[f"{name} = {where}" for name, where in points]]
+        (metadata / "entry_points.txt").write_text("\n".join(lines))
 
     def start(self, script: str, *, backend: bool, **environment: str) -> subprocess.Popen[str]:
         """A process that runs a script, which leaves its answer in `result`."""

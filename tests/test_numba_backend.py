@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -71,15 +73,39 @@ def test_functions_decorated_meanwhile_keep_the_directory(project: Project) -> N
     assert project.run(script, backend=True) == (3, 1, 0)
 
 
-def test_an_environment_variable_installs_the_backend(project: Project) -> None:
-    project.write(adding=ADD)
-    script = "import adding\nresult = adding.add(1, 2), adding.add.stats.cache_path, sum(adding.add.stats.cache_hits.values())"
-    variables = {
-        "NUMBA_CACHE_LOCATOR_CLASSES": "compcache.numba.always.Locator",
-        "COMPCACHE_DIR": str(project.cache),
-    }
-    assert project.run(script, backend=False, **variables) == (3, str(project.cache), 0)
-    assert project.run(script, backend=False, **variables) == (3, str(project.cache), 1)
+EAGER = """
+    from numba import cfunc, njit, vectorize
+
+    @njit("int64(int64)", cache=True)
+    def first(x):
+        return x + 1
+
+    @njit("int64(int64)")
+    def uncached(x):
+        return x * 2
+
+    @njit("int64(int64)", cache=True)
+    def second(x):
+        return uncached(x)
+
+    @vectorize(["int64(int64)"], cache=True)
+    def third(x):
+        return x + 3
+"""
+
+
+def test_an_environment_variable_installs_the_backend_for_every_function(project: Project) -> None:
+    project.register()
+    project.write(adding=ADD, eager=EAGER)
+    lazy = "import adding\nresult = adding.add(1, 2),"
+    eager = "import eager\nresult = eager.first(1), eager.second(1), int(eager.third(1)),"
+    count = "\nimport compcache.numba\ninstallation = compcache.numba._installation\n"
+    count += "result += (installation[0].hits, installation[0].misses) if installation else ('not installed',)"
+    where = {"COMPCACHE_DIR": str(project.cache)}
+    assert project.run(lazy + count, backend=False, COMPCACHE_NUMBA="0", **where) == (3, "not installed")
+    for script, values in ((lazy, (3,)), (eager, (2, 2, 4))):
+        found = [project.run(script + count, backend=False, COMPCACHE_NUMBA="1", **where) for _ in range(2)]
+        assert found == [(*values, 0, len(values)), (*values, len(values), 0)]
 
 
 def test_a_second_installation_elsewhere_is_an_error(project: Project) -> None:
@@ -398,52 +424,128 @@ def test_what_has_no_identity_is_compiled_and_not_cached_with_the_reason(project
         assert "the global 'absolute' of unknown.f is of type ctypes." in refused["unknown.f"]
 
 
-def test_entries_are_named_after_the_users_functions(project: Project) -> None:
-    project.write(adding=ADD)
+WITHOUT_NUMBA = textwrap.dedent("""
+    import contextlib, io, json
+    sys.modules["numba"] = sys.modules["llvmlite"] = None
+    from compcache.cli import main
+    def run(*command):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            try:
+                main(["--dir", {cache!r}, *command, "--json"])
+            except SystemExit:
+                pass
+        return json.loads(out.getvalue())
+    """)
+
+
+def test_explain_tells_why_a_function_is_not_cached(project: Project) -> None:
+    project.write(unknown=UNKNOWN)
+    project.run("import unknown, warnings\nwarnings.simplefilter('ignore')\nresult = unknown.f(-1)", backend=True)
+    script = WITHOUT_NUMBA.format(cache=str(project.cache)) + "result = [run('explain', n) for n in {names!r}]"
+    names = ["unknown.f", "unknown.f(int64)", "unknown.f(int32)", "unknown"]
+    *found, other, module = project.run(script.replace("{names!r}", repr(names)), backend=False)
+    for explanation in found:
+        assert (explanation["hit"], explanation["reason"]) == (False, "refused")
+        assert explanation["message"].startswith("unknown.f(int64) was compiled and not cached: the global 'absolute'")
+    assert other["reason"] == module["reason"] == "absent"
+
+
+def test_a_function_that_is_cached_at_last_is_refused_no_more(project: Project) -> None:
+    project.write(unknown=UNKNOWN)
+    script = "import unknown, warnings\nwarnings.simplefilter('ignore')\nresult = unknown.f(-1)"
+    project.run(script, backend=True)
+    project.write(unknown=UNKNOWN.replace("return absolute(x)", "return -x"))
+    project.run(script, backend=True)
+    explain = WITHOUT_NUMBA.format(cache=str(project.cache)) + "result = run('explain', 'unknown.f')"
+    explanation = project.run(explain, backend=False)
+    assert (explanation["reason"], len(explanation["variants"])) == ("absent", 1)
+
+
+def test_tools_know_entries_where_numba_is_not_installed(project: Project) -> None:
+    project.write(kinds=KINDS)
+    project.run(USE_KINDS, backend=True)
+    script = WITHOUT_NUMBA.format(cache=str(project.cache)) + textwrap.dedent("""
+    listed = {row["func_name"].rpartition("-")[0]: row for row in run("ls")}
+    shown = [run("show", row["func_name"]) for row in listed.values()]
+    reasons = {run("explain", row["func_name"])["reason"] for row in listed.values()}
+    definitions = [g["definition"] for report in shown for g in report["globals"]]
+    result = {name: row["signature"] for name, row in listed.items()}, definitions, sorted(reasons)
+    """)
+    signatures, definitions, reasons = project.run(script, backend=False)
+    assert signatures["kinds.gives_array(int64)"] == "array(int64, 1d, C)(int64)"
+    assert signatures["kinds.callback(float64)"] == "float64(float64)"
+    assert signatures["kinds.gufunc(array(int64, 1d, A), int64, array(int64, 1d, A))"].startswith("void(array(")
+    assert not [text for text in definitions if "is not registered" in text]
+    assert set(reasons) <= {"", "global"}  # where Numba's C helpers are needed, it says so
+
+
+def test_code_that_was_compiled_before_the_installation_is_not_linked_into_entries(project: Project) -> None:
+    """What the compiler was told for it is not known, hence neither when it changes."""
+    outer = "from adding import add\nfrom numba import njit\n@njit(cache=True)\ndef outer(x):\n    return add(x, x)\n"
+    project.write(adding=ADD.replace("(cache=True)", ""), outer=outer)
     script = """
-    import adding
-    adding.add(1, 2.5)
-    from compcache.store import Store
-    names = [n for m in backend.cache._store.module_ids() for n in [m.hex()]]
-    from compcache.manifest import iterate_frames, decode_function
-    found = []
-    for m in backend.cache._store.module_ids():
-        with backend.cache._store.open_module(m) as module:
-            data = module.read(module.image, module.records)
-            for _, payload in iterate_frames(data):
-                if payload[:1] == b"F":
-                    found.append(decode_function(payload).name)
-    result = found
+    import adding, compcache.numba, warnings
+    warnings.simplefilter("ignore")
+    adding.add(1, 2)
+    import outer
+    with compcache.numba.installed("cache") as backend:
+        outer.outer(1)
+    result = list(backend.refused.values())
     """
-    (name,) = project.run(script, backend=True)
-    assert name.startswith("adding.add(int64, float64)-")
+    (reason,) = project.run(script, backend=False)
+    assert reason == "it calls add, which was compiled before compcache.numba was installed"
 
 
 # ------------------------------------------------------------------------- many processes, many functions
 
 
-def test_sixteen_racing_processes_agree(project: Project) -> None:
+RACER = """
+    import adding, pathlib, time
+    pathlib.Path("ready{number}").touch()
+    while not pathlib.Path("go").exists():
+        time.sleep(0.0005)
+    result = {call}
+"""
+RACED = {"add(1, 2)": 3, "add(1.0, 2)": 3.0, "add(1, 2.0)": 3.0, "add(1j, 2)": 2 + 1j}
+
+
+@pytest.mark.parametrize("distinct", [True, False], ids=["different signatures", "equal signatures"])
+def test_sixteen_processes_behind_a_barrier_agree(project: Project, distinct: bool) -> None:
     project.write(adding=ADD)
-    calls = ["add(1, 2)", "add(1.0, 2)", "add(1, 2.0)", "add(1j, 2)"] * 4
-    racers = [project.start(f"import adding\nresult = adding.{call}", backend=True) for call in calls]
-    assert [finish(racer) for racer in racers] == [3, 3.0, 3.0, 2 + 1j] * 4
-    script = (
-        "import adding\nresult = adding.add(1, 2), adding.add(1.0, 2), adding.add(1, 2.0), adding.add(1j, 2)"
-        + COUNT
-    )
-    assert project.run(script, backend=True) == (3, 3.0, 3.0, 2 + 1j, 4, 0)
+    calls = list(RACED) * 4 if distinct else ["add(1, 2)"] * 16
+    racers = [
+        project.start(RACER.format(number=number, call=f"adding.{call}"), backend=True)
+        for number, call in enumerate(calls)
+    ]
+    while len(list(project.source.glob("ready*"))) < len(racers) and all(r.poll() is None for r in racers):
+        time.sleep(0.01)
+    (project.source / "go").touch()
+    assert [finish(racer) for racer in racers] == [RACED[call] for call in calls]
+    wanted = dict.fromkeys(calls)
+    script = f"import adding\nresult = [{', '.join(f'adding.{call}' for call in wanted)}]" + ", backend.hits, backend.misses"
+    assert project.run(script, backend=True) == ([RACED[call] for call in wanted], len(wanted), 0)
 
 
-PACKAGE = "from numba import njit\n" + "".join(
-    f"@njit(cache=True)\ndef f{n}(x):\n    return x * {n} + {f'f{n - 1}(x)' if n % 10 else 'x'}\n"
-    for n in range(60)
-)
+def package_module(number: int) -> str:
+    """Fifty functions, most of which call another one, across modules too."""
+    lines = ["from numba import njit"]
+    if number:
+        lines.append(f"from part{number - 1} import f{50 * number - 1}")
+    for n in range(50 * number, 50 * number + 50):
+        callee = f"f{n - 1}(x)" if n % 10 or (n and n % 50 == 0) else "x"
+        lines += ["@njit(cache=True)", f"def f{n}(x):", f"    return x * {n} + {callee}"]
+    return "\n".join(lines)
 
 
 @pytest.mark.stress
-def test_a_package_of_functions_starts_warm(project: Project) -> None:
-    project.write(package=PACKAGE)
-    script = "import package\nresult = sum(getattr(package, f'f{n}')(2) for n in range(60))" + COUNT
+def test_a_package_of_three_hundred_functions_starts_warm(project: Project) -> None:
+    project.write(**{f"part{number}": package_module(number) for number in range(6)})
+    script = """
+    from importlib import import_module
+    parts = [import_module(f"part{number}") for number in range(6)]
+    total = sum(getattr(part, f"f{n}")(2) for p, part in enumerate(parts) for n in range(50 * p, 50 * p + 50))
+    result = total, backend.hits, backend.misses
+    """
     total, _, misses = project.run(script, backend=True)
-    assert misses == 60
-    assert project.run(script, backend=True) == (total, 60, 0)
+    assert misses == 300
+    assert project.run(script, backend=True) == (total, 300, 0)

@@ -28,7 +28,9 @@ SUPPORTED = ((0, 66), (0, 69))
 _installation: Any = None
 
 
-def install(cache: Cache | str | os.PathLike[str] | None = None, **options: Any) -> Backend:
+def install(
+    cache: Cache | str | os.PathLike[str] | None = None, *, _is_first: bool = False, **options: Any
+) -> Backend:
     """Make every ``cache=True`` of Numba use a cache directory.
 
     What Numba stores is read with pickle. Calling this is the permission to read pickles from the directory, on
@@ -69,7 +71,7 @@ def install(cache: Cache | str | os.PathLike[str] | None = None, **options: Any)
         opened = Cache(cache, **{"allow_pickle": True, **options})
     backend = Backend(opened)
     hooks = Hooks(backend)
-    hooks.put_in()
+    hooks.put_in(is_first=_is_first)
     _installation = backend, hooks
     return backend
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from numba.core import compiler
+from numba.core import compiler, sigutils, typing
 from numba.core.caching import _Cache, _cache_log
 from numba.core.errors import NumbaWarning
 from numba.core.targetconfig import ConfigStack
@@ -62,9 +62,13 @@ class _Base(_Cache):  # type: ignore[misc]
         _cache_log(f"[cache] index {action} %r", self.cache_path)
         _cache_log(f"[cache] data {action} %r", name)
 
-    def _refuse(self, reason: str) -> None:
-        self._backend.refuse(self._name(), reason)
-        message = f'Cannot cache compiled function "{self._function.__qualname__.split(".")[-1]}" {reason}'
+    def _accept(self, identity: Identity, sig: Any, name: str) -> None:
+        self._log("saved to", name)
+        self._backend.accept(entries.label_of(identity.name, sig))
+
+    def _refuse(self, sig: Any, reason: str) -> None:
+        self._backend.refuse(self._name(), entries.label_of(self._name(), sig), reason)
+        message = f'Cannot cache compiled function "{self._function.__qualname__.split(".")[-1]}" as {reason}'
         code = self._function.__code__
         warnings.warn_explicit(message, NumbaWarning, code.co_filename, code.co_firstlineno)
 
@@ -76,6 +80,7 @@ class FunctionBackend(_Base):
         """The stored compile result for a signature, or None."""
         if not self._enabled:
             return None
+        sig = _parsed(sig)
         if getattr(self._owner, "_compiler", None) is None:
             target_context.refresh()  # a ufunc compiles its wrapper now, hit or not
         identity = self._identify(sig, target_context)
@@ -97,18 +102,19 @@ class FunctionBackend(_Base):
         """Store the compile result for a signature, where that can be done."""
         if not self._enabled:
             return
+        sig = _parsed(sig)
         found = self._identities.get(_sig_key(sig))
         if found is None:
             found = self._identify(sig, data.target_context) or self._identities[_sig_key(sig)]
         if isinstance(found, str):
-            self._refuse(f"as {found}")
+            self._refuse(sig, found)
             return
         name = entries.func_name_of(found, sig)
         try:
             entries.save_result(self._cache, found, name, data)
-            self._log("saved to", name)
+            self._accept(found, sig, name)
         except entries.NotCacheable as error:
-            self._refuse(f"as {error}")
+            self._refuse(sig, str(error))
         except CompcacheError as error:
             self._backend.note_failure(self._name(), error)
 
@@ -168,14 +174,16 @@ class GufuncBackend(_Base):
         """Store the wrapper."""
         identity = self._identify() if self._enabled else None
         if identity is None:
+            if self._enabled:
+                self._refuse(sig, str(self._identities[None]))
             return
         dependencies = scopes.dependencies_of(self._owner.cres.library)
         name = entries.func_name_of(identity, sig)
         try:
-            entries.save_library(self._cache, identity, name, data, dependencies)
-            self._log("saved to", name)
+            entries.save_library(self._cache, identity, name, self._owner.cres.signature, data, dependencies)
+            self._accept(identity, sig, name)
         except entries.NotCacheable as error:
-            self._refuse(f"as {error}")
+            self._refuse(sig, str(error))
         except CompcacheError as error:
             self._backend.note_failure(self._name(), error)
 
@@ -195,6 +203,14 @@ class GufuncBackend(_Base):
             return None
         self._identities[None] = found
         return found._replace(name=f"gufunc wrapper of {found.name}")
+
+
+def _parsed(sig: Any) -> Any:
+    """A signature that was written as text, as an object."""
+    if not isinstance(sig, str):
+        return sig
+    args, result = sigutils.normalize_signature(sig)
+    return args if result is None else typing.signature(result, *args)
 
 
 def _sig_key(sig: Any) -> Any:

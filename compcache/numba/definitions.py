@@ -84,6 +84,12 @@ class Description(GlobalDefinition):
             request.found = self
         return bytes(storage.size), None
 
+    def __repr__(self) -> str:
+        parts = [f"{len(self.pickled)} bytes of description", f"{len(self.bitcode)} bytes of code to link"]
+        parts += ["reports source lines"] * bool(self.lines)
+        parts += [f"used {dependency.name}" for dependency in self.dependencies]
+        return f"<{', '.join(parts)}>"
+
     def check(self, lines: str) -> None:
         """Raise `GlobalValidationError` where the entry does not hold in this process."""
         if self.lines and self.lines != lines:
@@ -119,7 +125,10 @@ class HelperSymbol(GlobalDefinition):
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         """The address in this process."""
         del context
-        address = helper_address(self.name)
+        try:
+            address = helper_address(self.name)
+        except ImportError as error:
+            raise _invalid(f"it is Numba's function {self.name!r}, and Numba cannot be imported: {error}") from error
         if not address:
             raise _invalid(f"Numba has no function {self.name!r} in this process")
         return address.to_bytes(storage.size, "little"), None

@@ -32,6 +32,7 @@ __all__ = [
     "NotCacheable",
     "find",
     "func_name_of",
+    "label_of",
     "load_library",
     "load_result",
     "save_library",
@@ -47,15 +48,20 @@ class NotCacheable(Exception):  # noqa: N818 - it is an answer, not a failure
     """Raised when a compiled overload cannot be stored; the message says why."""
 
 
+def label_of(name: str, signature: Any) -> str:
+    """A function with the types of its arguments, as people know it: ``pkg.mod.f(int64, float64)``."""
+    shown = ", ".join(map(str, getattr(signature, "args", signature)))
+    if len(shown) > _MAX_SHOWN:
+        shown = f"{shown[:_MAX_SHOWN]}..."
+    return f"{name}({shown})"
+
+
 def func_name_of(identity: Identity, signature: Any) -> str:
     """The name of an entry, for example ``pkg.mod.f(int64, float64)-3f9c...``.
 
     It has the form in which `compcache explain` recognizes variants of one function.
     """
-    shown = ", ".join(map(str, getattr(signature, "args", signature)))
-    if len(shown) > _MAX_SHOWN:
-        shown = f"{shown[:_MAX_SHOWN]}..."
-    return f"{identity.name}({shown})-{identity.key}"
+    return f"{label_of(identity.name, signature)}-{identity.key}"
 
 
 # ------------------------------------------------------------------------ finding
@@ -194,19 +200,14 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
         bitcode = zlib.compress(library._get_module_for_linking().as_bitcode(), 1)
         pickled = _pickle((_IMAGE, token, source.symbols, payload))
         try:
-            _publish(cache, identity, name, source, Description(*checked, pickled, bitcode))
+            _publish(cache, identity, name, cres.signature, source, Description(*checked, pickled, bitcode))
         except (CompileError, LinkError):
             source = None  # what LLVM or the linker do not take as a shared object is kept as an object
     if source is None:
         if images.lacks_callee(library):
             raise NotCacheable("it calls a recursive function that is not part of its object")
-        _publish(
-            cache,
-            identity,
-            name,
-            None,
-            Description(*checked, _pickle((_OBJECT, token, (), _reduce(cres))), b""),
-        )
+        pickled = _pickle((_OBJECT, token, (), _reduce(cres)))
+        _publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""))
 
 
 def _pickle(value: Any) -> bytes:
@@ -217,7 +218,16 @@ def _pickle(value: Any) -> bytes:
     return pickled
 
 
-def _publish(cache: Cache, identity: Identity, name: str, source: Any, description: Description) -> None:
+def _shown(signature: Any) -> str:
+    """A signature as Numba's users write it."""
+    result = "void" if str(signature.return_type) == "none" else signature.return_type
+    text = f"{result}({', '.join(map(str, signature.args))})"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def _publish(
+    cache: Cache, identity: Identity, name: str, signature: Any, source: Any, description: Description
+) -> None:
     from compcache.module import Function, ModuleSource
     from compcache.numba import images
 
@@ -225,7 +235,7 @@ def _publish(cache: Cache, identity: Identity, name: str, source: Any, descripti
     globals_ = dict(source.globals) if source else {}
     cache.add_module(ModuleSource(
         text,
-        {name: Function("ptr(i64)", symbol=images.ADDRESS)},
+        {name: Function("ptr(i64)", symbol=images.ADDRESS, shown=_shown(signature))},
         {**globals_, images.DESCRIPTION: description},
         optimize=0,
         identity=identity.components,
@@ -304,7 +314,9 @@ def _reduce(cres: Any) -> Any:
 # ------------------------------------------------------- libraries without a result
 
 
-def save_library(cache: Cache, identity: Identity, name: str, library: Any, dependencies: Any) -> None:
+def save_library(
+    cache: Cache, identity: Identity, name: str, signature: Any, library: Any, dependencies: Any
+) -> None:
     """Store a code library (the wrapper of a gufunc). Raises as `save_result` does."""
     if library.has_dynamic_globals:
         raise NotCacheable("it uses dynamic globals")
@@ -312,7 +324,8 @@ def save_library(cache: Cache, identity: Identity, name: str, library: Any, depe
     if problem:
         raise NotCacheable(problem)
     pickled = serialize.dumps((_OBJECT, "", (), library.serialize_using_object_code()))
-    _publish(cache, identity, name, None, Description(identity.lines, tuple(sorted(found)), pickled, b""))
+    description = Description(identity.lines, tuple(sorted(found)), pickled, b"")
+    _publish(cache, identity, name, signature, None, description)
 
 
 def load_library(cache: Cache, identity: Identity, name: str, target_context: Any) -> Any:

@@ -7,9 +7,10 @@ points of the compiler, the numbering of functions, and the three places where u
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
-from numba.core import bytecode, caching, ccallback, compiler, dispatcher
+from numba.core import bytecode, caching, ccallback, compiler, dispatcher, entrypoints
 from numba.core.typing import templates
 from numba.np.ufunc import ufuncbuilder, wrappers
 
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Hooks"]
 
+#: What has a cache: the attributes that hold it and the Python function, and the method that asks it.
+_OWNERS = {
+    dispatcher.Dispatcher: ("_cache", "py_func", "compile"),
+    ccallback.CFunc: ("_cache", "_pyfunc", "compile"),
+    ufuncbuilder.UFuncDispatcher: ("cache", "py_func", "_compile_core"),
+}
+
 
 class Hooks:
     """The replacements of one installation."""
@@ -35,12 +43,10 @@ class Hooks:
         self._adopted: list[tuple[Any, str, Any]] = []
         register_overload_source(find_overloads)
 
-    def put_in(self) -> None:
-        """Replace Numba's functions."""
-        owners = ((dispatcher.Dispatcher, "_cache", "py_func", "compile"),
-                  (ccallback.CFunc, "_cache", "_pyfunc", "compile"),
-                  (ufuncbuilder.UFuncDispatcher, "cache", "py_func", "_compile_core"))  # fmt: skip
-        for cls, attribute, function, method in owners:
+    def put_in(self, *, is_first: bool) -> None:
+        """Replace Numba's functions; `is_first` where Numba is about to compile or load its first one."""
+        scopes.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
+        for cls, (attribute, function, method) in _OWNERS.items():
             self._replace(cls, "enable_caching", self._enabler(attribute, function))
             self._wrap(cls, method, self._adopter(attribute, function))
         self._wrap(wrappers._GufuncWrapper, "__init__", self._gufunc_wrapper)
@@ -54,6 +60,8 @@ class Hooks:
         self._wrap(templates._OverloadAttributeTemplate, "resolve", _recording)
         self._wrap(templates._OverloadMethodTemplate, "_resolve", _recording)
         self._wrap(templates._OverloadAttributeTemplate, "_resolve", _recording)
+        if is_first:
+            self._take_over_running()
 
     def take_out(self) -> None:
         """Put back what was there. Functions that were decorated meanwhile go on using the directory."""
@@ -66,6 +74,18 @@ class Hooks:
         for owner, attribute, original in self._adopted:
             setattr(owner, attribute, original)
         self._adopted.clear()
+
+    def _take_over_running(self) -> None:
+        """Serve the function that Numba's own cache is looking for at this moment, further up this stack."""
+        frame = sys._getframe()
+        while frame.f_back is not None:
+            cache, frame = frame.f_locals.get("self"), frame.f_back
+            if isinstance(cache, caching.FunctionCache):
+                owner = frame.f_locals.get("self")
+                for cls, (attribute, function, _) in _OWNERS.items():
+                    if isinstance(owner, cls) and getattr(owner, attribute) is cache:
+                        self._adopt(owner, attribute, function)
+                        cache._load_overload = functools.partial(_load_once, cache, getattr(owner, attribute))
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
         own = vars(owner)
@@ -86,19 +106,22 @@ class Hooks:
 
     def _adopter(self, attribute: str, function: str) -> Callable[[Any], Any]:
         """Functions that were decorated before take part as well, until the backend is taken out."""
-        backend, adopted = self._backend, self._adopted
+        adopt = self._adopt
 
         def wrap(original: Any) -> Any:
             def compile_(self: Any, *args: Any, **kwargs: Any) -> Any:
-                current = getattr(self, attribute)
-                if isinstance(current, caching.FunctionCache):
-                    adopted.append((self, attribute, current))
-                    setattr(self, attribute, FunctionBackend(backend, self, getattr(self, function)))
+                adopt(self, attribute, function)
                 return original(self, *args, **kwargs)
 
             return compile_
 
         return wrap
+
+    def _adopt(self, owner: Any, attribute: str, function: str) -> None:
+        current = getattr(owner, attribute)
+        if isinstance(current, caching.FunctionCache):
+            self._adopted.append((owner, attribute, current))
+            setattr(owner, attribute, FunctionBackend(self._backend, owner, getattr(owner, function)))
 
     def _gufunc_wrapper(self, original: Any) -> Any:
         backend = self._backend
@@ -111,6 +134,12 @@ class Hooks:
                 self.cache = GufuncBackend(backend, self, py_func)
 
         return __init__
+
+
+def _load_once(cache: Any, replacement: Any, sig: Any, target_context: Any) -> Any:
+    """In place of the `_load_overload` of a cache object, for the call that is running."""
+    del cache._load_overload
+    return replacement.load_overload(sig, target_context)
 
 
 def _scoped(position: int) -> Callable[[Any], Any]:

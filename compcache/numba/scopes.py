@@ -20,7 +20,7 @@ from compcache.numba.identity import config_text, flags_text, signature_text
 from compcache.numba.overloads import Dependency, dependency_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = [
     "Scope",
@@ -32,6 +32,7 @@ __all__ = [
     "remember",
     "remember_library",
     "set_dependencies",
+    "start_recording",
 ]
 
 
@@ -58,6 +59,23 @@ _stack = _Stack()
 _used: set[str] = set()
 #: What the compiled code of each library depends on, for those that link against it.
 _known: weakref.WeakKeyDictionary[Any, tuple[frozenset[Dependency], str | None]] = weakref.WeakKeyDictionary()
+
+
+#: What was asked while no compilation was known to run: one was under way when the backend was installed.
+_asked_early: dict[int, Any] = {}
+#: What Numba makes of a function's parts, within its scope, and its runtime.
+_PARTS = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
+
+
+class _History:
+    """`is_known`: nothing was compiled while nobody recorded."""
+
+    is_known = True
+
+
+def start_recording(*, from_the_start: bool) -> None:
+    """From now on compilations are recorded; `from_the_start`: there was none before."""
+    _History.is_known = _History.is_known and from_the_start
 
 
 #: The libraries of this process by the symbol of their function, for recursive calls across libraries.
@@ -131,6 +149,8 @@ def next_unique_id(function: Any) -> str:
 
 def record(function: Any) -> None:
     """The compiler asks one of the user's implementations."""
+    if not _stack.scopes:
+        _asked_early[id(function)] = function
     for scope in _stack.scopes:
         scope.asked[id(function)] = function
 
@@ -148,13 +168,28 @@ def dependencies_of(library: Any, scope: Scope | None = None) -> tuple[frozenset
     found: set[Dependency] = set(known[0]) if known else set()
     problem = known[1] if known else None
     for linked in getattr(library, "_linking_libraries", ()):
-        inner, inner_problem = _known.get(linked, (frozenset(), None))
+        inner, inner_problem = _known.get(linked) or _of_unrecorded(linked)
         found |= inner
         problem = problem or inner_problem
-    if scope is not None:
-        try:
-            found |= {dependency_of(function) for function in scope.asked.values()}
-        except Unidentifiable as error:
-            problem = problem or str(error)
-    _known[library] = frozenset(found), problem
-    return frozenset(found), problem
+    of_itself = _content_of((_asked_early if scope is None else scope.asked).values())
+    _known[library] = frozenset(found) | of_itself[0], problem or of_itself[1]
+    return _known[library]
+
+
+def _content_of(functions: Iterable[Any]) -> tuple[frozenset[Dependency], str | None]:
+    try:
+        return frozenset([dependency_of(function) for function in functions]), None
+    except Unidentifiable as error:
+        return frozenset(), str(error)
+
+
+def _of_unrecorded(library: Any) -> tuple[frozenset[Dependency], str | None]:
+    """What code depends on that was compiled outside of all scopes."""
+    if library.name.startswith(_PARTS):
+        return frozenset(), None
+    if not _History.is_known:
+        defined = [f.name for f in library._final_module.functions if not f.is_declaration]
+        if not all("_ZN5numba" in name or not name.startswith("_ZN") for name in defined):
+            reason = f"it calls {library.name}, which was compiled before compcache.numba was installed"
+            return frozenset(), reason
+    return _content_of(_asked_early.values())

@@ -35,9 +35,18 @@ class Backend:
         else:
             self.misses += 1
 
-    def refuse(self, name: str, reason: str) -> None:
-        """Remember why a function is not cached."""
+    def refuse(self, name: str, label: str, reason: str) -> None:
+        """Remember why a function is not cached, here and, under a name with its types, for `compcache explain`."""
+        from compcache import refusals
+
         self.refused[name] = reason
+        refusals.note(self.cache._store, label, reason)
+
+    def accept(self, label: str) -> None:
+        """The function is cached now."""
+        from compcache import refusals
+
+        refusals.forget(self.cache._store, label)
 
     def note_failure(self, name: str, error: Exception) -> None:
         """Tell that a compiled function works, but could not be stored or loaded."""

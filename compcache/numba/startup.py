@@ -1,0 +1,21 @@
+"""Installs the backend without a line of code: ``COMPCACHE_NUMBA=1 python program.py``.
+
+Numba calls `init` before it compiles or loads its first function (entry point group ``numba_extensions``).
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["VARIABLE", "init"]
+
+VARIABLE = "COMPCACHE_NUMBA"
+
+
+def init() -> None:
+    """Install the backend where the variable asks for it, with the directory $COMPCACHE_DIR or the default one."""
+    if os.environ.get(VARIABLE, "0") not in ("", "0"):
+        import compcache.numba
+
+        if compcache.numba._installation is None:
+            compcache.numba.install(_is_first=True)
