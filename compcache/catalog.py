@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from compcache import host
 from compcache.digest import name_key
 from compcache.folding import read_ledger
+from compcache.inventory import list_modules
 from compcache.reports import FunctionSummary, ModuleSummary
-from compcache.roster import Platform, Row, list_modules, load_rows, read_row
+from compcache.roster import Platform, Row, load_rows, read_row
 from compcache.statsfile import LOADS_KEY
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator
+    from collections.abc import Callable, Mapping
 
     from compcache.folding import Ledger
     from compcache.roster import Progress
     from compcache.store import Store
-
-    #: One realization: signature, size, time, why this host cannot use it, module_id.
-    _Copy = tuple[str, int, float, str, str]
 
 __all__ = ["describe_module", "functions", "modules"]
 
@@ -32,33 +30,30 @@ def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummar
     """Every module that is there and can be read, in the order of their ids."""
     now = time.time()
     ledger = read_ledger(store)
-    last = ledger.last_uses()
-    return [
-        _summary(
-            row,
-            status.st_size,
-            min(status.st_mtime, now),
-            problem,
-            (ledger.uses.get((LOADS_KEY, row.module_id), _NEVER)[0], last.get(row.module_id, 0.0)),
-        )
-        for row, status, problem in _found(store, ledger, progress)
-    ]
-
-
-def _found(
-    store: Store, ledger: Ledger, progress: Progress | None
-) -> Iterator[tuple[Row, os.stat_result, str]]:
-    """Every module in the order of their ids: its row, its file's status, why this host cannot use it."""
     present = list_modules(store)
     rows = load_rows(store, present, ledger.rows, progress)
-    problems: dict[Platform, str] = {}
-    for module_id, status in sorted(present.items()):
-        row = rows.get(module_id)
-        if row is not None:
-            problem = problems.get(row.platform)
-            if problem is None:
-                problem = problems[row.platform] = _problem(store, row.platform)
-            yield row, status, problem
+    last, _ = _last_uses(ledger, rows)
+    problem_of = _Problems(store)
+    found = []
+    for module_id in sorted(rows):
+        row = rows[module_id]
+        size, modified = present[module_id]
+        loads = ledger.uses.get((LOADS_KEY, module_id), _NEVER)[0]
+        used = loads, last.get(module_id, 0.0)
+        found.append(_summary(row, size, min(modified, now), problem_of[row.platform], used))
+    return found
+
+
+class _Problems(dict[Platform, str]):
+    """Why this host cannot use code of a platform, worked out once for each."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+
+    def __missing__(self, platform: Platform) -> str:
+        self[platform] = problem = _problem(self._store, platform)
+        return problem
 
 
 def describe_module(store: Store, module_id: str) -> ModuleSummary:
@@ -77,47 +72,87 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
     return _summary(row, status.st_size, status.st_mtime, _problem(store, row.platform), used)
 
 
-def functions(store: Store, progress: Progress | None = None) -> list[FunctionSummary]:
-    """Every function that a module realizes, in the order of their names."""
-    copies: dict[str, list[_Copy]] = {}
+def functions(
+    store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None
+) -> list[FunctionSummary]:
+    """Every function that a module realizes, or those whose names `select` accepts, in the order of their names."""
     now = time.time()
     ledger = read_ledger(store)
-    for row, status, problem in _found(store, ledger, progress):
-        module_id, size, created = row.module_id.hex(), status.st_size, min(status.st_mtime, now)
+    present = list_modules(store)
+    rows = load_rows(store, present, ledger.rows, progress)
+    used = _uses_by_name(ledger, rows)
+    found: dict[str, FunctionSummary] = {}
+    several: dict[str, list[FunctionSummary]] = {}
+    problem_of = _Problems(store)
+    for module_id, row in rows.items():
+        size, modified = present[module_id]
+        created, problem, modules_ = min(modified, now), problem_of[row.platform], (module_id.hex(),)
         for name, signature in zip(row.names, row.signatures, strict=True):
-            copy = (signature, size, created, problem, module_id)
-            known = copies.get(name)
-            if known is None:
-                copies[name] = [copy]
-            else:
-                known.append(copy)
-    used = _uses_by_name(ledger)
-    if not used:
-        return [_function(name, found, _NEVER) for name, found in sorted(copies.items())]
-    return [
-        _function(name, found, used.get(name_key(name), _NEVER)) for name, found in sorted(copies.items())
-    ]
+            if select is None or select(name):
+                use = used.get(name_key(name), _NEVER) if used else _NEVER
+                copy = _new((name, signature, 1, size, created, problem, modules_, *use))
+                first = found.setdefault(name, copy)
+                if first is not copy:
+                    several.setdefault(name, [first]).append(copy)
+    for name, copies in several.items():
+        found[name] = _together(copies)
+    return [found[name] for name in sorted(found)]
 
 
-def _uses_by_name(ledger: Ledger) -> dict[bytes, tuple[int, float]]:
-    """How often each function was loaded, and when last, by the key of its name."""
+#: A function's summary from its fields, without the call of a constructor written in Python.
+_new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, FunctionSummary)
+
+
+def _together(copies: list[FunctionSummary]) -> FunctionSummary:
+    """One summary of a function that several modules realize."""
+    copies.sort(key=lambda copy: (bool(copy.problem), copy.modules))
+    return copies[0]._replace(
+        realizations=len(copies),
+        size=sum(copy.size for copy in copies),
+        created=max(copy.created for copy in copies),
+        modules=tuple(sorted(copy.modules[0] for copy in copies)),
+    )
+
+
+def _uses_by_name(ledger: Ledger, rows: Mapping[bytes, Row]) -> dict[bytes, tuple[int, float]]:
+    """How often each function was loaded, and when it was last used, by the key of its name."""
     used: dict[bytes, tuple[int, float]] = {}
     for (key, _), (count, when) in ledger.uses.items():
         if key != LOADS_KEY:
             before = used.get(key, _NEVER)
             used[key] = before[0] + count, max(before[1], when)
+    _, imported = _last_uses(ledger, rows)
+    for name, when in imported.items():
+        key = name_key(name)
+        count, before_ = used.get(key, _NEVER)
+        used[key] = count, max(before_, when)
     return used
 
 
-def _function(name: str, copies: list[_Copy], used: tuple[int, float]) -> FunctionSummary:
-    if len(copies) == 1:  # nearly always: a hundred thousand of these must not take seconds
-        signature, size, created, problem, module_id = copies[0]
-        return FunctionSummary(name, signature, 1, size, created, problem, (module_id,), *used)
-    signatures, sizes, times, problems, modules_ = zip(*copies, strict=True)
-    best = problems.index("") if "" in problems else 0
-    return FunctionSummary(
-        name, signatures[best], len(copies), sum(sizes), max(times), problems[best], modules_, *used
-    )
+def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, float], dict[str, float]]:
+    """When each module, and each function that a module imports, was last used: using one uses what it depends on."""
+    last = ledger.last_uses()
+    if not any(rows[module_id].imports for module_id in last if module_id in rows):
+        return last, {}
+    providers: dict[str, bytes] = {}
+    for module_id, row in rows.items():
+        for name in row.names:
+            if last.get(module_id, 0.0) >= last.get(providers.get(name, module_id), 0.0):
+                providers[name] = module_id
+    imported: dict[str, float] = {}
+    seen: set[bytes] = set()
+    for root in sorted(last.keys() & rows.keys(), key=last.__getitem__, reverse=True):
+        when, waiting = last[root], [root]
+        while waiting:
+            module_id = waiting.pop()
+            if module_id not in seen:
+                seen.add(module_id)
+                last[module_id] = when  # never earlier than its own: the latest come first
+                for name in rows[module_id].imports:
+                    imported.setdefault(name, when)
+                    if name in providers:
+                        waiting.append(providers[name])
+    return last, imported
 
 
 def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int, float]) -> ModuleSummary:

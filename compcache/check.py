@@ -219,10 +219,10 @@ def _leftovers(state: _Check) -> tuple[int, dict[str, int]]:
 
 def _strangers(store: Store) -> Iterator[str]:
     base = store.path("modules-v1")
+    length = len(".ccm") + 2 * DIGEST_SIZE
     for fan in _names(store, base):
         for name in _names(store, f"{base}/{fan}"):
-            stem, dot, suffix = name.partition(".")
-            if not (dot and suffix == "ccm" and len(stem) == 2 * DIGEST_SIZE and stem[:2] == fan):
+            if len(name) != length or not name.endswith(".ccm") or name[:2] != fan:
                 yield f"{base}/{fan}/{name}"
 
 
@@ -485,7 +485,7 @@ def _wanted_entries(state: _Check) -> set[bytes]:
 
 def _is_stamped(entries: list[bytes] | tuple[()], status: os.stat_result) -> bool:
     wanted = Stamp.packed(status)
-    return any(data.startswith(wanted, DIGEST_SIZE) for data in entries)
+    return any([data.startswith(wanted, DIGEST_SIZE) for data in entries])
 
 
 def _repair_index(state: _Check, missing: set[bytes], stale: set[bytes], damaged: dict[str, str]) -> None:

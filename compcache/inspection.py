@@ -15,6 +15,8 @@ from compcache.reports import CacheInfo, FunctionReport, GlobalReport, Realizati
 from compcache.target import link_name_of
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from compcache.loader import Loader
     from compcache.store import ModuleFile, Store
 
@@ -118,13 +120,20 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
     return [named[name] for name in found if name in named]
 
 
-def cache_info(store: Store) -> CacheInfo:
-    """The cache as a whole, counted by the index and the directory: no module is opened."""
+def cache_info(store: Store, max_size: int | None = None) -> CacheInfo:
+    """The cache as a whole, counted by the index, the directory and the statistics: no module is opened.
+
+    `max_size` is the limit that the cache was opened with, as for `Cache`.
+    """
     from compcache import __version__, codegen, host, toolchain
+    from compcache.inventory import list_modules
+    from compcache.sizelimit import effective_limit
+    from compcache.totals import hits_and_misses
 
     store._renew_index()
-    present = set(store.module_ids())
+    present = list_modules(store)
     names, realizations = _count_functions(store, present)
+    hits, misses = hits_and_misses(store)
     linker = toolchain.find_linker()
     machine = store.host()
     return CacheInfo(
@@ -134,7 +143,10 @@ def cache_info(store: Store) -> CacheInfo:
         modules=len(present),
         functions=names,
         realizations=realizations,
-        size=sum(_size_of(store.module_path(module_id)) for module_id in present),
+        size=sum(status.size for status in present.values()),
+        max_size=effective_limit(max_size),
+        hits=hits,
+        misses=misses,
         other_size=_size_below(store.root, leave_out="modules-v1"),
         quarantined=len(_list(store.path("quarantine"))),
         linker=str(linker) if linker is not None else "none",
@@ -147,7 +159,7 @@ def cache_info(store: Store) -> CacheInfo:
     )
 
 
-def _count_functions(store: Store, present: set[bytes]) -> tuple[int, int]:
+def _count_functions(store: Store, present: Container[bytes]) -> tuple[int, int]:
     """How many functions the modules realize, and how many realizations there are."""
     names: set[bytes] = set()
     seen: set[bytes] = set()

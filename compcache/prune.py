@@ -14,7 +14,7 @@ from fnmatch import translate
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 __all__ = ["Entry", "Plan", "PrunePolicy", "Removal", "plan_prune"]
 
@@ -155,47 +155,51 @@ class _Population:
         keys = zip(self.recency, entries, strict=True)
         self.newest_first = [(-recency, -entry.created, entry.module_id) for recency, entry in keys]
         self._order = sorted(range(len(entries)), key=self.newest_first.__getitem__)
-        self.rank: dict[int, int] = {}
+        self.rank = [0] * len(entries)
         self.account(())
 
-    def account(self, gone: Iterable[int]) -> None:
+    def account(self, gone: Collection[int]) -> None:
         """Work out what is used when one that depends on it is used, without those that are gone.
 
         A depth-first walk from the most recently used entries on reaches each entry with the latest use of all
-        its dependents first, and leaves it before them.
+        its dependents first, and leaves it before them. What is gone keeps its rank, before all others.
         """
-        dead = set(gone)
+        alive = [number for number in self._order if number not in gone] if gone else self._order
+        needs = self._needs(alive)
         seen = bytearray(len(self.entries))
         left: list[int] = []
-        for root in self._order:
-            if seen[root] or root in dead:
+        for root in alive:
+            if seen[root]:
                 continue
-            time = self.recency[root]
             seen[root] = 1
-            walk = [(root, self._needs(root, dead))]
+            walk = [(root, iter(needs[root]))]
             while walk:
                 number, rest = walk[-1]
-                following = next((other for other in rest if not seen[other]), None)
-                if following is None:
-                    self.used[number] = time
+                for following in rest:
+                    if not seen[following]:
+                        seen[following] = 1
+                        walk.append((following, iter(needs[following])))
+                        break
+                else:
+                    self.used[number] = self.recency[root]
                     left.append(number)
                     walk.pop()
-                else:
-                    seen[following] = 1
-                    walk.append((following, self._needs(following, dead)))
-        position = {number: -place for place, number in enumerate(left)}
-        ranked = sorted(left, key=lambda number: (self.used[number], position[number]))
-        base = len(self.rank)
-        self.rank.update({number: base + place for place, number in enumerate(ranked)})
+        # The least recently used first; of those that were used at once, dependents before what they depend on.
+        first = len(self.entries) if gone else 0
+        left.reverse()
+        for place, number in enumerate(sorted(left, key=self.used.__getitem__)):
+            self.rank[number] = first + place
 
-    def _needs(self, number: int, dead: set[int]) -> Iterator[int]:
-        """The entry that provides each import: of several the most recently used one."""
-        for name in self.entries[number].imports:
-            providers = self.providers.get(name)
-            if providers:
-                alive = providers if not dead else [other for other in providers if other not in dead]
-                if alive:
-                    yield alive[0] if len(alive) == 1 else min(alive, key=self.newest_first.__getitem__)
+    def _needs(self, alive: Sequence[int]) -> list[Sequence[int]]:
+        """The entries that provide the imports of each: of several the one that is first in `alive`."""
+        provider: dict[str, int] = {}
+        for number in alive:
+            for name in self.entries[number].functions:
+                provider.setdefault(name, number)
+        return [
+            [provider[name] for name in entry.imports if name in provider] if entry.imports else ()
+            for entry in self.entries
+        ]
 
     def protect(self, policy: PrunePolicy) -> set[int]:
         """What is pinned or to be kept, and what that depends on."""
@@ -204,8 +208,9 @@ class _Population:
             n for n, e in enumerate(self.entries) if e.pinned or (policy.keep and any(map(keep, e.functions)))
         ]
         seen = set(roots)
+        needs = self._needs(self._order) if roots else []
         for number in roots:  # grows while it is walked
-            for other in self._needs(number, set()):
+            for other in needs[number]:
                 if other not in seen:
                     seen.add(other)
                     roots.append(other)
@@ -229,6 +234,8 @@ class _Population:
 
     def dependents(self, number: int, alive: bytearray) -> list[int]:
         """The entry and every other that is alive and would lose something with it, the farthest first."""
+        if not self._has_importer(number, alive):
+            return [number]  # nearly always, for the least recently used one comes first
         group = [number]
         seen = {number}
         lost: dict[str, int] = {}
@@ -244,6 +251,16 @@ class _Population:
                         seen.add(other)
                         group.append(other)
         return group[::-1]
+
+    def _has_importer(self, number: int, alive: bytearray) -> bool:
+        """Whether any entry that is alive imports something of this one."""
+        importers = self.importers
+        for name in self.entries[number].functions:
+            if name in importers:
+                for other in importers[name]:
+                    if alive[other]:
+                        return True
+        return False
 
 
 def _matcher(patterns: str | Iterable[str]) -> Callable[[str], object]:

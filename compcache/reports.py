@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = [
     "CacheInfo",
@@ -48,8 +49,7 @@ class LoadedState:
     bytes_mapped: int
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleSummary:
+class ModuleSummary(NamedTuple):
     """One stored module.
 
     `functions` are (func_name, signature), `imports` the functions that it takes from other modules; `size` is that of
@@ -73,8 +73,7 @@ class ModuleSummary:
     last_used: float
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionSummary:
+class FunctionSummary(NamedTuple):
     """One cached function: how many modules realize it, which ones, their size in bytes together.
 
     `created` is when the newest of them was; `uses` is how often one was loaded, `last_used` when last (0.0: never);
@@ -94,7 +93,11 @@ class FunctionSummary:
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """A cache directory as a whole: sizes in bytes, numbers of what is in it, and what would be used to fill it."""
+    """A cache directory as a whole: sizes in bytes, numbers of what is in it, and what would be used to fill it.
+
+    `size` is that of the modules, which additions keep below `max_size` (None: no limit), `other_size` that of all other
+    files; `hits` and `misses` are of all processes since the statistics were zeroed.
+    """
 
     directory: str
     exists: bool
@@ -103,7 +106,10 @@ class CacheInfo:
     functions: int
     realizations: int
     size: int
+    max_size: int | None
     other_size: int
+    hits: int
+    misses: int
     quarantined: int
     linker: str
     loader: str
@@ -112,6 +118,12 @@ class CacheInfo:
     features: str
     llvm_version: str
     version: str
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits among all requests that were not answered from memory; 0.0 where there were none."""
+        requests = self.hits + self.misses
+        return self.hits / requests if requests else 0.0
 
 
 @dataclass(frozen=True, slots=True)

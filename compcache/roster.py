@@ -12,6 +12,7 @@ features is longer than all the rest.
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
@@ -35,7 +36,6 @@ __all__ = [
     "Row",
     "decode_rows",
     "encode_row",
-    "list_modules",
     "load_rows",
     "make_row",
     "read_row",
@@ -68,6 +68,10 @@ class Row(NamedTuple):
     offsets: tuple[int, ...]
     imports: tuple[str, ...]
     signatures: tuple[str, ...]
+
+
+#: A row from its fields, without the call of a constructor written in Python.
+_new: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
 
 
 def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
@@ -162,18 +166,6 @@ def _read(store: Store, descriptor: int, offset: int, size: int) -> bytes:
     return data
 
 
-def list_modules(store: Store) -> dict[bytes, os.stat_result]:
-    """The status of every module file there is."""
-    found = {}
-    stat, path = store.files.stat, store.module_path
-    for module_id in store.module_ids():
-        try:
-            found[module_id] = stat(path(module_id))
-        except OSError:
-            continue  # removed meanwhile
-    return found
-
-
 def load_rows(
     store: Store,
     present: Iterable[bytes],
@@ -192,6 +184,9 @@ def load_rows(
         store_result: keep what was read for the next tool.
     """
     stored = _read_roster(store)
+    present = frozenset(present)
+    if present == stored.keys():
+        return stored
     rows: dict[bytes, Row] = {}
     missing = []
     for module_id in present:
@@ -220,13 +215,19 @@ def _read_roster(store: Store) -> dict[bytes, Row]:
     if data[: len(_MAGIC)] != _MAGIC or check(data[start:]) != data[len(_MAGIC) : start]:
         return {}
     try:
-        platforms, rows = msgpack.unpackb(
-            memoryview(data)[start:], raw=False, use_list=False, unicode_errors="surrogatepass"
-        )
+        platforms, rows = _unpack(memoryview(data)[start:])
         known = [Platform(*platform) for platform in platforms]
-        return {row[0]: Row(row[0], known[row[1]], *row[2:]) for row in rows}
+        return {key: _new((key, known[number], *rest)) for key, number, *rest in rows}
     except (ValueError, TypeError, IndexError, msgpack.UnpackException):
         return {}
+
+
+def _unpack(content: memoryview) -> Any:
+    """What is in a msgpack text; names that are no UTF-8 are rare, and being ready for them takes twice the time."""
+    try:
+        return msgpack.unpackb(content, raw=False, use_list=False)
+    except UnicodeDecodeError:
+        return msgpack.unpackb(content, raw=False, use_list=False, unicode_errors="surrogatepass")
 
 
 def _write_roster(store: Store, rows: Mapping[bytes, Row]) -> None:

@@ -118,9 +118,9 @@ def _sweep(store: Store, module_id: bytes, limit: int) -> int:
 
 
 def _measure(store: Store) -> int:
-    from compcache.roster import list_modules
+    from compcache.inventory import list_modules
 
-    return sum(status.st_size for status in list_modules(store).values())
+    return sum(status.size for status in list_modules(store).values())
 
 
 def _read(store: Store) -> tuple[int, int] | None:

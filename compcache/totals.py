@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from compcache.errors import StorageError
 from compcache.findings import CacheStats
 from compcache.folding import fold, read_ledger, zero
-from compcache.roster import list_modules, load_rows
+from compcache.inventory import list_modules
+from compcache.roster import load_rows
 from compcache.sizelimit import effective_limit
 from compcache.statsfile import HOUR
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from compcache.roster import Progress
     from compcache.store import Store
 
-__all__ = ["cache_stats", "zero_stats"]
+__all__ = ["cache_stats", "hits_and_misses", "zero_stats"]
 
 
 def cache_stats(
@@ -45,7 +46,7 @@ def cache_stats(
         modules=len(present),
         functions=len(set(names)),
         realizations=len(names),
-        bytes=sum(status.st_size for status in present.values()),
+        bytes=sum(status.size for status in present.values()),
         max_size=effective_limit(max_size),
         since=start,
         hits=number("hits"),
@@ -62,6 +63,13 @@ def cache_stats(
         corrupt=number("corrupt"),
         counters=dict(sorted(totals.items())),
     )
+
+
+def hits_and_misses(store: Store) -> tuple[int, int]:
+    """How many functions all processes found, and how many they missed, since the statistics were zeroed."""
+    totals, _ = _totals(read_ledger(store), None)
+    missed = sum(number for name, number in totals.items() if name.startswith("misses."))
+    return round(totals.get("hits", 0)), round(missed)
 
 
 def _totals(ledger: Ledger, since: float | None) -> tuple[dict[str, float], float]:

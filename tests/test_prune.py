@@ -215,12 +215,12 @@ def test_a_module_that_a_newcomer_needs_is_spared(directory: Path) -> None:
         calls = iter(range(10))
 
         class Slow(Store):
-            """A store in which another process adds a module after the first listing."""
+            """A store in which another process adds a module after the plan was made."""
 
             __slots__ = ()
 
             def module_ids(self):  # type: ignore[no-untyped-def]
-                if next(calls) == 1:
+                if next(calls) == 0:
                     add(cache, "late", calls="leaf")
                 return original()
 

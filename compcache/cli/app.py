@@ -26,7 +26,7 @@ __all__ = ["COMMANDS", "group", "main"]
 PROGRAM = "compcache"
 BAD_INPUT = 2
 _INTERRUPTED = 130
-_COLLECT_AFTER = 100_000  # new objects: listing a large cache makes many, and none of them is garbage
+_COLLECT_AFTER = 2_000_000  # new objects: listing a large cache makes many, and none of them is garbage
 
 #: Every command: the module of this package that holds it, and what it does. The module is imported when the command
 #: runs, so that the start of the program does not depend on their number.

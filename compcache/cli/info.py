@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compcache.cli.output import json_option, print_fields, print_json, size_text
+from compcache.cli.output import fullness, json_option, plural, print_fields, print_json, size_text
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def command(session: Session, as_json: bool) -> None:
     with session.look() as cache:
         info = cache_info(cache._store)
     if as_json:
-        print_json({"directory": info.directory, "chosen_by": session.chosen_by, **asdict(info)})
+        known = {"directory": info.directory, "chosen_by": session.chosen_by}
+        print_json({**known, **asdict(info), "hit_rate": info.hit_rate})
     else:
         print_fields(_fields(info, session.chosen_by))
 
@@ -41,8 +42,9 @@ def _fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
         ("realizations", f"{info.realizations:,}"),
         (
             "size",
-            f"{size_text(info.size)} in modules, {size_text(info.other_size)} in index and support files",
+            f"{fullness(info.size, info.max_size)}, and {size_text(info.other_size)} of index and support files",
         ),
+        ("hit rate", _hit_rate(info)),
         ("quarantine", f"{info.quarantined:,}"),
         ("linker", info.linker),
         ("loader", info.loader),
@@ -50,3 +52,9 @@ def _fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
         ("llvm", info.llvm_version),
         ("compcache", info.version),
     ]
+
+
+def _hit_rate(info: CacheInfo) -> str:
+    if not info.hits + info.misses:
+        return "nothing was asked for yet"
+    return f"{info.hit_rate:.1%} ({info.hits:,} of {plural(info.hits + info.misses, 'request')})"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _SORTS: dict[str, Callable[[Any], Any]] = {
-    "name": lambda row: row.func_name if hasattr(row, "func_name") else row.module_id,
+    "name": lambda row: row[0],
     "size": lambda row: -row.size,
     "age": lambda row: -row.created,
     "uses": lambda row: -row.uses,
@@ -70,11 +70,18 @@ def command(
     """
     from compcache.catalog import functions, modules
 
+    found: list[Any]
+    matches = re.compile("|".join(map(fnmatch.translate, patterns))).match if patterns else None
     with session.look() as cache:
-        found: Sequence[Any] = (modules if by_module else functions)(cache._store, show_progress)
-    if patterns:
-        found = _selected(found, patterns, by_module=by_module)
-    rows = sorted(found, key=_SORTS[sort], reverse=reverse)[:limit]
+        if by_module:
+            found = [*modules(cache._store, show_progress)]
+            if matches:
+                found = [row for row in found if _selects(row, patterns, matches)]
+        else:
+            found = [*functions(cache._store, show_progress, matches)]
+    if sort != "name":  # the order in which they come
+        found.sort(key=_SORTS[sort])
+    rows = (found[::-1] if reverse else found)[:limit]
     if as_json:
         print_json([flat_fields(row) for row in rows])
     elif by_module:
@@ -83,16 +90,9 @@ def command(
         _print_functions(rows)
 
 
-def _selected(rows: Sequence[Any], patterns: tuple[str, ...], *, by_module: bool) -> list[Any]:
-    """The functions that a glob matches; the modules that hold one, or whose id starts like a pattern."""
-    matches = re.compile("|".join(map(fnmatch.translate, patterns))).match
-    if not by_module:
-        return [row for row in rows if matches(row.func_name)]
-    return [
-        row
-        for row in rows
-        if row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions)
-    ]
+def _selects(row: ModuleSummary, patterns: tuple[str, ...], matches: Callable[[str], object]) -> bool:
+    """Whether a module holds a function that a glob matches, or its id starts like a pattern."""
+    return row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions)
 
 
 def _size(size: int) -> str:
@@ -115,17 +115,8 @@ def _print_functions(rows: Sequence[FunctionSummary]) -> None:
     print_rows(
         columns[:width],
         [
-            (
-                row.func_name,
-                row.signature,
-                str(row.realizations),
-                size(row.size),
-                age(row.created),
-                str(row.uses),
-                age(row.last_used),
-                row.problem,
-            )[:width]
-            for row in rows
+            (name, signature, str(copies), size(bytes_), age(created), str(uses), age(used), problem)[:width]
+            for name, signature, copies, bytes_, created, problem, _, uses, used in rows
         ],
     )
 

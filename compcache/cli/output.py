@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from functools import lru_cache
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import click
@@ -22,6 +23,7 @@ __all__ = [
     "Column",
     "age_text",
     "flat_fields",
+    "fullness",
     "is_terminal",
     "json_option",
     "plural",
@@ -39,6 +41,7 @@ __all__ = [
 
 _KIB = 1024
 _LONG, _STEP, _BAR = 2_000, 512, 30  # modules worth a progress bar, between two calls at most, characters
+_BATCH = 1_000  # records that are looked through for control characters at once
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -72,14 +75,20 @@ def _print_parts(brackets: str, parts: Iterator[str]) -> None:
 
 def flat_fields(record: Any) -> dict[str, Any]:
     """The fields of a frozen record whose values are plain (`dataclasses.asdict` copies them, which takes seconds)."""
+    if isinstance(record, tuple):
+        fields: dict[str, Any] = record._asdict()  # type: ignore[attr-defined]
+        return fields
     return {name: getattr(record, name) for name in record.__slots__}
+
+
+_encoder = json.JSONEncoder(allow_nan=False)
 
 
 def _encode(value: Any) -> str:
     try:
-        return json.dumps(value, allow_nan=False)
+        return _encoder.encode(value)
     except ValueError:
-        return json.dumps(_finite(value))
+        return _encoder.encode(_finite(value))
 
 
 def _finite(value: Any) -> Any:
@@ -103,11 +112,11 @@ def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None
     if is_terminal():
         _print_table(columns, rows)
         return
-    sys.stdout.writelines(map(_record, rows))
-
-
-def _record(row: Sequence[str]) -> str:
-    return ("\t".join(row) if "".join(row).isprintable() else "\t".join(map(printable, row))) + "\n"
+    rest = iter(rows)
+    while batch := list(islice(rest, _BATCH)):
+        if not "".join(chain.from_iterable(batch)).isprintable():
+            batch = [list(map(printable, row)) for row in batch]
+        sys.stdout.write("\n".join(map("\t".join, batch)) + "\n")
 
 
 def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
@@ -150,6 +159,15 @@ def size_text(size: float) -> str:
         if size < _KIB:
             return f"{size:.1f} {unit}"
     return f"{size / _KIB:.1f} TiB"
+
+
+def fullness(size: int, limit: int | None) -> str:
+    """A size in bytes, and how much of its limit that is."""
+    return (
+        f"{size_text(size)} of {size_text(limit)} ({size / limit:.1%})"
+        if limit
+        else f"{size_text(size)} without a limit"
+    )
 
 
 def seconds_text(seconds: float) -> str:

@@ -24,6 +24,8 @@ from compcache.cli.params import DURATION, SIZE
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from compcache.findings import PrunedModule, PruneReport
     from compcache.prune import PrunePolicy
 
@@ -96,7 +98,7 @@ def _print(report: PruneReport) -> None:
         Column("reason"), Column("module"), Column("size", True), Column("last use", True), Column("functions", flexible=True),
     ]  # fmt: skip
     if report.removed or not is_terminal():
-        print_rows(columns, [_cells(module) for module in report.removed])
+        print_rows(columns, map(_cells(), report.removed))
     verb = "would remove" if report.dry_run else "removed"
     parts = [f"{verb} {plural(len(report.removed), 'module')}"]
     if report.leftovers:
@@ -114,11 +116,7 @@ def _print(report: PruneReport) -> None:
         )
 
 
-def _cells(module: PrunedModule) -> tuple[str, ...]:
-    return (
-        module.reason,
-        short_id(module.module_id),
-        size_text(module.size) if is_terminal() else str(module.size),
-        age_text(module.last_used) if is_terminal() else time_text(module.last_used),
-        " ".join(module.functions),
-    )
+def _cells() -> Callable[[PrunedModule], tuple[str, ...]]:
+    """What makes a row of a module, for people or for programs."""
+    shown, size, age = (short_id, size_text, age_text) if is_terminal() else (str, str, time_text)
+    return lambda m: (m.reason, shown(m.module_id), size(m.size), age(m.last_used), " ".join(m.functions))

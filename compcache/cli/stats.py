@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cli.output import (
+    fullness,
     json_option,
     plural,
     print_fields,
@@ -53,8 +54,6 @@ def command(session: Session, since: float | None, zero: bool, as_json: bool) ->
 
 
 def _fields(stats: CacheStats) -> list[tuple[str, str]]:
-    limit = f"of {size_text(stats.max_size)}" if stats.max_size else "without a limit"
-    share = f" ({stats.bytes / stats.max_size:.1%})" if stats.max_size else ""
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in stats.miss_reasons.items())
     return [
         ("directory", stats.path),
@@ -68,5 +67,5 @@ def _fields(stats: CacheStats) -> list[tuple[str, str]]:
         ("damaged", f"{stats.corrupt:,}"),
         ("modules", f"{stats.modules:,}"),
         ("functions", f"{stats.functions:,} ({plural(stats.realizations, 'realization')})"),
-        ("size", f"{size_text(stats.bytes)} {limit}{share}"),
+        ("size", fullness(stats.bytes, stats.max_size)),
     ]

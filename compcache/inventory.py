@@ -1,0 +1,163 @@
+"""Which module files there are, how large and how old: the status of a hundred thousand files without asking for each.
+
+What a directory holds is remembered, and believed for as long as the directory's modification time is the one that it
+had then: adding, removing or replacing a file changes that. As with git's index, a directory that changed just now may
+change again without a trace, and is not remembered yet.
+
+``roster-v1/files`` is ``"CCFILES1" | check | directories``; a directory is ``its two digits | modification time in
+ns u64 | number of modules u32``, and as many times ``module_id | size u64 | modification time f64`` (little-endian). It
+is derived: without it every file is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is an exception class
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache import files as file_ops
+from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
+from compcache.store import _module_id as module_id_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from compcache.store import Store
+
+__all__ = ["FileStatus", "list_modules", "status_of_modules"]
+
+_MAGIC = b"CCFILES1"
+_NAMES = ("roster-v1", "files")
+_MAX_SIZE = 1 << 31
+_FAN = 2  # hexadecimal digits
+_DIRECTORY = Struct("<2sQI")
+_FILE = Struct("<16sQd")
+#: Longer than the clock of any file system ticks, and than the clocks of well-kept hosts differ.
+_SETTLED_NS = 5_000_000_000
+
+
+class FileStatus(NamedTuple):
+    """A module file: its size in bytes and its modification time in seconds since the epoch."""
+
+    size: int
+    modified: float
+
+
+#: A status from its fields, without the call of a constructor written in Python.
+_status: Callable[[tuple[int, float]], FileStatus] = partial(tuple.__new__, FileStatus)
+
+
+class _Directory(NamedTuple):
+    """What a directory held while it had this modification time."""
+
+    changed: int
+    modules: dict[bytes, FileStatus]
+
+
+def list_modules(store: Store) -> dict[bytes, FileStatus]:
+    """Every module file there is."""
+    known = _read(store)
+    now = time.time_ns()
+    found: dict[bytes, FileStatus] = {}
+    settled: dict[str, _Directory] = {}
+    renewed = False
+    for name in _directories(store):
+        path = store.path("modules-v1", name)
+        try:
+            changed = store.files.stat(path).st_mtime_ns
+        except OSError:
+            continue  # removed meanwhile
+        directory = known.get(name)
+        if directory is None or directory.changed != changed:
+            statuses = _look_at(store, path, name)
+            directory = _Directory(
+                changed, {i: FileStatus(s.st_size, s.st_mtime) for i, s in statuses.items()}
+            )
+            renewed = True
+        if changed < now - _SETTLED_NS:
+            settled[name] = directory
+        found.update(directory.modules)
+    if renewed and settled:
+        _write(store, settled)
+    return found
+
+
+def status_of_modules(store: Store) -> dict[bytes, os.stat_result]:
+    """The status of every module file, without believing what is remembered."""
+    found: dict[bytes, os.stat_result] = {}
+    for name in _directories(store):
+        found.update(_look_at(store, store.path("modules-v1", name), name))
+    return found
+
+
+def _directories(store: Store) -> list[str]:
+    return [name for name in store._list(store.path("modules-v1")) if len(name) == _FAN and name.isascii()]
+
+
+def _look_at(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_result]:
+    found = {}
+    stat = store.files.stat
+    for name in store._list(directory):
+        module_id = module_id_of(name)
+        if module_id is None or name[:_FAN] != fan:
+            continue
+        try:
+            found[module_id] = stat(f"{directory}/{name}")
+        except OSError:
+            continue  # removed meanwhile
+    return found
+
+
+def _read(store: Store) -> dict[str, _Directory]:
+    try:
+        data = file_ops.read_file(store.files, store.path(*_NAMES), _MAX_SIZE)
+    except OSError:
+        return {}
+    start = len(_MAGIC) + CHECK_SIZE
+    content = data[start:]
+    if data[: len(_MAGIC)] != _MAGIC or check(content) != data[len(_MAGIC) : start]:
+        return {}
+    try:
+        return _decode(memoryview(content))
+    except (StructError, ValueError):
+        return {}
+
+
+def _decode(content: memoryview) -> dict[str, _Directory]:
+    """The directories by name; `struct.error` or ValueError where these bytes are none."""
+    found = {}
+    at = 0
+    while at < len(content):
+        name, changed, count = _DIRECTORY.unpack_from(content, at)
+        at += _DIRECTORY.size
+        end = at + count * _FILE.size
+        files = _FILE.iter_unpack(content[at:end])
+        modules = {module_id: _status((size, modified)) for module_id, size, modified in files}
+        if len(modules) != count:
+            raise ValueError("the list of files is truncated")
+        found[name.decode("ascii")] = _Directory(changed, modules)
+        at = end
+    return found
+
+
+def _write(store: Store, directories: Mapping[str, _Directory]) -> None:
+    """Remember what was seen, where that can be done: the next tool asks every file again otherwise."""
+    if store.readonly:
+        return
+    parts = []
+    for name, (changed, modules) in directories.items():
+        parts.append(_DIRECTORY.pack(name.encode("ascii"), changed, len(modules)))
+        parts += [_FILE.pack(module_id, *status) for module_id, status in modules.items()]
+    content = b"".join(parts)
+    try:
+        file_ops.publish(
+            store.files, store.temporary, store.path(*_NAMES), [_MAGIC, check(content), content], sync=False
+        )
+    except OSError:
+        return
+
+
+assert _FILE.size == DIGEST_SIZE + 16

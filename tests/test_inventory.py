@@ -1,0 +1,94 @@
+"""What module files there are is remembered per directory, and never believed when the directory has changed."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import adder, module_file
+
+from compcache import Cache, ModuleSource, PrunePolicy
+from compcache.files import Files
+from compcache.inventory import list_modules
+from compcache.store import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class CountingFiles(Files):
+    """Counts the module files that were asked for their status."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def stat(self, path: str) -> os.stat_result:  # type: ignore[override]
+        self.asked += path.endswith(".ccm")
+        return os.stat(path)
+
+
+@pytest.fixture
+def modules(cache: Cache) -> list[str]:
+    return [cache.add_module(ModuleSource(adder(f"f{number}", number), optimize=0)) for number in range(4)]
+
+
+def settle(directory: Path) -> None:
+    """Let the directories of modules have been changed a while ago."""
+    for path in (directory / "modules-v1").iterdir():
+        os.utime(path, (time.time() - 60, time.time() - 60))
+
+
+def look(directory: Path) -> tuple[set[str], int]:
+    """The modules that are found, and how many files were asked."""
+    files = CountingFiles()
+    found = list_modules(Store(str(directory), files=files))
+    sizes = {module_file(directory, key.hex()).stat().st_size == status.size for key, status in found.items()}
+    assert sizes == {True}
+    return {key.hex() for key in found}, files.asked
+
+
+def test_files_are_asked_once_when_their_directory_rests(modules: list[str], directory: Path) -> None:
+    settle(directory)
+    assert look(directory) == (set(modules), 4)
+    assert look(directory) == (set(modules), 0)
+
+
+def test_a_directory_that_changed_just_now_is_not_remembered(modules: list[str], directory: Path) -> None:
+    assert look(directory) == (set(modules), 4)
+    assert look(directory) == (set(modules), 4)
+
+
+def test_additions_and_removals_are_seen(cache: Cache, modules: list[str], directory: Path) -> None:
+    settle(directory)
+    look(directory)
+    new = cache.add_module(ModuleSource(adder("new", 9), optimize=0))
+    assert look(directory)[0] == {*modules, new}
+    settle(directory)
+    look(directory)
+    module_file(directory, modules[0]).unlink()
+    assert look(directory)[0] == {*modules[1:], new}
+    assert cache.prune(PrunePolicy(max_modules=1)).modules_before == 4
+    assert len(look(directory)[0]) == 1
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_damaged_memory_is_no_memory(directory: Path) -> None:
+    settle(directory)
+    told = look(directory)
+    memory = directory / "roster-v1" / "files"
+    data = memory.read_bytes()
+    for damaged in (b"", data[:-1], data[:30] + bytes([data[30] ^ 1]) + data[31:], b"x" * len(data)):
+        memory.write_bytes(damaged)
+        assert look(directory) == told
+        assert look(directory)[1] == 0
+
+
+@pytest.mark.usefixtures("modules")
+def test_who_may_not_write_remembers_nothing(directory: Path) -> None:
+    settle(directory)
+    assert len(list_modules(Store(str(directory), readonly=True))) == 4
+    assert not (directory / "roster-v1" / "files").exists()
