@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import container, host
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, digest, name_key
@@ -26,11 +26,11 @@ from compcache.manifest import (
     decode_needs,
     iterate_frames,
 )
+from compcache.sections import ModuleSections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from compcache.container import Footer
     from compcache.roster import Progress, Row
     from compcache.store import Store
 
@@ -256,8 +256,8 @@ def _manifests(state: _Check) -> tuple[int, dict[str, int]]:
 
 def _why_unreadable(store: Store, module_id: bytes) -> str:
     try:
-        with _Reader(store, module_id) as reader:
-            list(iterate_frames(reader.section("records")))
+        with ModuleSections(store, module_id) as reader:
+            list(iterate_frames(reader.records()))
     except (OSError, FormatError) as error:
         return str(error)
     return "its records do not decode"
@@ -271,7 +271,7 @@ def _checksums(state: _Check) -> tuple[int, dict[str, int]]:
         if state.progress is not None and number % 64 == 0:
             state.progress(number, total)
         try:
-            with _Reader(state.store, module_id) as reader:
+            with ModuleSections(state.store, module_id) as reader:
                 size += reader.size
                 _verify(state.store, reader)
         except FileNotFoundError:
@@ -299,54 +299,7 @@ def _code(state: _Check) -> tuple[int, dict[str, int]]:
     return total, {"recompiled": kept}
 
 
-class _Reader:
-    """A module file that is read without believing anything."""
-
-    def __init__(self, store: Store, module_id: bytes) -> None:
-        self._files = store.files
-        self.module_id = module_id
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        self._descriptor = self._files.open(store.module_path(module_id), flags)
-        try:
-            self.size = _regular_size(self._files.fstat(self._descriptor))
-            at = max(self.size - container.FOOTER_SIZE, 0)
-            self.footer: Footer = container.decode_footer(self.read(at, container.FOOTER_SIZE), self.size)
-        except BaseException:
-            self._files.close(self._descriptor)
-            raise
-
-    def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes, or fewer at the end of the file."""
-        parts = []
-        while size > 0:
-            part = self._files.pread(self._descriptor, min(size, _CHUNK), offset)
-            if not part:
-                break
-            parts.append(part)
-            offset += len(part)
-            size -= len(part)
-        return b"".join(parts)
-
-    def section(self, name: str) -> bytes:
-        """The image, records or notes."""
-        footer = self.footer
-        offsets = {"image": 0, "records": footer.image, "notes": footer.content}
-        return self.read(offsets[name], getattr(footer, name))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._files.close(self._descriptor)
-
-
-def _regular_size(status: os.stat_result) -> int:
-    if not stat.S_ISREG(status.st_mode):
-        raise FormatError("it is not a regular file")
-    return status.st_size
-
-
-def _verify(store: Store, reader: _Reader) -> None:
+def _verify(store: Store, reader: ModuleSections) -> None:
     """Raise `FormatError` with the reason if a module is not what it should be."""
     footer = reader.footer
     if footer.module_id != reader.module_id:
@@ -359,9 +312,9 @@ def _verify(store: Store, reader: _Reader) -> None:
         != reader.module_id
     ):
         raise FormatError("its content does not have the digest that it was published with")
-    if digest([reader.section("notes")]) != footer.notes_digest:
+    if digest([reader.notes()]) != footer.notes_digest:
         raise FormatError("its notes are not those that it was published with")
-    _compare(reader.section("image"), reader.section("records"))
+    _compare(reader.image(), reader.records())
 
 
 class _Needed(NamedTuple):
@@ -485,7 +438,7 @@ def _wanted_entries(state: _Check) -> set[bytes]:
 
 def _is_stamped(entries: list[bytes] | tuple[()], status: os.stat_result) -> bool:
     wanted = Stamp.packed(status)
-    return any([data.startswith(wanted, DIGEST_SIZE) for data in entries])
+    return any(data.startswith(wanted, DIGEST_SIZE) for data in entries)
 
 
 def _repair_index(state: _Check, missing: set[bytes], stale: set[bytes], damaged: dict[str, str]) -> None:

@@ -11,22 +11,20 @@ features is longer than all the rest.
 
 from __future__ import annotations
 
-import os
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
 from compcache import files as file_ops
-from compcache.container import FOOTER_SIZE, decode_footer
 from compcache.digest import CHECK_SIZE, check
 from compcache.errors import FormatError
-from compcache.manifest import decode_function, decode_module, decode_needs, iterate_frames
+from compcache.manifest import decode_function, decode_module, iterate_frames
+from compcache.sections import ModuleSections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from compcache.manifest import ModuleRecord
     from compcache.store import Store
 
     Progress = Callable[[int, int], object]
@@ -44,7 +42,7 @@ __all__ = [
 _MAGIC = b"CCROSTR1"
 _NAMES = ("roster-v1", "roster")
 _MAX_ROSTER = 1 << 31
-_SUFFIX = ".ccm"
+_KEY_AT, _KEY_SIZE = 9, 16  # where a module record holds its key
 
 
 class Platform(NamedTuple):
@@ -80,7 +78,7 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
     Raises:
         FormatError: a record is damaged.
     """
-    header: ModuleRecord | None = None
+    platform: Platform | None = None
     functions = []
     imports: dict[str, None] = {}
     for offset, payload in iterate_frames(records):
@@ -89,17 +87,35 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
             record = decode_function(payload)
             functions.append((record.name, offset, record.signature))
         elif kind == b"N":
-            imports.update((name, None) for _, name in decode_needs(payload).imports)
+            imports.update(dict.fromkeys(_imports_of(payload)))
         elif kind == b"M":
-            header = decode_module(payload)
-    if header is None:
+            platform = _platform_of(payload[:_KEY_AT], payload[_KEY_AT + _KEY_SIZE :])
+    if platform is None:
         raise FormatError("the module has no module record")
-    h = header
-    platform = Platform(h.image_kind, h.triple, h.cpu, h.features, h.llvm_version, h.abi)
     names, offsets, signatures = zip(*functions, strict=True) if functions else ((), (), ())
     own = set(names)
     imported = tuple([name for name in imports if name not in own])
     return Row(module_id, platform, _seconds(notes), names, offsets, imported, signatures)
+
+
+@lru_cache(maxsize=256)
+def _platform_of(head: bytes, rest: bytes) -> Platform:
+    """The platform in a module record less its key: few records differ in anything else."""
+    h = decode_module(head + bytes(_KEY_SIZE) + rest)
+    return Platform(h.image_kind, h.triple, h.cpu, h.features, h.llvm_version, h.abi)
+
+
+def _imports_of(needs: bytes) -> list[str]:
+    """The func_names that a needs record imports, which come first in it."""
+    names = []
+    at = 5
+    for _ in range(int.from_bytes(needs[1:at], "little")):
+        start = at + 8
+        at = start + int.from_bytes(needs[at + 4 : start], "little")
+        if at > len(needs):
+            raise FormatError("a needs record is truncated")
+        names.append(needs[start:at].decode("utf-8", "surrogatepass"))
+    return names
 
 
 def _seconds(notes: bytes) -> float:
@@ -138,32 +154,11 @@ def _pack(value: object) -> bytes:
 
 def read_row(store: Store, module_id: bytes) -> Row | None:
     """The row of a module, read from its file; None where that is gone or damaged. Nothing is quarantined."""
-    files = store.files
     try:
-        descriptor = files.open(store.module_path(module_id), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+        with ModuleSections(store, module_id) as module:
+            return make_row(module_id, module.records(), module.notes())
+    except (OSError, FormatError, UnicodeDecodeError):
         return None
-    try:
-        size = files.fstat(descriptor).st_size
-        at = size - FOOTER_SIZE
-        footer = decode_footer(files.pread(descriptor, FOOTER_SIZE, at) if at > 0 else b"", size)
-        records = _read(store, descriptor, footer.image, footer.records)
-        notes = _read(store, descriptor, footer.content, footer.notes)
-        return make_row(module_id, records, notes)
-    except (OSError, FormatError):
-        return None
-    finally:
-        files.close(descriptor)
-
-
-def _read(store: Store, descriptor: int, offset: int, size: int) -> bytes:
-    data = store.files.pread(descriptor, size, offset)
-    while len(data) < size:
-        more = store.files.pread(descriptor, size - len(data), offset + len(data))
-        if not more:
-            raise FormatError("the module is truncated")
-        data += more
-    return data
 
 
 def load_rows(

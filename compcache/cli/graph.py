@@ -71,13 +71,13 @@ def command(
 
 
 def _graph(cache: Cache, names: Sequence[str], *, everything: bool) -> FunctionGraph:
-    from compcache.callgraph import function_graph
+    from compcache.callgraph import function_graph, whole_graph
 
-    if everything:
-        from compcache.catalog import functions
-
-        names = sorted(f.func_name for f in functions(cache._store, show_progress))
-    return function_graph(cache._store, cache._loader, names, show_progress)
+    return (
+        whole_graph(cache._store, show_progress)
+        if everything
+        else function_graph(cache._store, cache._loader, names)
+    )
 
 
 def _code_only(graph: FunctionGraph) -> FunctionGraph:

@@ -1,0 +1,86 @@
+"""Reads the sections of a module file for tools: no index, no stamp and no quarantine, and as few calls as can be.
+
+Most of what tools ask for is at the end of a file; so the end is read at once, and small modules with it.
+"""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING, Self
+
+from compcache.container import FOOTER_SIZE, decode_footer
+from compcache.errors import FormatError
+from compcache.files import READ_FLAGS
+
+if TYPE_CHECKING:
+    from compcache.container import Footer
+    from compcache.store import Store
+
+__all__ = ["ModuleSections"]
+
+_CHUNK = 1 << 20
+_TAIL = 1 << 13
+
+
+class ModuleSections:
+    """An open module file, of which nothing is believed but what its footer's checksum covers.
+
+    Raises:
+        OSError: it cannot be opened.
+        FormatError: it is no module file.
+    """
+
+    __slots__ = ("_descriptor", "_files", "_start", "_tail", "footer", "module_id", "size")
+
+    def __init__(self, store: Store, module_id: bytes) -> None:
+        self._files = store.files
+        self.module_id = module_id
+        self._descriptor = self._files.open(store.module_path(module_id), READ_FLAGS)
+        try:
+            status = self._files.fstat(self._descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise FormatError("it is not a regular file")
+            self.size: int = status.st_size
+            self._start = max(self.size - _TAIL, 0)
+            self._tail: bytes = self._files.pread(self._descriptor, self.size - self._start, self._start)
+            self.footer: Footer = decode_footer(self._tail[-FOOTER_SIZE:], self.size)
+        except BaseException:
+            self._files.close(self._descriptor)
+            raise
+
+    def read(self, offset: int, size: int) -> bytes:
+        """`size` bytes, or fewer at the end of the file."""
+        if offset >= self._start:
+            at = offset - self._start
+            return self._tail[at : at + size]
+        parts = []
+        while size > 0:
+            part = self._files.pread(self._descriptor, min(size, _CHUNK), offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def image(self) -> bytes:
+        """The code."""
+        return self.read(0, self.footer.image)
+
+    def records(self) -> bytes:
+        """The records."""
+        return self.read(self.footer.image, self.footer.records)
+
+    def graph(self) -> bytes:
+        """The dependency graph, as it is stored."""
+        return self.read(self.footer.image + self.footer.records, self.footer.graph)
+
+    def notes(self) -> bytes:
+        """The notes."""
+        return self.read(self.footer.content, self.footer.notes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close(self._descriptor)
