@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from compcache.errors import ArgumentBufferError, TargetUnloadedError
-from compcache.signature import CSTR, POINTER
+from compcache.signature import CSTR, POINTER, TUPLE
 from compcache.target import TypedCallTarget, _is_valid
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def describe(target: TypedCallTarget) -> str:
     lines = [f"{target._name}({head}) -> {signature.result}", "", "A compiled function.", ""]
     for name, parameter in zip(names, signature.parameters, strict=True):
         lines.append(f"    {name}: {_explain(parameter)}")
-    result = _PYTHON_TYPES.get(signature.result.kind, "int")
+    result = _PYTHON_TYPES.get(signature.result.kind, "int") if signature.result.kind != TUPLE else str(signature.result)
     lines.append(f"    returns: {result}{' or None' if signature.result.kind == CSTR else ''}")
     lines += ["", f"From module {target.module_id} of the cache {target._context.cache_path}."]
     return "\n".join(lines)
@@ -38,7 +38,8 @@ def describe(target: TypedCallTarget) -> str:
 
 def _explain(parameter: Parameter) -> str:
     if parameter.is_buffer:
-        return f"a C-contiguous buffer of {parameter.type} elements"
+        shape = f" of {_dimensions(parameter.dimensions)}" if parameter.dimensions else ""
+        return f"a C-contiguous buffer of {parameter.type} elements{shape}"
     if parameter.type.kind == CSTR:
         return "str (passed as UTF-8) or bytes, without NUL"
     if parameter.type.kind == POINTER:
@@ -75,7 +76,7 @@ def raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
     where = f"{target._name}() argument {index + 1}"
     kind = type(value).__name__
     if parameter.is_buffer:
-        raise ArgumentBufferError(f"{where} must be {_buffer_wish(target, index)}, not {_buffer_offer(value)}")
+        raise ArgumentBufferError(f"{where} must be {_buffer_wish(target, index)}, not {_buffer_offer(value, parameter.dimensions)}")
     if parameter.type.kind == CSTR:
         raise TypeError(f"{where} must be str or bytes, not {kind}")
     if parameter.type.kind == POINTER:
@@ -90,15 +91,22 @@ def _range(signed: bool, size: int) -> tuple[int, int]:
 
 
 def _buffer_wish(target: TypedCallTarget, index: int) -> str:
-    return f"a C-contiguous buffer of {target.signature.parameters[index].type}"
+    parameter = target.signature.parameters[index]
+    shape = f" of {_dimensions(parameter.dimensions)}" if parameter.dimensions else ""
+    return f"a C-contiguous buffer of {parameter.type}{shape}"
 
 
-def _buffer_offer(value: object) -> str:
+def _dimensions(count: int) -> str:
+    return f"{count} dimension{'' if count == 1 else 's'}"
+
+
+def _buffer_offer(value: object, dimensions: int) -> str:
     try:
         with memoryview(value) as view:  # type: ignore[arg-type]
             shape = [] if view.c_contiguous else ["non-contiguous"]
             shape += ["read-only"] if view.readonly else []
-            return f"a {' '.join([*shape, type(value).__name__])} of format {view.format!r}"
+            count = f" and {_dimensions(view.ndim)}" if dimensions else ""
+            return f"a {' '.join([*shape, type(value).__name__])} of format {view.format!r}{count}"
     except (TypeError, ValueError, BufferError):
         return type(value).__name__
 

@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import SignatureError, SignatureMismatchError
 from compcache.host import ABI_VERSION
 from compcache.irtext import Head, parse_head, quote
-from compcache.signature import BOOL, CSTR, FLOAT, POINTER, SIGNED, UNSIGNED, VOID, Parameter, Signature, Type
+from compcache.signature import (
+    BOOL,
+    CSTR,
+    FLOAT,
+    POINTER,
+    SIGNED,
+    TUPLE,
+    UNSIGNED,
+    VOID,
+    Parameter,
+    Signature,
+    Type,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +45,7 @@ __all__ = [
 TABLE_SYMBOL = "compcache_module"
 _MAGIC = int.from_bytes(b"CCMODULE", "little")
 _API_AT, _FUNCTION_AT = 32, 24
+_VIEW_NDIM, _VIEW_SHAPE = 36, 48  # of Py_buffer, which is part of the stable ABI
 _FAIL_ARITY, _FAIL_VALUE, _BUFFER, _POINTER, _U64, _CSTR, _FROM_CSTR = range(0, 56, 8)
 _KIND_LETTER = {SIGNED: "i", UNSIGNED: "u", FLOAT: "f", BOOL: "b"}
 _BY_LLVM_TYPE = {
@@ -54,7 +67,10 @@ declare ptr @PyLong_FromLongLong(i64)
 declare ptr @PyLong_FromUnsignedLongLong(i64)
 declare ptr @PyLong_FromVoidPtr(ptr)
 declare ptr @PyFloat_FromDouble(double)
+declare ptr @PyTuple_New(i64)
+declare i32 @PyTuple_SetItem(ptr, i64, ptr)
 declare void @Py_IncRef(ptr)
+declare void @Py_DecRef(ptr)
 @_Py_NoneStruct = external global [0 x i8]
 """
 
@@ -125,7 +141,7 @@ def read_signature(function: FunctionHead) -> Signature:
         name = _BY_LLVM_TYPE.get(llvm_type)
         if name is None or any(mark in text for mark in _IN_MEMORY):
             raise SignatureError(f"no signature type stands for its parameter '{text}'")
-        parameters.append(Parameter(_scalar(name, text), False, False, _parameter_name(text)))
+        parameters.append(Parameter(_scalar(name, text), False, False, _parameter_name(text), 0))
     name = _BY_LLVM_TYPE.get(result)
     if name is None:
         raise SignatureError(f"no signature type stands for its result '{result}'")
@@ -150,7 +166,7 @@ def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogi
         SignatureMismatchError: the signature contradicts the function's LLVM type.
     """
     head, types, result, convention = function
-    expected = [kind for parameter in signature.parameters for kind in _llvm_types(parameter)]
+    expected = _expected(signature)
     fits = len(expected) == len(types) and all(
         actual in wanted for actual, wanted in zip(types, expected, strict=True)
     )
@@ -169,12 +185,25 @@ def _show(result: str, types: Sequence[str]) -> str:
 
 
 def _show_expected(signature: Signature) -> str:
-    types = [kind[0] for parameter in signature.parameters for kind in _llvm_types(parameter)]
+    types = [kind[0] for kind in _expected(signature)]
     return _show(_result_types(signature.result)[0], types)
 
 
+def _expected(signature: Signature) -> list[tuple[str, ...]]:
+    """The LLVM types that the function's parameters may have."""
+    first: list[tuple[str, ...]] = [("ptr",)] if signature.result.kind == TUPLE else []
+    return first + [kind for parameter in signature.parameters for kind in _llvm_types(parameter)]
+
+
 def _llvm_types(parameter: Parameter) -> list[tuple[str, ...]]:
-    return [("ptr",), ("i64",)] if parameter.is_buffer else [_result_types(parameter.type)]
+    if parameter.is_buffer:
+        return [("ptr",), *[("i64",)] * _extents(parameter)]
+    return [_result_types(parameter.type)]
+
+
+def _extents(parameter: Parameter) -> int:
+    """How many numbers tell the function a buffer's size."""
+    return parameter.dimensions or 1
 
 
 def _result_types(type_: Type) -> tuple[str, ...]:
@@ -182,18 +211,18 @@ def _result_types(type_: Type) -> tuple[str, ...]:
         return ("i1", "i8")
     if type_.kind in (SIGNED, UNSIGNED):
         return (f"i{8 * type_.size}",)
-    return ({VOID: "void", POINTER: "ptr", CSTR: "ptr", FLOAT: "float" if type_.size == 4 else "double"}[type_.kind],)  # noqa: PLR2004 - bytes
+    return ({VOID: "void", TUPLE: "void", POINTER: "ptr", CSTR: "ptr", FLOAT: "float" if type_.size == 4 else "double"}[type_.kind],)  # noqa: PLR2004 - bytes
 
 
 def _readonly(signature: Signature, head: Head) -> tuple[bool, ...]:
     """For each parameter whether a read-only buffer will do: declared so, or proven by LLVM."""
     result = []
-    position = 0
+    position = 1 if signature.result.kind == TUPLE else 0
     for parameter in signature.parameters:
         attributes = f" {head.parameters[position]} "
         proven = any(f" {mark} " in attributes for mark in ("readonly", "readnone"))
         result.append(parameter.is_buffer and (parameter.is_const or proven))
-        position += 2 if parameter.is_buffer else 1
+        position += 1 + _extents(parameter) if parameter.is_buffer else 1
     return tuple(result)
 
 
@@ -255,6 +284,8 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
     for i, parameter in enumerate(signature.parameters):
         if not parameter.is_buffer and parameter.type.name in ("ptr", "cstr", "u64"):
             body.emit(f"%out{i} = alloca i64, align 8")
+    if signature.result.kind == TUPLE:
+        body.emit(f"%items = alloca [{len(signature.result.items())} x i64], align 8")
     body.emit("%given = and i64 %nargsf, 9223372036854775807")
     right = body.value(f"icmp eq i64 %given, {count}")
     plain = body.value("icmp eq ptr %names, null")
@@ -266,6 +297,9 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
     body.block("convert")
     types = iter(entry.types)
     arguments: list[str] = []
+    if signature.result.kind == TUPLE:
+        next(types)
+        arguments.append("ptr %items")
     for i, parameter in enumerate(signature.parameters):
         arguments += _convert(body, i, parameter, types, readonly=entry.readonly[i])
     _call(body, entry, signature.result, arguments)
@@ -284,8 +318,9 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, re
     at = body.value(f"getelementptr inbounds ptr, ptr %args, i64 {index}")
     item = body.value(f"load ptr, ptr {at}")
     if parameter.is_buffer:
-        next(types)  # type: ignore[call-overload]
-        return _convert_buffer(body, index, parameter.type, item, writable=not readonly)
+        for _ in range(_extents(parameter)):
+            next(types)  # type: ignore[call-overload]
+        return _convert_buffer(body, index, parameter, item, writable=not readonly)
     kind, size = parameter.type.kind, parameter.type.size
     if kind == FLOAT:
         return _convert_float(body, item, llvm_type)
@@ -303,15 +338,31 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, re
     return [f"{llvm_type} {body.value(f'load {llvm_type}, ptr %out{index}')}"]
 
 
-def _convert_buffer(body: _Body, index: int, element: Type, item: str, *, writable: bool) -> list[str]:
+def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *, writable: bool) -> list[str]:
+    element = parameter.type
     want = element.size | ord(_KIND_LETTER[element.kind]) << 8 | int(writable) << 16
     hook = body.api(_BUFFER)
     good = body.value(f"call i1 {hook}(ptr %self, i64 {index}, ptr {item}, ptr %view{index}, i32 {want})")
     body.require(good, "fail")
     data = body.value(f"load ptr, ptr %view{index}")
+    if parameter.dimensions:
+        return [f"ptr {data}", *_shape(body, index, parameter.dimensions, item)]
     size_at = body.value(f"getelementptr inbounds i8, ptr %view{index}, i64 16")
     size = body.value(f"load i64, ptr {size_at}")
     return [f"ptr {data}", f"i64 {body.value(f'udiv exact i64 {size}, {element.size}')}"]
+
+
+def _shape(body: _Body, index: int, dimensions: int, item: str) -> list[str]:
+    """The extents of a buffer, which must have so many dimensions."""
+    count = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {_VIEW_NDIM}')}")
+    good, bad = body.name("ok"), body.name("shape")
+    body.branch(body.value(f"icmp eq i32 {count}, {dimensions}"), good, bad)
+    body.block(bad)
+    body.emit(f"call void {body.api(_FAIL_VALUE)}(ptr %self, i64 {index}, ptr {item})", "br label %fail")
+    body.block(good)
+    shape = body.value(f"load ptr, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {_VIEW_SHAPE}')}")
+    places = [body.value(f"getelementptr inbounds i64, ptr {shape}, i64 {axis}") for axis in range(dimensions)]
+    return [f"i64 {body.value(f'load i64, ptr {place}')}" for place in places]
 
 
 def _convert_float(body: _Body, item: str, llvm_type: str) -> list[str]:
@@ -354,7 +405,28 @@ def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) ->
     # Code that uses the C API itself may have raised.
     raised = body.value("call ptr @PyErr_Occurred()")
     body.require(body.value(f"icmp eq ptr {raised}, null"), "fail")
-    body.emit(*_result_lines(body, result, entry.result, value), "br label %done")
+    if result.kind == TUPLE:
+        _return_tuple(body, result.items())
+    else:
+        body.emit(*_result_lines(body, result, entry.result, value), "br label %done")
+
+
+def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
+    """A tuple of what the function left in the slots."""
+    body.emit(f"%result = call ptr @PyTuple_New(i64 {len(items)})")
+    body.require(body.value("icmp ne ptr %result, null"), "fail")
+    for number, item in enumerate(items):
+        llvm_type = "i8" if item.kind == BOOL else _result_types(item)[0]
+        slot = body.value(f"getelementptr inbounds i64, ptr %items, i64 {number}")
+        (line,) = _result_lines(body, item, llvm_type, body.value(f"load {llvm_type}, ptr {slot}"))
+        made = body.value(line.partition(" = ")[2])
+        good, bad = body.name("ok"), body.name("none")
+        body.branch(body.value(f"icmp ne ptr {made}, null"), good, bad)
+        body.block(bad)
+        body.emit("call void @Py_DecRef(ptr %result)", "br label %fail")
+        body.block(good)
+        body.emit(f"call i32 @PyTuple_SetItem(ptr %result, i64 {number}, ptr {made})")
+    body.emit("br label %done")
 
 
 def _result_lines(body: _Body, result: Type, llvm_type: str, value: str) -> list[str]:

@@ -3,12 +3,15 @@
 Grammar::
 
     signature = result "(" [parameter ("," parameter)*] ")"
-    parameter = [name ":"] ["const"] type ["[:]"]
+    parameter = [name ":"] ["const"] type [buffer]
+    buffer    = "[:]" | "[" (":" ",")* "::1" "]"
     type      = bool | i8 | i16 | i32 | i64 | u8 | u16 | u32 | u64 | f32 | f64 | ptr | cstr
-    result    = type | void
+    result    = type | void | "tuple[" type ("," type)* "]"
 
-`T[:]` is a C-contiguous buffer of that element type; the function gets a pointer and a 64-bit count of elements.
-`const T[:]` says that the function only reads, so that read-only buffers serve. Names are for people: they show
+`T[:]` is a C-contiguous buffer of that element type, of whatever shape; the function gets a pointer and a 64-bit count
+of elements. `T[::1]`, `T[:, ::1]` and so on are C-contiguous buffers of one, two, ... dimensions; the function gets a
+pointer and each dimension's 64-bit extent. A function whose result is a tuple (of scalars other than `ptr` and `cstr`)
+returns nothing and gets a pointer first, to one 8-byte slot per item. `const T[:]` says that the function only reads, so that read-only buffers serve. Names are for people: they show
 in `help()` and do not take part in comparisons.
 """
 
@@ -21,9 +24,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import ClassVar
 
-__all__ = ["BOOL", "CSTR", "FLOAT", "POINTER", "SIGNED", "UNSIGNED", "VOID", "Parameter", "Signature", "Type"]
+__all__ = [
+    "BOOL", "CSTR", "FLOAT", "POINTER", "SIGNED", "TUPLE", "UNSIGNED", "VOID", "Parameter", "Signature", "Type",
+]  # fmt: skip
 
 VOID, BOOL, SIGNED, UNSIGNED, FLOAT, POINTER, CSTR = "void", "bool", "signed", "unsigned", "float", "ptr", "cstr"
+TUPLE = "tuple"
+_TUPLE_HEAD = "tuple["
 
 
 class Type(Record):
@@ -35,6 +42,10 @@ class Type(Record):
     size: int
 
     by_name: ClassVar[dict[str, Type]] = {}
+
+    def items(self) -> tuple[Type, ...]:
+        """The types of the items of a tuple."""
+        return tuple([Type.by_name[name] for name in self.name[len(_TUPLE_HEAD) : -1].split(", ")])
 
     def __str__(self) -> str:
         return self.name
@@ -54,16 +65,21 @@ for _type in (
 
 
 class Parameter(Record):
-    """One parameter: its (element) type, whether it is a buffer, whether it is only read, its name."""
+    """One parameter: its (element) type, whether it is a buffer, whether it is only read, its name.
 
-    __slots__ = ("type", "is_buffer", "is_const", "name")
+    `dimensions` is how many a buffer must have, 0 where any number will do.
+    """
+
+    __slots__ = ("type", "is_buffer", "is_const", "name", "dimensions")
     type: Type
     is_buffer: bool
     is_const: bool
     name: str
+    dimensions: int
 
     def __str__(self) -> str:
-        return f"{'const ' if self.is_const else ''}{self.type}{'[:]' if self.is_buffer else ''}"
+        shape = ", ".join([*[":"] * (self.dimensions - 1), "::1"]) if self.dimensions else ":"
+        return f"{'const ' if self.is_const else ''}{self.type}{f'[{shape}]' if self.is_buffer else ''}"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Parameter):
@@ -92,10 +108,10 @@ class Signature(Record):
         inner, end, rest = tail.rpartition(")")
         if not bracket or not end or rest.strip():
             raise SignatureError(f"signature {text!r} is not of the form 'result(parameter, ...)'")
-        result = _parse_type(head.strip(), text)
+        result = _parse_result(head.strip(), text)
         if not inner.strip():
             return Signature((), result)
-        return Signature(tuple([_parse_parameter(part, text) for part in inner.split(",")]), result)
+        return Signature(tuple([_parse_parameter(part, text) for part in _split(inner)]), result)
 
     def __str__(self) -> str:
         return f"{self.result}({', '.join(map(str, self.parameters))})"
@@ -122,21 +138,51 @@ def _parse_type(name: str, text: str) -> Type:
     return found
 
 
+def _parse_result(name: str, text: str) -> Type:
+    if not (name.startswith(_TUPLE_HEAD) and name.endswith("]")):
+        return _parse_type(name, text)
+    items = [_parse_type(item.strip(), text) for item in name[len(_TUPLE_HEAD) : -1].split(",")]
+    if any(item.kind in (VOID, POINTER, CSTR) for item in items):
+        raise SignatureError(f"signature {text!r} has a tuple for a result whose items are not all numbers")
+    return Type(f"{_TUPLE_HEAD}{', '.join(map(str, items))}]", TUPLE, 8 * len(items))
+
+
+def _split(inner: str) -> list[str]:
+    """The parameters: what stands between commas that are not within brackets."""
+    parts: list[str] = []
+    for piece in inner.split(","):
+        if parts and parts[-1].count("[") > parts[-1].count("]"):
+            parts[-1] += f",{piece}"
+        else:
+            parts.append(piece)
+    return parts
+
+
+def _dimensions(buffer: str, text: str) -> int:
+    """How many dimensions what stands in the brackets of a buffer asks for; 0 for any number."""
+    axes = [axis.strip() for axis in buffer.split(",")]
+    if axes == [":"]:
+        return 0
+    if axes[-1] != "::1" or any(axis != ":" for axis in axes[:-1]):
+        raise SignatureError(f"signature {text!r} has a buffer [{buffer}]; buffers are [:], [::1], [:, ::1] and so on")
+    return len(axes)
+
+
 def _parse_parameter(part: str, text: str) -> Parameter:
-    name, colon, type_text = part.rpartition(":") if not part.rstrip().endswith("[:]") else _split_buffer(part)
+    stem, bracket, buffer = part.partition("[")
+    name, colon, type_text = stem.rpartition(":")
     name = name.strip()
+    is_buffer = bool(bracket)
+    dimensions = 0
+    if is_buffer:
+        if not buffer.rstrip().endswith("]"):
+            raise SignatureError(f"signature {text!r} has a parameter {part.strip()!r}, whose bracket does not end")
+        dimensions = _dimensions(buffer.rstrip()[:-1], text)
     if colon and not name.isidentifier():
         raise SignatureError(f"signature {text!r} has the parameter name {name!r}, which is no identifier")
     words = type_text.split()
     is_const = words[:1] == ["const"]
-    type_name = "".join(words[1:] if is_const else words)
-    is_buffer = type_name.endswith("[:]")
-    type_ = _parse_type(type_name.removesuffix("[:]"), text)
+    type_ = _parse_type("".join(words[1:] if is_const else words), text)
     if type_.kind == VOID or (is_buffer and type_.kind in (POINTER, CSTR)) or (is_const and not is_buffer):
         raise SignatureError(f"signature {text!r} has a parameter {part.strip()!r}, which no argument can be")
-    return Parameter(type_, is_buffer, is_const, name)
-
-
-def _split_buffer(part: str) -> tuple[str, str, str]:
-    name, colon, type_text = part.rstrip()[:-3].rpartition(":")
-    return name, colon, type_text + "[:]"
+    return Parameter(type_, is_buffer, is_const, name, dimensions)

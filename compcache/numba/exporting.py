@@ -38,6 +38,8 @@ _INTEGERS = {
 }
 _SCALARS = {**_INTEGERS, "float32": "f32", "float64": "f64", "bool": "bool", "boolean": "bool"}
 _ENVIRONMENT = "_ZN08NumbaEnv"
+_LOADED_ENVIRONMENT = re.compile(rf'^  (%\S+) = load ptr, ptr @"?{_ENVIRONMENT}.*$', re.MULTILINE)
+_DEFINITION_AND_USE = 2
 
 
 class _Parameter(NamedTuple):
@@ -54,8 +56,8 @@ def export(func: Any, signature: Any, *, cache: Cache | None = None, name: str |
     Args:
         func: a function, or what `njit` made of one (whose options are used).
         signature: a Numba signature, as text or object, with or without the result: ``"float64(float64[::1], int64)"``.
-            Parameters are integers, floats, booleans and one-dimensional contiguous arrays of these; the result is
-            a scalar or None.
+            Parameters are integers, floats, booleans and C-contiguous arrays of these; the result is a scalar,
+            a tuple of scalars or None.
         cache: the cache to store in; None means the one that the backend is installed with, else the default one.
         name: the func_name for `Cache.get_target`; None means the module and the qualified name. What was exported
             under it before is replaced.
@@ -163,20 +165,18 @@ def _parameter_text(func_name: str, name: str, type_: Any) -> str:
 
     if isinstance(type_, types.Array):
         element = _SCALARS.get(str(type_.dtype))
-        if type_.ndim != 1:
-            raise _refuse(
-                func_name, f"parameter {name!r} is an array of {type_.ndim} dimensions; one is supported"
-            )
+        if type_.ndim == 0:
+            raise _refuse(func_name, f"parameter {name!r} is an array without dimensions")
         if type_.layout == "F" and type_.ndim > 1:
             raise _refuse(func_name, f"parameter {name!r} is an array in Fortran order")
         if element is None:
             raise _refuse(func_name, f"parameter {name!r} is an array of {type_.dtype}")
-        return f"{'' if type_.mutable else 'const '}{element}[:]"
+        return f"{'' if type_.mutable else 'const '}{element}[{', '.join([*[':'] * (type_.ndim - 1), '::1'])}]"
     text = _SCALARS.get(str(type_))
     if text is None:
         raise _refuse(
             func_name,
-            f"parameter {name!r} is of type {type_}; scalars and one-dimensional arrays are supported",
+            f"parameter {name!r} is of type {type_}; scalars and arrays are supported",
         )
     return text
 
@@ -188,9 +188,13 @@ def _result_text(func_name: str, type_: Any) -> str:
         raise _refuse(func_name, "it is a generator")
     if type_ == types.none:
         return "void"
+    if isinstance(type_, (types.Tuple, types.UniTuple)) and type_.count:
+        items = [_SCALARS.get(str(types.unliteral(item))) for item in type_]
+        if None not in items:
+            return f"tuple[{', '.join(map(str, items))}]"
     text = _SCALARS.get(str(types.unliteral(type_)))
     if text is None:
-        raise _refuse(func_name, f"its result is of type {type_}; scalars and None are supported")
+        raise _refuse(func_name, f"its result is of type {type_}; scalars, tuples of scalars and None are supported")
     return text
 
 
@@ -205,7 +209,7 @@ def _assemble(func_name: str, cres: Any, parameters: list[_Parameter]) -> str:
     except MissingCallee as error:
         raise _refuse(func_name, str(error)) from error
     module.link_in(compiled.clone())
-    module = _without_recursion_slots(module)
+    module = _rewritten(module)
     exceptions = describe_exceptions(func_name, str(module))
     described = {known.variable for known in exceptions}
     for variable in module.global_variables:
@@ -221,10 +225,23 @@ def _assemble(func_name: str, cres: Any, parameters: list[_Parameter]) -> str:
         raise _refuse(func_name, str(error)) from error
 
 
-def _without_recursion_slots(module: Any) -> Any:
+def _rewritten(module: Any) -> Any:
+    """The module without Numba's slots for recursion, and without environments that nothing is read from."""
     text = str(module)
-    resolved = resolve_recursion(text, {f.name for f in module.functions if not f.is_declaration})
-    return module if resolved == text else binding.parse_assembly(resolved)
+    changed = resolve_recursion(text, {f.name for f in module.functions if not f.is_declaration})
+    changed = "\n}\n".join(map(_without_idle_environments, changed.split("\n}\n")))
+    return module if changed == text else binding.parse_assembly(changed)
+
+
+def _without_idle_environments(function: str) -> str:
+    """Let a function that only asks whether it has an environment believe that it has one."""
+
+    def load(match: re.Match[str]) -> str:
+        uses = re.findall(rf"{re.escape(match[1])}(?![\w.$-])", function)
+        compared = f"= icmp eq ptr {match[1]}, null\n" in function
+        return f"  {match[1]} = inttoptr i64 1 to ptr" if compared and len(uses) == _DEFINITION_AND_USE else match[0]
+
+    return _LOADED_ENVIRONMENT.sub(load, function)
 
 
 def _with_layout(text: str, module: Any) -> str:
@@ -239,17 +256,23 @@ def _wrapper_text(cres: Any, parameters: list[_Parameter]) -> str:
     module = context.create_module("compcache.numba.export")
     pointer, count = ir.IntType(8).as_pointer(), ir.IntType(64)
     argument_types: list[Any] = []
-    for parameter in parameters:
-        is_array = isinstance(parameter.type, types.Array)
-        argument_types += [pointer, count] if is_array else [context.get_value_type(parameter.type)]
     result = types.unliteral(cres.signature.return_type)
-    is_void = result == types.none
+    is_tuple = isinstance(result, types.BaseTuple)
+    is_void = result == types.none or is_tuple
+    if is_tuple:
+        argument_types.append(count.as_pointer())
+    for parameter in parameters:
+        if isinstance(parameter.type, types.Array):
+            argument_types += [pointer, *[count] * parameter.type.ndim]
+        else:
+            argument_types.append(context.get_value_type(parameter.type))
     result_type = ir.VoidType() if is_void else context.get_value_type(result)
     wrapper = ir.Function(module, ir.FunctionType(result_type, argument_types), ENTRY)
     callee_type = context.call_conv.get_function_type(cres.fndesc.restype, cres.fndesc.argtypes)
     callee = ir.Function(module, callee_type, cres.fndesc.llvm_func_name)
     builder = ir.IRBuilder(wrapper.append_basic_block("entry"))
     given = iter(wrapper.args)
+    slots = next(given) if is_tuple else None
     values = [_value(context, builder, parameter, given) for parameter in parameters]
     status, out = context.call_conv.call_function(
         builder, callee, cres.fndesc.restype, cres.fndesc.argtypes, values
@@ -258,11 +281,27 @@ def _wrapper_text(cres: Any, parameters: list[_Parameter]) -> str:
         raise_type = ir.FunctionType(ir.VoidType(), [ir.IntType(32), pointer])
         info = builder.bitcast(status.excinfoptr, pointer)
         builder.call(ir.Function(module, raise_type, RAISE), [status.code, info])
+    if is_tuple:
+        _store_items(context, builder, cres.fndesc.restype, out, slots)
     if is_void:
         builder.ret_void()
     else:
         builder.ret(context.cast(builder, out, cres.fndesc.restype, result))
     return str(module)
+
+
+def _store_items(context: Any, builder: Any, type_: Any, value: Any, slots: Any) -> None:
+    """Put the items of a tuple into the slots of the caller; after an error they are not looked at."""
+    from numba.core import types
+
+    for number, item_type in enumerate(type_):
+        plain = types.unliteral(item_type)
+        item = context.cast(builder, builder.extract_value(value, number), item_type, plain)
+        stored = context.get_data_type(plain) if plain == types.boolean else item.type
+        place = builder.gep(slots, [ir.Constant(ir.IntType(64), number)])
+        if item.type != stored:
+            item = builder.zext(item, stored)
+        builder.store(item, builder.bitcast(place, stored.as_pointer()))
 
 
 def _value(context: Any, builder: Any, parameter: _Parameter, given: Any) -> Any:
@@ -273,13 +312,16 @@ def _value(context: Any, builder: Any, parameter: _Parameter, given: Any) -> Any
     first.name = re.sub(r"\W", "_", parameter.name)
     if not isinstance(parameter.type, types.Array):
         return first
-    count = next(given)
+    shape = [next(given) for _ in range(parameter.type.ndim)]
     array = make_array(parameter.type)(context, builder)
     itemsize = context.get_constant(
         types.intp, context.get_abi_sizeof(context.get_data_type(parameter.type.dtype))
     )
     data = builder.bitcast(first, array.data.type)
-    populate_array(array, data=data, shape=[count], strides=[itemsize], itemsize=itemsize, meminfo=None)
+    strides = [itemsize]
+    for extent in reversed(shape[1:]):
+        strides.insert(0, builder.mul(strides[0], extent))
+    populate_array(array, data=data, shape=shape, strides=strides, itemsize=itemsize, meminfo=None)
     return array._getvalue()
 
 
@@ -308,8 +350,6 @@ def _check(func_name: str, module: Any) -> None:
         if function.is_declaration and not function.name.startswith("llvm.") and counts.get(function.name, 0) > 1
         and not _is_everywhere(natives, function.name)
     ]  # fmt: skip
-    if any("excinfo_unwrap" in name and count > 1 for name, count in counts.items()):
-        raise _refuse(func_name, "it raises an exception whose arguments are computed when it runs")
     for variable in module.global_variables:
         name = variable.name
         if name.startswith(_ENVIRONMENT) and counts.get(name, 0) > 1:
