@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from compcache import codegen, elf, natives, runtime, toolchain
@@ -20,6 +21,7 @@ __all__ = ["build_and_load", "ensure_runtime"]
 _API_VERSION = 1013  # PYTHON_API_VERSION, unchanged since Python 2.5
 
 
+@cache
 def _object() -> bytes:
     path = os.path.join(os.path.dirname(__file__), "runtime.ll")
     with open(path, encoding="utf-8") as file, codegen.new_context() as context:

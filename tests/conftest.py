@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _VARIABLES = ("DIR", "SIGNING_KEY", "MAX_SIZE", "LOCK_TIMEOUT", "LOCKS")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Half as many again as there are processors: many tests wait, for a lock, a disk or a process."""
+    return (os.cpu_count() or 1) * 3 // 2
 
 
 @pytest.fixture(autouse=True)

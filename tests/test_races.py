@@ -38,7 +38,7 @@ end:
 """
 
 
-@pytest.fixture(params=["linked", "unlinked"])
+@pytest.fixture(params=["linked", pytest.param("unlinked", marks=pytest.mark.stress)])
 def environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The environment of processes with a linker, or without."""
     if request.param == "linked":

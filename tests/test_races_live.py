@@ -289,14 +289,6 @@ def require_clean(directory: Path) -> None:
             cache._store.open_module(module_id).close()
 
 
-def test_everybody_at_once_for_a_moment(directory: Path) -> None:
-    total = run_everybody(directory, 3.0, [WRITER, WRITER, READER, READER, PRUNER, REBUILDER], 10)
-    assert total["calls"] > 10
-    assert total["removed"] > 0
-    assert total["rebuilds"] > 0
-    require_clean(directory)
-
-
 @pytest.mark.stress
 @pytest.mark.timeout(SECONDS + 180)
 def test_everybody_at_once(directory: Path) -> None:

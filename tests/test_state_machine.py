@@ -191,7 +191,7 @@ def _run(examples: int, steps: int) -> None:
 
 
 def test_a_short_life() -> None:
-    _run(4, 15)
+    _run(3, 12)
 
 
 @pytest.mark.stress
