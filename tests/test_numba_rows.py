@@ -322,6 +322,40 @@ def test_an_edited_method_that_no_global_names_counts(project: Project) -> None:
     assert project.run(count, backend=True) == (2001, 1)
 
 
+FIRST_METHOD = """
+    import extensions
+    from numba import njit
+
+    @njit
+    def helper(a):
+        return a.item()
+
+    @njit(cache=True)
+    def f(a):
+        return helper(a) + a.size
+"""
+EXTENSION = """
+    from numba import types
+    from numba.extending import overload_method
+
+    @overload_method(types.Array, "{name}")
+    def implementation(a):
+        return lambda a: 1000
+"""
+
+
+def test_the_first_implementation_of_a_method_counts(project: Project) -> None:
+    count = CALL_METHOD + ", sum(caller.f.stats.cache_hits.values())"
+    project.write(caller=FIRST_METHOD, extensions="")
+    assert project.run(count, backend=True) == (11, 0)
+    assert project.run(count, backend=True) == (11, 1)
+    project.write(extensions=EXTENSION.format(name="nobody_asks_for_this"))
+    assert project.run(count, backend=True) == (11, 1)
+    project.write(extensions=EXTENSION.format(name="item"))
+    answers = [project.run(count, backend=True) for _ in range(2)]
+    assert [hits for _, hits in answers] == [0, 1]  # whichever implementation Numba prefers
+
+
 RECURSIVE = """
     from numba import njit
 

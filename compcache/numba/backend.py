@@ -177,10 +177,10 @@ class GufuncBackend(_Base):
             if self._enabled:
                 self._refuse(sig, str(self._identities[None]))
             return
-        dependencies = scopes.dependencies_of(self._owner.cres.library)
+        recorded = scopes.dependencies_of(self._owner.cres.library)
         name = entries.func_name_of(identity, sig)
         try:
-            entries.save_library(self._cache, identity, name, self._owner.cres.signature, data, dependencies)
+            entries.save_library(self._cache, identity, name, self._owner.cres.signature, data, recorded)
             self._accept(identity, sig, name)
         except entries.NotCacheable as error:
             self._refuse(sig, str(error))

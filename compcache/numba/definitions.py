@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from compcache.errors import GlobalValidationError, PickleNotAllowedError
 from compcache.globals import GlobalDefinition, Storage, register
 from compcache.numba.fingerprint import Unidentifiable
-from compcache.numba.overloads import Dependency, is_current
+from compcache.numba.overloads import Dependency, is_current, who_answers
 
 if TYPE_CHECKING:
     from compcache.globals import LoadContext
@@ -40,13 +40,16 @@ class Description(GlobalDefinition):
     """What Numba must know of an entry, besides its machine code.
 
     `lines` digests where the source stood, "" where the code does not tell; `dependencies` are the implementations
-    that only the compiler saw. Both are checked at every load, before anything is unpickled; an entry for which they
-    do not hold is passed over. `pickled` and `bitcode` (for linking into other functions) are read on demand.
+    that only the compiler saw, `asked` the names under which it asked for such (`encode_names`) and `answered` all of
+    the user's that answered to these. They are checked at every load, before anything is unpickled; an entry for which
+    they do not hold is passed over. `pickled` and `bitcode` (for linking into other functions) are read on demand.
     """
 
-    __slots__ = ("lines", "dependencies", "pickled", "bitcode")
+    __slots__ = ("lines", "dependencies", "asked", "answered", "pickled", "bitcode")
     lines: str
     dependencies: tuple[Dependency, ...]
+    asked: bytes
+    answered: tuple[str, ...]
     pickled: bytes
     bitcode: bytes
     kind = "numba"
@@ -54,7 +57,7 @@ class Description(GlobalDefinition):
 
     def encode(self) -> bytes:
         """The sizes of three parts, and the parts: what is checked first, the pickle, the bitcode."""
-        checked = marshal.dumps((self.lines, [tuple(d) for d in self.dependencies]), 2)
+        checked = marshal.dumps((self.lines, [tuple(d) for d in self.dependencies], self.asked, self.answered), 2)
         sizes = _HEAD.pack(len(checked), len(self.pickled), len(self.bitcode))
         return b"".join([sizes, checked, self.pickled, self.bitcode])
 
@@ -68,11 +71,10 @@ class Description(GlobalDefinition):
         at = _HEAD.size
         if len(payload) != at + first + second + third:
             raise ValueError("its sizes do not fit")
-        lines, dependencies = marshal.loads(payload[at : at + first])  # noqa: S302 - texts only, digest checked
+        lines, rows, asked, answered = marshal.loads(payload[at : at + first])  # noqa: S302 - texts, digest checked
         end = at + first + second
-        return cls(
-            lines, tuple([Dependency(*d) for d in dependencies]), payload[at + first : end], payload[end:]
-        )
+        dependencies = tuple([Dependency(*row) for row in rows])
+        return cls(lines, dependencies, asked, tuple(answered), payload[at + first : end], payload[end:])
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         """Check that the entry still holds; what is kept is the description itself."""
@@ -103,6 +105,9 @@ class Description(GlobalDefinition):
                 raise _invalid(
                     f"the implementation {dependency.name}, which the compiler used, is another one now"
                 )
+        new = set(who_answers(self.asked)) - set(self.answered)
+        if new:
+            raise _invalid(f"the implementation {min(new)} is new, and the compiler would have asked it")
 
 
 @register

@@ -22,10 +22,12 @@ from compcache.errors import CompcacheError, CompileError, LinkError, NotCachedE
 from compcache.numba import scopes
 from compcache.numba.definitions import Description, request
 from compcache.numba.libraries import ImageLibrary
+from compcache.numba.overloads import decode_names, encode_names, who_answers
 
 if TYPE_CHECKING:
     from compcache.cache import Cache
     from compcache.numba.identity import Identity
+    from compcache.numba.overloads import Dependency
     from compcache.target import TypedCallTarget
 
 __all__ = [
@@ -97,7 +99,7 @@ def load_result(cache: Cache, identity: Identity, name: str, function: Any, targ
     else:
         cres = _result_of_image(target, description, symbols, payload, function, target_context)
     if cres is not None:
-        scopes.set_dependencies(cres.library, frozenset(description.dependencies))
+        scopes.set_dependencies(cres.library, _recorded(description))
         scopes.remember_library(cres.fndesc.llvm_func_name, cres.library)
     return cres
 
@@ -189,11 +191,8 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
         raise NotCacheable("it uses dynamic globals (such as ctypes pointers and large global arrays)")
     from compcache.numba import images
 
-    dependencies, problem = scopes.dependencies_of(library)
-    if problem:
-        raise NotCacheable(problem)
-    lines = identity.lines if _tells_lines(cres) else ""
-    checked = lines, tuple(sorted(dependencies))
+    recorded = scopes.dependencies_of(library)
+    checked = _checked(identity.lines if _tells_lines(cres) else "", recorded)
     token = _token_of(cres)
     source, payload = _image_of(cres)
     if source is not None:
@@ -208,6 +207,18 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
             raise NotCacheable("it calls a recursive function that is not part of its object")
         pickled = _pickle((_OBJECT, token, (), _reduce(cres)))
         _publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""))
+
+
+def _checked(lines: str, recorded: scopes.Recorded) -> tuple[str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
+    """What is checked when the entry is loaded."""
+    if recorded.problem:
+        raise NotCacheable(recorded.problem)
+    asked = encode_names(recorded.names)
+    return lines, tuple(sorted(recorded.dependencies)), asked, who_answers(asked)
+
+
+def _recorded(description: Description) -> scopes.Recorded:
+    return scopes.Recorded(frozenset(description.dependencies), decode_names(description.asked))
 
 
 def _pickle(value: Any) -> bytes:
@@ -315,16 +326,13 @@ def _reduce(cres: Any) -> Any:
 
 
 def save_library(
-    cache: Cache, identity: Identity, name: str, signature: Any, library: Any, dependencies: Any
+    cache: Cache, identity: Identity, name: str, signature: Any, library: Any, recorded: scopes.Recorded
 ) -> None:
     """Store a code library (the wrapper of a gufunc). Raises as `save_result` does."""
     if library.has_dynamic_globals:
         raise NotCacheable("it uses dynamic globals")
-    found, problem = dependencies
-    if problem:
-        raise NotCacheable(problem)
     pickled = serialize.dumps((_OBJECT, "", (), library.serialize_using_object_code()))
-    description = Description(identity.lines, tuple(sorted(found)), pickled, b"")
+    description = Description(*_checked(identity.lines, recorded), pickled, b"")
     _publish(cache, identity, name, signature, None, description)
 
 

@@ -11,13 +11,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from numba.core import bytecode, caching, ccallback, compiler, dispatcher, entrypoints
-from numba.core.typing import templates
+from numba.core.types import functions
+from numba.core.typing import context, templates
 from numba.np.ufunc import ufuncbuilder, wrappers
 
 from compcache.numba import scopes
 from compcache.numba.backend import FunctionBackend, GufuncBackend
 from compcache.numba.fingerprint import plain_name, register_overload_source
-from compcache.numba.overloads import find_overloads, source_function
+from compcache.numba.overloads import find_overloads, key_name, source_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +61,9 @@ class Hooks:
         self._wrap(templates._OverloadAttributeTemplate, "resolve", _recording)
         self._wrap(templates._OverloadMethodTemplate, "_resolve", _recording)
         self._wrap(templates._OverloadAttributeTemplate, "_resolve", _recording)
+        self._wrap(context.BaseContext, "resolve_getattr", _noting_attribute)
+        self._wrap(context.BaseContext, "resolve_setattr", _noting_attribute)
+        self._wrap(functions.BaseFunction, "get_call_type", _noting_call)
         if is_first:
             self._take_over_running()
 
@@ -177,6 +181,22 @@ def _from_function(original: Any) -> Any:
         return found
 
     return functools.wraps(original)(from_function)
+
+
+def _noting_attribute(original: Any) -> Any:
+    def resolve(self: Any, owner: Any, name: Any, *rest: Any) -> Any:
+        scopes.note(str(name))
+        return original(self, owner, name, *rest)
+
+    return resolve
+
+
+def _noting_call(original: Any) -> Any:
+    def get_call_type(self: Any, *args: Any, **kwargs: Any) -> Any:
+        scopes.note(key_name(self.typing_key))
+        return original(self, *args, **kwargs)
+
+    return get_call_type
 
 
 def _recording(original: Any) -> Any:

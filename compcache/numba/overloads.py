@@ -1,19 +1,24 @@
 """Implementations that only the compiler sees: the user's `@overload`s and intrinsics, as registered in this process.
 
-Numba's own are covered by its version. A compilation records which of the user's it asked; an entry is valid where
-each of them still has the same content.
+Numba's own are covered by its version. A compilation records which of the user's it asked, and under which names it
+asked at all; an entry is valid where each of them still has the same content, and no other answers to these names.
 """
 
 from __future__ import annotations
 
+from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 from compcache.numba.fingerprint import fingerprint, is_library_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Dependency", "dependency_of", "find_overloads", "is_current", "source_function"]
+__all__ = [
+    "Dependency", "decode_names", "dependency_of", "digest_name", "encode_names", "find_overloads", "is_current", "key_name",
+    "source_function", "who_answers",
+]  # fmt: skip
 
 
 class Dependency(NamedTuple):
@@ -29,6 +34,7 @@ class _Registry:
     def __init__(self) -> None:
         self.by_key: dict[int, list[Any]] = {}
         self.by_name: dict[str, list[Any]] = {}
+        self.by_asked: dict[int, list[str]] = {}
         self._keys: list[object] = []
         self._seen = {"functions": 0, "attributes": 0}
 
@@ -48,10 +54,41 @@ class _Registry:
         key = getattr(template, "key", None)
         self._keys.append(key)
         self.by_key.setdefault(id(key), []).append(function)
-        self.by_name.setdefault(_name_of(function), []).append(function)
+        name = _name_of(function)
+        self.by_name.setdefault(name, []).append(function)
+        asked = getattr(template, "_attr", None) or key_name(key)
+        self.by_asked.setdefault(digest_name(asked), []).append(name)
 
 
 _registry = _Registry()
+
+
+def key_name(key: object) -> str:
+    """The name under which the compiler asks for implementations of a callable."""
+    return f"{getattr(key, '__module__', '')}.{getattr(key, '__qualname__', None) or getattr(key, '__name__', '')}"
+
+
+def digest_name(name: str) -> int:
+    """A number for a name. Two names of one number cost a compilation at worst."""
+    return crc32(name.encode("utf-8", "surrogatepass"))
+
+
+def encode_names(numbers: Iterable[int]) -> bytes:
+    """Digests of names as a sorted array."""
+    ordered = sorted(numbers)
+    return pack(f"<{len(ordered)}I", *ordered)
+
+
+def decode_names(data: bytes) -> frozenset[int]:
+    """What `encode_names` was given."""
+    return frozenset(unpack(f"<{len(data) // 4}I", data))
+
+
+def who_answers(asked: bytes) -> tuple[str, ...]:
+    """The user's implementations that are registered now and answer to names, given as `encode_names` made them."""
+    _registry.refresh()
+    numbers = _registry.by_asked.keys() & decode_names(asked) if _registry.by_asked else ()
+    return tuple(sorted({name for number in numbers for name in _registry.by_asked[number]}))
 
 
 def source_function(template: Any) -> Any:

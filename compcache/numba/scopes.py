@@ -13,21 +13,23 @@ import uuid
 import weakref
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprint import Unidentifiable, fingerprint
 from compcache.numba.identity import config_text, flags_text, signature_text
-from compcache.numba.overloads import Dependency, dependency_of
+from compcache.numba.overloads import Dependency, dependency_of, digest_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 __all__ = [
+    "Recorded",
     "Scope",
     "compile_scope",
     "dependencies_of",
     "library_of",
     "next_unique_id",
+    "note",
     "record",
     "remember",
     "remember_library",
@@ -36,17 +38,25 @@ __all__ = [
 ]
 
 
+class Recorded(NamedTuple):
+    """What code depends on: implementations, and digests of the names that were asked; `problem`: why that is not known."""
+
+    dependencies: frozenset[Dependency] = frozenset()
+    names: frozenset[int] = frozenset()
+    problem: str | None = None
+
+
 class Scope:
     """One function being compiled: its symbols' digest, and the user's implementations that were asked for it."""
 
-    __slots__ = ("asked", "function", "problem", "token", "used")
+    __slots__ = ("asked", "function", "names", "token", "used")
 
     def __init__(self, function: Any, token: str) -> None:
         self.function = function
         self.token = token
         self.used = 0
         self.asked: dict[int, Any] = {}
-        self.problem: str | None = None
+        self.names: set[int] = set()
 
 
 class _Stack(threading.local):
@@ -58,7 +68,7 @@ _stack = _Stack()
 #: Digests that are in symbols of this process already; the same code under one symbol twice would be one too many.
 _used: set[str] = set()
 #: What the compiled code of each library depends on, for those that link against it.
-_known: weakref.WeakKeyDictionary[Any, tuple[frozenset[Dependency], str | None]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[Any, Recorded] = weakref.WeakKeyDictionary()
 
 
 #: What was asked while no compilation was known to run: one was under way when the backend was installed.
@@ -101,6 +111,8 @@ def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra:
         yield scope
     finally:
         _stack.scopes.pop()
+        if _stack.scopes:
+            _stack.scopes[-1].names |= scope.names
 
 
 def _token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
@@ -155,41 +167,45 @@ def record(function: Any) -> None:
         scope.asked[id(function)] = function
 
 
-def set_dependencies(library: Any, dependencies: frozenset[Dependency], problem: str | None = None) -> None:
-    """What the code in a library depends on; `problem` says why that cannot be told."""
-    _known[library] = dependencies, problem
+def note(name: str) -> None:
+    """The compiler asks for implementations of this name."""
+    if _stack.scopes:
+        _stack.scopes[-1].names.add(digest_name(name))
 
 
-def dependencies_of(library: Any, scope: Scope | None = None) -> tuple[frozenset[Dependency], str | None]:
+def set_dependencies(library: Any, recorded: Recorded) -> None:
+    """What the code in a library depends on."""
+    _known[library] = recorded
+
+
+def dependencies_of(library: Any, scope: Scope | None = None) -> Recorded:
     """What the code in a library depends on, that of the libraries linked into it included."""
     known = _known.get(library)
     if known is not None and scope is None:
         return known
-    found: set[Dependency] = set(known[0]) if known else set()
-    problem = known[1] if known else None
-    for linked in getattr(library, "_linking_libraries", ()):
-        inner, inner_problem = _known.get(linked) or _of_unrecorded(linked)
-        found |= inner
-        problem = problem or inner_problem
-    of_itself = _content_of((_asked_early if scope is None else scope.asked).values())
-    _known[library] = frozenset(found) | of_itself[0], problem or of_itself[1]
+    parts = [known] if known is not None else []
+    parts += [_known.get(linked) or _of_unrecorded(linked) for linked in getattr(library, "_linking_libraries", ())]
+    parts.append(_content_of(_asked_early.values()) if scope is None else _content_of(scope.asked.values(), scope.names))
+    dependencies, names, problems = zip(*parts, strict=True)
+    problem = next((problem for problem in problems if problem), None)
+    _known[library] = Recorded(frozenset().union(*dependencies), frozenset().union(*names), problem)
     return _known[library]
 
 
-def _content_of(functions: Iterable[Any]) -> tuple[frozenset[Dependency], str | None]:
+def _content_of(functions: Iterable[Any], names: Iterable[int] = ()) -> Recorded:
     try:
-        return frozenset([dependency_of(function) for function in functions]), None
+        return Recorded(frozenset([dependency_of(function) for function in functions]), frozenset(names))
     except Unidentifiable as error:
-        return frozenset(), str(error)
+        return Recorded(problem=str(error))
 
 
-def _of_unrecorded(library: Any) -> tuple[frozenset[Dependency], str | None]:
+def _of_unrecorded(library: Any) -> Recorded:
     """What code depends on that was compiled outside of all scopes."""
     if library.name.startswith(_PARTS):
-        return frozenset(), None
+        return Recorded()
     if not _History.is_known:
         defined = [f.name for f in library._final_module.functions if not f.is_declaration]
         if not all("_ZN5numba" in name or not name.startswith("_ZN") for name in defined):
             reason = f"it calls {library.name}, which was compiled before compcache.numba was installed"
-            return frozenset(), reason
+            return Recorded(problem=reason)
     return _content_of(_asked_early.values())
