@@ -1,9 +1,11 @@
-"""What maintenance costs: list, prune, check and statistics of a cache of many modules, and the merging of its index.
+"""What maintenance costs: every command of the command line, on a cache of many modules, and the merging of its index.
 
-    python benchmarks/maintenance.py [--modules 100000] [--directory DIR] [--keep]
+    python benchmarks/maintenance.py [--modules 100000] [--directory DIR] [--keep] [--repeat 3] [--only NAME]...
 
 The modules are synthesized (no compiler runs) and published through the store as additions are, without waiting for
-the disk. Each operation is then timed: cold (nothing is derived yet) and warm.
+the disk; half of the functions have been used. Commands run as processes of their own; of several runs the one with the
+least processor time counts, because elapsed times say more about what else a machine does. *Cold*: what tools derive
+(roster, list of files) is not there yet.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,11 +22,11 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from compcache.catalog import functions
-from compcache.check import check
 from compcache.digest import digest
 from compcache.files import Files
-from compcache.graphsection import encode_notes
+from compcache.graphsection import encode_graph, encode_notes
+from compcache.imports import Resolution
+from compcache.irtext import Definition
 from compcache.manifest import (
     IMAGE_SHARED,
     NO_ENTRY,
@@ -35,10 +38,8 @@ from compcache.manifest import (
     encode_module,
     encode_needs,
 )
-from compcache.prune import PrunePolicy
-from compcache.pruning import prune
+from compcache.roster import encode_row, make_row
 from compcache.store import Store
-from compcache.totals import cache_stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +60,7 @@ class NoSync(Files):
 
 
 def publish(store: Store, number: int) -> None:
-    """Add a module of 4 KiB with one function, which imports that of the module before it in its group of ten."""
+    """Add a module of 5 KiB with one function, which imports that of the module before it in its group of ten."""
     key = digest([number.to_bytes(8, "little")])
     writer = ManifestWriter()
     writer.add(encode_module(ModuleRecord(key, "shared", "x86_64-linux-elf", "cpu", FEATURES, "22.1.0", 1)))
@@ -69,8 +70,21 @@ def publish(store: Store, number: int) -> None:
     offset = writer.add(encode_function(FunctionRecord(name, "f", "i64(i64)", 0, NO_ENTRY, needs)))
     table = b"CCMODULE" + (1).to_bytes(4, "little") + (2).to_bytes(4, "little") + key
     image = b"\x7fELF" + bytes(60) + table + bytes(4000)
-    sections = image, writer.content(), b"", b"", encode_notes(0.05, None)
-    store.publish(sections, [(name, offset)], target=bytes(8), flags=IMAGE_SHARED, key=key)
+    sections = image, writer.content(), graph_of(name, imports), b"", encode_notes(0.05, None)
+    module_id = store.publish(sections, [(name, offset)], target=bytes(8), flags=IMAGE_SHARED, key=key)
+    store.stats.compiled(0.05)
+    store.stats.added(len(image), encode_row(make_row(module_id, sections[1], sections[4])))
+    if number % 2:
+        store.stats.hit(name, module_id)
+
+
+def graph_of(name: str, imports: tuple[tuple[int, str], ...]) -> bytes:
+    """The graph section of a module with one function, a private helper and perhaps an import."""
+    own = Definition("function", "", ("helper", *[f"@{imported}" for _, imported in imports]))
+    definitions = {"f": own, "helper": Definition("function", "", ())}
+    definitions |= {f"@{imported}": Definition("external", "", ()) for _, imported in imports}
+    slots = {f"@{imported}": imported for _, imported in imports}
+    return encode_graph(definitions, {"f": name}, Resolution(slots, {}, "", ()), {"f": "i64(i64)"})
 
 
 def timed(what: str, action: Callable[[], object]) -> None:
@@ -88,31 +102,48 @@ def build(root: str, modules: int) -> str:
         started = time.perf_counter()
         publish(store, number)
         slowest = max(slowest, time.perf_counter() - started)
+    store.stats.flush()
     return f"slowest addition {slowest:.2f} s"
 
 
-def measure(root: str, modules: int) -> None:
-    """Time every operation in turn."""
+def commands(modules: int) -> dict[str, list[str]]:
+    """The command lines, by what is printed of them."""
+    name = f"function.{modules // 2 + 5:08d}"
+    lines = [
+        "ls", "ls --modules", "ls --json", "ls --sort last-use --limit 20", "ls function.0000*", "info", "stats",
+        f"show {name}", f"explain {name}", "explain nothing", f"graph {name}", "graph --all", "graph --all --json",
+        "prune --dry-run", f"prune --max-modules {modules * 9 // 10} --dry-run",
+        "prune --max-size 100M --unused-for 0s --dry-run", "prune --duplicates --stale 30d --dry-run",
+        "prune --match function.0002* --dry-run", "check --no-checksums", "check", "clear --dry-run",
+        f"pin {name}", "pin", f"unpin {name}",
+    ]  # fmt: skip
+    return {line: line.split() for line in lines}
 
-    def store() -> Store:
-        return Store(root, files=NoSync())
 
-    def summary(report: object) -> str:
-        return " ".join(f"{step.name} {step.seconds:.2f}" for step in report.steps)  # type: ignore[attr-defined]
+def measure(root: str, modules: int, repeat: int, only: list[str]) -> None:
+    """Time the commands in turn."""
+    chosen = {line: words for line, words in commands(modules).items() if not only or line in only}
+    print(f"{'command':<52} {'CPU s':>8} {'elapsed':>8}")
+    if not only:
+        for path in (Path(root) / "roster-v1").glob("*"):
+            path.unlink()
+        _show("ls, cold", [run(root, ["ls"])])
+    for line, words in chosen.items():
+        _show(line, [run(root, words) for _ in range(repeat)])
 
-    timed("ls, cold (reads every module)", lambda: f"{len(functions(store()))} functions")
-    timed("ls, warm", lambda: f"{len(functions(store()))} functions")
-    timed("stats", lambda: f"{cache_stats(store(), None).modules} modules")
-    timed("check without checksums", lambda: summary(check(store(), checksums=False)))
-    timed("check", lambda: summary(check(store())))
 
-    def pruned(policy: PrunePolicy, *, dry_run: bool = False) -> str:
-        return f"{len(prune(store(), policy, dry_run=dry_run).removed)} modules"
+def _show(line: str, runs: list[tuple[float, float]]) -> None:
+    print("{:<52} {:8.2f} {:8.2f}".format(line, *min(runs)), flush=True)
 
-    timed("prune, nothing to do", lambda: pruned(PrunePolicy(max_modules=modules)))
-    timed("prune to 90 %, dry run", lambda: pruned(PrunePolicy(max_modules=modules * 9 // 10), dry_run=True))
-    timed("prune to 90 %", lambda: pruned(PrunePolicy(max_modules=modules * 9 // 10)))
-    timed("merge the whole index", lambda: merge_all(store().index))
+
+def run(root: str, words: list[str]) -> tuple[float, float]:
+    """Run a command with its output thrown away; its processor time and its elapsed time in seconds."""
+    before = os.times()
+    command = [sys.executable, "-m", "compcache", "--dir", root, *words]
+    subprocess.run(command, stdout=subprocess.DEVNULL, cwd=Path(__file__).parent.parent, check=False)
+    after = os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    return used, after.elapsed - before.elapsed
 
 
 def merge_all(index: Index) -> str:
@@ -135,13 +166,17 @@ def main() -> None:
     parser.add_argument(
         "--directory", help="where to build it; a directory that is there already is used as it is"
     )
+    parser.add_argument("--repeat", type=int, default=3, help="how often each command runs")
+    parser.add_argument("--only", action="append", default=[], metavar="COMMAND", help="only this command line")
     parser.add_argument("--keep", action="store_true", help="leave the directory there")
     options = parser.parse_args()
     root = options.directory or os.path.join(tempfile.mkdtemp(prefix="compcache-"), "cache")
     if not os.path.isdir(root):
         timed(f"add {options.modules} modules", lambda: build(root, options.modules))
     try:
-        measure(root, options.modules)
+        measure(root, options.modules, options.repeat, options.only)
+        if not options.only:
+            timed("merge the whole index", lambda: merge_all(Store(root, files=NoSync()).index))
     finally:
         if not options.keep:
             shutil.rmtree(root)

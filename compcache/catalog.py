@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from compcache import host
 from compcache.digest import name_key
 from compcache.folding import read_ledger
-from compcache.inventory import list_modules
+from compcache.overview import look_over
 from compcache.reports import FunctionSummary, ModuleSummary
-from compcache.roster import Platform, Row, load_rows, read_row
+from compcache.roster import Platform, Row, read_row
 from compcache.statsfile import LOADS_KEY
 
 if TYPE_CHECKING:
@@ -29,17 +29,18 @@ _NEVER = (0, 0.0)
 def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummary]:
     """Every module that is there and can be read, in the order of their ids."""
     now = time.time()
-    ledger = read_ledger(store)
-    present = list_modules(store)
-    rows = load_rows(store, present, ledger.rows, progress)
+    present, rows, ledger = look_over(store, progress)
     last, _ = _last_uses(ledger, rows)
     problem_of = _Problems(store)
+    loads: dict[bytes, int] = {}
+    for (key, module_id), (count, _) in ledger.uses.items():
+        if key != LOADS_KEY:
+            loads[module_id] = loads.get(module_id, 0) + count
     found = []
     for module_id in sorted(rows):
         row = rows[module_id]
         size, modified = present[module_id]
-        loads = ledger.uses.get((LOADS_KEY, module_id), _NEVER)[0]
-        used = loads, last.get(module_id, 0.0)
+        used = loads.get(module_id, 0), last.get(module_id, 0.0)
         found.append(_summary(row, size, min(modified, now), problem_of[row.platform], used))
     return found
 
@@ -68,7 +69,10 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
     if row is None:
         raise FileNotFoundError(f"module {module_id} cannot be read from {store.root}")
     ledger = read_ledger(store)
-    used = ledger.uses.get((LOADS_KEY, key), _NEVER)[0], ledger.last_uses().get(key, 0.0)
+    counts = [
+        count for (name, other), (count, _) in ledger.uses.items() if other == key and name != LOADS_KEY
+    ]
+    used = sum(counts), ledger.last_uses().get(key, 0.0)
     return _summary(row, status.st_size, status.st_mtime, _problem(store, row.platform), used)
 
 
@@ -77,10 +81,9 @@ def functions(
 ) -> list[FunctionSummary]:
     """Every function that a module realizes, or those whose names `select` accepts, in the order of their names."""
     now = time.time()
-    ledger = read_ledger(store)
-    present = list_modules(store)
-    rows = load_rows(store, present, ledger.rows, progress)
-    used = _uses_by_name(ledger, rows)
+    present, rows, ledger = look_over(store, progress)
+    loads = _uses_by_name(ledger)
+    _, imported = _last_uses(ledger, rows)
     found: dict[str, FunctionSummary] = {}
     several: dict[str, list[FunctionSummary]] = {}
     problem_of = _Problems(store)
@@ -89,8 +92,10 @@ def functions(
         created, problem, modules_ = min(modified, now), problem_of[row.platform], (module_id.hex(),)
         for name, signature in zip(row.names, row.signatures, strict=True):
             if select is None or select(name):
-                use = used.get(name_key(name), _NEVER) if used else _NEVER
-                copy = _new((name, signature, 1, size, created, problem, modules_, *use))
+                uses, last = loads.get(name_key(name), _NEVER) if loads else _NEVER
+                if imported:
+                    last = max(last, imported.get(name, 0.0))
+                copy = _new((name, signature, 1, size, created, problem, modules_, uses, last))
                 first = found.setdefault(name, copy)
                 if first is not copy:
                     several.setdefault(name, [first]).append(copy)
@@ -114,34 +119,28 @@ def _together(copies: list[FunctionSummary]) -> FunctionSummary:
     )
 
 
-def _uses_by_name(ledger: Ledger, rows: Mapping[bytes, Row]) -> dict[bytes, tuple[int, float]]:
-    """How often each function was loaded, and when it was last used, by the key of its name."""
+def _uses_by_name(ledger: Ledger) -> dict[bytes, tuple[int, float]]:
+    """How often each function was loaded, and when last, by the key of its name."""
     used: dict[bytes, tuple[int, float]] = {}
     for (key, _), (count, when) in ledger.uses.items():
         if key != LOADS_KEY:
             before = used.get(key, _NEVER)
             used[key] = before[0] + count, max(before[1], when)
-    _, imported = _last_uses(ledger, rows)
-    for name, when in imported.items():
-        key = name_key(name)
-        count, before_ = used.get(key, _NEVER)
-        used[key] = count, max(before_, when)
     return used
 
 
 def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, float], dict[str, float]]:
     """When each module, and each function that a module imports, was last used: using one uses what it depends on."""
     last = ledger.last_uses()
-    if not any(rows[module_id].imports for module_id in last if module_id in rows):
+    used = sorted(last.keys() & rows.keys(), key=last.__getitem__)
+    if not any(rows[module_id].imports for module_id in used):
         return last, {}
-    providers: dict[str, bytes] = {}
-    for module_id, row in rows.items():
-        for name in row.names:
-            if last.get(module_id, 0.0) >= last.get(providers.get(name, module_id), 0.0):
-                providers[name] = module_id
+    # Of several modules that realize a function the one that was used last.
+    order = [*(rows.keys() - last.keys()), *used]
+    providers = {name: module_id for module_id in order for name in rows[module_id].names}
     imported: dict[str, float] = {}
     seen: set[bytes] = set()
-    for root in sorted(last.keys() & rows.keys(), key=last.__getitem__, reverse=True):
+    for root in reversed(used):
         when, waiting = last[root], [root]
         while waiting:
             module_id = waiting.pop()

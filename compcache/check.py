@@ -451,7 +451,7 @@ def _repair_index(state: _Check, missing: set[bytes], stale: set[bytes], damaged
         example = next(iter(missing))[KEY_SIZE : KEY_SIZE + DIGEST_SIZE].hex()
         message = (
             f"the index of {root} lacks {len(missing)} functions, for example of module {example}: an addition was "
-            f"interrupted, and whoever asks for them compiles once more; {what}"
+            f"interrupted, and whoever asks for them compiles once more; {what}{'' if done else ', prune adds them after an hour'}"
         )
         state.find("unindexed", root, message, note=True, repaired=done)
     if stale:

@@ -158,12 +158,9 @@ def _variants(
     own: dict[str, str] | None,
     progress: Progress | None,
 ) -> tuple[Variant, ...]:
-    from compcache.folding import read_ledger
-    from compcache.inventory import list_modules
-    from compcache.roster import load_rows
+    from compcache.overview import look_over
 
-    present = list_modules(store)
-    rows = load_rows(store, present, read_ledger(store).rows, progress)
+    present, rows, _ = look_over(store, progress)
     same = [
         (present[module_id].modified, name, module_id)
         for module_id, row in rows.items()

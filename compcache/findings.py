@@ -36,7 +36,8 @@ class PrunedFile:
 class PruneReport:
     """What a prune did, or with `dry_run` would do.
 
-    `needed` are the ids of modules that the policy would remove, but that a module which stays needs.
+    `needed` are the ids of modules that the policy would remove, but that a module which stays needs. `indexed` are those
+    of modules that an interrupted addition had left without an index entry, and that can be found again.
     `within_limits` is False where pins and `keep` left more than the limits of the policy allow.
     """
 
@@ -48,6 +49,7 @@ class PruneReport:
     bytes_before: int
     within_limits: bool
     seconds: float
+    indexed: tuple[str, ...] = ()
 
     @property
     def bytes_freed(self) -> int:

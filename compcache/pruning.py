@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import stat
 import time
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError, StorageError
@@ -21,6 +23,7 @@ from compcache.index import _keep_newest as keep_newest
 from compcache.index import segment_level
 from compcache.inventory import list_modules
 from compcache.locks import wait_lock
+from compcache.orphans import find_orphans, index_modules
 from compcache.pins import pinned
 from compcache.prune import Entry, PrunePolicy, Removal, plan_prune
 from compcache.roster import load_rows
@@ -31,11 +34,12 @@ if TYPE_CHECKING:
 
     from compcache.folding import Ledger
     from compcache.inventory import FileStatus
+    from compcache.orphans import Orphans
     from compcache.prune import Plan
     from compcache.roster import Platform, Progress, Row
     from compcache.store import Store
 
-__all__ = ["clear_leftovers", "find_leftovers", "prune", "rewrite_index"]
+__all__ = ["Proposal", "carry_out", "clear_leftovers", "find_leftovers", "propose", "prune", "rewrite_index"]
 
 _VERSIONED = ("modules-v", "index-v", "runtime-v", "hosts-v", "pins-v", "roster-v", "refusals-v")
 _CURRENT = frozenset(
@@ -66,38 +70,107 @@ def prune(
     Raises:
         StorageError: the cache is read-only, or a file could not be removed.
     """
+    if not dry_run:
+        _require_writable(store)
+    proposal = propose(store, policy, now=now, progress=progress, spare=spare, fold_statistics=not dry_run)
+    return proposal.report if dry_run else carry_out(store, proposal)
+
+
+class Proposal(NamedTuple):
+    """A prune that is planned, and has changed nothing yet; `report` is that of a dry run."""
+
+    policy: PrunePolicy
+    present: Mapping[bytes, FileStatus]
+    plan: Plan
+    orphans: Orphans
+    report: PruneReport
+
+
+def propose(
+    store: Store,
+    policy: PrunePolicy,
+    *,
+    now: float | None = None,
+    progress: Progress | None = None,
+    spare: Container[bytes] = (),
+    fold_statistics: bool = False,
+) -> Proposal:
+    """Plan a prune; see `prune`."""
     started = time.perf_counter()
     now = time.time() if now is None else now
-    if store.readonly and not dry_run:
-        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=store.root)
     present = list_modules(store)
-    entries = _read_entries(store, policy, present, spare=spare, now=now, progress=progress, dry_run=dry_run)
+    entries = _read_entries(
+        store, policy, present, spare=spare, now=now, progress=progress, fold_statistics=fold_statistics
+    )
     plan = plan_prune(entries, policy, now)
-    removed = plan.removed
-    leftovers = find_leftovers(store, policy, now)
-    if not dry_run:
-        removed = _remove(store, plan, present)
-        leftovers = clear_leftovers(store, leftovers)
-    size = sum(status.size for status in present.values())
+    assert isinstance(policy.grace, float | int)  # the policy made seconds of all durations
+    orphans = find_orphans(store, present, now - policy.grace)
+    leftovers = (*find_leftovers(store, policy, now), *_damaged(store, orphans, present))
+    gone = {removal.entry.module_id for removal in plan.removed}
+    report = _report(present, policy, plan, leftovers, dry_run=True)
+    indexed = tuple([module_id.hex() for module_id in orphans.sound if module_id not in gone])
+    return Proposal(
+        policy,
+        present,
+        plan,
+        orphans,
+        replace(report, indexed=indexed, seconds=time.perf_counter() - started),
+    )
+
+
+def carry_out(store: Store, proposal: Proposal) -> PruneReport:
+    """Do what was planned, but for what has been pinned, used or come to be needed since.
+
+    Raises:
+        StorageError: the cache is read-only, or a file could not be removed.
+    """
+    started = time.perf_counter()
+    _require_writable(store)
+    present = proposal.present
+    removed = _remove(store, proposal.plan, present)
+    leftovers = clear_leftovers(store, proposal.report.leftovers)
+    gone = {removal.entry.module_id for removal in removed}
+    indexed: tuple[bytes, ...] = ()
+    with suppress(OSError):  # they stay as invisible as they were
+        indexed = index_modules(store, [m for m in proposal.orphans.sound if m not in gone])
+    report = _report(
+        present, proposal.policy, proposal.plan._replace(removed=removed), leftovers, dry_run=False
+    )
+    seconds = proposal.report.seconds + time.perf_counter() - started
+    return replace(report, indexed=tuple([module_id.hex() for module_id in indexed]), seconds=seconds)
+
+
+def _require_writable(store: Store) -> None:
+    if store.readonly:
+        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=store.root)
+
+
+def _report(
+    present: Mapping[bytes, FileStatus],
+    policy: PrunePolicy,
+    plan: Plan,
+    leftovers: tuple[PrunedFile, ...],
+    *,
+    dry_run: bool,
+) -> PruneReport:
     report = PruneReport(
         dry_run=dry_run,
-        removed=tuple([_describe(removal) for removal in removed]),
+        removed=tuple([_describe(removal) for removal in plan.removed]),
         leftovers=leftovers,
         needed=tuple([entry.module_id.hex() for entry in plan.needed]),
         modules_before=len(present),
-        bytes_before=size,
+        bytes_before=sum(status.size for status in present.values()),
         within_limits=True,
         seconds=0.0,
     )
-    return _judge(report, policy, time.perf_counter() - started)
-
-
-def _judge(report: PruneReport, policy: PrunePolicy, seconds: float) -> PruneReport:
-    from dataclasses import replace
-
     fits = policy.max_bytes is None or report.bytes_after <= policy.max_bytes
     fits = fits and (policy.max_modules is None or report.modules_after <= policy.max_modules)
-    return replace(report, within_limits=fits, seconds=seconds)
+    return replace(report, within_limits=fits)
+
+
+def _damaged(store: Store, orphans: Orphans, present: Mapping[bytes, FileStatus]) -> Iterator[PrunedFile]:
+    for module_id in orphans.damaged:
+        yield PrunedFile(store.module_path(module_id), present[module_id].size, "damaged module in no index")
 
 
 def _describe(removal: Removal) -> PrunedModule:
@@ -115,7 +188,7 @@ def _read_entries(
     spare: Container[bytes],
     now: float,
     progress: Progress | None,
-    dry_run: bool,
+    fold_statistics: bool,
 ) -> list[Entry]:
     """All modules as the policy sees them; none where it has nothing to do."""
     if not policy.removes_modules or (_limits_only(policy) and not _exceeded(policy, present)):
@@ -126,10 +199,10 @@ def _read_entries(
     def seconds_of(module_id: bytes) -> float:
         return rows[module_id].seconds if module_id in rows else 0.0
 
-    if dry_run or store.readonly:
-        ledger = settle(ledger, seconds_of, now)
-    else:
+    if fold_statistics:
         ledger = fold(store, seconds_of, now=now, present=present)
+    else:
+        ledger = settle(ledger, seconds_of, now)
     return list(_entries(present, rows, ledger, frozenset(pinned(store)), spare))
 
 
@@ -179,7 +252,7 @@ def _remove(store: Store, plan: Plan, present: Mapping[bytes, FileStatus]) -> tu
 
     if not plan.removed:
         return ()
-    spared = _needed_by_newcomers(store, plan, present)
+    spared = _spared(store, plan, present)
     removed = []
     for removal in plan.removed:
         if removal.entry.module_id in spared:
@@ -201,18 +274,24 @@ def _remove(store: Store, plan: Plan, present: Mapping[bytes, FileStatus]) -> tu
     return tuple(removed)
 
 
-def _needed_by_newcomers(store: Store, plan: Plan, present: Mapping[bytes, object]) -> set[bytes]:
-    """The modules of the plan that modules added since it was made import from, and what those need in turn."""
-    newcomers = [module_id for module_id in store.module_ids() if module_id not in present]
-    if not newcomers:
-        return set()
-    rows = load_rows(store, newcomers, {}, store_result=False)
-    wanted = [name for row in rows.values() for name in row.imports]
+def _spared(store: Store, plan: Plan, present: Mapping[bytes, object]) -> set[bytes]:
+    """The modules of the plan that were pinned or used since it was made, or are imported by modules added since.
+
+    What those need in turn stays, too.
+    """
     providers: dict[str, list[Entry]] = {}
     for removal in plan.removed:
         for name in removal.entry.functions:
             providers.setdefault(name, []).append(removal.entry)
+    newcomers = [module_id for module_id in store.module_ids() if module_id not in present]
+    rows = load_rows(store, newcomers, {}, store_result=False) if newcomers else {}
+    wanted = [name for row in rows.values() for name in row.imports]
+    wanted += [name for name in pinned(store) if name in providers]
+    used = read_ledger(store).last_uses()
     spared: set[bytes] = set()
+    for entry in [r.entry for r in plan.removed if used.get(r.entry.module_id, 0.0) > r.entry.used]:
+        spared.add(entry.module_id)
+        wanted += entry.imports
     seen = set(wanted)
     for name in wanted:  # grows while it is walked
         for entry in providers.get(name, ()):

@@ -53,8 +53,8 @@ class ModuleSummary(NamedTuple):
     """One stored module.
 
     `functions` are (func_name, signature), `imports` the functions that it takes from other modules; `size` is that of
-    its file in bytes; `created` is in seconds since the epoch, `seconds` is how long compiling took; `uses` is how many
-    processes loaded it, the last one at `last_used` (0.0: none did); `problem` says why this host cannot use it, and is
+    its file in bytes; `created` is in seconds since the epoch, `seconds` is how long compiling took; `uses` is how
+    often a function was loaded from it; it, or what needs it, was last used at `last_used` (0.0: never); `problem` says why this host cannot use it, and is
     empty where it can.
     """
 
@@ -76,7 +76,8 @@ class ModuleSummary(NamedTuple):
 class FunctionSummary(NamedTuple):
     """One cached function: how many modules realize it, which ones, their size in bytes together.
 
-    `created` is when the newest of them was; `uses` is how often one was loaded, `last_used` when last (0.0: never);
+    `created` is when the newest of them was; `uses` is how often one was loaded; `last_used` is when one, or a module that imports
+    it, was last used (0.0: never);
     `problem` is empty where this host can use one of them.
     """
 

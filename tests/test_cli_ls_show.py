@@ -197,3 +197,17 @@ define i64 @outer(i64 %x) {
     assert json.loads(compcache("--dir", directory, "show", "outer", "--json").out)["dependencies"] == [
         "callee"
     ]
+
+
+def test_using_a_function_uses_what_it_depends_on(directory: Path) -> None:
+    with Cache(directory) as cache:
+        for text in (adder("leaf", 1), caller("middle", "leaf"), caller("top", "middle"), adder("other", 2)):
+            cache.add_module(ModuleSource(text))
+        cache.get_target("top")
+    used = {row["func_name"]: (row["uses"], row["last_used"] > 0) for row in rows(directory)}
+    assert used == {"leaf": (0, True), "middle": (0, True), "other": (0, False), "top": (1, True)}
+    assert names(directory, "--sort", "last-use")[-1] == "other"
+    assert sorted(row["last_used"] > 0 for row in rows(directory, "--modules")) == [False, True, True, True]
+    compcache("--dir", directory, "stats")  # folds what was counted
+    assert {row["func_name"]: (row["uses"], row["last_used"] > 0) for row in rows(directory)} == used
+    assert sum(row["uses"] for row in rows(directory, "--modules")) == 1

@@ -12,7 +12,7 @@ from helpers import adder, caller, module_file, run_fresh, snapshot
 
 from compcache import Cache, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.files import Files
-from compcache.pruning import prune
+from compcache.pruning import carry_out, propose, prune
 from compcache.store import Store
 
 if TYPE_CHECKING:
@@ -272,3 +272,22 @@ def test_pins_larger_than_the_limit_do_not_make_every_addition_sweep(directory: 
         for number in range(3):
             add(cache, f"f{number}")
         assert all(cache.has(f"pin{number}") for number in range(8))
+
+
+def test_what_is_pinned_used_or_needed_after_the_plan_stays(directory: Path) -> None:
+    with Cache(directory) as cache:
+        for name in ("leaf", "pinned", "used", "imported", "gone"):
+            add(cache, name, age=1000)
+        add(cache, "top", calls="leaf", age=1000)
+        proposal = propose(cache._store, PrunePolicy(older_than=10))
+        assert len(proposal.report.removed) == 6
+        assert proposal.report.dry_run
+        cache.pin("pinned")
+        cache.pin("top")
+        add(cache, "new", calls="imported")
+        run_fresh(directory, "from compcache import Cache\nCache(directory).get_target('used')\nresult = None")
+        report = carry_out(cache._store, proposal)
+        assert [module.functions for module in report.removed] == [("gone",)]
+        assert not report.dry_run
+        assert cache.get_target("top")(1) == 3
+        assert cache.get_target("new")(1) == 3

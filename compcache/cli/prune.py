@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from compcache.findings import PrunedModule, PruneReport
-    from compcache.prune import PrunePolicy
 
 __all__ = ["command"]
 
@@ -62,31 +61,28 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, **opti
     line is one module, with tabs between reason, module, size in bytes, time of the last use and functions.
     """
     from compcache.prune import PrunePolicy
+    from compcache.pruning import carry_out, propose
 
-    policy = PrunePolicy(**options)
-    if not dry_run and not yes and policy.removes_modules:
-        _confirm(session, policy)
     with session.look() if dry_run else session.open() as cache:
-        cache._store.stats.flush()
-        from compcache.pruning import prune
-
-        report = prune(cache._store, policy, dry_run=dry_run, progress=show_progress)
+        proposal = propose(
+            cache._store, PrunePolicy(**options), progress=show_progress, fold_statistics=not dry_run
+        )
+        report = proposal.report
+        if not dry_run:
+            if report.removed and not yes:
+                _confirm(report, session.directory)
+            report = carry_out(cache._store, proposal)
     if as_json:
         print_json({**asdict(report), "bytes_freed": report.bytes_freed})
     else:
         _print(report)
 
 
-def _confirm(session: Session, policy: PrunePolicy) -> None:
+def _confirm(planned: PruneReport, directory: str) -> None:
     import sys
 
-    from compcache.pruning import prune
-
-    with session.look() as cache:
-        planned = prune(cache._store, policy, dry_run=True, progress=show_progress)
-    if not planned.removed:
-        return
-    text = f"{plural(len(planned.removed), 'module')} ({size_text(planned.bytes_freed)}) from {session.directory}"
+    size = size_text(sum(module.size for module in planned.removed))
+    text = f"{plural(len(planned.removed), 'module')} ({size}) from {directory}"
     if not sys.stdin.isatty():
         raise click.UsageError(f"nobody to ask whether to remove {text}: give -y, or --dry-run to see which")
     if not click.confirm(f"Remove {text}?", err=True):
@@ -108,6 +104,9 @@ def _print(report: PruneReport) -> None:
         f"({size_text(report.bytes_after)}) {'would stay' if report.dry_run else 'left'}",
         err=True,
     )
+    if report.indexed:
+        verb = "would be found again" if report.dry_run else "can be found again"
+        click.echo(f"{plural(len(report.indexed), 'module')} of interrupted additions {verb}", err=True)
     if report.needed:
         click.echo(f"{plural(len(report.needed), 'module')} stayed because others need them", err=True)
     if not report.within_limits:
