@@ -78,10 +78,10 @@ def effective_limit(given: int | None) -> int | None:
 def note_addition(store: Store, module_id: bytes, sections: Sequence[bytes], given: int | None) -> None:
     """Count a module that was published, and make room if the limit is exceeded.
 
-    What cannot be done is a `CacheWarning`: the addition itself has succeeded.
+    What cannot be done is a `CacheWarning`, one for each cache object: the addition itself has succeeded.
     """
     from compcache.roster import encode_row, make_row
-    from compcache.verification import warn
+    from compcache.verification import _warn_once as warn_once
 
     size = sum(map(len, sections)) + FOOTER_SIZE
     store.stats.added(size, encode_row(make_row(module_id, sections[1], sections[4])))
@@ -90,7 +90,8 @@ def note_addition(store: Store, module_id: bytes, sections: Sequence[bytes], giv
         if limit is not None:
             _account(store, module_id, size, limit)
     except (CompcacheError, OSError, ValueError) as error:
-        warn(f"the size limit of the cache {store.root} could not be kept: {error}")
+        message = f"the size limit of the cache {store.root} could not be kept: {error}"
+        warn_once(store, store.path(*_NAMES), message)
 
 
 def _account(store: Store, module_id: bytes, size: int, limit: int) -> None:
@@ -104,7 +105,10 @@ def _account(store: Store, module_id: bytes, size: int, limit: int) -> None:
         # Pinned modules may be larger than the limit: then the next sweep waits until something else has come.
         if estimate > max(limit, settled + limit // 8 if settled > limit else 0):
             estimate = settled = _sweep(store, module_id, limit)
-        _write(store, estimate, settled)
+        try:
+            _write(store, estimate, settled)
+        except OSError:  # a full disk, most of all: whoever adds next counts these bytes as well
+            store.stats.unaccounted += added
 
 
 def _sweep(store: Store, module_id: bytes, limit: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from helpers import adder, caller, module_file, run_fresh, snapshot
+from mock_directory import FaultyFiles, Operation, cache_on
 
-from compcache import Cache, ModuleSource, NotCachedError, PrunePolicy, StorageError
+from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.files import Files
 from compcache.pruning import carry_out, propose, prune
 from compcache.store import Store
@@ -291,3 +293,32 @@ def test_what_is_pinned_used_or_needed_after_the_plan_stays(directory: Path) -> 
         assert not report.dry_run
         assert cache.get_target("top")(1) == 3
         assert cache.get_target("new")(1) == 3
+
+
+def test_an_estimate_that_cannot_be_written_is_made_up_for_without_a_warning(directory: Path) -> None:
+    def no_estimate(operation: Operation) -> BaseException | None:
+        return OSError(errno.ENOSPC, "full") if operation.target == "stats/size-v1" else None
+
+    with Cache(directory) as first:
+        add(first, "f0")
+    files = FaultyFiles(directory, no_estimate)
+    with cache_on(files) as cache:
+        add(cache, "f1")
+        files.plan = None
+        add(cache, "f2")
+    size = sum(path.stat().st_size for path in (directory / "modules-v1").rglob("*.ccm"))
+    assert (directory / "stats" / "size-v1").read_text().split()[0] == str(size)
+
+
+def test_a_sweep_that_fails_is_told_once(directory: Path) -> None:
+    with Cache(directory, max_size=1) as cache:
+        add(cache, "f0")
+        cache._store.files = FaultyFiles(directory, fail_unlinks)
+        with pytest.warns(CacheWarning, match="could not be kept") as warned:
+            for number in range(1, 4):
+                add(cache, f"f{number}")
+        assert len(warned) == 1
+
+
+def fail_unlinks(operation: Operation) -> BaseException | None:
+    return PermissionError(errno.EACCES, "no") if operation.name == "unlink" and ".ccm" in operation.path else None
