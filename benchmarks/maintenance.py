@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from compcache import indexing
 from compcache.digest import digest
 from compcache.files import Files
 from compcache.graphsection import encode_graph, encode_notes
@@ -149,11 +150,12 @@ def run(root: str, words: list[str]) -> tuple[float, float]:
 def merge_all(index: Index) -> str:
     """Write all segments of an index as one."""
     segments = index.segments
-    entries: set[bytes] = set()
+    entries = {entry for segment in segments for entry in segment.functions.entries()}
     known: dict[bytes, bytes] = {}
     for segment in segments:
-        index._collect(segment, entries, known)
-    index.publish_only(sorted(entries), [known[key] for key in sorted(known)], 9, segments)
+        for data in segment.modules.entries():
+            indexing.keep_newest(known, data)
+    indexing.replace_segments(index, sorted(entries), [known[key] for key in sorted(known)], 9, segments)
     return f"{len(segments)} segments, {len(entries)} functions"
 
 

@@ -31,24 +31,23 @@ from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, digest, name_key
 from compcache.errors import FormatError, UnknownVersionError
 from compcache.record import Record
-from compcache.table import Table, encode_table
+from compcache.table import Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
-__all__ = ["Index", "ModuleEntry", "Segment", "Stamp", "encode_function_entry", "encode_segment", "segment_level"]
+__all__ = ["Index", "ModuleEntry", "Segment", "Stamp"]
 
-_MAGIC = b"CCINDEX1"
-_HEADER = Struct("<8sQ")
-_FUNCTION = Struct("<16s16sI4x")
-_MODULE = Struct("<16s4QQQ8sII16s16s")
+MAGIC = b"CCINDEX1"
+HEADER = Struct("<8sQ")
+FUNCTION = Struct("<16s16sI4x")
+MODULE = Struct("<16s4QQQ8sII16s16s")
 _STAMP = Struct("<4Q")
 _TRUSTED = Struct("<QQ8sII16s16s")
 _READ_WHOLE = 1 << 16
-_FANOUT = 8
-_NAME_SIZE = 12  # bytes of the digest in a segment's name
+NAME_SIZE = 12  # bytes of the digest in a segment's name
 _CHUNK = 1 << 20
 SUFFIX = ".idx"
 
@@ -95,7 +94,7 @@ class ModuleEntry(Record):
     def encode(self) -> bytes:
         """The entry as bytes, its key first."""
         s = self.stamp
-        return _MODULE.pack(
+        return MODULE.pack(
             self.module_id, s.inode, s.size, s.mtime, s.ctime, self.image, self.records, self.target_id,
             self.flags, self.functions, self.key, self.mac,
         )  # fmt: skip
@@ -103,27 +102,8 @@ class ModuleEntry(Record):
     @staticmethod
     def decode(data: bytes) -> ModuleEntry:
         """The entry in bytes that `encode` made."""
-        module_id, inode, size, mtime, ctime, *rest = _MODULE.unpack(data)
+        module_id, inode, size, mtime, ctime, *rest = MODULE.unpack(data)
         return ModuleEntry(module_id, Stamp(inode, size, mtime, ctime), *rest)
-
-
-def encode_segment(functions: Sequence[bytes], modules: Sequence[bytes]) -> bytes:
-    """The bytes of a segment of encoded, sorted entries."""
-    table = encode_table(functions, _FUNCTION.size)
-    return _HEADER.pack(_MAGIC, len(table)) + table + encode_table(modules, _MODULE.size)
-
-
-def encode_function_entry(name: str, module_id: bytes, offset: int) -> bytes:
-    """A function entry: this module realizes `name` in the record at `offset`."""
-    return _FUNCTION.pack(name_key(name), module_id, offset)
-
-
-def segment_level(modules: int) -> int:
-    """The level of a merged segment with this many modules."""
-    level, capacity = 1, _FANOUT * _FANOUT
-    while modules > capacity:
-        level, capacity = level + 1, capacity * _FANOUT
-    return level
 
 
 class _Descriptor:
@@ -198,15 +178,15 @@ class Segment:
             def read(offset: int, count: int) -> bytes:
                 return pread(opened.number, count, offset)
 
-        header = read(0, _HEADER.size)
-        if len(header) < _HEADER.size or header[:8] != _MAGIC:
+        header = read(0, HEADER.size)
+        if len(header) < HEADER.size or header[:8] != MAGIC:
             raise FormatError(f"{self.name} is no index segment of a known version")
-        second = _HEADER.size + _HEADER.unpack(header)[1]
-        functions = Table(read, _HEADER.size, constant=whole)
-        if _HEADER.size + functions.size != second or functions.width != _FUNCTION.size:
+        second = HEADER.size + HEADER.unpack(header)[1]
+        functions = Table(read, HEADER.size, constant=whole)
+        if HEADER.size + functions.size != second or functions.width != FUNCTION.size:
             raise FormatError(f"{self.name} is damaged")
         modules = Table(read, second, constant=whole)
-        if modules.width != _MODULE.size or second + modules.size != size:
+        if modules.width != MODULE.size or second + modules.size != size:
             raise FormatError(f"{self.name} is damaged")
         self._tables = functions, modules
         return self._tables
@@ -214,10 +194,10 @@ class Segment:
     def explain(self, error: FormatError) -> FormatError:
         """What it means that the file does not decode: `UnknownVersionError` where its name fits its content."""
         try:
-            actual = digest(self._chunks(), size=_NAME_SIZE).hex()
+            actual = digest(self._chunks(), size=NAME_SIZE).hex()
         except OSError:
             return error
-        if self.name[3 : 3 + 2 * _NAME_SIZE] != actual:
+        if self.name[3 : 3 + 2 * NAME_SIZE] != actual:
             return error
         return UnknownVersionError(f"{self.name} is of another version of the format: {error}")
 
@@ -245,8 +225,8 @@ def _is_segment_name(name: str) -> bool:
         and dash == "-"
         and level.isdecimal()
         and level.isascii()
-        and len(rest) == 2 * _NAME_SIZE + len(SUFFIX)
-        and not rest[: 2 * _NAME_SIZE].strip("0123456789abcdef")
+        and len(rest) == 2 * NAME_SIZE + len(SUFFIX)
+        and not rest[: 2 * NAME_SIZE].strip("0123456789abcdef")
     )
 
 
@@ -256,15 +236,15 @@ class Index:
     A look-up that finds nothing looks at the directory again; one that finds something does not.
     """
 
-    __slots__ = ("_directory", "_files", "_hint", "_ignored", "_segments", "_temporary", "damaged", "problem")
+    __slots__ = ("_hint", "ignored", "_segments", "damaged", "directory", "files", "problem", "temporary")
 
     def __init__(self, files: file_ops.Files, directory: str, temporary: str) -> None:
-        self._files = files
-        self._directory = directory
-        self._temporary = temporary
+        self.files = files
+        self.directory = directory
+        self.temporary = temporary
         self._segments: tuple[Segment, ...] | None = None
         self._hint: Segment | None = None
-        self._ignored: set[str] = set()
+        self.ignored: set[str] = set()
         self.damaged: dict[str, str] = {}
         self.problem = ""  # why the index, or a part of it, could not be read when it was last tried
 
@@ -283,21 +263,21 @@ class Index:
         old = {segment.name: segment for segment in self._segments or ()}
         if self._segments is not None and names == list(old):
             return False
-        self._segments = tuple([old.get(name) or Segment(self._files, self._directory, name) for name in names])
+        self._segments = tuple([old.get(name) or Segment(self.files, self.directory, name) for name in names])
         return True
 
     def _names(self) -> list[str]:
         try:
-            if stat_module.S_ISLNK(self._files.lstat(self._directory).st_mode):
-                self.problem = f"{self._directory} is a symbolic link, which is not followed"
+            if stat_module.S_ISLNK(self.files.lstat(self.directory).st_mode):
+                self.problem = f"{self.directory} is a symbolic link, which is not followed"
                 return []
-            found = self._files.listdir(self._directory)
+            found = self.files.listdir(self.directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            self.problem = f"{self._directory} cannot be read: {error.strerror}"
+            self.problem = f"{self.directory} cannot be read: {error.strerror}"
             return []
-        left_out = self.damaged.keys() | self._ignored
+        left_out = self.damaged.keys() | self.ignored
         names = [name for name in found if _is_segment_name(name) and name not in left_out]
         return sorted(names, key=lambda name: (-_level_of(name), name))
 
@@ -313,7 +293,7 @@ class Index:
         while waiting:
             segment = waiting.pop(0)
             asked.add(segment.name)
-            values = self._look_up(segment, key, modules=False)
+            values = self.look_up(segment, key, modules=False)
             if values is None:  # merged into another segment meanwhile
                 waiting = [other for other in self.segments if other.name not in asked]
                 continue
@@ -328,7 +308,7 @@ class Index:
         return [
             ModuleEntry.decode(module_id + value)
             for segment in self.segments
-            for value in self._look_up(segment, module_id, modules=True) or ()
+            for value in self.look_up(segment, module_id, modules=True) or ()
         ]
 
     def verified(
@@ -341,13 +321,17 @@ class Index:
         """
         stamp = Stamp.packed(status)
         hint = self._hint
-        order = self.segments if hint is None else (hint, *[other for other in self.segments if other is not hint])
+        order = (
+            self.segments
+            if hint is None
+            else (hint, *[other for other in self.segments if other is not hint])
+        )
         for segment in order:
-            for value in self._look_up(segment, module_id, modules=True) or ():
+            for value in self.look_up(segment, module_id, modules=True) or ():
                 if value.startswith(stamp):
                     yield _TRUSTED.unpack_from(value, _STAMP.size)
 
-    def _look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
+    def look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
         """What a segment has under a key; None where it is not there any more."""
         try:
             return (segment.modules if modules else segment.functions).find(key)
@@ -355,115 +339,23 @@ class Index:
             self.refresh()
             return None
         except FormatError as error:
-            self._set_aside(segment, error)
+            self.set_aside(segment, error)
             return []
         except OSError as error:
-            self.problem = f"{self._directory}/{segment.name} cannot be read: {error.strerror or error}"
+            self.problem = f"{self.directory}/{segment.name} cannot be read: {error.strerror or error}"
             return []
 
-    def _set_aside(self, segment: Segment, error: FormatError) -> None:
+    def set_aside(self, segment: Segment, error: FormatError) -> None:
+        """Do without a segment that does not decode, and remember why."""
         reason = segment.explain(error)
         if isinstance(reason, UnknownVersionError):
-            self._ignored.add(segment.name)
+            self.ignored.add(segment.name)
         else:
             self.damaged[segment.name] = str(reason)
         segment.close()
         self._segments = tuple([other for other in self.segments if other is not segment])
 
-    def readable(self) -> tuple[Segment, ...]:
-        """The segments that are there now and of a known format, all opened; for who replaces them."""
-        self.refresh()
-        for segment in self.segments:
-            self._look_up(segment, bytes(DIGEST_SIZE), modules=True)
-        return self.segments
-
-    def add(self, functions: Iterable[tuple[str, int]], module: ModuleEntry) -> None:
-        """Publish what a module realizes, as (name, offset of its record), and its entry.
-
-        Raises:
-            OSError: it could not be written.
-        """
-        entries = sorted({encode_function_entry(name, module.module_id, offset) for name, offset in functions})
-        self.publish(0, entries, [module.encode()])
-
-    def publish(self, level: int, functions: Sequence[bytes], modules: Sequence[bytes]) -> str:
-        """Publish a segment of encoded, sorted entries; its name."""
-        data = encode_segment(functions, modules)
-        name = f"{level:02d}-{digest([data], size=_NAME_SIZE).hex()}{SUFFIX}"
-        file_ops.publish(self._files, self._temporary, f"{self._directory}/{name}", [data], sync=level > 0)
-        return name
-
-    def needs_merge(self) -> bool:
-        """Whether more additions have come together than look-ups should read."""
-        self.refresh()
-        return sum(1 for segment in self.segments if segment.level == 0) > _FANOUT
-
-    def merge(self) -> None:
-        """Merge the additions, with as many levels as their number needs.
-
-        Raises:
-            OSError: the merged segment could not be written; nothing is lost.
-        """
-        self.refresh()
-        chosen: list[Segment] = []
-        functions: set[bytes] = set()
-        modules: dict[bytes, bytes] = {}
-        level = 0
-        for segment in sorted(self.segments, key=lambda segment: segment.level):
-            if segment.level > level:
-                break
-            if self._collect(segment, functions, modules):
-                chosen.append(segment)
-                level = max(segment_level(len(modules)), level)
-        self.publish_only(sorted(functions), [modules[key] for key in sorted(modules)], level, chosen)
-
-    def _collect(self, segment: Segment, functions: set[bytes], modules: dict[bytes, bytes]) -> bool:
-        """Add all that a segment holds; False where it is damaged, gone or cannot be read."""
-        try:
-            functions.update(segment.functions.entries())
-            for data in segment.modules.entries():
-                _keep_newest(modules, data)
-        except OSError:
-            return False
-        except FormatError as error:
-            self._set_aside(segment, error)
-            return False
-        return True
-
-    def publish_only(
-        self, functions: Sequence[bytes], modules: Sequence[bytes], level: int, replaced: Sequence[Segment]
-    ) -> None:
-        """Publish a segment and remove those that it replaces."""
-        name = self.publish(level, functions, modules)
-        for segment in replaced:
-            if segment.name != name:
-                self._remove(segment.name)
-        self.refresh()
-
-    def _remove(self, name: str) -> None:
-        try:
-            self._files.unlink(f"{self._directory}/{name}")
-        except FileNotFoundError:
-            return
-
-    def remove_damaged(self) -> None:
-        """Remove the segments that turned out to be damaged; the caller rebuilds what they held."""
-        for name in list(self.damaged):
-            try:
-                self._remove(name)
-            except OSError:
-                self._ignored.add(name)
-        self.damaged.clear()
-
     def close(self) -> None:
         """Let go of the segment files."""
         self._segments = None
         self._hint = None
-
-
-def _keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
-    """Of two entries of a module keep the one whose file changed later."""
-    key = data[:DIGEST_SIZE]
-    other = modules.get(key)
-    if other is None or ModuleEntry.decode(other).stamp.ctime < ModuleEntry.decode(data).stamp.ctime:
-        modules[key] = data

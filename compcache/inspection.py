@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from compcache import indexing
 from compcache.depgraph import DependencyGraph
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
 from compcache.errors import CompcacheError, FormatError, NotCachedError
@@ -163,7 +164,7 @@ def _count_functions(store: Store, present: Container[bytes]) -> tuple[int, int]
     """How many functions the modules realize, and how many realizations there are."""
     names: set[bytes] = set()
     seen: set[bytes] = set()
-    for segment in store.index.readable():
+    for segment in indexing.readable(store.index):
         for entry in segment.functions.entries():
             if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] in present:
                 names.add(entry[:KEY_SIZE])

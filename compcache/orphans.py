@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache import container
+from compcache import container, indexing
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError, UnknownVersionError
-from compcache.index import segment_level
 from compcache.sections import ModuleSections
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def find_orphans(store: Store, present: Mapping[bytes, FileStatus], before: floa
     try:
         named = {
             entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
-            for segment in store.index.readable()
+            for segment in indexing.readable(store.index)
             for entry in segment.functions.entries()
         }
     except (FormatError, OSError):
@@ -93,6 +92,6 @@ def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...
             entries.append(entry.encode())
             indexed.append(module_id)
     if entries:
-        store.index.publish(segment_level(len(entries)), sorted(functions), entries)
+        indexing.publish_segment(store.index, indexing.segment_level(len(entries)), sorted(functions), entries)
         store.index.refresh()
     return tuple(indexed)

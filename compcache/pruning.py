@@ -7,10 +7,10 @@ meanwhile has it, or misses it; mapped code stays mapped.
 
 from __future__ import annotations
 
+import dataclasses
 import stat
 import time
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,8 +19,7 @@ from compcache.errors import FormatError, StorageError
 from compcache.files import read_file
 from compcache.findings import PrunedFile, PrunedModule, PruneReport
 from compcache.folding import fold, read_ledger, settle
-from compcache.index import _keep_newest as keep_newest
-from compcache.index import segment_level
+from compcache.indexing import keep_newest, readable, replace_segments, segment_level
 from compcache.inventory import list_modules
 from compcache.locks import wait_lock
 from compcache.orphans import find_orphans, index_modules
@@ -114,7 +113,7 @@ def propose(
         present,
         plan,
         orphans,
-        replace(report, indexed=indexed, seconds=time.perf_counter() - started),
+        dataclasses.replace(report, indexed=indexed, seconds=time.perf_counter() - started),
     )
 
 
@@ -137,7 +136,9 @@ def carry_out(store: Store, proposal: Proposal) -> PruneReport:
         present, proposal.policy, proposal.plan._replace(removed=removed), leftovers, dry_run=False
     )
     seconds = proposal.report.seconds + time.perf_counter() - started
-    return replace(report, indexed=tuple([module_id.hex() for module_id in indexed]), seconds=seconds)
+    return dataclasses.replace(
+        report, indexed=tuple([module_id.hex() for module_id in indexed]), seconds=seconds
+    )
 
 
 def _require_writable(store: Store) -> None:
@@ -165,7 +166,7 @@ def _report(
     )
     fits = policy.max_bytes is None or report.bytes_after <= policy.max_bytes
     fits = fits and (policy.max_modules is None or report.modules_after <= policy.max_modules)
-    return replace(report, within_limits=fits)
+    return dataclasses.replace(report, within_limits=fits)
 
 
 def _damaged(store: Store, orphans: Orphans, present: Mapping[bytes, FileStatus]) -> Iterator[PrunedFile]:
@@ -309,7 +310,7 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes
     so that not being able to write is no error.
     """
     with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
-        segments = store.index.readable()
+        segments = readable(store.index)
         functions: set[bytes] = set()
         modules: dict[bytes, bytes] = {}
         known: dict[bytes, bool] = {}
@@ -330,8 +331,8 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes
                     [e for e in segment.functions.entries() if is_there(e[KEY_SIZE : KEY_SIZE + DIGEST_SIZE])]
                 )
             level = segment_level(len(modules))
-            store.index.publish_only(
-                sorted(functions), [modules[key] for key in sorted(modules)], level, segments
+            replace_segments(
+                store.index, sorted(functions), [modules[key] for key in sorted(modules)], level, segments
             )
         except (FormatError, OSError):
             return  # what cannot be read is rebuilt by the next look-up, what cannot be written stays

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from compcache import container
+from compcache import container, indexing
 from compcache import files as file_ops
 from compcache.errors import IncompatibleTargetError, IntegrityError, StorageError
 from compcache.index import Stamp
@@ -34,11 +34,13 @@ def publish_module(
     try:
         _prepare(store, path)
         stamp = _existing(store, module_id)
+        if stamp is not None and _is_indexed(store, module_id, stamp, functions):
+            return module_id
         if stamp is None:
             stamp = Stamp.of(file_ops.publish(store.files, store.temporary, path, parts))
         module = ModuleFile(store.files, path, module_id)
         module.describe(len(sections[0]), len(sections[1]), target, flags, key)
-        store.index.add(functions, store.entry_of(module, stamp, len(functions)))
+        indexing.add(store.index, functions, store.entry_of(module, stamp, len(functions)))
     except OSError as error:
         message = f"cannot store a module in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=path, errno=error.errno) from error
@@ -65,6 +67,16 @@ def _existing(store: Store, module_id: bytes) -> Stamp | None:
         return None
 
 
+def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, functions: list[tuple[str, int]]) -> bool:
+    """Whether the index knows this file, and that it realizes these functions."""
+    index = store.index
+    index.refresh()
+    if all(entry.stamp != stamp for entry in index.module(module_id)):
+        return False
+    # The entries of an addition stand in one segment: one for all.
+    return not functions or (module_id, functions[0][1]) in index.find(functions[0][0])
+
+
 def _prepare(store: Store, path: str) -> None:
     """Create the root where it is not there, and refuse to write a file through symbolic links."""
     tag = store.path("CACHEDIR.TAG")
@@ -85,12 +97,12 @@ def merge_additions(store: Store) -> None:
     Raises:
         OSError: the merged segment could not be written; nothing is lost.
     """
-    if store.index.needs_merge():
+    if indexing.needs_merge(store.index):
         from compcache.locks import try_lock
 
         with try_lock(store, "index-merge") as owned:
             if owned:
-                store.index.merge()
+                indexing.merge(store.index)
 
 
 def publish_file(store: Store, names: tuple[str, ...], data: bytes) -> str:

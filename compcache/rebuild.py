@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compcache import indexing
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
-from compcache.index import Stamp, encode_function_entry, segment_level
+from compcache.index import Stamp
 from compcache.manifest import decode_function, iterate_frames
 from compcache.verification import is_settled
 
@@ -40,17 +41,18 @@ def rebuild_index(store: Store) -> int:
     Raises:
         OSError: the new index could not be written; the old one is still there.
     """
-    replaced = store.index.readable()
+    replaced = indexing.readable(store.index)
     functions: set[bytes] = set()
     modules: dict[bytes, bytes] = {}
     for module_id in store.module_ids():
         entry = _index_module(store, module_id, functions)
         if entry is not None:
             modules[module_id] = entry.encode()
-    store.index.publish_only(
-        sorted(functions), [modules[key] for key in sorted(modules)], segment_level(len(modules)), replaced
+    level = indexing.segment_level(len(modules))
+    indexing.replace_segments(
+        store.index, sorted(functions), [modules[key] for key in sorted(modules)], level, replaced
     )
-    store.index.remove_damaged()
+    indexing.remove_damaged(store.index)
     return len(modules)
 
 
@@ -67,5 +69,5 @@ def _index_module(store: Store, module_id: bytes, functions: set[bytes]) -> Modu
         return None
     finally:
         module.close()
-    functions.update(encode_function_entry(name, module_id, offset) for name, offset in found)
+    functions.update(indexing.encode_function_entry(name, module_id, offset) for name, offset in found)
     return store.entry_of(module, Stamp.of(status) if is_settled(status) else _NO_STAMP, len(found))

@@ -23,7 +23,7 @@ from compcache.errors import FormatError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     Read = Callable[[int, int], bytes]
 
@@ -41,15 +41,16 @@ _MAX_WIDTH = 1 << 12
 _MAX_BUCKET_SIZE = 1 << 26
 
 
-def encode_table(entries: Sequence[bytes], width: int) -> bytes:
-    """The bytes of a table of `entries`, each of `width` bytes, sorted and without duplicates."""
-    bits = min(max((len(entries) // _PER_BUCKET).bit_length() - 1, 0), _MAX_BITS)
-    header = _HEADER.pack(_MAGIC, width, bits, len(entries))
+def encode_table(entries: Iterable[bytes], width: int) -> bytes:
+    """The bytes of a table of entries of `width` bytes, sorted and without duplicates, one or more in a piece."""
     content = b"".join(entries)
+    count = len(content) // width
+    bits = min(max((count // _PER_BUCKET).bit_length() - 1, 0), _MAX_BITS)
+    header = _HEADER.pack(_MAGIC, width, bits, count)
     shift = 32 - bits
     ends = [0] * (1 << bits)
-    for entry in entries:
-        ends[int.from_bytes(entry[:4], "big") >> shift] += 1
+    for (first,) in Struct(f">I{width - 4}x").iter_unpack(content):
+        ends[first >> shift] += 1
     buckets = []
     start = 0
     for number, size in enumerate(ends):
@@ -148,8 +149,22 @@ class Table:
 
     def entries(self) -> Iterator[bytes]:
         """Every entry with its key, in order, each bucket verified before its first entry."""
-        width = self.width
         for number in range(1 << self._bits):
-            bucket = self._bucket(number)
-            for at in range(0, len(bucket), width):
-                yield bucket[at : at + width]
+            yield from self._split(self._bucket(number))
+
+    def entries_of_range(self, number: int, bits: int) -> list[bytes]:
+        """The entries, with their keys and in order, whose first `bits` bits (32 at most) are this number.
+
+        Raises:
+            FormatError: a bucket that holds some of them is damaged.
+        """
+        if bits > self._bits:
+            bucket = self._split(self._bucket(number >> (bits - self._bits)))
+            return [entry for entry in bucket if int.from_bytes(entry[:4], "big") >> (32 - bits) == number]
+        shift = self._bits - bits
+        buckets = range(number << shift, (number + 1) << shift)
+        return self._split(b"".join(map(self._bucket, buckets)))
+
+    def _split(self, data: bytes) -> list[bytes]:
+        width = self.width
+        return [data[at : at + width] for at in range(0, len(data), width)]

@@ -8,7 +8,7 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from compcache import container, host
+from compcache import container, host, indexing
 from compcache import files as file_ops
 from compcache.errors import (
     CacheWarning,
@@ -145,7 +145,7 @@ def _leave_stamp(store: Store, entry: ModuleEntry) -> None:
     from compcache.publishing import merge_additions
 
     try:
-        store.index.add((), entry)
+        indexing.add(store.index, (), entry)
         merge_additions(store)
     except OSError:
         return  # the next one verifies again

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
 import pytest
-from helpers import adder, caller, constant, run_fresh
+from helpers import adder, caller, constant, run_fresh, snapshot
 from llvmlite import ir
 
 from compcache import (
@@ -139,6 +140,22 @@ def test_the_same_code_is_the_same_module(directory: Path) -> None:
         module_id = one.add_module(ModuleSource(TWICE))
         assert two.add_module(ModuleSource(TWICE)) == module_id
         assert [r.module_id for r in one.realizations("twice")] == [module_id]
+
+
+def test_adding_again_what_the_index_knows_leaves_it_alone(directory: Path) -> None:
+    """However often: merges would be for nothing, and a segment written again is one that a power failure can take."""
+    with Cache(directory) as cache:
+        for number in range(12):
+            cache.add_module(ModuleSource(adder(f"f{number}", number)))
+        before = snapshot(directory)
+        for number in range(12):
+            cache.add_module(ModuleSource(adder(f"f{number}", number)))
+        assert snapshot(directory) == before
+        shutil.rmtree(directory / "index-v1")
+        for number in range(12):
+            cache.add_module(ModuleSource(adder(f"f{number}", number)))
+    with Cache(directory) as cache:
+        assert [cache.get_target(f"f{number}")(1) for number in range(12)] == [n + 1 for n in range(12)]
 
 
 # ----------------------------------------------------------------------------------------- exports

@@ -16,7 +16,16 @@ from compcache.container import FOOTER_SIZE, decode_footer, encode_container, is
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, check, digest
 from compcache.files import Files
 from compcache.graphsection import decode_graph, decode_notes
-from compcache.index import Index, ModuleEntry, Stamp, encode_function_entry, encode_segment, segment_level
+from compcache.index import Index, ModuleEntry, Stamp
+from compcache.indexing import (
+    add,
+    encode_function_entry,
+    encode_segment,
+    merge,
+    needs_merge,
+    remove_damaged,
+    segment_level,
+)
 from compcache.manifest import (
     FunctionRecord,
     GlobalRecord,
@@ -284,9 +293,9 @@ def test_an_index_finds_what_was_added_before_and_after_merges(tmp_path: Path) -
     reader = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp")
     assert list(reader.find("f0")) == []
     for number in range(40):
-        index.add([(f"f{number}", number), ("common", number)], entry_of(number))
-        if index.needs_merge():
-            index.merge()
+        add(index, [(f"f{number}", number), ("common", number)], entry_of(number))
+        if needs_merge(index):
+            merge(index)
     assert len(index.segments) < 12
     reader.refresh()
     for each in (index, reader):
@@ -309,7 +318,7 @@ def test_levels_grow_with_the_number_of_modules() -> None:
 @pytest.mark.parametrize("damage", ["magic", "truncated", "empty", "longer", "bucket"])
 def test_a_damaged_segment_is_named_and_left_out(tmp_path: Path, damage: str) -> None:
     index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp")
-    index.add([("f", 1)], entry_of(1))
+    add(index, [("f", 1)], entry_of(1))
     (path,) = (tmp_path / "index").iterdir()
     data = path.read_bytes()
     bad = {
@@ -320,7 +329,7 @@ def test_a_damaged_segment_is_named_and_left_out(tmp_path: Path, damage: str) ->
     reader = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp")
     assert list(reader.find("f")) == []
     assert list(reader.damaged) == [path.name]
-    reader.remove_damaged()
+    remove_damaged(reader)
     assert not path.exists()
 
 

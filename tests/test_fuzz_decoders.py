@@ -27,7 +27,8 @@ from compcache.files import Files
 from compcache.globals import Integer, Text, decode_definition, define
 from compcache.graphsection import decode_graph, decode_notes
 from compcache.host import Host, decode_host, encode_host
-from compcache.index import Index, ModuleEntry, Stamp, encode_function_entry, encode_segment
+from compcache.index import Index, ModuleEntry, Stamp
+from compcache.indexing import encode_function_entry, encode_segment, merge
 from compcache.manifest import (
     FunctionRecord,
     GlobalRecord,
@@ -195,7 +196,7 @@ def test_index_segments(tmp_path_factory: pytest.TempPathFactory, data: st.DataO
     def use(_: bytes) -> list[Any]:
         found = list(index.find("f"))
         index.module(digest([b"m"], size=16))
-        index.merge()
+        merge(index)
         return found
 
     found = bounded(use, content)

@@ -21,6 +21,7 @@ from compcache import (
     NotCachedError,
     StorageError,
     UntrustedDirectoryError,
+    indexing,
 )
 from compcache.container import FOOTER_SIZE, decode_footer, encode_container
 from compcache.digest import check
@@ -348,7 +349,8 @@ def test_a_forged_stamp_does_not_vouch_for_a_module_in_a_signed_cache(
     rewrite(path, lambda data: with_the_image_of_another(data, other))
     stamp = Stamp.of(path.stat())
     index = Index(Files(), f"{directory}/index-v1", f"{directory}/tmp")
-    index.add(
+    indexing.add(
+        index,
         (),
         ModuleEntry(
             bytes.fromhex(first), stamp, image, records, target, IMAGE_SHARED, 1, key_in_image, bytes(16)
