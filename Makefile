@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RUN_PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo test lint format stress fault peer bench clean
+.PHONY: help demo test lint format stress fault peer bench screenshots clean
 
 help:
 	@echo 'make demo     compile the example kernels, load them in a fresh process, compare'
@@ -21,6 +21,7 @@ help:
 	@echo 'make stress   long randomized and multi-process tests (COMPCACHE_TEST_SECONDS: how long each)'
 	@echo 'make fault    file-system faults, kills and bit flips'
 	@echo 'make peer     C libraries and Numba functions that this project did not write (needs a package index)'
+	@echo 'make screenshots  the pictures of the README, from real runs (the page of the graph needs Chromium)'
 	@echo 'make bench    compare with other caches, write docs/benchmarks.md (BENCH_ARGS=--quick: shorter)'
 
 $(INSTALLED): pyproject.toml
@@ -65,6 +66,9 @@ $(BENCH_VENV)/.installed: pyproject.toml
 
 bench: $(BENCH_VENV)/.installed
 	$(BENCH_VENV)/bin/python benchmarks/publish.py $(BENCH_ARGS)
+
+screenshots: $(INSTALLED)
+	$(BIN)/python docs/screenshots.py
 
 clean:
 	rm -rf $(VENV) $(PEER_VENV) $(BENCH_VENV) .venv-bench-* build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info

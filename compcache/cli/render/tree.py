@@ -61,9 +61,10 @@ def _branch(graph: FunctionGraph, successors: list[list[int]], root: int, shown:
 
 def label(node: GraphNode) -> str:
     """A node on one line."""
-    from compcache.cli.output import printable
+    from compcache.cli.output import printable, style
 
     name = printable(node.name)
     if node.kind == "function":
-        return f"{name}  {node.signature}" + (f"  [{node.problem}]" if node.problem else "")
+        name = f"{style(name, fg='cyan')}  {style(node.signature, dim=True)}"
+        return name + (f"  [{style(node.problem, fg='yellow')}]" if node.problem else "")
     return f"{name}  [{node.kind}{': ' + node.problem if node.problem else ''}]"
