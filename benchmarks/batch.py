@@ -3,9 +3,11 @@
     python benchmarks/batch.py                      200 jobs, 5 turns, 2 to 5 minutes
     python benchmarks/batch.py --jobs 60 --turns 2  shorter
 
-Three sides take turns, each in a fresh process with an empty cache directory that holds only the native runtime:
+Four sides take turns, each in a fresh process with an empty cache directory that holds only the native runtime:
 *one process* adds the modules one after the other; *one worker* and *two workers* give the same jobs to
-`compile_many`, whose time includes starting and ending the processes. Wall time and processor time (of the process
+`compile_many`, whose time includes starting and ending the processes; *two halves* is what the machine itself can
+do: two processes that know nothing of each other, each adds half of the modules, started together when both have
+done their imports. Wall time and processor time (of the process
 and of all that it started) are measured in the process, without its own start. On a machine that others use, the
 processor times are the figures to trust: their ratio bounds the speed-up that the workers' own overhead allows. What
 passes between two jobs of a worker (the answer, the record, the next job) is told from the workers' own clocks.
@@ -14,6 +16,7 @@ passes between two jobs of a worker (the answer, the record, the next job) is to
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -23,11 +26,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from workspace import Workspace
+
 GOAL = 0.9
-SIDES = ("one process", "one worker", "two workers")
+SIDES = ("one process", "one worker", "two workers", "two halves")
 
 #: One function of a job: a loop over two buffers, of the size that generated numeric code has.
 FUNCTION = """\
@@ -61,19 +66,22 @@ def job_text(number: int, functions: int) -> str:
     return "".join(FUNCTION.format(name=f"f{number}_{k}", factor=1000 + number) for k in range(functions))
 
 
-def measure(side: str, jobs: int, functions: int, directory: str) -> dict[str, float]:
-    """One turn of one side, in this process."""
+def measure(side: str, jobs: range, functions: int, directory: str) -> dict[str, float]:
+    """One turn of one side, or of half of it, in this process."""
     from compcache import Cache, ModuleSource
     from compcache.batch import compile_many
 
-    sources = [ModuleSource(job_text(number, functions)) for number in range(jobs)]
+    sources = [ModuleSource(job_text(number, functions)) for number in jobs]
     extra: dict[str, float] = {}
     warm = ModuleSource("define i64 @warm() {\n  ret i64 1\n}\n")
     with Cache(directory) as cache:
-        if side == "one process":
+        if side in ("one process", "two halves"):
             cache.add_module(warm)  # imports, LLVM's set-up, the native runtime
+        if side == "two halves":
+            print("ready", flush=True)
+            sys.stdin.readline()
         started, spent = time.perf_counter(), processor_time()
-        if side == "one process":
+        if side in ("one process", "two halves"):
             for source in sources:
                 cache.add_module(source)
         else:
@@ -82,10 +90,10 @@ def measure(side: str, jobs: int, functions: int, directory: str) -> dict[str, f
             report = compile_many(
                 cache, sources, workers=workers, progress=lambda m: m.last and ends.append(m.seconds)
             )
-            assert len(report.built) == jobs, report
+            assert len(report.built) == len(jobs), report
             extra["start"] = ends[0] - report.built[0].seconds
             busy = sum(record.seconds for record in report.built)
-            extra["between"] = (ends[-1] - extra["start"] - busy / workers) / jobs * workers
+            extra["between"] = (ends[-1] - extra["start"] - busy / workers) / len(jobs) * workers
         return {"wall": time.perf_counter() - started, "cpu": processor_time() - spent, **extra}
 
 
@@ -95,44 +103,70 @@ def processor_time() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def prepare(scratch: str) -> str:
+def prepare(workspace: Workspace) -> str:
     """A cache directory with the native runtime and nothing else."""
-    place = os.path.join(scratch, "prepared")
+    place = workspace.fresh_directory("prepared")
     code = f"from compcache import Cache, ModuleSource as M\nCache({place!r}).add_module(M('define i64 @w() {{ ret i64 1 }}'))"
-    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": ROOT})
+    subprocess.run([sys.executable, "-c", code], check=True, env=workspace.environment())
     for name in ("modules-v1", "index-v1", "tmp"):
         shutil.rmtree(os.path.join(place, name), ignore_errors=True)
     return place
 
 
-def turn(side: str, arguments: argparse.Namespace, scratch: str, prepared: str) -> dict[str, float]:
-    """One turn of one side, in a fresh process."""
-    directory = tempfile.mkdtemp(dir=scratch)
-    os.rmdir(directory)
+def turn(side: str, arguments: argparse.Namespace, workspace: Workspace, prepared: str) -> dict[str, float]:
+    """One turn of one side, in a fresh process, or two."""
+    directory = workspace.fresh_directory("turn")
     shutil.copytree(prepared, directory)
-    command = [
-        sys.executable, os.path.abspath(__file__), "--side", side, "--directory", directory,
-        "--jobs", str(arguments.jobs), "--functions", str(arguments.functions),
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": ROOT}
-    )
-    shutil.rmtree(directory)
-    result: dict[str, float] = json.loads(done.stdout)
-    return result
+    shares = 2 if side == "two halves" else 1
+    bounds = [arguments.jobs * number // shares for number in range(shares + 1)]
+    processes = []
+    for first, end in itertools.pairwise(bounds):
+        command = [
+            sys.executable, os.path.abspath(__file__), "--side", side, "--directory", directory,
+            "--first", str(first), "--jobs", str(end), "--functions", str(arguments.functions),
+        ]  # fmt: skip
+        processes.append(
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=workspace.environment(),
+            )
+        )
+    if shares > 1:
+        for process in processes:
+            assert process.stdout is not None
+            process.stdout.readline()
+    results = [json.loads(process.communicate()[0]) for process in release(processes)]
+    return {
+        key: (max if key == "wall" else sum)(result[key] for result in results)  # type: ignore[operator]
+        for key in results[0]
+    }
+
+
+def release(processes: list[subprocess.Popen[str]]) -> list[subprocess.Popen[str]]:
+    """Let the processes begin, all at once."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return processes
 
 
 def summarize(samples: dict[str, list[dict[str, float]]], jobs: int) -> dict[str, Any]:
     """The figures of the medians and of the minima."""
     figures: dict[str, Any] = {}
+    one, single, double, halves = SIDES
     for name, choose in (("median", statistics.median), ("minimum", min)):
         wall = {side: choose([sample["wall"] for sample in taken]) for side, taken in samples.items()}
         cpu = {side: choose([sample["cpu"] for sample in taken]) for side, taken in samples.items()}
-        one, single, double = SIDES
         figures[name] = {
             "wall s": {side: round(value, 3) for side, value in wall.items()},
             "cpu s": {side: round(value, 3) for side, value in cpu.items()},
             "speed-up of 2 workers / 2 (wall)": round(wall[one] / wall[double] / 2, 3),
+            "speed-up of two halves / 2 (wall)": round(wall[one] / wall[halves] / 2, 3),
+            "2 workers / two halves (wall)": round(wall[double] / wall[halves], 3),
             "cpu of one process / cpu of 2 workers": round(cpu[one] / cpu[double], 3),
             "start of a worker, ms": round(choose([sample["start"] for sample in samples[single]]) * 1e3, 1),
             "between two jobs of a worker, ms": round(
@@ -154,16 +188,19 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE", help="write every sample")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--directory", help=argparse.SUPPRESS)
+    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
-        print(json.dumps(measure(arguments.side, arguments.jobs, arguments.functions, arguments.directory)))
+        jobs = range(arguments.first, arguments.jobs)
+        print(json.dumps(measure(arguments.side, jobs, arguments.functions, arguments.directory)))
         return 0
     samples: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory(prefix="compcache-batch-") as scratch:
-        prepared = prepare(scratch)
+        workspace = Workspace(Path(scratch), quick=True)
+        prepared = prepare(workspace)
         for number in range(arguments.turns):
             for side in SIDES if number % 2 == 0 else SIDES[::-1]:
-                samples[side].append(turn(side, arguments, scratch, prepared))
+                samples[side].append(turn(side, arguments, workspace, prepared))
     figures = summarize(samples, arguments.jobs)
     figures["load average"] = os.getloadavg()
     print(json.dumps(figures, indent=2))
