@@ -356,6 +356,50 @@ def test_the_first_implementation_of_a_method_counts(project: Project) -> None:
     assert [hits for _, hits in answers] == [0, 1]  # whichever implementation Numba prefers
 
 
+GENERATOR = """
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import lower_builtin, type_callable
+    from helper import FACTOR
+
+    WIDTH = ir.IntType(64)
+
+    def scaled(x):
+        raise NotImplementedError
+
+    @type_callable(scaled)
+    def type_scaled(context):
+        return lambda x: types.int64
+
+    @lower_builtin(scaled, types.Integer)
+    def lower_scaled(context, builder, sig, args):
+        return builder.mul(context.cast(builder, args[0], sig.args[0], types.int64), WIDTH(FACTOR))
+"""
+USES_GENERATOR = """
+    from numba import njit
+    from generator import scaled
+
+    @njit
+    def between(x):
+        return scaled(x)
+
+    @njit(cache=True)
+    def f(x):
+        return between(x) + 1
+"""
+
+
+def test_an_edited_function_that_generates_code_counts(project: Project) -> None:
+    project.write(caller=USES_GENERATOR, generator=GENERATOR, helper="FACTOR = 2")
+    assert project.run(CALL, backend=False) == 21
+    assert project.run(CALL_AND_COUNT, backend=True) == (21, 0)
+    assert project.run(CALL_AND_COUNT, backend=True) == (21, 1)
+    project.write(helper="FACTOR = 200")
+    assert project.run(CALL, backend=False) == 21  # stale
+    assert project.run(CALL_AND_COUNT, backend=True) == (2001, 0)
+    assert project.run(CALL_AND_COUNT, backend=True) == (2001, 1)
+
+
 RECURSIVE = """
     from numba import njit
 

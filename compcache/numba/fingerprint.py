@@ -92,8 +92,10 @@ def register_overload_source(source: Callable[[object], Iterable[Any]]) -> None:
     _overloads_of = source
 
 
-def fingerprint(*roots: object) -> Fingerprint:
+def fingerprint(*roots: object, soft: bool = False) -> Fingerprint:
     """The fingerprint of functions (or dispatchers, or other values that a function could read).
+
+    With `soft`, what has no identity counts by its type alone: for functions that the compiler calls.
 
     Raises:
         Unidentifiable: something that they read has no identity by content.
@@ -102,7 +104,7 @@ def fingerprint(*roots: object) -> Fingerprint:
     for number, root in enumerate(roots):
         if isinstance(root, python_types.FunctionType):
             # A function that is compiled counts by content even where its module is a library.
-            walk.add_function(root, "")
+            walk.add_function(root, "", soft=soft)
         else:
             walk.value(root, f"argument {number}")
     walk.finish()

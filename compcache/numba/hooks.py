@@ -1,7 +1,8 @@
 """Puts the backend into Numba, and takes it out again.
 
 Numba has no interface for other caches. Replaced are the methods that make a function's cache object, the two entry
-points of the compiler, the numbering of functions, and the three places where user-defined implementations are asked.
+points of the compiler, the numbering of functions, and the places where implementations are looked for: wherever those
+can be the user's.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from numba.core import bytecode, caching, ccallback, compiler, dispatcher, entrypoints
+from numba.core import base, bytecode, caching, ccallback, compiler, dispatcher, entrypoints
 from numba.core.types import functions
 from numba.core.typing import context, templates
 from numba.np.ufunc import ufuncbuilder, wrappers
@@ -64,6 +65,7 @@ class Hooks:
         self._wrap(context.BaseContext, "resolve_getattr", _noting_attribute)
         self._wrap(context.BaseContext, "resolve_setattr", _noting_attribute)
         self._wrap(functions.BaseFunction, "get_call_type", _noting_call)
+        self._wrap(base.OverloadSelector, "find", _noting_generator)
         if is_first:
             self._take_over_running()
 
@@ -197,6 +199,15 @@ def _noting_call(original: Any) -> Any:
         return original(self, *args, **kwargs)
 
     return get_call_type
+
+
+def _noting_generator(original: Any) -> Any:
+    def find(self: Any, sig: Any) -> Any:
+        found = original(self, sig)
+        scopes.note_generator(found)
+        return found
+
+    return find
 
 
 def _recording(original: Any) -> Any:

@@ -1,6 +1,6 @@
 """Implementations that only the compiler sees: the user's `@overload`s and intrinsics, as registered in this process.
 
-Numba's own are covered by its version. A compilation records which of the user's it asked, and under which names it
+So are functions that generate code (`@lower_builtin` and its kin). Numba's own are covered by its version. A compilation records which of the user's it asked, and under which names it
 asked at all; an entry is valid where each of them still has the same content, and no other answers to these names.
 """
 
@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "Dependency", "decode_names", "dependency_of", "digest_name", "encode_names", "find_overloads", "is_current", "key_name",
-    "source_function", "who_answers",
+    "Dependency", "decode_names", "dependency_of", "dependency_of_generator", "digest_name", "encode_names",
+    "find_overloads", "is_current", "key_name", "source_function", "who_answers",
 ]  # fmt: skip
+
+
+#: Stands before the names of functions that generate code.
+_GENERATOR = "code generator "
 
 
 class Dependency(NamedTuple):
@@ -37,8 +41,11 @@ class _Registry:
         self.by_asked: dict[int, list[str]] = {}
         self._keys: list[object] = []
         self._seen = {"functions": 0, "attributes": 0}
+        self.generators: dict[int, Any] = {}
+        self._seen_generators = dict.fromkeys(("functions", "getattrs", "setattrs", "casts", "constants"), 0)
 
     def refresh(self) -> None:
+        from numba.core.imputils import builtin_registry as lowering_registry
         from numba.core.typing.templates import builtin_registry
 
         for kind, seen in self._seen.items():
@@ -46,6 +53,11 @@ class _Registry:
             for template in templates[seen:]:
                 self._add(template)
             self._seen[kind] = len(templates)
+        for kind, seen in self._seen_generators.items():
+            rows = getattr(lowering_registry, kind)
+            for implementation, *_ in rows[seen:]:
+                self._add_generator(implementation)
+            self._seen_generators[kind] = len(rows)
 
     def _add(self, template: Any) -> None:
         function = source_function(template)
@@ -58,6 +70,14 @@ class _Registry:
         self.by_name.setdefault(name, []).append(function)
         asked = getattr(template, "_attr", None) or key_name(key)
         self.by_asked.setdefault(digest_name(asked), []).append(name)
+
+
+    def _add_generator(self, implementation: Any) -> None:
+        function = _users_generator(implementation)
+        if function is not None:
+            self.generators[id(implementation)] = function
+            self._keys.append(implementation)
+            self.by_name.setdefault(_GENERATOR + _name_of(function), []).append(function)
 
 
 _registry = _Registry()
@@ -114,6 +134,16 @@ def _is_filled(cell: Any) -> bool:
     return True
 
 
+def _users_generator(implementation: Any) -> Any:
+    """The user's function that generates code, of what Numba's registry holds; None where it is Numba's own."""
+    if getattr(implementation, "__qualname__", "").startswith(("_decorate_getattr.", "_decorate_setattr.")):
+        cells = [cell.cell_contents for cell in implementation.__closure__ or () if _is_filled(cell)]
+        implementation = next((item for item in cells if hasattr(item, "__code__")), None)
+    if not hasattr(implementation, "__code__") or is_library_module(implementation.__module__):
+        return None
+    return implementation
+
+
 def _name_of(function: Any) -> str:
     name = f"{function.__module__}.{function.__qualname__}"
     if is_library_module(function.__module__):
@@ -136,8 +166,20 @@ def dependency_of(function: Any) -> Dependency:
     return Dependency(name, fingerprint(*registered).content)
 
 
+def dependency_of_generator(implementation: Any) -> Dependency | None:
+    """What to record of something that generated code; None where that is not the user's."""
+    _registry.refresh()
+    function = _registry.generators.get(id(implementation))
+    if function is None:
+        return None
+    name = _GENERATOR + _name_of(function)
+    return Dependency(name, fingerprint(*_registry.by_name[name], soft=True).content)
+
+
 def is_current(dependency: Dependency) -> bool:
     """Whether what is registered under that name now has the content that was recorded. Raises `Unidentifiable`."""
     _registry.refresh()
     registered = _registry.by_name.get(dependency.name)
-    return registered is not None and fingerprint(*registered).content == dependency.content
+    if registered is None:
+        return False
+    return fingerprint(*registered, soft=dependency.name.startswith(_GENERATOR)).content == dependency.content

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprint import Unidentifiable, fingerprint
 from compcache.numba.identity import config_text, flags_text, signature_text
-from compcache.numba.overloads import Dependency, dependency_of, digest_name
+from compcache.numba.overloads import Dependency, dependency_of, dependency_of_generator, digest_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,6 +30,7 @@ __all__ = [
     "library_of",
     "next_unique_id",
     "note",
+    "note_generator",
     "record",
     "remember",
     "remember_library",
@@ -49,7 +50,7 @@ class Recorded(NamedTuple):
 class Scope:
     """One function being compiled: its symbols' digest, and the user's implementations that were asked for it."""
 
-    __slots__ = ("asked", "function", "names", "token", "used")
+    __slots__ = ("asked", "function", "generators", "names", "token", "used")
 
     def __init__(self, function: Any, token: str) -> None:
         self.function = function
@@ -57,6 +58,7 @@ class Scope:
         self.used = 0
         self.asked: dict[int, Any] = {}
         self.names: set[int] = set()
+        self.generators: dict[int, Any] = {}
 
 
 class _Stack(threading.local):
@@ -173,6 +175,12 @@ def note(name: str) -> None:
         _stack.scopes[-1].names.add(digest_name(name))
 
 
+def note_generator(implementation: Any) -> None:
+    """The compiler lets this generate code."""
+    if _stack.scopes:
+        _stack.scopes[-1].generators[id(implementation)] = implementation
+
+
 def set_dependencies(library: Any, recorded: Recorded) -> None:
     """What the code in a library depends on."""
     _known[library] = recorded
@@ -185,16 +193,21 @@ def dependencies_of(library: Any, scope: Scope | None = None) -> Recorded:
         return known
     parts = [known] if known is not None else []
     parts += [_known.get(linked) or _of_unrecorded(linked) for linked in getattr(library, "_linking_libraries", ())]
-    parts.append(_content_of(_asked_early.values()) if scope is None else _content_of(scope.asked.values(), scope.names))
+    if scope is None:
+        parts.append(_content_of(_asked_early.values()))
+    else:
+        parts.append(_content_of(scope.asked.values(), scope.names, scope.generators.values()))
     dependencies, names, problems = zip(*parts, strict=True)
     problem = next((problem for problem in problems if problem), None)
     _known[library] = Recorded(frozenset().union(*dependencies), frozenset().union(*names), problem)
     return _known[library]
 
 
-def _content_of(functions: Iterable[Any], names: Iterable[int] = ()) -> Recorded:
+def _content_of(functions: Iterable[Any], names: Iterable[int] = (), generators: Iterable[Any] = ()) -> Recorded:
     try:
-        return Recorded(frozenset([dependency_of(function) for function in functions]), frozenset(names))
+        found = {dependency_of(function) for function in functions}
+        found |= {row for row in map(dependency_of_generator, generators) if row is not None}
+        return Recorded(frozenset(found), frozenset(names))
     except Unidentifiable as error:
         return Recorded(problem=str(error))
 
