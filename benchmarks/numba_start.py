@@ -3,7 +3,8 @@
     python benchmarks/numba_start.py [--repetitions 11] [--json FILE]
 
 Compares an empty Python, an exported kernel, `import numba` alone, Numba's own cache, and this package's backend, for
-a small function and a large one; and takes the time of computing the large function's key. The time of a process is
+a small function and a large one, when they find it and when they have to compile it; and takes the time of computing the
+large function's key. The time of a process is
 what the kernel charges it (user and system), and what a clock shows; the ratios are of the former, because on a shared
 machine the latter tells of the neighbours.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -96,10 +98,11 @@ KEY_GOAL = 0.002
 class Side:
     """One kind of process, and what its runs took."""
 
-    def __init__(self, label: str, script: str, directory: Path) -> None:
+    def __init__(self, label: str, script: str, directory: Path, *, emptied: Path | None = None) -> None:
         self.label = label
         self.script = script
         self.directory = directory
+        self.emptied = emptied  # the cache that each run finds empty
         self.charged: list[float] = []
         self.elapsed: list[float] = []
 
@@ -107,6 +110,9 @@ class Side:
         """Start a process, wait for it, and note what it took."""
         variables = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "COMPCACHE_"))}
         variables.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's process has its bytecode
+        if self.emptied is not None:
+            shutil.rmtree(self.emptied, ignore_errors=True)
+            variables["NUMBA_CACHE_DIR"] = str(self.emptied)
         variables |= {
             "PYTHONPATH": f"{ROOT}{os.pathsep}{self.directory}",
             "PYTHONPYCACHEPREFIX": str(self.directory / "pyc"),
@@ -149,6 +155,13 @@ def measure(directory: Path, repetitions: int) -> tuple[list[Side], float]:
             for name in ("small", "large")
         ),
     ]
+    empty = directory / "empty"
+    for name in ("small", "large"):
+        backend = BACKEND.format(cache=str(empty), name=name)
+        sides += [
+            Side(f"Numba's cache, {name} function, empty", OWN.format(name=name), directory, emptied=empty),
+            Side(f"backend, {name} function, empty", backend, directory, emptied=empty),
+        ]
     Side("export", EXPORT.format(cache=cache), directory).run()
     for _ in range(2):
         for side in sides:
@@ -169,13 +182,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         sides, key = measure(Path(directory), options.repetitions)
     print(
-        f"{'':34}{'charged, ms':>22}{'elapsed, ms':>22}\n{'':34}{'median':>11}{'minimum':>11}{'median':>11}{'minimum':>11}"
+        f"{'':39}{'charged, ms':>22}{'elapsed, ms':>22}\n{'':39}{'median':>11}{'minimum':>11}{'median':>11}{'minimum':>11}"
     )
     medians = {}
     for side in sides:
         medians[side.label] = statistics.median(side.charged)
         figures = [f(v) * 1e3 for v in (side.charged, side.elapsed) for f in (statistics.median, min)]
-        print(f"{side.label:34}" + "".join(f"{figure:11.0f}" for figure in figures))
+        print(f"{side.label:39}" + "".join(f"{figure:11.0f}" for figure in figures))
     missed = 0
     for subject, baseline, goal in GOALS:
         ratio = medians[subject] / medians[baseline]
