@@ -117,7 +117,21 @@ def _adding(records: Mapping[str, Any]) -> str:
         " process of its own, the write is synchronized, and entry points are code, too. For"
         f" {many} realistic functions the ratio is {figure(ratio(real[many]))}. Who compiles many small functions gives them to one"
         " module, or to a batch."
+        f"{_linkers(tiny['1']['ms'])}"
     )  # fmt: skip
+
+
+def _linkers(sides: Mapping[str, Any]) -> str:
+    """What the choice of the linker makes of it; "" where there was none."""
+    prefix = "add_module, linked by "
+    times = {name.removeprefix(prefix): side["minimum"] for name, side in sides.items() if name.startswith(prefix)}
+    if len(times) < 2:
+        return ""
+    listed = ", ".join(f"`{name}` {figure(time)} ms" for name, time in sorted(times.items(), key=lambda item: item[1]))
+    return (
+        f" The linker's own start is much of it: {listed} for the whole addition. `COMPCACHE_LINKER` chooses; Debian's `ld.lld` loads"
+        " all of LLVM's shared library to link a few hundred bytes."
+    )
 
 
 def _disk(records: Mapping[str, Any]) -> str:

@@ -1,5 +1,7 @@
 """SCRATCH KIND COUNT REPETITIONS: add_module, the hand-written cache's add, and bare code generation, in turns.
 
+add_module links with whatever linker is found first, and once more with each of those that are on the path.
+
 Besides the milliseconds: the bytes of the object, of the hand-written cache's file and of the module's file.
 """
 
@@ -7,6 +9,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from time import perf_counter
 
 import orc_objects
@@ -14,6 +17,7 @@ import sources
 from children.timing import take_turns
 
 from compcache import Cache, ModuleSource
+from compcache.toolchain import LINKER_VARIABLE
 
 
 def main(scratch: str, kind: str, count: int, repetitions: int) -> None:
@@ -51,7 +55,20 @@ def main(scratch: str, kind: str, count: int, repetitions: int) -> None:
         sizes["object"] = len(obj)
         return elapsed * 1e3
 
+    def add_linked_by(name: str) -> Callable[[int], float]:
+        def add_so(number: int) -> float:
+            os.environ[LINKER_VARIABLE] = name
+            try:
+                return add(number)
+            finally:
+                del os.environ[LINKER_VARIABLE]
+
+        return add_so
+
     sides = {"add_module": add, "ORC objects by hand": by_hand, "code generation alone": bare}
+    for name in ("ld.lld", "mold", "ld"):
+        if shutil.which(name):
+            sides[f"add_module, linked by {name}"] = add_linked_by(name)
     samples = take_turns(sides, repetitions, 1)
     print(json.dumps({"samples": samples, "bytes": sizes}))
 
