@@ -73,6 +73,8 @@ def test_help_imports_nothing_slow() -> None:
         (["add", "x.ll", "--global", "g=what"], "neither a number"),
         (["show", "f", "--whole-module"], "need --ir or --asm"),
         (["completion", "powershell"], "'bash', 'zsh', 'fish'"),
+        (["ls", "--dir", "x"], "it goes before the command: compcache --dir"),
+        (["graph", "f", "-o", "picture.png"], "there is no format png; write .svg, .html or .dot"),
     ],
 )
 def test_a_wrong_usage_is_one_line_of_advice_and_status_2(
@@ -84,6 +86,41 @@ def test_a_wrong_usage_is_one_line_of_advice_and_status_2(
     assert done.err.count("\n") == 1
     assert advice in done.err
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(("limit", "reason"), [("lots", "'lots' is no size"), ("-1", "'-1' is no size")])
+@pytest.mark.parametrize("name", ["info", "stats", "ls"])
+def test_a_limit_that_is_no_size_is_told_by_every_command(
+    tmp_path: Path, name: str, limit: str, reason: str
+) -> None:
+    done = compcache("--dir", tmp_path / "none", name, COMPCACHE_MAX_SIZE=limit)
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
+    assert done.err.startswith(f"compcache: error: COMPCACHE_MAX_SIZE: {reason}")
+
+
+def test_an_empty_directory_name_is_not_the_working_directory() -> None:
+    done = compcache("--dir", "", "ls")
+    assert (done.status, done.out) == (2, "")
+    assert "--dir is empty" in done.err
+
+
+@pytest.mark.parametrize("name", ["ls", "info", "check"])
+def test_a_closed_or_full_output_is_no_traceback(directory: Path, name: str) -> None:
+    fill(directory)
+    line = " ".join(command("--dir", directory, name))
+    for redirection, status, message in ((">&-", 0, ""), ("> /dev/full", 2, "No space left on device")):
+        done = subprocess.run(
+            f"{line} {redirection}",
+            shell=True,
+            env=environment({}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        if name != "check" or not message:  # a healthy cache leaves nothing to write
+            assert done.returncode == status
+            assert message in done.stderr
 
 
 @pytest.mark.parametrize("arguments", CACHES)
@@ -117,6 +154,16 @@ def test_info_counts_what_is_there(directory: Path) -> None:
     assert (info["modules"], info["functions"], info["realizations"]) == (6, 5, 6)
     files = [path.stat().st_size for path in directory.glob("modules-v1/*/*.ccm")]
     assert info["size"] == sum(files)
+    with Cache(directory) as cache:
+        cache.get_target("dot")
+        assert "nothing" not in cache
+    assert (info["hits"], info["hit_rate"], info["max_size"]) == (0, 0.0, 5 << 30)
+    info = json.loads(compcache("--dir", directory, "info", "--json", COMPCACHE_MAX_SIZE="100K").out)
+    assert (info["hits"], info["misses"], info["hit_rate"], info["max_size"]) == (1, 0, 1.0, 100 << 10)
+    full = compcache("--dir", directory, "info", COMPCACHE_MAX_SIZE="100K").out
+    assert f"of 100.0 KiB ({info['size'] / (100 << 10):.1%})" in full
+    assert "hit rate: 100.0% (1 of 1 request)" in full
+    assert "without a limit" in compcache("--dir", directory, "info", COMPCACHE_MAX_SIZE="0").out
     text = compcache("--dir", directory, "info").out
     assert f"directory: {directory} (--dir)\n" in text
     assert "\nfunctions: 5\n" in text

@@ -199,6 +199,27 @@ define i64 @outer(i64 %x) {
     ]
 
 
+def test_a_narrow_terminal_leaves_columns_out_before_it_cuts_names(directory: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("a_name_of_20_letters", 1)))
+    heads = {}
+    for columns in (100, 60, 40):
+        head, row = on_terminal("--dir", directory, "ls", columns=columns, NO_COLOR="1").out.splitlines()
+        assert row.startswith("a_name_of_20_letters ")
+        assert len(row) <= columns
+        heads[columns] = head.split()
+    assert heads[100] == ["function", "signature", "copies", "size", "age", "uses", "last", "use"]
+    assert heads[40] == ["function", "size", "last", "use"]
+    assert len(heads[40]) < len(heads[60]) < len(heads[100])
+
+
+def test_a_terminal_is_told_that_nothing_is_there(directory: Path) -> None:
+    assert on_terminal("--dir", directory, "ls").out == f"nothing is there yet in {directory}\n"
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("f", 1)))
+    assert on_terminal("--dir", directory, "ls", "g*").out == f"nothing matches in {directory}\n"
+
+
 def test_using_a_function_uses_what_it_depends_on(directory: Path) -> None:
     with Cache(directory) as cache:
         for text in (adder("leaf", 1), caller("middle", "leaf"), caller("top", "middle"), adder("other", 2)):

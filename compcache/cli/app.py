@@ -125,6 +125,15 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 @click.pass_context
 def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
     """An on-disk cache of compiled LLVM modules: inspect it, fill it, call what is in it."""
+    if directory == "":
+        raise click.UsageError("--dir is empty: give a directory, or leave the option out")
+    if os.environ.get("COMPCACHE_MAX_SIZE"):
+        from compcache.sizelimit import effective_limit
+
+        try:
+            effective_limit(None)
+        except ValueError as error:
+            raise click.ClickException(str(error)) from error
     ctx.obj = Session(directory, trust=trust)
 
 
@@ -132,6 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (that of the process by default); the exit status."""
     warnings.showwarning = _show_warning
     gc.set_threshold(_COLLECT_AFTER, 20, 100)
+    if sys.stdout is None:  # it was closed: nobody wants to see anything
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # any name can be printed, whatever the locale
@@ -145,8 +156,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
     except NotCachedError as error:
         return _fail(f"{error}; 'compcache ls' lists what is there")
-    except (CompcacheError, OSError) as error:
+    except CompcacheError as error:
         return _fail(str(error))
+    except OSError as error:
+        return _fail(
+            f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        )
     return status if isinstance(status, int) else 0
 
 
@@ -168,7 +183,10 @@ def one_line(message: str) -> str:
 
 def _usage_text(error: click.ClickException) -> str:
     text = error.format_message().rstrip(".")
-    text = text[:1].lower() + text[1:]
+    if not text[1:2].isupper():
+        text = text[:1].lower() + text[1:]
+    if isinstance(error, click.NoSuchOption) and error.option_name in ("--dir", "--trust"):
+        return f"{text}; it goes before the command: {PROGRAM} {error.option_name} ..."
     context = getattr(error, "ctx", None)
     return f"{text}; see '{context.command_path} --help'" if context is not None else text
 

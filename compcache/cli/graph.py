@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+_PICTURES = ("png", "pdf", "jpg", "jpeg", "gif", "webp", "ps", "eps")
 _FORMATS = ("text", "dot", "svg", "html", "json")
 
 
@@ -54,11 +55,11 @@ def command(
         raise click.UsageError(
             "give the names of functions, or --all" if not names else "give names or --all, not both"
         )
+    chosen = "json" if as_json else format_ or _by_suffix(output)
     with session.look() as cache:
         graph = _graph(cache, names, everything=everything)
     if functions_only:
         graph = _code_only(graph)
-    chosen = "json" if as_json else format_ or _by_suffix(output)
     title = "compcache: " + (" ".join(names) or session.directory)
     if output is None or output == "-":
         _write(graph, chosen, title)
@@ -88,7 +89,11 @@ def _code_only(graph: FunctionGraph) -> FunctionGraph:
 
 
 def _by_suffix(output: str | None) -> str:
-    suffix = (output or "").rpartition(".")[2]
+    suffix = (output or "").rpartition(".")[2].lower()
+    if suffix in _PICTURES:
+        raise click.UsageError(
+            f"-o {output}: there is no format {suffix}; write .svg, .html or .dot, and convert that"
+        )
     return {"gv": "dot", "htm": "html"}.get(suffix, suffix if suffix in _FORMATS else "text")
 
 

@@ -82,7 +82,10 @@ def command(
     if sort != "name":  # the order in which they come
         found.sort(key=_SORTS[sort])
     rows = (found[::-1] if reverse else found)[:limit]
-    if as_json:
+    if not rows and is_terminal() and not as_json:
+        what = "matches" if patterns else "is there yet"
+        click.echo(f"nothing {what} in {session.directory}", err=True)
+    elif as_json:
         print_json([flat_fields(row) for row in rows])
     elif by_module:
         _print_modules(rows)
@@ -105,8 +108,8 @@ def _age(created: float) -> str:
 
 def _print_functions(rows: Sequence[FunctionSummary]) -> None:
     columns = [
-        Column("function", flexible=True), Column("signature", flexible=True), Column("copies", True),
-        Column("size", True), Column("age", True), Column("uses", True), Column("last use", True),
+        Column("function", flexible=True), Column("signature", flexible=True, spare=2), Column("copies", True, spare=4),
+        Column("size", True), Column("age", True, spare=3), Column("uses", True, spare=1), Column("last use", True),
         Column("problem", flexible=True),
     ]  # fmt: skip
     with_problem = not is_terminal() or any(row.problem for row in rows)
@@ -123,8 +126,9 @@ def _print_functions(rows: Sequence[FunctionSummary]) -> None:
 
 def _print_modules(rows: Sequence[ModuleSummary]) -> None:
     columns = [
-        Column("module"), Column("functions", True), Column("size", True), Column("age", True), Column("uses", True),
-        Column("last use", True), Column("cpu"), Column("llvm"), Column("image"), Column("holds", flexible=True),
+        Column("module"), Column("functions", True, spare=2), Column("size", True), Column("age", True, spare=3),
+        Column("uses", True, spare=1), Column("last use", True), Column("cpu", spare=4), Column("llvm", spare=5),
+        Column("image", spare=6), Column("holds", flexible=True),
     ]  # fmt: skip
     print_rows(columns, map(_module_cells, rows))
 

@@ -24,6 +24,8 @@ def command(session: Session, names: tuple[str, ...], as_json: bool) -> None:
         with session.open() as cache:
             for name in names:
                 cache.pin(name)
+                if not cache.has(name):
+                    click.echo(f"{name!r} is not in the cache; it is pinned for when it is added", err=True)
     with session.look() as cache:
         pinned = cache.pinned()
     if as_json:

@@ -11,15 +11,20 @@ __all__ = ["Column", "cell_width", "shortened", "table_lines"]
 
 _GAP = "  "
 _LEAST = 8  # columns narrower than this say nothing
+_LEGIBLE = 20  # other columns are left out before names are cut to less
 _ELLIPSIS = "…"
 
 
 class Column(NamedTuple):
-    """A column: its head, whether it holds numbers, whether it may be cut to fit."""
+    """A column: its head, whether it holds numbers, whether it may be cut to fit, and how soon it is left out.
+
+    Where a row does not fit, the columns of the highest `spare` are left out first, those of 0 never.
+    """
 
     head: str
     numeric: bool = False
     flexible: bool = False
+    spare: int = 0
 
 
 def table_lines(
@@ -29,11 +34,30 @@ def table_lines(
 
     Where even the least widths do not fit, rows are longer.
     """
+    columns, rows = _without_spare(columns, rows, width)
     heads = [column.head for column in columns]
     natural = [max(map(cell_width, cells)) for cells in zip(heads, *rows, strict=True)]
     widths = _fitting(columns, natural, width - len(_GAP) * (len(columns) - 1))
     for row in (heads, *rows):
         yield tuple(map(_padded, row, widths, columns))
+
+
+def _without_spare(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
+) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
+    """The columns that fit, and their cells."""
+    cells = zip([column.head for column in columns], *rows, strict=True)
+    natural = [max(map(cell_width, column)) for column in cells]
+    least = [min(size, _LEGIBLE) if c.flexible else size for c, size in zip(columns, natural, strict=True)]
+    kept = list(range(len(columns)))
+    while sum(least[n] + len(_GAP) for n in kept) - len(_GAP) > width:
+        first = max(kept, key=lambda n: columns[n].spare)
+        if not columns[first].spare:
+            break
+        kept.remove(first)
+    if len(kept) == len(columns):
+        return columns, rows
+    return [columns[n] for n in kept], [[row[n] for n in kept] for row in rows]
 
 
 def _fitting(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
