@@ -81,8 +81,8 @@ class Bar(Display):
             self._task,
             total=moment.total,
             completed=moment.done,
-            rate=f"{moment.rate:.1f}/s",
-            left="" if moment.remaining is None else f"{_clock(moment.remaining)} left",
+            rate=f"{moment.rate:.1f}/s" if moment.rate else "",
+            left="" if not moment.remaining else f"{_clock(moment.remaining)} left",
             running=_running(moment.running),
         )
 
