@@ -92,6 +92,10 @@ KERNELS = """
         return table.shape[0], sums.mean(), table[-1, -1] > 4
 
     @njit
+    def constants(x):
+        return 1, x, True, -2.5
+
+    @njit
     def corner(cube):
         return cube[-1, 0, 1] * 100 + cube.ndim
 """
@@ -111,6 +115,7 @@ EXPORT = """
         export(kernels.own_error, "(boolean,)", cache=cache)
         export(kernels.computed, "(int64,)", cache=cache)
         export(kernels.row_sums, "(float64[:, ::1], float64[::1])", cache=cache)
+        export(kernels.constants, "(uint8,)", cache=cache)
         export(kernels.corner, "(uint8[:, :, ::1],)", cache=cache)
     result = names
 """
@@ -187,10 +192,8 @@ SUMS = "array('d', [0, 0])"
 
 def test_arrays_keep_their_shape_and_results_may_be_tuples(project: Project) -> None:
     cube = "memoryview(bytearray(range(24))).cast('B', [2, 3, 4])"
-    assert call(project, f"'kernels.row_sums', {TABLE}, {SUMS}", f"'kernels.corner', {cube}") == [
-        (2, 11.0, True),
-        13 * 100 + 3,
-    ]
+    calls = f"'kernels.row_sums', {TABLE}, {SUMS}", f"'kernels.corner', {cube}", "'kernels.constants', 200"
+    assert call(project, *calls) == [(2, 11.0, True), 13 * 100 + 3, (1, 200, True, -2.5)]
 
 
 @pytest.mark.parametrize(

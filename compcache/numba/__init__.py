@@ -28,9 +28,7 @@ SUPPORTED = ((0, 66), (0, 69))
 _installation: Any = None
 
 
-def install(
-    cache: Cache | str | os.PathLike[str] | None = None, *, _is_first: bool = False, **options: Any
-) -> Backend:
+def install(cache: Cache | str | os.PathLike[str] | None = None, **options: Any) -> Backend:
     """Make every ``cache=True`` of Numba use a cache directory.
 
     What Numba stores is read with pickle. Calling this is the permission to read pickles from the directory, on
@@ -47,6 +45,11 @@ def install(
         RuntimeError: this version of Numba is not supported, or the backend is installed with another directory.
         UntrustedDirectoryError: somebody else could have written what is in the directory.
     """
+    return _install(cache, options, is_first=False)
+
+
+def _install(cache: Any, options: dict[str, Any], *, is_first: bool) -> Backend:
+    """See `install`; with `is_first` Numba is about to load or compile its first function."""
     global _installation  # noqa: PLW0603 - Numba is one per process
     _require_supported()
     import os
@@ -71,7 +74,7 @@ def install(
         opened = Cache(cache, **{"allow_pickle": True, **options})
     backend = Backend(opened)
     hooks = Hooks(backend)
-    hooks.put_in(is_first=_is_first)
+    hooks.put_in(is_first=is_first)
     _installation = backend, hooks
     return backend
 

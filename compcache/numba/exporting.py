@@ -203,7 +203,9 @@ def _result_text(func_name: str, type_: Any) -> str:
 
 def _assemble(func_name: str, cres: Any, parameters: list[_Parameter]) -> str:
     """The wrapper, the function, its exceptions and the memory runtime, without what nothing refers to."""
-    module = binding.parse_assembly(_wrapper_text(cres, parameters))
+    context = cres.target_context
+    with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals ask for one
+        module = binding.parse_assembly(_wrapper_text(cres, parameters))
     try:
         compiled = with_recursive_callees(cres.library)
     except MissingCallee as error:

@@ -18,4 +18,4 @@ def init() -> None:
         import compcache.numba
 
         if compcache.numba._installation is None:
-            compcache.numba.install(_is_first=True)
+            compcache.numba._install(None, {}, is_first=True)
