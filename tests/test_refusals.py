@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import pytest
 from helpers import adder, flip_byte, run_fresh
 
 from compcache import Cache, ModuleSource, refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def noted(cache: Cache) -> list[tuple[str, str]]:
