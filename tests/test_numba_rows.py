@@ -283,6 +283,21 @@ def test_an_edited_helper_of_an_overload_counts(project: Project) -> None:
     assert project.run(CALL_AND_COUNT, backend=True) == (2001, 1)
 
 
+def test_what_is_compiled_after_the_end_of_the_installation_is_recorded_as_well(project: Project) -> None:
+    plain = {"target": "external", "parameters": "x, y", "body": "return None"}
+    project.write(caller=USES_OVERLOAD, overloaded=OVERLOADED.format(**plain), helper=HELPER.format(factor=2))
+    script = """
+    import compcache.numba
+    with compcache.numba.installed("cache") as backend:
+        import caller
+    result = caller.f(10), backend.hits
+    """
+    assert project.run(script, backend=False) == (21, 0)
+    assert project.run(script, backend=False) == (21, 1)
+    project.write(helper=HELPER.format(factor=200))
+    assert project.run(script, backend=False) == (2001, 0)
+
+
 METHOD = """
     from numba import types
     from numba.extending import overload_method

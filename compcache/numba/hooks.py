@@ -36,50 +36,86 @@ _OWNERS = {
 }
 
 
+class _Replacements:
+    """Attributes that were replaced, and what was there."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Any, str, Any, bool]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        own = vars(owner)
+        self._rows.append((owner, name, own.get(name), name in own))
+        setattr(owner, name, value)
+
+    def wrap(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name)
+        self.replace(owner, name, functools.wraps(original)(wrap(original)))
+
+    def undo(self) -> None:
+        for owner, name, original, was_own in reversed(self._rows):
+            if was_own:
+                setattr(owner, name, original)
+            else:
+                delattr(owner, name)
+        self._rows.clear()
+
+
+#: What records compilations. One per process: a function that keeps its directory needs it after `uninstall`, too.
+_recorders = _Replacements()
+
+
+def _start_recording() -> None:
+    _recorders.wrap(compiler, "compile_extra", _scoped(2))
+    _recorders.wrap(compiler, "compile_internal", _scoped(3))
+    numbering = bytecode.FunctionIdentity.__dict__["from_function"].__func__
+    _recorders.replace(bytecode.FunctionIdentity, "from_function", classmethod(_from_function(numbering)))
+    _recorders.wrap(templates._OverloadFunctionTemplate, "generic", _recording)
+    _recorders.wrap(templates._IntrinsicTemplate, "generic", _recording)
+    _recorders.wrap(templates._OverloadAttributeTemplate, "resolve", _recording)
+    _recorders.wrap(templates._OverloadMethodTemplate, "_resolve", _recording)
+    _recorders.wrap(templates._OverloadAttributeTemplate, "_resolve", _recording)
+    _recorders.wrap(context.BaseContext, "resolve_getattr", _noting_attribute)
+    _recorders.wrap(context.BaseContext, "resolve_setattr", _noting_attribute)
+    _recorders.wrap(functions.BaseFunction, "get_call_type", _noting_call)
+    _recorders.wrap(base.OverloadSelector, "find", _noting_generator)
+
+
 class Hooks:
     """The replacements of one installation."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._replaced: list[tuple[Any, str, Any, bool]] = []
+        self._replaced = _Replacements()
         self._adopted: list[tuple[Any, str, Any]] = []
+        self._has_functions = False
         register_overload_source(find_overloads)
 
     def put_in(self, *, is_first: bool) -> None:
         """Replace Numba's functions; `is_first` where Numba is about to compile or load its first one."""
-        scopes.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
+        if not _recorders:
+            scopes.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
+            _start_recording()
         for cls, (attribute, function, method) in _OWNERS.items():
-            self._replace(cls, "enable_caching", self._enabler(attribute, function))
-            self._wrap(cls, method, self._adopter(attribute, function))
-        self._wrap(wrappers._GufuncWrapper, "__init__", self._gufunc_wrapper)
-        self._wrap(compiler, "compile_extra", _scoped(2))
-        self._wrap(compiler, "compile_internal", _scoped(3))
-        self._replace(bytecode.FunctionIdentity, "from_function", classmethod(_from_function(
-            bytecode.FunctionIdentity.__dict__["from_function"].__func__
-        )))  # fmt: skip
-        self._wrap(templates._OverloadFunctionTemplate, "generic", _recording)
-        self._wrap(templates._IntrinsicTemplate, "generic", _recording)
-        self._wrap(templates._OverloadAttributeTemplate, "resolve", _recording)
-        self._wrap(templates._OverloadMethodTemplate, "_resolve", _recording)
-        self._wrap(templates._OverloadAttributeTemplate, "_resolve", _recording)
-        self._wrap(context.BaseContext, "resolve_getattr", _noting_attribute)
-        self._wrap(context.BaseContext, "resolve_setattr", _noting_attribute)
-        self._wrap(functions.BaseFunction, "get_call_type", _noting_call)
-        self._wrap(base.OverloadSelector, "find", _noting_generator)
+            self._replaced.replace(cls, "enable_caching", self._enabler(attribute, function))
+            self._replaced.wrap(cls, method, self._adopter(attribute, function))
+        self._replaced.wrap(wrappers._GufuncWrapper, "__init__", self._gufunc_wrapper)
         if is_first:
             self._take_over_running()
 
     def take_out(self) -> None:
-        """Put back what was there. Functions that were decorated meanwhile go on using the directory."""
-        for owner, name, original, was_own in reversed(self._replaced):
-            if was_own:
-                setattr(owner, name, original)
-            else:
-                delattr(owner, name)
-        self._replaced.clear()
+        """Put back what was there. Functions that were decorated meanwhile go on using the directory.
+
+        As long as there may be such functions, compilations are recorded.
+        """
+        self._replaced.undo()
         for owner, attribute, original in self._adopted:
             setattr(owner, attribute, original)
         self._adopted.clear()
+        if not self._has_functions:
+            _recorders.undo()
 
     def _take_over_running(self) -> None:
         """Serve the function that Numba's own cache is looking for at this moment, further up this stack."""
@@ -93,20 +129,12 @@ class Hooks:
                         self._adopt(owner, attribute, function)
                         cache._load_overload = functools.partial(_load_once, cache, getattr(owner, attribute))
 
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
-        own = vars(owner)
-        self._replaced.append((owner, name, own.get(name), name in own))
-        setattr(owner, name, value)
-
-    def _wrap(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        original = getattr(owner, name)
-        self._replace(owner, name, functools.wraps(original)(wrap(original)))
-
     def _enabler(self, attribute: str, function: str) -> Callable[[Any], None]:
-        backend = self._backend
+        hooks = self
 
         def enable_caching(self: Any) -> None:
-            setattr(self, attribute, FunctionBackend(backend, self, getattr(self, function)))
+            hooks._has_functions = True
+            setattr(self, attribute, FunctionBackend(hooks._backend, self, getattr(self, function)))
 
         return enable_caching
 

@@ -71,8 +71,6 @@ _stack = _Stack()
 _used: set[str] = set()
 #: What the compiled code of each library depends on, for those that link against it.
 _known: weakref.WeakKeyDictionary[Any, Recorded] = weakref.WeakKeyDictionary()
-
-
 #: What was asked while no compilation was known to run: one was under way when the backend was installed.
 _asked_early: dict[int, Any] = {}
 #: What Numba makes of a function's parts, within its scope, and its runtime.
