@@ -98,14 +98,6 @@ def _selects(row: ModuleSummary, patterns: tuple[str, ...], matches: Callable[[s
     return row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions)
 
 
-def _size(size: int) -> str:
-    return size_text(size) if is_terminal() else str(size)
-
-
-def _age(created: float) -> str:
-    return age_text(created) if is_terminal() else time_text(created)
-
-
 def _print_functions(rows: Sequence[FunctionSummary]) -> None:
     columns = [
         Column("function", flexible=True), Column("signature", flexible=True, spare=2), Column("copies", True, spare=4),
@@ -130,19 +122,15 @@ def _print_modules(rows: Sequence[ModuleSummary]) -> None:
         Column("uses", True, spare=1), Column("last use", True), Column("cpu", spare=4), Column("llvm", spare=5),
         Column("image", spare=6), Column("holds", flexible=True),
     ]  # fmt: skip
-    print_rows(columns, map(_module_cells, rows))
-
-
-def _module_cells(row: ModuleSummary) -> tuple[str, ...]:
-    return (
-        short_id(row.module_id),
-        str(len(row.functions)),
-        _size(row.size),
-        _age(row.created),
-        str(row.uses),
-        _age(row.last_used),
-        row.cpu,
-        row.llvm_version,
-        row.image_kind,
-        " ".join([name for name, _ in row.functions]),
-    )
+    shown, size, age = (short_id, size_text, age_text) if is_terminal() else (str, str, time_text)
+    print_rows(
+        columns,
+        [
+            (
+                shown(row.module_id), str(len(row.functions)), size(row.size), age(row.created), str(row.uses),
+                age(row.last_used), row.cpu, row.llvm_version, row.image_kind,
+                " ".join([name for name, _ in row.functions]),
+            )
+            for row in rows
+        ],
+    )  # fmt: skip

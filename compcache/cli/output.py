@@ -122,13 +122,15 @@ def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None
 def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
     import shutil
 
-    lines = table_lines(
-        columns, [[printable(cell) for cell in row] for row in rows], shutil.get_terminal_size().columns
+    rows = list(rows)
+    if not "".join(chain.from_iterable(rows)).isprintable():
+        rows = [list(map(printable, row)) for row in rows]
+    lines = table_lines(columns, rows, shutil.get_terminal_size().columns)
+    click.echo(style("  ".join(next(lines)).rstrip(), bold=True))
+    before, after = style("|", fg="cyan").split("|")
+    sys.stdout.writelines(
+        f"{before}{first}{after}  {'  '.join(others)}".rstrip() + "\n" for first, *others in lines
     )
-    for number, cells in enumerate(lines):
-        first, *others = cells
-        text = "  ".join(cells) if number == 0 else "  ".join((style(first, fg="cyan"), *others))
-        click.echo(style(text.rstrip(), bold=True) if number == 0 else text.rstrip())
 
 
 def print_fields(pairs: Iterable[tuple[str, str]]) -> None:
@@ -150,6 +152,7 @@ def short_id(module_id: str) -> str:
     return module_id[:12] if is_terminal() else module_id
 
 
+@lru_cache(maxsize=4096)
 def size_text(size: float) -> str:
     """A number of bytes for people."""
     if size < _KIB:
@@ -170,6 +173,7 @@ def fullness(size: int, limit: int | None) -> str:
     )
 
 
+@lru_cache(maxsize=4096)
 def seconds_text(seconds: float) -> str:
     """A duration for people."""
     if seconds < 1:
@@ -182,7 +186,7 @@ def seconds_text(seconds: float) -> str:
 
 def age_text(since: float) -> str:
     """How long ago a time was; empty where it is not known."""
-    return seconds_text(max(time.time() - since, 1)) if since else ""
+    return seconds_text(max(int(time.time() - since), 1)) if since else ""
 
 
 def time_text(since: float) -> str:
@@ -199,9 +203,13 @@ def show_progress(done: int, total: int) -> None:
     """Show on a terminal how much of something long is done; the line is gone when all of it is."""
     if total < _LONG or not sys.stderr.isatty():
         return
-    filled = _BAR * done // total
-    bar = f"\r[{'#' * filled}{' ' * (_BAR - filled)}] {done:,} of {total:,} modules read"
-    sys.stderr.write(bar if done + _STEP < total else f"\r{' ' * len(bar)}\r")
+    import shutil
+
+    text = f" {done:,} of {total:,} modules read"
+    width = min(_BAR, shutil.get_terminal_size().columns - len(text) - 3)
+    bar = f"[{'#' * (width * done // total):<{width}}]" if width > 0 else ""
+    # "\x1b[K" clears what is behind: an earlier text was longer, or nothing is to be left.
+    sys.stderr.write(f"\r{bar}{text}\x1b[K" if done + _STEP < total else "\r\x1b[K")
     sys.stderr.flush()
 
 

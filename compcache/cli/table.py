@@ -34,20 +34,19 @@ def table_lines(
 
     Where even the least widths do not fit, rows are longer.
     """
-    columns, rows = _without_spare(columns, rows, width)
     heads = [column.head for column in columns]
-    natural = [max(map(cell_width, cells)) for cells in zip(heads, *rows, strict=True)]
-    widths = _fitting(columns, natural, width - len(_GAP) * (len(columns) - 1))
-    for row in (heads, *rows):
-        yield tuple(map(_padded, row, widths, columns))
+    contents = list(zip(heads, *rows, strict=True))  # by column: most are all of one kind, and done at once
+    natural = [_widest(cells) for cells in contents]
+    kept = _kept(columns, natural, width)
+    columns = [columns[n] for n in kept]
+    widths = _fitting(columns, [natural[n] for n in kept], width - len(_GAP) * (len(kept) - 1))
+    return zip(
+        *[_aligned(contents[n], w, c) for n, w, c in zip(kept, widths, columns, strict=True)], strict=True
+    )
 
 
-def _without_spare(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
-) -> tuple[Sequence[Column], Sequence[Sequence[str]]]:
-    """The columns that fit, and their cells."""
-    cells = zip([column.head for column in columns], *rows, strict=True)
-    natural = [max(map(cell_width, column)) for column in cells]
+def _kept(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
+    """The numbers of the columns that fit."""
     least = [min(size, _LEGIBLE) if c.flexible else size for c, size in zip(columns, natural, strict=True)]
     kept = list(range(len(columns)))
     while sum(least[n] + len(_GAP) for n in kept) - len(_GAP) > width:
@@ -55,9 +54,7 @@ def _without_spare(
         if not columns[first].spare:
             break
         kept.remove(first)
-    if len(kept) == len(columns):
-        return columns, rows
-    return [columns[n] for n in kept], [[row[n] for n in kept] for row in rows]
+    return kept
 
 
 def _fitting(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
@@ -95,7 +92,16 @@ def shortened(text: str, width: int) -> str:
     return f"{front}{_ELLIPSIS}{back}"
 
 
-def _padded(text: str, width: int, column: Column) -> str:
-    text = shortened(text, width)
-    space = " " * (width - cell_width(text))
-    return f"{space}{text}" if column.numeric else f"{text}{space}"
+def _widest(cells: Sequence[str]) -> int:
+    return max(map(len if "".join(cells).isascii() else cell_width, cells))
+
+
+def _aligned(cells: Sequence[str], width: int, column: Column) -> list[str]:
+    """The cells of one column, all of the same width."""
+    if "".join(cells).isascii():
+        pad = str.rjust if column.numeric else str.ljust
+        return [pad(cell if len(cell) <= width else shortened(cell, width), width) for cell in cells]
+    cut = [shortened(cell, width) for cell in cells]
+    spaces = [" " * (width - cell_width(cell)) for cell in cut]
+    pairs = zip(spaces, cut, strict=True) if column.numeric else zip(cut, spaces, strict=True)
+    return [first + second for first, second in pairs]
