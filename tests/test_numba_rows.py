@@ -283,21 +283,6 @@ def test_an_edited_helper_of_an_overload_counts(project: Project) -> None:
     assert project.run(CALL_AND_COUNT, backend=True) == (2001, 1)
 
 
-def test_what_is_compiled_after_the_end_of_the_installation_is_recorded_as_well(project: Project) -> None:
-    plain = {"target": "external", "parameters": "x, y", "body": "return None"}
-    project.write(caller=USES_OVERLOAD, overloaded=OVERLOADED.format(**plain), helper=HELPER.format(factor=2))
-    script = """
-    import compcache.numba
-    with compcache.numba.installed("cache") as backend:
-        import caller
-    result = caller.f(10), backend.hits
-    """
-    assert project.run(script, backend=False) == (21, 0)
-    assert project.run(script, backend=False) == (21, 1)
-    project.write(helper=HELPER.format(factor=200))
-    assert project.run(script, backend=False) == (2001, 0)
-
-
 METHOD = """
     from numba import types
     from numba.extending import overload_method
@@ -335,6 +320,21 @@ def test_an_edited_method_that_no_global_names_counts(project: Project) -> None:
     assert project.run(CALL_METHOD, backend=False) == 21  # stale
     assert project.run(count, backend=True) == (2001, 0)
     assert project.run(count, backend=True) == (2001, 1)
+
+
+def test_what_is_compiled_after_the_end_of_the_installation_is_recorded_as_well(project: Project) -> None:
+    project.write(caller=USES_METHOD, method=METHOD, helper=METHOD_HELPER.format(factor=2))
+    script = """
+    import compcache.numba
+    import numpy as np
+    with compcache.numba.installed("cache") as backend:
+        import caller
+    result = int(caller.f(np.array([10]))), backend.hits
+    """
+    assert project.run(script, backend=False) == (21, 0)
+    assert project.run(script, backend=False) == (21, 1)
+    project.write(helper=METHOD_HELPER.format(factor=200))
+    assert project.run(script, backend=False) == (2001, 0)
 
 
 FIRST_METHOD = """
