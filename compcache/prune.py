@@ -219,6 +219,8 @@ class _Population:
     def rescue(self, reasons: dict[int, str]) -> set[int]:
         """Take out of `reasons` what those that stay need and nothing else that stays provides; which that was."""
         rescued: set[int] = set()
+        if not reasons:
+            return rescued
         kept = [number for number in range(len(self.entries)) if number not in reasons]
         have = {name for number in kept for name in self.entries[number].functions}
         for number in kept:  # grows while it is walked
@@ -318,13 +320,15 @@ def _stale_generations(population: _Population, policy: PrunePolicy, now: float)
 def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[int, str]) -> None:
     """Drop the worst of the modules for which others hold every function for the same hosts."""
     entries = population.entries
+    several = {name for name, providers in population.providers.items() if len(providers) > 1}
+    may_go = [n for n in may_go if n not in reasons and several.issuperset(entries[n].functions)]
     copies: dict[tuple[str, object], int] = {}
-    for number, entry in enumerate(entries):
+    for number, entry in enumerate(entries if may_go else ()):
         if number not in reasons:
-            for name in entry.functions:
+            for name in several.intersection(entry.functions):
                 copies[name, entry.target] = copies.get((name, entry.target), 0) + 1
     newest_first = population.newest_first.__getitem__
-    for number in sorted((n for n in may_go if n not in reasons), key=newest_first, reverse=True):
+    for number in sorted(may_go, key=newest_first, reverse=True):
         keys = [(name, entries[number].target) for name in entries[number].functions]
         if keys and all(copies[key] > 1 for key in keys):
             reasons[number] = "duplicate"

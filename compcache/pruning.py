@@ -228,7 +228,10 @@ def _entries(
 ) -> Iterator[Entry]:
     """What the policy sees: modules that cannot be read hold no functions and need none."""
     used = ledger.last_uses()
-    targets: dict[Platform, object] = {}
+    # Numbers for platforms: the policy compares them a hundred thousand times, and platforms are long.
+    targets: dict[tuple[object, ...], int] = {}
+    generations: dict[Platform, tuple[int, int]] = {}
+    numbers: dict[int, tuple[int, int]] = {}  # the same by identity: rows share their platforms
     for module_id, (size, created) in present.items():
         last = used.get(module_id, 0.0)
         row = rows.get(module_id)
@@ -236,11 +239,12 @@ def _entries(
             yield Entry(module_id, size, created, last, (), (), module_id, None, module_id in spare)
             continue
         _, platform, _, names, _, imports, _ = row
-        target = targets.get(platform)
-        if target is None:
-            target = targets[platform] = (platform.abi, platform.triple, platform.features)
+        known = numbers.get(id(platform))
+        if known is None:
+            target = targets.setdefault((platform.abi, platform.triple, platform.features), len(targets))
+            known = numbers[id(platform)] = generations.setdefault(platform, (target, len(generations)))
         pinned_ = module_id in spare or (bool(pins) and not pins.isdisjoint(names))
-        yield _new((module_id, size, created, last, names, imports, target, platform, pinned_))
+        yield _new((module_id, size, created, last, names, imports, *known, pinned_))
 
 
 #: An entry from its fields, without the call of a constructor written in Python.
