@@ -34,7 +34,7 @@ def journal(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def age(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let everything in the cache be ten minutes old."""
     now = time.time() + 600
-    monkeypatch.setattr(overview.time, "time", lambda: now)
+    monkeypatch.setattr(time, "time", lambda: now)
     for path in (directory / "stats").iterdir():
         os.utime(path)
 
