@@ -100,7 +100,9 @@ def test_an_environment_variable_installs_the_backend_for_every_function(project
     lazy = "import adding\nresult = adding.add(1, 2),"
     eager = "import eager\nresult = eager.first(1), eager.second(1), int(eager.third(1)),"
     count = "\nimport compcache.numba\ninstallation = compcache.numba._installation\n"
-    count += "result += (installation[0].hits, installation[0].misses) if installation else ('not installed',)"
+    count += (
+        "result += (installation[0].hits, installation[0].misses) if installation else ('not installed',)"
+    )
     where = {"COMPCACHE_DIR": str(project.cache)}
     assert project.run(lazy + count, backend=False, COMPCACHE_NUMBA="0", **where) == (3, "not installed")
     for script, values in ((lazy, (3,)), (eager, (2, 2, 4))):
@@ -440,13 +442,19 @@ WITHOUT_NUMBA = textwrap.dedent("""
 
 def test_explain_tells_why_a_function_is_not_cached(project: Project) -> None:
     project.write(unknown=UNKNOWN)
-    project.run("import unknown, warnings\nwarnings.simplefilter('ignore')\nresult = unknown.f(-1)", backend=True)
-    script = WITHOUT_NUMBA.format(cache=str(project.cache)) + "result = [run('explain', n) for n in {names!r}]"
+    project.run(
+        "import unknown, warnings\nwarnings.simplefilter('ignore')\nresult = unknown.f(-1)", backend=True
+    )
+    script = (
+        WITHOUT_NUMBA.format(cache=str(project.cache)) + "result = [run('explain', n) for n in {names!r}]"
+    )
     names = ["unknown.f", "unknown.f(int64)", "unknown.f(int32)", "unknown"]
     *found, other, module = project.run(script.replace("{names!r}", repr(names)), backend=False)
     for explanation in found:
         assert (explanation["hit"], explanation["reason"]) == (False, "refused")
-        assert explanation["message"].startswith("unknown.f(int64) was compiled and not cached: the global 'absolute'")
+        assert explanation["message"].startswith(
+            "unknown.f(int64) was compiled and not cached: the global 'absolute'"
+        )
     assert other["reason"] == module["reason"] == "absent"
 
 
@@ -474,7 +482,9 @@ def test_tools_know_entries_where_numba_is_not_installed(project: Project) -> No
     signatures, definitions, reasons = project.run(script, backend=False)
     assert signatures["kinds.gives_array(int64)"] == "array(int64, 1d, C)(int64)"
     assert signatures["kinds.callback(float64)"] == "float64(float64)"
-    assert signatures["kinds.gufunc(array(int64, 1d, A), int64, array(int64, 1d, A))"].startswith("void(array(")
+    assert signatures["kinds.gufunc(array(int64, 1d, A), int64, array(int64, 1d, A))"].startswith(
+        "void(array("
+    )
     assert not [text for text in definitions if "is not registered" in text]
     assert set(reasons) <= {"", "global"}  # where Numba's C helpers are needed, it says so
 
@@ -522,7 +532,8 @@ def test_sixteen_processes_behind_a_barrier_agree(project: Project, distinct: bo
     (project.source / "go").touch()
     assert [finish(racer) for racer in racers] == [RACED[call] for call in calls]
     wanted = dict.fromkeys(calls)
-    script = f"import adding\nresult = [{', '.join(f'adding.{call}' for call in wanted)}]" + ", backend.hits, backend.misses"
+    results = ", ".join(f"adding.{call}" for call in wanted)
+    script = f"import adding\nresult = [{results}]{COUNT}"
     assert project.run(script, backend=True) == ([RACED[call] for call in wanted], len(wanted), 0)
 
 

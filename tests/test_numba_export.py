@@ -214,7 +214,10 @@ def test_arrays_of_another_shape_are_refused(project: Project, table: str, found
 def test_a_kernel_for_one_dimension_takes_no_other(project: Project) -> None:
     """Numba's types say so, unlike signatures with `T[:]`."""
     ((name, (message,)),) = call(project, f"'kernels.total', {TABLE}, 2")
-    assert (name, "of 1 dimension, not a memoryview of format 'd' and 2 dimensions" in message) == ("ArgumentBufferError", True)
+    assert (name, "of 1 dimension, not a memoryview of format 'd' and 2 dimensions" in message) == (
+        "ArgumentBufferError",
+        True,
+    )
 
 
 def test_computed_arguments_do_not_pile_up(project: Project) -> None:
@@ -232,7 +235,9 @@ def test_computed_arguments_do_not_pile_up(project: Project) -> None:
     first = raise_often(1000)
     result = raise_often(30000) - first
     """
-    assert project.run(script, backend=False) < 2000  # KiB; an exception and its description have more than 100 bytes
+    assert (
+        project.run(script, backend=False) < 2000
+    )  # KiB; an exception and its description have more than 100 bytes
 
 
 def test_a_kernel_that_does_not_raise_gives_its_result(project: Project) -> None:

@@ -57,7 +57,9 @@ class Description(GlobalDefinition):
 
     def encode(self) -> bytes:
         """The sizes of three parts, and the parts: what is checked first, the pickle, the bitcode."""
-        checked = marshal.dumps((self.lines, [tuple(d) for d in self.dependencies], self.asked, self.answered), 2)
+        checked = marshal.dumps(
+            (self.lines, [tuple(d) for d in self.dependencies], self.asked, self.answered), 2
+        )
         sizes = _HEAD.pack(len(checked), len(self.pickled), len(self.bitcode))
         return b"".join([sizes, checked, self.pickled, self.bitcode])
 
@@ -133,7 +135,9 @@ class HelperSymbol(GlobalDefinition):
         try:
             address = helper_address(self.name)
         except ImportError as error:
-            raise _invalid(f"it is Numba's function {self.name!r}, and Numba cannot be imported: {error}") from error
+            raise _invalid(
+                f"it is Numba's function {self.name!r}, and Numba cannot be imported: {error}"
+            ) from error
         if not address:
             raise _invalid(f"Numba has no function {self.name!r} in this process")
         return address.to_bytes(storage.size, "little"), None

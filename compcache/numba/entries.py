@@ -209,7 +209,9 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
         _publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""))
 
 
-def _checked(lines: str, recorded: scopes.Recorded) -> tuple[str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
+def _checked(
+    lines: str, recorded: scopes.Recorded
+) -> tuple[str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
     """What is checked when the entry is loaded."""
     if recorded.problem:
         raise NotCacheable(recorded.problem)

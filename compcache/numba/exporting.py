@@ -171,7 +171,9 @@ def _parameter_text(func_name: str, name: str, type_: Any) -> str:
             raise _refuse(func_name, f"parameter {name!r} is an array in Fortran order")
         if element is None:
             raise _refuse(func_name, f"parameter {name!r} is an array of {type_.dtype}")
-        return f"{'' if type_.mutable else 'const '}{element}[{', '.join([*[':'] * (type_.ndim - 1), '::1'])}]"
+        return (
+            f"{'' if type_.mutable else 'const '}{element}[{', '.join([*[':'] * (type_.ndim - 1), '::1'])}]"
+        )
     text = _SCALARS.get(str(type_))
     if text is None:
         raise _refuse(
@@ -194,7 +196,9 @@ def _result_text(func_name: str, type_: Any) -> str:
             return f"tuple[{', '.join(map(str, items))}]"
     text = _SCALARS.get(str(types.unliteral(type_)))
     if text is None:
-        raise _refuse(func_name, f"its result is of type {type_}; scalars, tuples of scalars and None are supported")
+        raise _refuse(
+            func_name, f"its result is of type {type_}; scalars, tuples of scalars and None are supported"
+        )
     return text
 
 
@@ -241,7 +245,11 @@ def _without_idle_environments(function: str) -> str:
     def load(match: re.Match[str]) -> str:
         uses = re.findall(rf"{re.escape(match[1])}(?![\w.$-])", function)
         compared = f"= icmp eq ptr {match[1]}, null\n" in function
-        return f"  {match[1]} = inttoptr i64 1 to ptr" if compared and len(uses) == _DEFINITION_AND_USE else match[0]
+        return (
+            f"  {match[1]} = inttoptr i64 1 to ptr"
+            if compared and len(uses) == _DEFINITION_AND_USE
+            else match[0]
+        )
 
     return _LOADED_ENVIRONMENT.sub(load, function)
 

@@ -71,7 +71,6 @@ class _Registry:
         asked = getattr(template, "_attr", None) or key_name(key)
         self.by_asked.setdefault(digest_name(asked), []).append(name)
 
-
     def _add_generator(self, implementation: Any) -> None:
         function = _users_generator(implementation)
         if function is not None:

@@ -190,7 +190,9 @@ def dependencies_of(library: Any, scope: Scope | None = None) -> Recorded:
     if known is not None and scope is None:
         return known
     parts = [known] if known is not None else []
-    parts += [_known.get(linked) or _of_unrecorded(linked) for linked in getattr(library, "_linking_libraries", ())]
+    parts += [
+        _known.get(linked) or _of_unrecorded(linked) for linked in getattr(library, "_linking_libraries", ())
+    ]
     if scope is None:
         parts.append(_content_of(_asked_early.values()))
     else:
@@ -201,7 +203,9 @@ def dependencies_of(library: Any, scope: Scope | None = None) -> Recorded:
     return _known[library]
 
 
-def _content_of(functions: Iterable[Any], names: Iterable[int] = (), generators: Iterable[Any] = ()) -> Recorded:
+def _content_of(
+    functions: Iterable[Any], names: Iterable[int] = (), generators: Iterable[Any] = ()
+) -> Recorded:
     try:
         found = {dependency_of(function) for function in functions}
         found |= {row for row in map(dependency_of_generator, generators) if row is not None}
