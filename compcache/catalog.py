@@ -82,8 +82,7 @@ def functions(
     """Every function that a module realizes, or those whose names `select` accepts, in the order of their names."""
     now = time.time()
     present, rows, ledger = look_over(store, progress)
-    loads = _uses_by_name(ledger)
-    _, imported = _last_uses(ledger, rows)
+    last, imported = _last_uses(ledger, rows)
     found: dict[str, FunctionSummary] = {}
     several: dict[str, list[FunctionSummary]] = {}
     problem_of = _Problems(store)
@@ -92,10 +91,11 @@ def functions(
         created, problem, modules_ = min(modified, now), problem_of[row.platform], (module_id.hex(),)
         for name, signature in zip(row.names, row.signatures, strict=True):
             if select is None or select(name):
-                uses, last = loads.get(name_key(name), _NEVER) if loads else _NEVER
-                if imported:
-                    last = max(last, imported.get(name, 0.0))
-                copy = _new((name, signature, 1, size, created, problem, modules_, uses, last))
+                uses, when = _NEVER
+                if module_id in last:
+                    uses, when = ledger.uses.get((name_key(name), module_id), _NEVER)
+                    when = max(when, imported.get(name, 0.0))
+                copy = _new((name, signature, 1, size, created, problem, modules_, uses, when))
                 first = found.setdefault(name, copy)
                 if first is not copy:
                     several.setdefault(name, [first]).append(copy)
@@ -116,17 +116,9 @@ def _together(copies: list[FunctionSummary]) -> FunctionSummary:
         size=sum(copy.size for copy in copies),
         created=max(copy.created for copy in copies),
         modules=tuple(sorted(copy.modules[0] for copy in copies)),
+        uses=sum(copy.uses for copy in copies),
+        last_used=max(copy.last_used for copy in copies),
     )
-
-
-def _uses_by_name(ledger: Ledger) -> dict[bytes, tuple[int, float]]:
-    """How often each function was loaded, and when last, by the key of its name."""
-    used: dict[bytes, tuple[int, float]] = {}
-    for (key, _), (count, when) in ledger.uses.items():
-        if key != LOADS_KEY:
-            before = used.get(key, _NEVER)
-            used[key] = before[0] + count, max(before[1], when)
-    return used
 
 
 def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, float], dict[str, float]]:
