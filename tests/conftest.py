@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _VARIABLES = ("DIR", "SIGNING_KEY", "MAX_SIZE", "LOCK_TIMEOUT", "LOCKS")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Half as many again as there are processors: many tests wait, for a lock, a disk or a process."""
     return (os.cpu_count() or 1) * 3 // 2
