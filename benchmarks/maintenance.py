@@ -26,6 +26,7 @@ from compcache import indexing
 from compcache.digest import digest
 from compcache.files import Files
 from compcache.graphsection import encode_graph, encode_notes
+from compcache.host import ABI_VERSION, platform_name
 from compcache.imports import Resolution
 from compcache.irtext import Definition
 from compcache.manifest import (
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
 
     from compcache.index import Index
 
-FEATURES = ",".join(f"+feature{number}" for number in range(60))
-
-
 class NoSync(Files):
     """File operations that do not wait for the disk."""
 
@@ -64,7 +62,9 @@ def publish(store: Store, number: int) -> None:
     """Add a module of 5 KiB with one function, which imports that of the module before it in its group of ten."""
     key = digest([number.to_bytes(8, "little")])
     writer = ManifestWriter()
-    writer.add(encode_module(ModuleRecord(key, "shared", "x86_64-linux-elf", "cpu", FEATURES, "22.1.0", 1)))
+    host = store.host()
+    platform = (platform_name(), host.cpu, host.features, "22.1.0", ABI_VERSION)
+    writer.add(encode_module(ModuleRecord(key, "shared", *platform)))
     imports = ((1, f"function.{number - 1:08d}"),) if number % 10 else ()
     needs = writer.add(encode_needs(NeedsRecord(imports, (), (), ()))) if imports else 0
     name = f"function.{number:08d}"
