@@ -195,7 +195,8 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise StorageError(f"cannot open the cache directory {self.root}: {error}", path=self.root) from error
+            message = f"cannot open the cache directory {self.root}: {error.strerror or error}"
+            raise StorageError(message, path=self.root, errno=error.errno) from error
         if not stat_module.S_ISDIR(status.st_mode):
             raise StorageError(f"the cache directory {self.root} is not a directory", path=self.root)
         if self._trust or not hasattr(os, "geteuid"):
