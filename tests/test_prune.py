@@ -315,8 +315,7 @@ def test_a_sweep_that_fails_is_told_once(directory: Path) -> None:
         add(cache, "f0")
         cache._store.files = FaultyFiles(directory, fail_unlinks)
         with pytest.warns(CacheWarning, match="could not be kept") as warned:
-            for number in range(1, 4):
-                add(cache, f"f{number}")
+            [add(cache, f"f{number}") for number in range(1, 4)]
         assert len(warned) == 1
 
 
