@@ -1,9 +1,9 @@
 """Adds up what processes counted (`compcache.stats`), and folds their files into one (tools, and who fills a journal).
 
 A journal is sealed by renaming it; who had it open may still append to it for a moment, so that it is folded only
-when it has been left alone for a minute, and read as it is until then. A fold publishes the sum, which names the files that it contains, and then removes those: who reads in between, or
-after the fold was killed, leaves out what is contained in another file. Folds take a lock, and where locks do
-not work nothing is folded but on request.
+when it has been left alone for a minute, and read as it is until then. A fold publishes the sum, which names the files
+that it contains, and then removes those: who reads in between, or after the fold was killed, leaves out what is
+contained in another file. Folds take a lock, and where locks do not work nothing is folded but on request.
 """
 
 from __future__ import annotations
