@@ -107,9 +107,12 @@ class Recorder:
     def _at_exit(self) -> None:
         self.flush()
         if self._is_long:
-            from compcache.folding import fold_small
+            try:
+                from compcache.folding import fold_small
 
-            fold_small(self._files, os.path.dirname(self._directory))
+                fold_small(self._files, os.path.dirname(self._directory))
+            except Exception:  # noqa: BLE001 - who fills a journal next folds it; an exit is no time for tracebacks
+                return
 
     def flush(self) -> None:
         """Append what was counted so far to the journal, if anything was."""
