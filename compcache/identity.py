@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
     from typing import Any
 
 __all__ = ["Difference", "Identity", "compare", "label_of"]
@@ -30,12 +31,13 @@ class Identity:
 
     Args:
         label: what people call the function; `func_name` begins with it.
-        components: the source, the options, the identities of callees, versions: whatever decides what the code does.
-            Values are text, bytes, numbers, None, identities, and lists, tuples, sets and mappings of these.
+        components: the source, the options, the identities of callees, versions: whatever decides what the code does,
+            as a mapping or as pairs of name and value. Values are text, bytes, numbers, None, identities, and lists, tuples, sets and mappings of these.
         named: more components.
 
     Raises:
         TypeError: a value has no form that is the same in every process.
+        ValueError: two components have the same name.
 
     Example:
         >>> Identity("dot", source="a*b", options={"fast": True}).func_name.partition("-")[0]
@@ -44,9 +46,20 @@ class Identity:
 
     __slots__ = ("_parts", "label")
 
-    def __init__(self, label: str, components: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+    def __init__(
+        self,
+        label: str,
+        components: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
+        /,
+        **named: Any,
+    ) -> None:
         self.label = str(label)
-        given = {**(components or {}), **named}
+        pairs = list(components.items() if isinstance(components, Mapping) else components or ())
+        given = {**dict(pairs), **named}
+        if len(given) != len(pairs) + len(named):
+            names = [name for name, _ in pairs] + list(named)
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"the component {twice!r} of the identity of {self.label!r} is given twice")
         self._parts = tuple([(str(name), _canonical(value, str(name))) for name, value in given.items()])
 
     @property

@@ -65,6 +65,17 @@ def test_equal_components_give_equal_identities(components: dict[str, object]) -
     assert compare(one.components(), other.components()) == ()
 
 
+def test_components_are_a_mapping_or_pairs_and_none_is_lost() -> None:
+    pairs = [("source", "a*b"), ("level", 2)]
+    assert Identity("f", pairs) == Identity("f", dict(pairs)) == Identity("f", source="a*b", level=2)
+    assert Identity("f", pairs) != Identity("f", pairs[::-1])
+    assert Identity("f", iter(pairs), flags=1) == Identity("f", {**dict(pairs), "flags": 1})
+    with pytest.raises(ValueError, match="'level' of the identity of 'f' is given twice"):
+        Identity("f", [*pairs, ("level", 3)])
+    with pytest.raises(ValueError, match=r"'source' .* twice"):
+        Identity("f", pairs, source="a+b")
+
+
 def test_a_value_without_a_stable_form_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="component 'options' holds a object, which has no form"):
         Identity("f", options=[object()])
