@@ -63,11 +63,11 @@ def _print(found: Explanation) -> None:
         click.echo(f"{plural(len(found.variants), 'stored variant')} of the same label:")
         for variant in found.variants:
             _print_variant(variant)
+        if any(variant.differences is None for variant in found.variants):
+            click.echo("  (no differences: one of the two was stored without ModuleSource(identity=...))")
 
 
 def _print_variant(variant: Variant) -> None:
     click.echo(f"  {printable(variant.func_name)}, {age_text(variant.created)} old")
-    if variant.differences is None:
-        click.echo("    (not comparable: one of the two was stored without an identity)")
     for difference in variant.differences or ():
         click.echo(f"    {printable(str(difference))}")
