@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "Files", "make_directories", "publish", "read_file", "unique_name"]
+__all__ = ["DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "Files", "make_directories", "publish", "read_at", "read_file", "unique_name"]
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -86,6 +86,23 @@ def read_file(files: Files, path: str, limit: int, *, owner: int | None = None) 
     finally:
         if descriptor >= 0:
             files.close(descriptor)
+
+
+def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:
+    """`size` bytes of an open file, or fewer at its end, however few each call of the system gives.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    parts = []
+    while size > 0:
+        part = files.pread(descriptor, min(size, _CHUNK), offset)
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def make_directories(files: Files, path: str) -> None:

@@ -33,8 +33,8 @@ _MAX_FILE = 1 << 31
 _HOURLY = 31 * 24
 _LOCK = "stats-fold"
 _MANY = 8
-#: For how long a sealed journal may still be appended to: opening and writing are two calls of a process.
-_SETTLED = 60.0
+#: For how many seconds a sealed journal may still be appended to: opening and writing are two calls of a process.
+SETTLED_SECONDS = 60.0
 
 
 class Ledger(NamedTuple):
@@ -180,7 +180,7 @@ def _is_settled(store: Store, name: str, content: StatsFile, now: float) -> bool
         status = store.files.stat(store.path("stats", name))
     except OSError:
         return False
-    return name.endswith(SUFFIX) and max(status.st_mtime, status.st_ctime) < now - _SETTLED
+    return name.endswith(SUFFIX) and max(status.st_mtime, status.st_ctime) < now - SETTLED_SECONDS
 
 
 def settle(ledger: Ledger, seconds_of: Callable[[bytes], float], now: float) -> Ledger:

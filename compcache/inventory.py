@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
-from compcache.store import _module_id as module_id_of
+from compcache.store import module_id_of
 
 if TYPE_CHECKING:
     import os

@@ -81,13 +81,13 @@ def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...
     Raises:
         OSError: it could not be written.
     """
-    from compcache.rebuild import _index_module
+    from compcache.rebuild import index_module
 
     functions: set[bytes] = set()
     entries = []
     indexed = []
     for module_id in sorted(module_ids):
-        entry = _index_module(store, module_id, functions)
+        entry = index_module(store, module_id, functions)
         if entry is not None:
             entries.append(entry.encode())
             indexed.append(module_id)

@@ -10,11 +10,10 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.files import READ_FLAGS
-from compcache.folding import fold, read_ledger
+from compcache.folding import SETTLED_SECONDS, fold, read_ledger
 from compcache.inventory import list_modules
 from compcache.roster import load_rows
-from compcache.statsfile import _HEAD as SUM_HEAD
-from compcache.statsfile import _MAGIC as SUM_MAGIC
+from compcache.statsfile import HEAD_SIZE, size_of_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Overview", "look_over"]
 
 _LONG = 1 << 20
-#: A journal that was sealed can still be written to for a minute, and is not folded before (compcache.folding).
-_SETTLED = 60.0
 
 
 class Overview(NamedTuple):
@@ -64,11 +61,12 @@ def _is_worth_folding(store: Store, name: str, now: float) -> bool:
         status = os.fstat(descriptor)
         if status.st_size < _LONG:
             return False
-        head = store.files.pread(descriptor, SUM_HEAD.size, 0)
+        head = store.files.pread(descriptor, HEAD_SIZE, 0)
     except OSError:
         return False
     finally:
         store.files.close(descriptor)
-    if head.startswith(SUM_MAGIC):
-        return bool(SUM_HEAD.unpack(head)[-1] > _LONG // 4)
-    return max(status.st_mtime, status.st_ctime) < now - _SETTLED
+    rows = size_of_rows(head)
+    if rows is not None:
+        return rows > _LONG // 4
+    return max(status.st_mtime, status.st_ctime) < now - SETTLED_SECONDS

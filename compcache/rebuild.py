@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.index import ModuleEntry
     from compcache.store import ModuleFile, Store
 
-__all__ = ["module_functions", "rebuild_index"]
+__all__ = ["index_module", "module_functions", "rebuild_index"]
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
 
@@ -45,7 +45,7 @@ def rebuild_index(store: Store) -> int:
     functions: set[bytes] = set()
     modules: dict[bytes, bytes] = {}
     for module_id in store.module_ids():
-        entry = _index_module(store, module_id, functions)
+        entry = index_module(store, module_id, functions)
         if entry is not None:
             modules[module_id] = entry.encode()
     level = indexing.segment_level(len(modules))
@@ -56,7 +56,8 @@ def rebuild_index(store: Store) -> int:
     return len(modules)
 
 
-def _index_module(store: Store, module_id: bytes, functions: set[bytes]) -> ModuleEntry | None:
+def index_module(store: Store, module_id: bytes, functions: set[bytes]) -> ModuleEntry | None:
+    """The index entry of a module, whose function entries are added to `functions`; None where it is not usable."""
     try:
         module = store.open_module(module_id, leave_stamp=False)
     except (FileNotFoundError, IncompatibleTargetError, IntegrityError, StorageError):

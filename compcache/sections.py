@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from compcache.container import FOOTER_SIZE, decode_footer
 from compcache.errors import FormatError
-from compcache.files import READ_FLAGS
+from compcache.files import READ_FLAGS, read_at
 
 if TYPE_CHECKING:
     from compcache.container import Footer
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ModuleSections"]
 
-_CHUNK = 1 << 20
 _TAIL = 1 << 13
 
 
@@ -53,15 +52,7 @@ class ModuleSections:
         if offset >= self._start:
             at = offset - self._start
             return self._tail[at : at + size]
-        parts = []
-        while size > 0:
-            part = self._files.pread(self._descriptor, min(size, _CHUNK), offset)
-            if not part:
-                break
-            parts.append(part)
-            offset += len(part)
-            size -= len(part)
-        return b"".join(parts)
+        return read_at(self._files, self._descriptor, offset, size)
 
     def image(self) -> bytes:
         """The code."""

@@ -81,7 +81,7 @@ def note_addition(store: Store, module_id: bytes, sections: Sequence[bytes], giv
     What cannot be done is a `CacheWarning`, one for each cache object: the addition itself has succeeded.
     """
     from compcache.roster import encode_row, make_row
-    from compcache.verification import _warn_once as warn_once
+    from compcache.verification import warn_once
 
     size = sum(map(len, sections)) + FOOTER_SIZE
     store.stats.added(size, encode_row(make_row(module_id, sections[1], sections[4])))

@@ -34,7 +34,17 @@ if TYPE_CHECKING:
     Counters = Mapping[tuple[int, str], float]
     Uses = Mapping[tuple[bytes, bytes], tuple[int, float]]
 
-__all__ = ["HOUR", "LOADS_KEY", "SUFFIX", "StatsFile", "decode_stats", "encode_stats", "read_inputs"]
+__all__ = [
+    "HEAD_SIZE",
+    "HOUR",
+    "LOADS_KEY",
+    "SUFFIX",
+    "StatsFile",
+    "decode_stats",
+    "encode_stats",
+    "read_inputs",
+    "size_of_rows",
+]
 
 HOUR = 3600
 SUFFIX = ".stats1"
@@ -42,6 +52,7 @@ SUFFIX = ".stats1"
 LOADS_KEY = bytes(KEY_SIZE)
 
 _HEAD = Struct("<8s4I")
+HEAD_SIZE = _HEAD.size
 _COUNTER = Struct("<IdB")
 _END_OF_TIME = HOUR << 32  # seconds; hours are stored in 32 bits
 _USE = Struct("<16s16sQd")
@@ -152,6 +163,11 @@ def _count(
         use = (bytes.fromhex(key) if key else LOADS_KEY, bytes.fromhex(module_id))
         count, last = uses.get(use, (0, 0.0))
         uses[use] = (count + 1, max(last, when))
+
+
+def size_of_rows(head: bytes) -> int | None:
+    """The bytes of roster rows in the sum that begins with `head` (`HEAD_SIZE` bytes); None where it is no sum."""
+    return _HEAD.unpack(head)[-1] if len(head) == HEAD_SIZE and head.startswith(_MAGIC) else None
 
 
 def read_inputs(read: Callable[[int, int], bytes]) -> tuple[str, ...]:

@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     #: Image, records, graph, bitcode and notes of a module.
     Sections = tuple[bytes, bytes, bytes, bytes, bytes]
 
-__all__ = ["ModuleFile", "Store"]
+__all__ = ["ModuleFile", "Store", "module_id_of"]
 
 _MODULES = "modules-v1"
 _SUFFIX = ".ccm"
-_CHUNK = 1 << 20
 _MAX_SMALL_FILE = 1 << 24
 _NOBODY_ELSE = 0o022
 
@@ -92,18 +91,10 @@ class ModuleFile:
 
     def read(self, offset: int, size: int) -> bytes:
         """`size` bytes of the file, or fewer at its end."""
-        parts = []
-        while size > 0:
-            try:
-                part = self._files.pread(self.descriptor, min(size, _CHUNK), offset)
-            except OSError as error:
-                raise self._unreadable(error) from error
-            if not part:
-                break
-            parts.append(part)
-            offset += len(part)
-            size -= len(part)
-        return b"".join(parts)
+        try:
+            return file_ops.read_at(self._files, self.descriptor, offset, size)
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     def _unreadable(self, error: OSError) -> StorageError:
         message = f"cannot read {self.path}: {error.strerror or error}"
@@ -225,7 +216,7 @@ class Store:
         base = self.path(_MODULES)
         for fan in self._list(base):
             for name in self._list(f"{base}/{fan}"):
-                module_id = _module_id(name)
+                module_id = module_id_of(name)
                 if module_id is not None and name[:2] == fan:
                     yield module_id
 
@@ -431,7 +422,7 @@ class Store:
         self.index.close()
 
 
-def _module_id(name: str) -> bytes | None:
+def module_id_of(name: str) -> bytes | None:
     """The module_id in the name of a module file; None for other names."""
     try:
         module_id = bytes.fromhex(name[: -len(_SUFFIX)])

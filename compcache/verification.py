@@ -40,6 +40,7 @@ __all__ = [
     "unreadable",
     "verify_module",
     "warn",
+    "warn_once",
 ]
 
 _CHUNK = 1 << 20
@@ -164,14 +165,14 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
             message += f"; it was moved to {target}"
         except OSError:
             message += "; it could not be moved away"
-    _warn_once(store, path, message)
+    warn_once(store, path, message)
     return IntegrityError(message, path=path, reason=reason)
 
 
 def refuse(store: Store, path: str, reason: str) -> IntegrityError:
     """Warn of something that is not damaged but not to be believed; the exception that says so."""
     message = f"{path} is not used: {reason}"
-    _warn_once(store, path, message)
+    warn_once(store, path, message)
     return IntegrityError(message, path=path, reason=reason)
 
 
@@ -234,7 +235,7 @@ def recover_index(store: Store) -> None:
     if damaged:
         names = ", ".join(sorted(damaged))
         what = "it cannot be rebuilt by a read-only cache" if store.readonly else "rebuilding it"
-        _warn_once(
+        warn_once(
             store,
             names,
             f"the index of {store.root} is damaged ({names}: {next(iter(damaged.values()))}); {what}",
@@ -257,7 +258,7 @@ def warn(message: str) -> None:
     warnings.warn(message, CacheWarning, stacklevel=4)
 
 
-def _warn_once(store: Store, path: str, message: str) -> None:
+def warn_once(store: Store, path: str, message: str) -> None:
     """Warn, unless this cache object has warned about the same thing before."""
     if path not in store.complaints:
         store.complaints.add(path)

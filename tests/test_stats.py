@@ -262,7 +262,7 @@ def hits(store: Store) -> float:
 @pytest.fixture
 def _settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sealed journals can be folded at once."""
-    monkeypatch.setattr(folding_module, "_SETTLED", -10.0)
+    monkeypatch.setattr(folding_module, "SETTLED_SECONDS", -10.0)
 
 
 @pytest.mark.usefixtures("_settled")
