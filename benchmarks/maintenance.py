@@ -40,7 +40,7 @@ from compcache.manifest import (
     encode_module,
     encode_needs,
 )
-from compcache.roster import encode_row, make_row
+from compcache.roster import encode_rows, make_row
 from compcache.store import Store
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def publish(store: Store, number: int) -> None:
     sections = image, writer.content(), graph_of(name, imports), b"", encode_notes(0.05, None)
     module_id = store.publish(sections, [(name, offset)], target=bytes(8), flags=IMAGE_SHARED, key=key)
     store.stats.compiled(0.05)
-    store.stats.added(len(image), encode_row(make_row(module_id, sections[1], sections[4])))
+    store.stats.added(len(image), encode_rows([make_row(module_id, sections[1], sections[4])]))
     if number % 2:
         store.stats.hit(name, module_id)
 

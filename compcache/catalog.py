@@ -86,13 +86,14 @@ def functions(
     found: dict[str, FunctionSummary] = {}
     several: dict[str, list[FunctionSummary]] = {}
     problem_of = _Problems(store)
-    for module_id, row in rows.items():
+    for module_id, (_, platform, _, names, _, _, signatures) in rows.items():
         size, modified = present[module_id]
-        created, problem, modules_ = min(modified, now), problem_of[row.platform], (module_id.hex(),)
-        for name, signature in zip(row.names, row.signatures, strict=True):
+        created = min(modified, now)
+        problem, modules_, is_used = problem_of[platform], (module_id.hex(),), module_id in last
+        for name, signature in zip(names, signatures):  # noqa: B905 - as long as one another, 100,000 times
             if select is None or select(name):
                 uses, when = _NEVER
-                if module_id in last:
+                if is_used:
                     uses, when = ledger.uses.get((name_key(name), module_id), _NEVER)
                     when = max(when, imported.get(name, 0.0))
                 copy = _new((name, signature, 1, size, created, problem, modules_, uses, when))
@@ -127,22 +128,25 @@ def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, f
     used = sorted(last.keys() & rows.keys(), key=last.__getitem__)
     if not any(rows[module_id].imports for module_id in used):
         return last, {}
-    # Of several modules that realize a function the one that was used last.
-    order = [*(rows.keys() - last.keys()), *used]
-    providers = {name: module_id for module_id in order for name in rows[module_id].names}
+    providers = {name: module_id for module_id, row in rows.items() for name in row.names}
+    if len(providers) < sum([len(row.names) for row in rows.values()]):
+        # Of several modules that realize a function the one that was used last.
+        providers.update({name: module_id for module_id in used for name in rows[module_id].names})
     imported: dict[str, float] = {}
     seen: set[bytes] = set()
     for root in reversed(used):
+        if root in seen:
+            continue
+        seen.add(root)
         when, waiting = last[root], [root]
-        while waiting:
-            module_id = waiting.pop()
-            if module_id not in seen:
-                seen.add(module_id)
-                last[module_id] = when  # never earlier than its own: the latest come first
-                for name in rows[module_id].imports:
-                    imported.setdefault(name, when)
-                    if name in providers:
-                        waiting.append(providers[name])
+        for module_id in waiting:  # grows while it is walked
+            last[module_id] = when  # never earlier than its own: the latest come first
+            for name in rows[module_id].imports:
+                imported.setdefault(name, when)
+                provider = providers.get(name)
+                if provider is not None and provider not in seen:
+                    seen.add(provider)
+                    waiting.append(provider)
     return last, imported
 
 

@@ -244,7 +244,7 @@ def _manifests(state: _Check) -> tuple[int, dict[str, int]]:
 
     store = state.store
     state.present = status_of_modules(store)
-    state.rows = load_rows(store, state.present, read_ledger(store).rows, state.progress)
+    state.rows = load_rows(store, state.present, lambda: read_ledger(store).rows(), state.progress)
     for module_id, status in list(state.present.items()):
         if status.st_mode & 0o022:
             _check_mode(state, store.module_path(module_id), status, FILE_MODE)

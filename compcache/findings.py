@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 __all__ = ["CacheStats", "CheckReport", "CheckStep", "Finding", "PruneReport", "PrunedFile", "PrunedModule"]
 
 
-@dataclass(frozen=True, slots=True)
-class PrunedModule:
+class PrunedModule(NamedTuple):
     """A module that a prune removed or would remove.
 
     `reason` is unused, old, duplicate, stale, matched, size or count; times are in seconds since the epoch,

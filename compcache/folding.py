@@ -40,15 +40,19 @@ SETTLED_SECONDS = 60.0
 class Ledger(NamedTuple):
     """The sum of all statistics files.
 
-    `counters` are by (hour, name), `uses` by (name key, module_id) as (count, last use); `rows` are roster rows of
-    modules added lately. `files` are those that were added up, contained ones included; `torn` are damaged.
+    `counters` are by (hour, name), `uses` by (name key, module_id) as (count, last use); `encoded_rows` are roster rows
+    of modules added lately. `files` are those that were added up, contained ones included; `torn` are damaged.
     """
 
     counters: dict[tuple[int, str], float]
     uses: dict[tuple[bytes, bytes], tuple[int, float]]
-    rows: dict[bytes, Row]
+    encoded_rows: bytes
     files: tuple[str, ...]
     torn: tuple[str, ...]
+
+    def rows(self) -> dict[bytes, Row]:
+        """The roster rows of modules that were added lately, by module_id; nobody needs them who has the roster."""
+        return {row.module_id: row for row in decode_rows(self.encoded_rows)}
 
     def last_uses(self) -> dict[bytes, float]:
         """When each module was used last."""
@@ -112,8 +116,7 @@ def _add_up(contents: Mapping[str, StatsFile], torn: Iterable[str]) -> Ledger:
         for use, (count, last) in content.uses.items():
             before, when = uses.get(use, (0, 0.0))
             uses[use] = (before + count, max(last, when))
-    known = {row.module_id: row for row in decode_rows(b"".join(rows))}
-    return Ledger(counters, uses, known, tuple(contents), tuple(torn))
+    return Ledger(counters, uses, b"".join(rows), tuple(contents), tuple(torn))
 
 
 def _effective(contents: Mapping[str, StatsFile]) -> list[str]:
@@ -213,6 +216,7 @@ def _replace(
     uses = ledger.uses
     if present is not None:
         uses = {key: value for key, value in uses.items() if key[1] in present}
+    uses = dict(sorted(uses.items(), key=_by_module))
     path = store.path("stats", file_ops.unique_name() + SUFFIX)
     try:
         file_ops.publish(
@@ -221,6 +225,11 @@ def _replace(
     except OSError:
         return
     _remove(store, names)
+
+
+def _by_module(use: tuple[tuple[bytes, bytes], tuple[int, float]]) -> bytes:
+    """The order in which the roster has modules: what is read together then lies together in memory."""
+    return use[0][1]
 
 
 def _remove(store: Store, names: Iterable[str]) -> None:
@@ -252,9 +261,9 @@ def zero(store: Store, now: float) -> bool:
 
 
 def _rows(ledger: Ledger) -> bytes:
-    from compcache.roster import encode_row
+    from compcache.roster import encode_rows
 
-    return b"".join(map(encode_row, ledger.rows.values()))
+    return b"".join(encode_rows(ledger.rows().values()))
 
 
 def fold_small(files: Files, root: str) -> None:

@@ -94,7 +94,8 @@ def status_of_modules(store: Store) -> dict[bytes, os.stat_result]:
 
 
 def _directories(store: Store) -> list[str]:
-    return [name for name in store._list(store.path("modules-v1")) if len(name) == _FAN and name.isascii()]
+    names = store._list(store.path("modules-v1"))
+    return sorted(name for name in names if len(name) == _FAN and name.isascii())
 
 
 def _look_at(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_result]:
@@ -150,7 +151,7 @@ def _write(store: Store, directories: Mapping[str, _Directory]) -> None:
     parts = []
     for name, (changed, modules) in directories.items():
         parts.append(_DIRECTORY.pack(name.encode("ascii"), changed, len(modules)))
-        parts += [_FILE.pack(module_id, *status) for module_id, status in modules.items()]
+        parts += [_FILE.pack(module_id, *status) for module_id, status in sorted(modules.items())]
     content = b"".join(parts)
     try:
         file_ops.publish(

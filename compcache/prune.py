@@ -152,11 +152,23 @@ class _Population:
                 self.importers.setdefault(name, []).append(number)
         self.recency = [min(max(entry.used, entry.created), now) for entry in entries]
         self.used = list(self.recency)
-        keys = zip(self.recency, entries, strict=True)
-        self.newest_first = [(-recency, -entry.created, entry.module_id) for recency, entry in keys]
-        self._order = sorted(range(len(entries)), key=self.newest_first.__getitem__)
+        self._order = self._newest_first()
+        self.place = [0] * len(entries)
+        for place, number in enumerate(self._order):
+            self.place[number] = place
         self.rank = [0] * len(entries)
         self.account(())
+
+    def _newest_first(self) -> list[int]:
+        """The numbers of the entries: the latest used first, then the latest created, then by module_id.
+
+        Three stable sorts, the least important key first: comparing tuples of keys takes three times as long.
+        """
+        entries, recency = self.entries, self.recency
+        order = sorted(range(len(entries)), key=[entry.module_id for entry in entries].__getitem__)
+        order.sort(key=[entry.created for entry in entries].__getitem__, reverse=True)
+        order.sort(key=recency.__getitem__, reverse=True)
+        return order
 
     def account(self, gone: Collection[int]) -> None:
         """Work out what is used when one that depends on it is used, without those that are gone.
@@ -172,6 +184,10 @@ class _Population:
             if seen[root]:
                 continue
             seen[root] = 1
+            if not needs[root]:
+                self.used[root] = self.recency[root]
+                left.append(root)
+                continue
             walk = [(root, iter(needs[root]))]
             while walk:
                 number, rest = walk[-1]
@@ -227,7 +243,7 @@ class _Population:
             for name in self.entries[number].imports:
                 if name in have or name not in self.providers:
                     continue
-                best = min(self.providers[name], key=self.newest_first.__getitem__)
+                best = min(self.providers[name], key=self.place.__getitem__)
                 del reasons[best]
                 rescued.add(best)
                 kept.append(best)
@@ -327,8 +343,7 @@ def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[in
         if number not in reasons:
             for name in several.intersection(entry.functions):
                 copies[name, entry.target] = copies.get((name, entry.target), 0) + 1
-    newest_first = population.newest_first.__getitem__
-    for number in sorted(may_go, key=newest_first, reverse=True):
+    for number in sorted(may_go, key=population.place.__getitem__, reverse=True):
         keys = [(name, entries[number].target) for name in entries[number].functions]
         if keys and all(copies[key] > 1 for key in keys):
             reasons[number] = "duplicate"

@@ -175,10 +175,12 @@ def _damaged(store: Store, orphans: Orphans, present: Mapping[bytes, FileStatus]
 
 
 def _describe(removal: Removal) -> PrunedModule:
-    entry = removal.entry
-    return PrunedModule(
-        entry.module_id.hex(), entry.functions, entry.size, entry.created, entry.used, removal.reason
-    )
+    (module_id, size, created, used, functions, *_), reason = removal
+    return _describe_fields((module_id.hex(), functions, size, created, used, reason))
+
+
+#: What was removed from its fields, without the call of a constructor written in Python; and so is an entry below.
+_describe_fields: Callable[[tuple[Any, ...]], PrunedModule] = partial(tuple.__new__, PrunedModule)
 
 
 def _read_entries(
@@ -194,8 +196,7 @@ def _read_entries(
     """All modules as the policy sees them; none where it has nothing to do."""
     if not policy.removes_modules or (_limits_only(policy) and not _exceeded(policy, present)):
         return []
-    ledger = read_ledger(store)
-    rows = load_rows(store, present, ledger.rows, progress)
+    rows = load_rows(store, present, lambda: read_ledger(store).rows(), progress)
 
     def seconds_of(module_id: bytes) -> float:
         return rows[module_id].seconds if module_id in rows else 0.0
@@ -203,7 +204,7 @@ def _read_entries(
     if fold_statistics:
         ledger = fold(store, seconds_of, now=now, present=present)
     else:
-        ledger = settle(ledger, seconds_of, now)
+        ledger = settle(read_ledger(store), seconds_of, now)
     return list(_entries(present, rows, ledger, frozenset(pinned(store)), spare))
 
 
@@ -247,7 +248,6 @@ def _entries(
         yield _new((module_id, size, created, last, names, imports, *known, pinned_))
 
 
-#: An entry from its fields, without the call of a constructor written in Python.
 _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 
 
@@ -289,7 +289,7 @@ def _spared(store: Store, plan: Plan, present: Mapping[bytes, object]) -> set[by
         for name in removal.entry.functions:
             providers.setdefault(name, []).append(removal.entry)
     newcomers = [module_id for module_id in store.module_ids() if module_id not in present]
-    rows = load_rows(store, newcomers, {}, store_result=False) if newcomers else {}
+    rows = load_rows(store, newcomers, dict, store_result=False) if newcomers else {}
     wanted = [name for row in rows.values() for name in row.imports]
     wanted += [name for name in pinned(store) if name in providers]
     used = read_ledger(store).last_uses()

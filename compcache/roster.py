@@ -33,7 +33,7 @@ __all__ = [
     "Platform",
     "Row",
     "decode_rows",
-    "encode_row",
+    "encode_rows",
     "load_rows",
     "make_row",
     "read_row",
@@ -42,6 +42,7 @@ __all__ = [
 _MAGIC = b"CCROSTR1"
 _NAMES = ("roster-v1", "roster")
 _MAX_ROSTER = 1 << 31
+_PLATFORM_FIELDS = 2  # of its item in a statistics file, where a row has those of `Row`
 _KEY_AT, _KEY_SIZE = 9, 16  # where a module record holds its key
 
 
@@ -126,25 +127,45 @@ def _seconds(notes: bytes) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
-def encode_row(row: Row) -> bytes:
-    """A row for a statistics file: any number of them can follow one another."""
-    return _pack([*row[:1], list(row.platform), *row[2:]])
+def encode_rows(rows: Iterable[Row]) -> list[bytes]:
+    """Rows for a statistics file: items that can be put together with others in any order, each only once."""
+    platforms: dict[Platform, tuple[bytes, bytes]] = {}
+    items = []
+    for row in rows:
+        known = platforms.get(row.platform)
+        if known is None:
+            packed = _pack(list(row.platform))
+            known = platforms[row.platform] = check(packed), packed
+        items.append(_pack((row.module_id, known[0], *row[2:])))
+    return [_pack((digest, packed)) for digest, packed in platforms.values()] + items
 
 
 def decode_rows(data: bytes) -> list[Row]:
-    """The rows that `encode_row` made; none where the bytes are not such rows."""
-    unpacker = msgpack.Unpacker(
-        raw=False, use_list=False, unicode_errors="surrogatepass", max_buffer_size=max(len(data), 1)
-    )
-    unpacker.feed(data)
+    """The rows of which `encode_rows` made the items in `data`; none where that is something else."""
     try:
-        return [_row(module_id, Platform(*platform), *rest) for module_id, platform, *rest in unpacker]
+        items = _items(data)
+        platforms = {item[0]: Platform(*_unpack(item[1])) for item in items if len(item) == _PLATFORM_FIELDS}
+        rows = [item for item in items if len(item) == len(Row._fields)]
+        return [_new((row[0], platforms[row[1]], *row[2:])) for row in rows if row[1] in platforms]
     except (ValueError, TypeError, msgpack.UnpackException):
         return []
 
 
-def _row(module_id: bytes, platform: Platform, *rest: Any) -> Row:
-    return Row(module_id, platform, *rest)
+def _items(data: bytes) -> list[Any]:
+    """The msgpack values that follow one another; see `_unpack`."""
+    try:
+        return _stream(data, "strict")
+    except UnicodeDecodeError:
+        return _stream(data, "surrogatepass")
+
+
+def _stream(data: bytes, unicode_errors: str) -> list[Any]:
+    size = max(len(data), 1)
+    unpacker = msgpack.Unpacker(
+        raw=False, use_list=False, unicode_errors=unicode_errors, max_buffer_size=size
+    )
+    unpacker.feed(data)
+    return list(unpacker)
 
 
 def _pack(value: object) -> bytes:
@@ -164,7 +185,7 @@ def read_row(store: Store, module_id: bytes) -> Row | None:
 def load_rows(
     store: Store,
     present: Iterable[bytes],
-    known: Mapping[bytes, Row],
+    known: Callable[[], Mapping[bytes, Row]],
     progress: Progress | None = None,
     *,
     store_result: bool = True,
@@ -174,18 +195,19 @@ def load_rows(
     Args:
         store: the cache directory.
         present: the modules.
-        known: rows that are in no roster yet.
+        known: gives rows that are in no roster yet; called where they are wanted.
         progress: called with (modules read, modules to read) now and then while modules are read.
         store_result: keep what was read for the next tool.
     """
     stored = _read_roster(store)
-    present = frozenset(present)
-    if present == stored.keys():
+    present = present if isinstance(present, dict) else dict.fromkeys(present)
+    if present.keys() == stored.keys():
         return stored
     rows: dict[bytes, Row] = {}
     missing = []
+    lately = known() if present.keys() - stored.keys() else {}
     for module_id in present:
-        row = stored.get(module_id) or known.get(module_id)
+        row = stored.get(module_id) or lately.get(module_id)
         if row is None:
             missing.append(module_id)
         else:
@@ -217,7 +239,7 @@ def _read_roster(store: Store) -> dict[bytes, Row]:
         return {}
 
 
-def _unpack(content: memoryview) -> Any:
+def _unpack(content: memoryview | bytes) -> Any:
     """What is in a msgpack text; names that are no UTF-8 are rare, and being ready for them takes twice the time."""
     try:
         return msgpack.unpackb(content, raw=False, use_list=False)
@@ -230,8 +252,10 @@ def _write_roster(store: Store, rows: Mapping[bytes, Row]) -> None:
     if store.readonly:
         return
     numbers: dict[Platform, int] = {}
+    # In the order in which other tables have their modules: what is read together then lies together in memory.
     packed = [
-        (row.module_id, numbers.setdefault(row.platform, len(numbers)), *row[2:]) for row in rows.values()
+        (module_id, numbers.setdefault(rows[module_id].platform, len(numbers)), *rows[module_id][2:])
+        for module_id in sorted(rows)
     ]
     content = _pack([[list(platform) for platform in numbers], packed])
     try:

@@ -80,11 +80,11 @@ def note_addition(store: Store, module_id: bytes, sections: Sequence[bytes], giv
 
     What cannot be done is a `CacheWarning`, one for each cache object: the addition itself has succeeded.
     """
-    from compcache.roster import encode_row, make_row
+    from compcache.roster import encode_rows, make_row
     from compcache.verification import warn_once
 
     size = sum(map(len, sections)) + FOOTER_SIZE
-    store.stats.added(size, encode_row(make_row(module_id, sections[1], sections[4])))
+    store.stats.added(size, encode_rows([make_row(module_id, sections[1], sections[4])]))
     try:
         limit = effective_limit(given)
         if limit is not None:

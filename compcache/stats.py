@@ -78,9 +78,9 @@ class Recorder:
         self.count("compilations")
         self.count("compile_seconds", seconds)
 
-    def added(self, size: int, row: bytes) -> None:
-        """A module was published; `row` is what the roster will say of it."""
-        self._rows.append(row)
+    def added(self, size: int, rows: list[bytes]) -> None:
+        """A module was published; `rows` are items of what the roster will say of it."""
+        self._rows.extend(rows)
         self.count("added_modules")
         self.count("added_bytes", size)
 
@@ -119,13 +119,18 @@ class Recorder:
         if not self._events:
             return
         lines = []
+        sums: dict[tuple[float, str], float] = {}
         for when, counter, amount, func_name, module_id in _drain(self._events):
-            key = name_key(func_name).hex() if func_name else ""
-            lines.append(f"{when} {counter} {amount} {module_id.hex()} {key}")
+            if not module_id:
+                hour = when // 3600 * 3600
+                sums[hour, counter] = sums.get((hour, counter), 0) + amount
+                continue
+            lines.append(f"{when} {counter} {amount} {module_id.hex()} {name_key(func_name).hex()}")
             mine = object()
-            if module_id and self._seen.setdefault(module_id, mine) is mine:  # atomic: threads may meet here
+            if self._seen.setdefault(module_id, mine) is mine:  # atomic: threads may meet here
                 lines.append(f"{when} loads 1 {module_id.hex()}")
-        lines += [f"row {row.hex()}" for row in _drain(self._rows)]
+        lines += [f"{hour} {counter} {amount}" for (hour, counter), amount in sums.items()]
+        lines += [f"row {row.hex()}" for row in dict.fromkeys(_drain(self._rows))]
         text = "\n".join(lines)
         # The empty line separates the batch from one before it that was torn within a line.
         self._write(f"\n\n{text}\n{BATCH_END}{check(text.encode()).hex()}\n".encode())

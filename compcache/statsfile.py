@@ -2,8 +2,8 @@
 
 A journal (``<host>.journal1``) is what the processes of one host append to, each write one batch: an empty line,
 lines of text, and ``= `` with a check of these. A line is ``time counter amount [module_id [name key]]`` for an
-event, or ``row <hex>`` for a roster row of a module that was added. A batch that is torn does not count. A journal
-that was renamed to ``<unique>.stats1`` is sealed: nobody opens it to append any more.
+event, or ``row <hex>`` for an item of the roster rows of modules that were added. A batch that is torn does not count.
+A journal that was renamed to ``<unique>.stats1`` is sealed: nobody opens it to append any more.
 
 A sum (``<unique>.stats1`` as well) is published once, complete or not at all::
 
@@ -13,8 +13,8 @@ A sum (``<unique>.stats1`` as well) is published once, complete or not at all::
 that hour since the epoch. *Uses* are rows of ``name key | module_id | count u64 | last use f64``; a name key of
 zeros counts the processes that loaded the module and whose saved seconds are not in the counters yet. *Inputs*
 are the names, one per line, of the files that were folded into this one: who finds both counts only this one,
-so that a fold that was interrupted counts nothing twice. *Rows* are roster rows of modules that were added
-(`compcache.roster`), opaque here.
+so that a fold that was interrupted counts nothing twice. *Rows* are items of the roster rows of modules that were
+added (`compcache.roster.encode_rows`), opaque here.
 """
 
 from __future__ import annotations
@@ -118,14 +118,10 @@ def decode_journal(data: bytes) -> StatsFile:
     counters: dict[tuple[int, str], float] = {}
     uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
     rows: list[bytes] = []
-    batch: list[str] = []
-    for line in data.decode("utf-8", "replace").split("\n"):
-        if not line:
-            batch = []
-        elif not line.startswith(BATCH_END):
-            batch.append(line)
-        elif check("\n".join(batch).encode()).hex() == line.removeprefix(BATCH_END):
-            _add_batch(counters, uses, rows, batch)
+    for part in data.split(b"\n\n"):  # an empty line is before each batch, and in none
+        text, _, expected = part.strip(b"\n").rpartition(b"\n" + BATCH_END.encode())
+        if text and check(text).hex().encode() == expected:
+            _add_batch(counters, uses, rows, text.decode("utf-8", "replace").split("\n"))
     return StatsFile(counters=counters, inputs=(), rows=b"".join(rows), uses=uses)
 
 
@@ -133,36 +129,27 @@ def _add_batch(
     counters: dict[tuple[int, str], float],
     uses: dict[tuple[bytes, bytes], tuple[int, float]],
     rows: list[bytes],
-    batch: list[str],
+    lines: list[str],
 ) -> None:
     try:
-        for line in batch:
-            first, *fields = line.split(" ")
+        for line in lines:  # of half a million, after a long batch
+            first, counter, *rest = line.split(" ")
             if first == "row":
-                rows.append(bytes.fromhex(fields[0]))
-            else:
-                _count(counters, uses, float(first), fields)
+                rows.append(bytes.fromhex(counter))
+                continue
+            when = float(first)
+            if not 0 <= when < _END_OF_TIME:
+                raise ValueError(f"{when} is no time")
+            if counter != "loads":  # they are counted when their compile seconds are known
+                hour = int(when) // HOUR, counter
+                counters[hour] = counters.get(hour, 0) + float(rest[0])
+            if len(rest) > 1 and rest[1]:
+                key = bytes.fromhex(rest[2]) if len(rest) > 2 and rest[2] else LOADS_KEY  # noqa: PLR2004
+                use = key, bytes.fromhex(rest[1])
+                count, last = uses.get(use, (0, 0.0))
+                uses[use] = count + 1, max(last, when)
     except (ValueError, IndexError):
         return  # of another version
-
-
-def _count(
-    counters: dict[tuple[int, str], float],
-    uses: dict[tuple[bytes, bytes], tuple[int, float]],
-    when: float,
-    fields: list[str],
-) -> None:
-    """Add one event of a journal."""
-    counter, amount, module_id, key, *_ = (*fields, "", "")
-    if not 0 <= when < _END_OF_TIME:
-        raise ValueError(f"{when} is no time")
-    if counter != "loads":  # they are counted when their compile seconds are known
-        hour = int(when) // HOUR
-        counters[hour, counter] = counters.get((hour, counter), 0) + float(amount)
-    if module_id:
-        use = (bytes.fromhex(key) if key else LOADS_KEY, bytes.fromhex(module_id))
-        count, last = uses.get(use, (0, 0.0))
-        uses[use] = (count + 1, max(last, when))
 
 
 def size_of_rows(head: bytes) -> int | None:

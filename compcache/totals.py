@@ -26,7 +26,7 @@ def cache_stats(
 ) -> CacheStats:
     """Count what is there, and add up what processes counted from `since` on."""
     present = list_modules(store)
-    rows = load_rows(store, present, read_ledger(store).rows, progress)
+    rows = load_rows(store, present, lambda: read_ledger(store).rows(), progress)
 
     def seconds_of(module_id: bytes) -> float:
         return rows[module_id].seconds if module_id in rows else 0.0

@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compcache.cli.output import (
-    Column,
-    is_terminal,
-    json_option,
-    plural,
-    print_json,
-    print_rows,
-    short_id,
-    size_text,
-)
+from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.output import Column, is_terminal, plural, print_rows, short_id, size_text
 from compcache.cli.session import Session, pass_session
 from compcache.errors import CompcacheError
 from compcache.module import Function, ModuleSource

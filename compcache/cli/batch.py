@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compcache.cli.output import json_option, print_json
+from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:

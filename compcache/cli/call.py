@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from compcache.cli.completion import complete_names
-from compcache.cli.output import json_option, print_json
+from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.session import Session, pass_session
 from compcache.cli.values import parse_arguments, result_text
 

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from compcache.cli.output import (
-    Column,
-    is_terminal,
-    json_option,
-    plural,
-    print_json,
-    print_rows,
-    seconds_text,
-    show_progress,
-    style,
-)
+from compcache.cli.jsontext import fields_of, json_option, print_json
+from compcache.cli.output import Column, is_terminal, plural, print_rows, seconds_text, show_progress, style
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -53,7 +43,7 @@ def command(session: Session, repair: bool, no_checksums: bool, recompile: bool,
             progress=show_progress,
         )
     if as_json:
-        print_json({"healthy": bool(report), **asdict(report)})
+        print_json({"healthy": bool(report), **fields_of(report)})
     else:
         _print(report)
     return 0 if report else 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from compcache.cli.output import json_option, plural, print_json, size_text
+from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.output import plural, size_text
 from compcache.cli.session import Session, pass_session
 
 __all__ = ["command"]

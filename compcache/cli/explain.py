@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from compcache.cli.completion import complete_names
-from compcache.cli.output import (
-    age_text,
-    json_option,
-    plural,
-    print_json,
-    printable,
-    short_id,
-    show_progress,
-    style,
-)
+from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.output import age_text, plural, printable, short_id, show_progress, style
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -42,7 +33,7 @@ def command(session: Session, name: str, as_json: bool) -> int:
     with session.look() as cache:
         found = explain(cache._store, cache._loader, name, None, show_progress)
     if as_json:
-        print_json(asdict(found))
+        print_json(found)
     else:
         _print(found)
     return 0 if found.hit else 1

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cli.completion import complete_names
-from compcache.cli.output import flat_fields, print_json, show_progress
+from compcache.cli.jsontext import print_json
+from compcache.cli.output import show_progress
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _by_suffix(output: str | None) -> str:
 
 def _write(graph: FunctionGraph, format_: str, title: str) -> None:
     if format_ == "json":
-        print_json({"nodes": [flat_fields(node) for node in graph.nodes], "edges": graph.edges})
+        print_json(graph)
         return
     sys.stdout.writelines(_parts(graph, format_, title))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from compcache.cli.output import fullness, json_option, plural, print_fields, print_json, size_text
+from compcache.cli.jsontext import fields_of, json_option, print_json
+from compcache.cli.output import fullness, plural, print_fields, size_text
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def command(session: Session, as_json: bool) -> None:
         info = cache_info(cache._store)
     if as_json:
         known = {"directory": info.directory, "chosen_by": session.chosen_by}
-        print_json({**known, **asdict(info), "hit_rate": info.hit_rate})
+        print_json({**known, **fields_of(info), "hit_rate": info.hit_rate})
     else:
         print_fields(_fields(info, session.chosen_by))
 

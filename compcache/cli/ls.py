@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import (
     Column,
     age_text,
-    flat_fields,
     is_terminal,
-    json_option,
-    print_json,
     print_rows,
     short_id,
     show_progress,
@@ -86,7 +84,7 @@ def command(
         what = "matches" if patterns else "is there yet"
         click.echo(f"nothing {what} in {session.directory}", err=True)
     elif as_json:
-        print_json([flat_fields(row) for row in rows])
+        print_json(rows)
     elif by_module:
         _print_modules(rows)
     else:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import sys
 import time
@@ -16,19 +14,16 @@ import click
 from compcache.cli.table import Column, table_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
 __all__ = [
     "Column",
     "age_text",
-    "flat_fields",
     "fullness",
     "is_terminal",
-    "json_option",
     "plural",
     "print_fields",
-    "print_json",
     "print_rows",
     "printable",
     "seconds_text",
@@ -44,60 +39,10 @@ _LONG, _STEP, _BAR = 2_000, 512, 30  # modules worth a progress bar, between two
 _BATCH = 1_000  # records that are looked through for control characters at once
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 
 def is_terminal() -> bool:
     """Whether results are read by a person."""
     return sys.stdout.isatty()
-
-
-def print_json(value: Any) -> None:
-    """Print a value as JSON: the items of a list, or the fields of an object, on a line each."""
-    if isinstance(value, (list, tuple)):
-        _print_parts("[]", (_encode(item) for item in value))
-    elif isinstance(value, dict):
-        _print_parts("{}", (f"{json.dumps(key)}: {_encode(item)}" for key, item in value.items()))
-    else:
-        click.echo(_encode(value))
-
-
-def _print_parts(brackets: str, parts: Iterator[str]) -> None:
-    write = sys.stdout.write
-    separator = f"{brackets[0]}\n  "
-    empty = True
-    for part in parts:
-        write(separator + part)
-        separator = ",\n  "
-        empty = False
-    write(f"{brackets}\n" if empty else f"\n{brackets[1]}\n")
-
-
-def flat_fields(record: Any) -> dict[str, Any]:
-    """The fields of a frozen record whose values are plain (`dataclasses.asdict` copies them, which takes seconds)."""
-    if isinstance(record, tuple):
-        fields: dict[str, Any] = record._asdict()  # type: ignore[attr-defined]
-        return fields
-    return {name: getattr(record, name) for name in record.__slots__}
-
-
-_encoder = json.JSONEncoder(allow_nan=False)
-
-
-def _encode(value: Any) -> str:
-    try:
-        return _encoder.encode(value)
-    except ValueError:
-        return _encoder.encode(_finite(value))
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinities and no NaN: they become text."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else repr(value)
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def printable(text: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from compcache.cli.completion import complete_names
-from compcache.cli.output import Column, json_option, print_json, print_rows
+from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.output import Column, print_rows
 from compcache.cli.session import Session, pass_session
 
 __all__ = ["command", "unpin"]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from compcache.cli.jsontext import fields_of, json_option, print_json
 from compcache.cli.output import (
     Column,
     age_text,
     is_terminal,
-    json_option,
     plural,
-    print_json,
     print_rows,
     short_id,
     show_progress,
@@ -73,7 +71,7 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, **opti
                 _confirm(report, session.directory)
             report = carry_out(cache._store, proposal)
     if as_json:
-        print_json({**asdict(report), "bytes_freed": report.bytes_freed})
+        print_json({**fields_of(report), "bytes_freed": report.bytes_freed})
     else:
         _print(report)
 

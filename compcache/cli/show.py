@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from compcache.cli.completion import complete_names
+from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import (
     Column,
     age_text,
     is_terminal,
-    json_option,
     plural,
     print_fields,
-    print_json,
     print_rows,
     seconds_text,
     short_id,
@@ -60,7 +58,7 @@ def command(
     if code:
         click.echo(text) if not as_json else print_json({"func_name": name, code: text})
     elif as_json:
-        print_json(asdict(report))
+        print_json(report)
     else:
         _print(report)
 

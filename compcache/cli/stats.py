@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
+from compcache.cli.jsontext import fields_of, json_option, print_json
 from compcache.cli.output import (
     fullness,
-    json_option,
     plural,
     print_fields,
-    print_json,
     seconds_text,
     show_progress,
     size_text,
@@ -48,7 +46,7 @@ def command(session: Session, since: float | None, zero: bool, as_json: bool) ->
     with session.look() as cache:
         stats = cache_stats(cache._store, None, since, show_progress)
     if as_json:
-        print_json({**asdict(stats), "hit_rate": stats.hit_rate})
+        print_json({**fields_of(stats), "hit_rate": stats.hit_rate})
     else:
         print_fields(_fields(stats))
 

@@ -1,0 +1,132 @@
+"""JSON for programs, with a line for each item, so that `grep` and `diff` are useful on it.
+
+Listings are a hundred thousand records. The `json` module takes as long for them as everything before: it wants a
+dictionary for each, writes its keys again and again, and stops at infinities. Here a record type is a template.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from itertools import islice
+from json.encoder import encode_basestring_ascii as quote
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["fields_of", "json_option", "print_json"]
+
+_BATCH = 1_000  # items that are written at once
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON: the items of a list, or the fields of a dict or record, on a line each.
+
+    Records are dataclasses and named tuples: they become objects. Infinities and NaN, which JSON does not have,
+    become text.
+
+    Raises:
+        TypeError: there is something else in it than JSON can say.
+    """
+    if _names(type(value)):
+        value = fields_of(value)
+    if isinstance(value, dict):
+        _write_lines("{}", (f"{quote(str(key))}: {_field_text(item)}" for key, item in value.items()))
+    elif isinstance(value, (list, tuple)):
+        _write_lines("[]", map(_text, value))
+    else:
+        sys.stdout.write(f"{_text(value)}\n")
+
+
+def fields_of(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass or a named tuple by name; their values are not copied."""
+    return {name: getattr(record, name) for name in _names(type(record))}
+
+
+def _names(kind: type) -> tuple[str, ...]:
+    """The fields of a type of records; none of any other."""
+    return (
+        getattr(kind, "_fields", ())
+        if issubclass(kind, tuple)
+        else tuple(getattr(kind, "__dataclass_fields__", ()))
+    )
+
+
+def _write_lines(brackets: str, texts: Iterable[str]) -> None:
+    rest = iter(texts)
+    separator = f"{brackets[0]}\n  "
+    while batch := list(islice(rest, _BATCH)):
+        sys.stdout.write(separator + ",\n  ".join(batch))
+        separator = ",\n  "
+    sys.stdout.write(f"\n{brackets[1]}\n" if separator[0] == "," else f"{brackets}\n")
+
+
+def _field_text(value: Any) -> str:
+    """The text of a field of what is printed: objects in it have lines of their own, too."""
+    if isinstance(value, (list, tuple)) and value and (isinstance(value[0], dict) or _names(type(value[0]))):
+        return "[\n    {}\n  ]".format(",\n    ".join(map(_text, value)))
+    return _text(value)
+
+
+class _Writers(dict[type, "Callable[[Any], str]"]):
+    """How the values of each type are written."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], str]:
+        self[kind] = writer = _writer(kind)
+        return writer
+
+
+_writers = _Writers()
+
+
+def _text(value: Any) -> str:
+    return _writers[type(value)](value)
+
+
+def _writer(kind: type) -> Callable[[Any], str]:
+    if _names(kind):
+        return _record_writer(kind)
+    for known, writer in _KINDS.items():
+        if issubclass(kind, known):
+            return writer
+    raise TypeError(f"JSON cannot say what a value of the type {kind.__name__} is")
+
+
+def _record_writer(kind: type) -> Callable[[Any], str]:
+    names, writers = _names(kind), _writers
+    template = f"{{{', '.join([f'{quote(name)}: %s' for name in names])}}}"
+    if issubclass(kind, tuple):
+        return lambda record: template % tuple([writers[type(value)](value) for value in record])
+    if len(names) == 1:
+        return lambda record: template % _text(getattr(record, names[0]))
+    values = attrgetter(*names)
+    return lambda record: template % tuple([writers[type(value)](value) for value in values(record)])
+
+
+def _float_text(value: float) -> str:
+    return float.__repr__(value) if math.isfinite(value) else quote(repr(value))
+
+
+def _list_text(value: Iterable[Any]) -> str:
+    return f"[{', '.join([_text(item) for item in value])}]"
+
+
+def _dict_text(value: dict[Any, Any]) -> str:
+    return f"{{{', '.join([f'{quote(str(key))}: {_text(item)}' for key, item in value.items()])}}}"
+
+
+_KINDS: dict[type | tuple[type, ...], Callable[[Any], str]] = {
+    str: quote,
+    bool: lambda value: "true" if value else "false",
+    int: int.__repr__,
+    float: _float_text,
+    type(None): lambda _: "null",
+    dict: _dict_text,
+    (list, tuple): _list_text,
+}
