@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from compcache.graphsection import ModuleGraph
+    from compcache.inventory import Progress
     from compcache.loader import Loader
-    from compcache.roster import Progress
     from compcache.store import Store
 
 __all__ = ["function_graph", "whole_graph"]

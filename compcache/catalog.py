@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from compcache.folding import Ledger
-    from compcache.roster import Progress
+    from compcache.inventory import Progress
     from compcache.store import Store
 
 __all__ = ["describe_module", "functions", "modules"]

@@ -31,7 +31,8 @@ from compcache.sections import ModuleSections
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from compcache.roster import Progress, Row
+    from compcache.inventory import Progress
+    from compcache.roster import Row
     from compcache.store import Store
 
     Step = Callable[["_Check"], tuple[int, dict[str, int]]]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from compcache.identity import Identity
+    from compcache.inventory import Progress
     from compcache.reports import Realization
-    from compcache.roster import Progress
     from compcache.store import Store
 
 __all__ = ["Explanation", "Variant", "Verdict", "explain"]

@@ -18,6 +18,7 @@ from compcache.target import link_name_of
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from compcache.inventory import Progress
     from compcache.loader import Loader
     from compcache.store import ModuleFile, Store
 
@@ -121,10 +122,11 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
     return [named[name] for name in found if name in named]
 
 
-def cache_info(store: Store, max_size: int | None = None) -> CacheInfo:
+def cache_info(store: Store, max_size: int | None = None, progress: Progress | None = None) -> CacheInfo:
     """The cache as a whole, counted by the index, the directory and the statistics: no module is opened.
 
-    `max_size` is the limit that the cache was opened with, as for `Cache`.
+    `max_size` is the limit that the cache was opened with, as for `Cache`; `progress` is called with (files, all files)
+    now and then while the status of module files is asked for.
     """
     from compcache import __version__, codegen, host, toolchain
     from compcache.inventory import list_modules
@@ -132,7 +134,7 @@ def cache_info(store: Store, max_size: int | None = None) -> CacheInfo:
     from compcache.totals import hits_and_misses
 
     store._renew_index()
-    present = list_modules(store)
+    present = list_modules(store, progress)
     names, realizations = _count_functions(store, present)
     hits, misses = hits_and_misses(store)
     linker = toolchain.find_linker()

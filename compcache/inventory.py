@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from compcache.store import Store
 
+    #: Called with (modules read, modules to read) now and then.
+    Progress = Callable[[int, int], object]
+
 __all__ = ["FileStatus", "list_modules", "status_of_modules"]
 
 _MAGIC = b"CCFILES1"
@@ -57,14 +60,15 @@ class _Directory(NamedTuple):
     modules: dict[bytes, FileStatus]
 
 
-def list_modules(store: Store) -> dict[bytes, FileStatus]:
-    """Every module file there is."""
+def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, FileStatus]:
+    """Every module file there is; how many there are to ask is estimated for `progress`."""
     known = _read(store)
     now = time.time_ns()
     found: dict[bytes, FileStatus] = {}
     settled: dict[str, _Directory] = {}
     renewed = False
-    for name in _directories(store):
+    names = _directories(store)
+    for number, name in enumerate(names):
         path = store.path("modules-v1", name)
         try:
             changed = store.files.stat(path).st_mtime_ns
@@ -77,11 +81,15 @@ def list_modules(store: Store) -> dict[bytes, FileStatus]:
                 changed, {i: FileStatus(s.st_size, s.st_mtime) for i, s in statuses.items()}
             )
             renewed = True
+            if progress is not None and number:
+                progress(len(found), len(found) * len(names) // number)
         if changed < now - _SETTLED_NS:
             settled[name] = directory
         found.update(directory.modules)
     if renewed and settled:
         _write(store, settled)
+    if renewed and progress is not None:
+        progress(len(found), len(found))
     return found
 
 

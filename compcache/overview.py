@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from compcache.folding import Ledger
-    from compcache.inventory import FileStatus
-    from compcache.roster import Progress, Row
+    from compcache.inventory import FileStatus, Progress
+    from compcache.roster import Row
     from compcache.store import Store
 
 __all__ = ["Overview", "look_over"]
@@ -42,7 +42,7 @@ class Overview(NamedTuple):
 
 def look_over(store: Store, progress: Progress | None = None) -> Overview:
     """Look at everything; `progress` is called with (modules read, modules to read) now and then."""
-    present = list_modules(store)
+    present = list_modules(store, progress)
     ledger = read_ledger(store)
     found = Overview(present, load_rows(store, present, ledger.rows, progress), ledger)
     now = time.time()

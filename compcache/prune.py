@@ -177,7 +177,7 @@ class _Population:
         its dependents first, and leaves it before them. What is gone keeps its rank, before all others.
         """
         alive = [number for number in self._order if number not in gone] if gone else self._order
-        needs = self._needs(alive)
+        needs = self._needs(gone)
         seen = bytearray(len(self.entries))
         left: list[int] = []
         for root in alive:
@@ -206,16 +206,19 @@ class _Population:
         for place, number in enumerate(sorted(left, key=self.used.__getitem__)):
             self.rank[number] = first + place
 
-    def _needs(self, alive: Sequence[int]) -> list[Sequence[int]]:
-        """The entries that provide the imports of each: of several the one that is first in `alive`."""
-        provider: dict[str, int] = {}
-        for number in alive:
-            for name in self.entries[number].functions:
-                provider.setdefault(name, number)
-        return [
-            [provider[name] for name in entry.imports if name in provider] if entry.imports else ()
-            for entry in self.entries
-        ]
+    def _needs(self, gone: Collection[int]) -> list[Sequence[int]]:
+        """The entries that provide the imports of each: of several that are not gone the one that was used last."""
+        needs: list[Sequence[int]] = []
+        for entry in self.entries:
+            needed = []
+            for name in entry.imports:
+                found: Sequence[int] = self.providers.get(name, ())
+                if gone:
+                    found = [number for number in found if number not in gone]
+                if found:
+                    needed.append(found[0] if len(found) == 1 else min(found, key=self.place.__getitem__))
+            needs.append(needed)
+        return needs
 
     def protect(self, policy: PrunePolicy) -> set[int]:
         """What is pinned or to be kept, and what that depends on."""
@@ -224,7 +227,7 @@ class _Population:
             n for n, e in enumerate(self.entries) if e.pinned or (policy.keep and any(map(keep, e.functions)))
         ]
         seen = set(roots)
-        needs = self._needs(self._order) if roots else []
+        needs = self._needs(()) if roots else []
         for number in roots:  # grows while it is walked
             for other in needs[number]:
                 if other not in seen:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping
 
     from compcache.folding import Ledger
-    from compcache.inventory import FileStatus
+    from compcache.inventory import FileStatus, Progress
     from compcache.orphans import Orphans
     from compcache.prune import Plan
-    from compcache.roster import Platform, Progress, Row
+    from compcache.roster import Platform, Row
     from compcache.store import Store
 
 __all__ = ["Proposal", "carry_out", "clear_leftovers", "find_leftovers", "propose", "prune", "rewrite_index"]
@@ -97,7 +97,7 @@ def propose(
     """Plan a prune; see `prune`."""
     started = time.perf_counter()
     now = time.time() if now is None else now
-    present = list_modules(store)
+    present = list_modules(store, progress)
     entries = _read_entries(
         store, policy, present, spare=spare, now=now, progress=progress, fold_statistics=fold_statistics
     )

@@ -25,9 +25,8 @@ from compcache.sections import ModuleSections
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from compcache.inventory import Progress
     from compcache.store import Store
-
-    Progress = Callable[[int, int], object]
 
 __all__ = [
     "Platform",

@@ -15,7 +15,7 @@ from compcache.statsfile import HOUR
 
 if TYPE_CHECKING:
     from compcache.folding import Ledger
-    from compcache.roster import Progress
+    from compcache.inventory import Progress
     from compcache.store import Store
 
 __all__ = ["cache_stats", "hits_and_misses", "zero_stats"]
@@ -25,7 +25,7 @@ def cache_stats(
     store: Store, max_size: int | None, since: float | None = None, progress: Progress | None = None
 ) -> CacheStats:
     """Count what is there, and add up what processes counted from `since` on."""
-    present = list_modules(store)
+    present = list_modules(store, progress)
     rows = load_rows(store, present, lambda: read_ledger(store).rows(), progress)
 
     def seconds_of(module_id: bytes) -> float:

@@ -92,3 +92,17 @@ def test_who_may_not_write_remembers_nothing(directory: Path) -> None:
     settle(directory)
     assert len(list_modules(Store(str(directory), readonly=True))) == 4
     assert not (directory / "roster-v1" / "files").exists()
+
+
+def test_who_has_to_ask_for_many_files_hears_how_far_it_is(modules: list[str], directory: Path) -> None:
+    heard: list[tuple[int, int]] = []
+    store = Store(str(directory))
+    settle(directory)
+    fans = len({module_id[:2] for module_id in modules})
+    for calls in (fans, 0):  # the second time nothing is asked
+        list_modules(store, lambda done, total: heard.append((done, total)))
+        assert len(heard) == calls
+        assert [done for done, _ in heard] == sorted(done for done, _ in heard)
+        assert all(0 < done <= total <= len(modules) ** 2 for done, total in heard)
+        assert not heard or heard[-1] == (len(modules), len(modules))
+        heard.clear()

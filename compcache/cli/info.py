@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cli.jsontext import fields_of, json_option, print_json
-from compcache.cli.output import fullness, plural, print_fields, size_text
+from compcache.cli.output import fullness, plural, print_fields, show_progress, size_text
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def command(session: Session, as_json: bool) -> None:
     from compcache.inspection import cache_info
 
     with session.look() as cache:
-        info = cache_info(cache._store)
+        info = cache_info(cache._store, progress=show_progress)
     if as_json:
         known = {"directory": info.directory, "chosen_by": session.chosen_by}
         print_json({**known, **fields_of(info), "hit_rate": info.hit_rate})
