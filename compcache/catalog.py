@@ -32,15 +32,12 @@ def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummar
     present, rows, ledger = look_over(store, progress)
     last, _ = _last_uses(ledger, rows)
     problem_of = _Problems(store)
-    loads: dict[bytes, int] = {}
-    for (key, module_id), (count, _) in ledger.uses.items():
-        if key != LOADS_KEY:
-            loads[module_id] = loads.get(module_id, 0) + count
+    counts = _counts(ledger)
     found = []
     for module_id in sorted(rows):
         row = rows[module_id]
         size, modified = present[module_id]
-        used = loads.get(module_id, 0), last.get(module_id, 0.0)
+        used = counts.get(module_id, 0), last.get(module_id, 0.0)
         found.append(_summary(row, size, min(modified, now), problem_of[row.platform], used))
     return found
 
@@ -83,17 +80,20 @@ def functions(
     now = time.time()
     present, rows, ledger = look_over(store, progress)
     last, imported = _last_uses(ledger, rows)
+    counts = _counts(ledger)
     found: dict[str, FunctionSummary] = {}
     several: dict[str, list[FunctionSummary]] = {}
     problem_of = _Problems(store)
     for module_id, (_, platform, _, names, _, _, signatures) in rows.items():
         size, modified = present[module_id]
         created = min(modified, now)
-        problem, modules_, is_used = problem_of[platform], (module_id.hex(),), module_id in last
+        problem, modules_, module_used = problem_of[platform], (module_id.hex(),), last.get(module_id, 0.0)
         for name, signature in zip(names, signatures):  # noqa: B905 - as long as one another, 100,000 times
             if select is None or select(name):
-                uses, when = _NEVER
-                if is_used:
+                uses, when = 0, module_used
+                if when and len(names) == 1:  # its uses are those of its function: no need to digest the name
+                    uses = counts.get(module_id, 0)
+                elif when:
                     uses, when = ledger.uses.get((name_key(name), module_id), _NEVER)
                     when = max(when, imported.get(name, 0.0))
                 copy = _new((name, signature, 1, size, created, problem, modules_, uses, when))
@@ -120,6 +120,15 @@ def _together(copies: list[FunctionSummary]) -> FunctionSummary:
         uses=sum(copy.uses for copy in copies),
         last_used=max(copy.last_used for copy in copies),
     )
+
+
+def _counts(ledger: Ledger) -> dict[bytes, int]:
+    """How often functions of each module were used."""
+    counts: dict[bytes, int] = {}
+    for (key, module_id), (count, _) in ledger.uses.items():
+        if key != LOADS_KEY:
+            counts[module_id] = counts.get(module_id, 0) + count
+    return counts
 
 
 def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, float], dict[str, float]]:

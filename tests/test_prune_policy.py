@@ -82,6 +82,22 @@ def test_another_realization_releases_a_module_that_is_needed() -> None:
     assert removed(entries, max_modules=0) == ["copy1"]
 
 
+def test_what_a_copy_that_goes_was_used_for_is_a_use_of_the_copy_that_stays() -> None:
+    entries = [
+        entry("copy1", functions="f", used=NOW - 2, created=NOW - 100 * DAY),
+        entry("copy2", functions="f", created=NOW - 9),
+        entry("root", "f", used=NOW - 1),
+        entry("other", used=NOW - 5),
+    ]
+    assert removed(entries, older_than=50 * DAY, max_modules=2) == ["copy1", "other"]
+
+
+def test_of_what_was_used_at_once_the_older_goes_first() -> None:
+    for order in ("abc", "cab", "bca"):
+        entries = [entry(name, used=NOW - 1, created=NOW - "bac".index(name) * DAY) for name in order]
+        assert removed(entries, max_modules=0) == ["c", "a", "b"]
+
+
 def test_an_old_module_that_a_younger_one_needs_stays_and_is_named() -> None:
     plan = plan_prune(
         [entry("root", "leaf", created=NOW - 1), entry("leaf", created=NOW - 9 * DAY), entry("old", created=NOW - 9 * DAY)],
