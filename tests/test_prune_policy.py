@@ -94,7 +94,7 @@ def test_what_a_copy_that_goes_was_used_for_is_a_use_of_the_copy_that_stays() ->
 
 def test_of_what_was_used_at_once_the_older_goes_first() -> None:
     for order in ("abc", "cab", "bca"):
-        entries = [entry(name, used=NOW - 1, created=NOW - "bac".index(name) * DAY) for name in order]
+        entries = [entry(name, used=NOW - 1, created=NOW - "-bac".index(name) * DAY) for name in order]
         assert removed(entries, max_modules=0) == ["c", "a", "b"]
 
 
