@@ -12,9 +12,9 @@ from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import (
     Column,
     age_text,
+    id_text,
     is_terminal,
     print_rows,
-    short_id,
     show_progress,
     size_text,
     time_text,
@@ -120,7 +120,8 @@ def _print_modules(rows: Sequence[ModuleSummary]) -> None:
         Column("uses", True, spare=1), Column("last use", True), Column("cpu", spare=4), Column("llvm", spare=5),
         Column("image", spare=6), Column("holds", flexible=True),
     ]  # fmt: skip
-    shown, size, age = (short_id, size_text, age_text) if is_terminal() else (str, str, time_text)
+    shown = id_text()
+    size, age = (size_text, age_text) if is_terminal() else (str, time_text)
     print_rows(
         columns,
         [

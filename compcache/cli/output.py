@@ -7,6 +7,7 @@ import sys
 import time
 from functools import lru_cache
 from itertools import chain, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import click
@@ -14,13 +15,14 @@ import click
 from compcache.cli.table import Column, table_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
 __all__ = [
     "Column",
     "age_text",
     "fullness",
+    "id_text",
     "is_terminal",
     "plural",
     "print_fields",
@@ -73,9 +75,9 @@ def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> No
     lines = table_lines(columns, rows, shutil.get_terminal_size().columns)
     click.echo(style("  ".join(next(lines)).rstrip(), bold=True))
     before, after = style("|", fg="cyan").split("|")
-    sys.stdout.writelines(
-        f"{before}{first}{after}  {'  '.join(others)}".rstrip() + "\n" for first, *others in lines
-    )
+    while batch := list(islice(lines, _BATCH)):  # a terminal is written to line by line otherwise
+        texts = [f"{before}{first}{after}  {'  '.join(others)}".rstrip() for first, *others in batch]
+        sys.stdout.write("\n".join(texts) + "\n")
 
 
 def print_fields(pairs: Iterable[tuple[str, str]]) -> None:
@@ -92,9 +94,14 @@ def style(text: str, **styles: Any) -> str:
     return text if plain else click.style(text, **styles)
 
 
+def id_text() -> Callable[[str], str]:
+    """What makes of a module_id what a person wants to see; options that take one accept the beginning."""
+    return itemgetter(slice(12)) if is_terminal() else str
+
+
 def short_id(module_id: str) -> str:
-    """A module_id as a person wants to see it; options that take one accept the beginning."""
-    return module_id[:12] if is_terminal() else module_id
+    """One module_id as a person wants to see it."""
+    return id_text()(module_id)
 
 
 @lru_cache(maxsize=4096)

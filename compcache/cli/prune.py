@@ -10,10 +10,10 @@ from compcache.cli.jsontext import fields_of, json_option, print_json
 from compcache.cli.output import (
     Column,
     age_text,
+    id_text,
     is_terminal,
     plural,
     print_rows,
-    short_id,
     show_progress,
     size_text,
     time_text,
@@ -115,5 +115,6 @@ def _print(report: PruneReport) -> None:
 
 def _cells() -> Callable[[PrunedModule], tuple[str, ...]]:
     """What makes a row of a module, for people or for programs."""
-    shown, size, age = (short_id, size_text, age_text) if is_terminal() else (str, str, time_text)
+    shown = id_text()
+    size, age = (size_text, age_text) if is_terminal() else (str, time_text)
     return lambda m: (m.reason, shown(m.module_id), size(m.size), age(m.last_used), " ".join(m.functions))

@@ -100,7 +100,8 @@ def _aligned(cells: Sequence[str], width: int, column: Column) -> list[str]:
     """The cells of one column, all of the same width."""
     if "".join(cells).isascii():
         pad = str.rjust if column.numeric else str.ljust
-        return [pad(cell if len(cell) <= width else shortened(cell, width), width) for cell in cells]
+        cut = [cell if len(cell) <= width else shortened(cell, width) for cell in cells]
+        return [cell if len(cell) == width else pad(cell, width) for cell in cut]
     cut = [shortened(cell, width) for cell in cells]
     spaces = [" " * (width - cell_width(cell)) for cell in cut]
     pairs = zip(spaces, cut, strict=True) if column.numeric else zip(cut, spaces, strict=True)
