@@ -286,18 +286,20 @@ def _code(state: _Check) -> tuple[int, dict[str, int]]:
     """The code that is kept beside the images can be translated again, and is that of the module."""
     from compcache.recompile import recompile
 
-    kept = 0
+    kept = compared = 0
     total = len(state.present)
     for number, module_id in enumerate(list(state.present)):
         if state.progress is not None and number % 8 == 0:
             state.progress(number, total)
         try:
-            kept += recompile(state.store, module_id.hex())
+            done = recompile(state.store, module_id.hex())
+            kept += done.translated
+            compared += done.compared
         except FileNotFoundError:
             continue
         except (OSError, CompcacheError) as error:
             state.damaged(module_id, str(error))
-    return total, {"recompiled": kept}
+    return total, {"recompiled": kept, "compared": compared}
 
 
 def _verify(store: Store, reader: ModuleSections) -> None:

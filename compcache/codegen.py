@@ -33,6 +33,7 @@ __all__ = [
     "optimize",
     "parse",
     "platform_of",
+    "read_back",
     "target_machine",
     "try_in_child",
 ]
@@ -138,6 +139,13 @@ def _parse(ir: Any, context: Any) -> Any:
     if "\0" in ir:
         raise CompileError("the LLVM assembly contains a NUL character")
     return llvm.parse_assembly(ir, context)
+
+
+def read_back(bitcode: bytes, context: Any) -> Any:
+    """The module that this process has written as bitcode."""
+    module = llvm.parse_bitcode(bitcode, context)
+    context.modules.append(module)
+    return module
 
 
 def _copy(module: Any, context: Any) -> Any:

@@ -26,7 +26,10 @@ __all__ = [
     "EM_PPC64",
     "EM_RISCV",
     "EM_X86_64",
+    "CodeSection",
+    "code_sections",
     "dynamic_undefined",
+    "has_fixed_code",
     "hide_symbols",
     "is_elf",
     "machine",
@@ -51,18 +54,29 @@ _FILE_TYPES = {
     _ET_DYN: "a shared object",
     4: "a core file",
 }
-_SHT_SYMTAB, _SHT_DYNAMIC, _SHT_DYNSYM = 2, 6, 11
+_SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_DYNAMIC, _SHT_DYNSYM = 1, 2, 4, 6, 11
+_SHF_EXECINSTR = 4
 _SHN_UNDEF = 0
 _STB_LOCAL, _STB_GLOBAL, _STB_WEAK = 0, 1, 2
-_STT_TLS = 6
+_STT_FUNC, _STT_TLS = 2, 6
 _STV_DEFAULT, _STV_HIDDEN, _STV_PROTECTED = 0, 2, 3
 _DT_NULL, _DT_NEEDED = 0, 1
 
 # One format per record of the file; "x" skips the fields that nobody here reads.
 _HEADER = Struct("<4sBB10xHH20xQ10xHH2x")
-_SECTION = Struct("<4xI16xQQI12xQ")
-_SYMBOL = Struct("<IBBH16x")
+_SECTION = Struct("<4xIQ8xQQII8xQ")
+_SYMBOL = Struct("<IBBHQQ")
+_RELOCATION = Struct("<QI4x8x")
 _DYNAMIC = Struct("<qQ")
+
+# https://gitlab.com/x86-psABIs/x86-64-ABI (relocation types, and which may be relaxed)
+_R_X86_64_OF_8_BYTES = frozenset((1, 16, 17, 18, 24, 25, 27, 28, 29, 30, 31, 33))
+_R_X86_64_THROUGH_GOT = frozenset((9, *range(41, 49)))
+_OPCODE = 4  # bytes of the instruction before the operand, at most
+# https://github.com/ARM-software/abi-aa/blob/main/aaelf64/aaelf64.rst
+_R_AARCH64_ABS64 = 257
+
+_ARCHITECTURES_OF_FIXED_CODE = frozenset((EM_X86_64, EM_AARCH64))
 
 _INFO_AT, _OTHER_AT = 4, 5  # where st_info and st_other lie in a symbol
 
@@ -80,9 +94,11 @@ class _Header(NamedTuple):
 
 class _Section(NamedTuple):
     type: int
+    flags: int
     offset: int
     size: int
     link: int
+    info: int
     entry_size: int
 
 
@@ -91,7 +107,13 @@ class _Symbol(NamedTuple):
     name: str
     info: int
     other: int
-    defined: bool
+    section: int
+    value: int
+    size: int
+
+    @property
+    def defined(self) -> bool:
+        return self.section != _SHN_UNDEF
 
     @property
     def binding(self) -> int:
@@ -102,6 +124,17 @@ class _Symbol(NamedTuple):
         return self.info & 0xF
 
 
+class CodeSection(NamedTuple):
+    """Machine code of a relocatable object, before linking has filled anything in.
+
+    `places` are what linking may change, as (offset, end) in order; `functions` are (offset, end, name).
+    """
+
+    code: bytes
+    places: tuple[tuple[int, int], ...]
+    functions: tuple[tuple[int, int, str], ...]
+
+
 def is_elf(data: bytes) -> bool:
     """Whether the bytes start as an ELF file does, of whatever class and byte order."""
     return data[: len(_MAGIC)] == _MAGIC
@@ -110,6 +143,11 @@ def is_elf(data: bytes) -> bool:
 def machine(data: bytes) -> int:
     """The architecture that the file is for, one of the `EM_` numbers; `FormatError` where it is no ELF."""
     return _read_header(data).machine
+
+
+def has_fixed_code(data: bytes) -> bool:
+    """Whether linking an object leaves its instructions where they are; `FormatError` where it is no ELF."""
+    return machine(data) in _ARCHITECTURES_OF_FIXED_CODE
 
 
 def undefined_symbols(data: bytes) -> tuple[str, ...]:
@@ -183,6 +221,45 @@ def needed_libraries(data: bytes) -> tuple[str, ...]:
     return tuple(needed)
 
 
+def code_sections(data: bytes) -> tuple[CodeSection, ...]:
+    """The sections of a relocatable object that hold machine code.
+
+    Only for x86-64 and AArch64: elsewhere linking may move code. Raises `FormatError`.
+    """
+    architecture = machine(data)
+    if architecture not in _ARCHITECTURES_OF_FIXED_CODE:
+        raise FormatError(f"linking moves the code of the architecture {architecture}")
+    sections = _read_sections(data, _ET_REL)
+    names = _find_section(sections, _SHT_SYMTAB)
+    symbols = () if names is None else tuple(_read_symbols(data, sections, names, local=True))
+    found = []
+    for number, section in enumerate(sections):
+        if section.type != _SHT_PROGBITS or not section.flags & _SHF_EXECINSTR or not section.size:
+            continue
+        code = _read_bytes(data, section.offset, section.size, "a section of code")
+        places = [
+            _place(architecture, *relocation)
+            for table in sections
+            if table.type == _SHT_RELA and table.info == number
+            for relocation in _RELOCATION.iter_unpack(_read_table(data, table, _RELOCATION))
+        ]
+        functions = [
+            (symbol.value, symbol.value + symbol.size, symbol.name)
+            for symbol in symbols
+            if symbol.section == number and symbol.type == _STT_FUNC
+        ]
+        found.append(CodeSection(code, tuple(sorted(places)), tuple(sorted(functions))))
+    return tuple(found)
+
+
+def _place(architecture: int, offset: int, kind: int) -> tuple[int, int]:
+    """What a relocation may change: a whole instruction where linkers replace one by a shorter way to the same."""
+    if architecture == EM_AARCH64:
+        return offset & ~3, (offset & ~3) + (8 if kind == _R_AARCH64_ABS64 else 4)
+    start = offset - _OPCODE if kind in _R_X86_64_THROUGH_GOT else offset
+    return max(start, 0), offset + (8 if kind in _R_X86_64_OF_8_BYTES else 4)
+
+
 def _object_symbols(data: bytes) -> Iterator[_Symbol]:
     """The non-local symbols of a relocatable object; none where it has no symbol table."""
     sections = _read_sections(data, _ET_REL)
@@ -225,14 +302,16 @@ def _find_section(sections: tuple[_Section, ...], section_type: int) -> _Section
     return next((section for section in sections if section.type == section_type), None)
 
 
-def _read_symbols(data: bytes, sections: tuple[_Section, ...], table: _Section) -> Iterator[_Symbol]:
-    """The non-local symbols of a table, which leaves out the null symbol."""
+def _read_symbols(
+    data: bytes, sections: tuple[_Section, ...], table: _Section, *, local: bool = False
+) -> Iterator[_Symbol]:
+    """The non-local symbols of a table, which leaves out the null symbol; with `local` all."""
     records = _read_table(data, table, _SYMBOL)
     strings = _read_linked_strings(data, sections, table)
     position = table.offset
-    for name, info, other, section in _SYMBOL.iter_unpack(records):
-        if info >> 4 != _STB_LOCAL:
-            yield _Symbol(position, _read_string(strings, name), info, other, section != _SHN_UNDEF)
+    for name, info, *rest in _SYMBOL.iter_unpack(records):
+        if info >> 4 != _STB_LOCAL or local:
+            yield _Symbol(position, _read_string(strings, name), info, *rest)
         position += _SYMBOL.size
 
 
@@ -242,7 +321,7 @@ def _read_table(data: bytes, table: _Section, record: Struct) -> bytes:
         raise FormatError(
             f"a table of {table.size} bytes and {table.entry_size} per entry, not {record.size}"
         )
-    return _read_bytes(data, table.offset, table.size, "a table of symbols or dynamic entries")
+    return _read_bytes(data, table.offset, table.size, "a table of symbols, relocations or dynamic entries")
 
 
 def _read_linked_strings(data: bytes, sections: tuple[_Section, ...], table: _Section) -> bytes:

@@ -217,7 +217,9 @@ def _finish(
     _check_constructors(constructors, definitions, resolution)
     if _has_assembly(text):
         codegen.try_in_child(module, request.cpu, request.features, 0)
-    bitcode = zlib.compress(module.as_bitcode(), 1) if request.keep_bitcode else b""
+    bitcode = b""
+    if request.keep_bitcode:
+        bitcode, module = _kept(module, context)
     if constructors.functions():
         module = codegen.parse(with_init_arrays(text, constructors), context)
     entries = make_entries(exports, definitions, prepared.aliases)
@@ -241,6 +243,16 @@ def _finish(
     sections = image, writer.records.content(), graph, bitcode, encode_notes(seconds, request.identity)
     flags = IMAGE_OBJECT if kind == "object" else IMAGE_SHARED
     return BuiltModule(sections, tuple(functions), host.target_id(platform, request.features), flags, key, seconds)
+
+
+def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
+    """The code to keep, and the module that reading it gives, of which the image is made.
+
+    Bitcode does not say in which order a value is used, and some of the machine code follows that order: whoever
+    translates the kept code (`compcache.recompile`) gets what is in the image only if that was made of it, too.
+    """
+    code = module.as_bitcode()
+    return zlib.compress(code, 1), codegen.read_back(code, context)
 
 
 def _key(text: str, request: _Request, prepared: _Prepared) -> bytes:

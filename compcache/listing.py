@@ -13,7 +13,7 @@ from compcache.manifest import decode_module
 if TYPE_CHECKING:
     from compcache.store import Store
 
-__all__ = ["NoCodeError", "assembly", "llvm_ir"]
+__all__ = ["NoCodeError", "assembly", "llvm_ir", "read_code"]
 
 _MAX_BITCODE = 1 << 31
 _END = re.compile(r"^\.Lfunc_end\d+:$")
@@ -30,7 +30,7 @@ def llvm_ir(store: Store, module_id: str, symbol: str | None = None) -> str:
         NoCodeError: the module was stored without it.
         FileNotFoundError, FormatError: the module is not there, or damaged.
     """
-    bitcode, _, _ = _read(store, module_id)
+    bitcode, _, _ = read_code(store, module_id)
     with codegen.new_context() as context:
         module = codegen.parse(bitcode, context)
         return str(module if symbol is None else module.get_function(symbol)).strip()
@@ -38,7 +38,7 @@ def llvm_ir(store: Store, module_id: str, symbol: str | None = None) -> str:
 
 def assembly(store: Store, module_id: str, symbol: str | None = None) -> str:
     """The native assembly of a function, or of the whole module; raises what `llvm_ir` raises."""
-    bitcode, cpu, features = _read(store, module_id)
+    bitcode, cpu, features = read_code(store, module_id)
     with codegen.new_context() as context:
         module = codegen.parse(bitcode, context)
         machine: Any = codegen.target_machine(cpu, features, 2)
@@ -46,7 +46,8 @@ def assembly(store: Store, module_id: str, symbol: str | None = None) -> str:
     return text.strip() if symbol is None else _cut(text, symbol)
 
 
-def _read(store: Store, module_id: str) -> tuple[bytes, str, str]:
+def read_code(store: Store, module_id: str) -> tuple[bytes, str, str]:
+    """The bitcode that is kept beside an image, and the CPU and features that it is for; raises what `llvm_ir` raises."""
     with store.open_module(bytes.fromhex(module_id)) as module:
         footer = module.footer()
         record = decode_module(module.read_record(0))

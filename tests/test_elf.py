@@ -43,7 +43,7 @@ define internal i64 @private(i64 %x) { ret i64 %x }
 GLOBAL, WEAK = 1, 2
 DEFAULT, HIDDEN, PROTECTED = 0, 2, 3
 X86_64 = "x86_64-unknown-linux-gnu"
-OBJECT_READERS: list[Reader] = [elf.undefined_symbols, elf.weaken_undefined, elf.hide_symbols]
+OBJECT_READERS: list[Reader] = [elf.undefined_symbols, elf.weaken_undefined, elf.hide_symbols, elf.code_sections]
 IMAGE_READERS: list[Reader] = [elf.dynamic_undefined, elf.needed_libraries]
 READERS: list[Reader] = [elf.machine, *OBJECT_READERS, *IMAGE_READERS]
 

@@ -53,6 +53,14 @@ def test_every_visible_function_is_in_the_cache(cache_dir: Path, modules: dict[s
         assert [name for name in names if not cache.has(name)] == []
 
 
+def test_images_are_made_of_the_code_that_is_kept(cache_dir: Path, modules: dict[str, bytes]) -> None:
+    with Cache(cache_dir, readonly=True) as cache:
+        report = cache.check(recompile=True)
+    assert report.findings == ()
+    counted = {step.name: step.numbers for step in report.steps}["code"]
+    assert counted == {"recompiled": len(modules), "compared": len(modules)}
+
+
 def test_the_python_package_reads_blocks_that_targets_write(cache_dir: Path, text: bytes) -> None:
     script = """
         out = bytearray(call("LZ4_compressBound", len(text)))
