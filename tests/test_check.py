@@ -225,9 +225,9 @@ def with_code_of(directory: Path, module_id: str, other_id: str) -> str:
     first, second = (module_file(directory, each).read_bytes() for each in (module_id, other_id))
     f, s = (decode_footer(data[-FOOTER_SIZE:], len(data)) for data in (first, second))
     at = s.image + s.records + s.graph
-    sections = [first[: f.image], first[f.image :][: f.records], first[f.image + f.records :][: f.graph]]
-    notes = first[f.content :][: f.notes]
-    made, parts = encode_container(*sections, second[at : at + s.bitcode], notes, None)
+    image, records, graph = first[: f.image], first[f.image :][: f.records], first[f.image + f.records :][: f.graph]
+    bitcode, notes = second[at : at + s.bitcode], first[f.content :][: f.notes]
+    made, parts = encode_container(image, records, graph, bitcode, notes, None)
     path = module_file(directory, made.hex())
     path.parent.mkdir(exist_ok=True, mode=0o700)
     path.write_bytes(b"".join(parts))
