@@ -168,7 +168,18 @@ def _dimensions(buffer: str, text: str) -> int:
     return len(axes)
 
 
+def _refuse_order_of_c(part: str, text: str) -> None:
+    """Whoever writes ``f64[:] data`` as in C is told how it is written here."""
+    type_text, _, name = (piece.strip() for piece in part.strip().rpartition(" "))
+    base = type_text.removeprefix("const ").partition("[")[0].strip()
+    if name.isidentifier() and base in Type.by_name:
+        raise SignatureError(
+            f"signature {text!r} has the parameter {part.strip()!r}: names stand before types, write '{name}: {type_text}'"
+        )
+
+
 def _parse_parameter(part: str, text: str) -> Parameter:
+    _refuse_order_of_c(part, text)
     stem, bracket, buffer = part.partition("[")
     name, colon, type_text = stem.rpartition(":")
     name = name.strip()

@@ -142,6 +142,20 @@ def test_a_malformed_signature_is_quoted(text: str) -> None:
     assert repr(text) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("f64(i64 n)", "write 'n: i64'"),
+        ("f64(f64[::1] data, i64 n)", "write 'data: f64[::1]'"),
+        ("f64(i64, const f64[:, ::1]  data)", "write 'data: const f64[:, ::1]"),
+    ],
+)
+def test_who_writes_names_behind_types_as_in_c_is_told(text: str, advice: str) -> None:
+    with pytest.raises(SignatureError) as caught:
+        Signature.parse(text)
+    assert advice in str(caught.value)
+
+
 @given(st.text("fi64u8 ptrcsvod():[],constx", max_size=30))
 def test_any_text_is_a_signature_or_its_error(text: str) -> None:
     try:
