@@ -174,7 +174,7 @@ def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogi
     if not fits or by_value or result not in _result_types(signature.result):
         raise SignatureMismatchError(
             f"the signature {signature} of function {name!r} contradicts its LLVM type '{_show(result, types)}'"
-            + (f" (parameter '{by_value[0]}')" if by_value else f": it means '{_show_expected(signature)}'"),
+            + (f" (parameter '{by_value[0]}')" if by_value else f": it means '{_show_expected(signature)}'{_note(signature)}"),
             func_name=name,
         )
     return EntryPoint(str(signature), types, result, _readonly(signature, head), convention, nogil)
@@ -187,6 +187,16 @@ def _show(result: str, types: Sequence[str]) -> str:
 def _show_expected(signature: Signature) -> str:
     types = [kind[0] for kind in _expected(signature)]
     return _show(_result_types(signature.result)[0], types)
+
+
+def _note(signature: Signature) -> str:
+    """What people overlook about the parameters of a signature."""
+    notes = []
+    if signature.result.kind == TUPLE:
+        notes.append("a tuple is stored where a first pointer says")
+    if any(parameter.is_buffer for parameter in signature.parameters):
+        notes.append("each buffer stands for a pointer and its length, an i64 for each dimension")
+    return "".join(f"; {note}" for note in notes)
 
 
 def _expected(signature: Signature) -> list[tuple[str, ...]]:

@@ -267,6 +267,20 @@ def test_a_signature_that_contradicts_the_llvm_type_is_refused(
     assert not cache.has("twice")
 
 
+@pytest.mark.parametrize(
+    ("signature", "note"),
+    [
+        ("f64(data: f64[::1], n: i64)", "each buffer stands for a pointer and its length, an i64 for each dimension"),
+        ("tuple[f64, f64](ptr, i64)", "a tuple is stored where a first pointer says"),
+    ],
+)
+def test_a_contradiction_comes_with_what_people_overlook(cache: Cache, signature: str, note: str) -> None:
+    text = "define double @mean(ptr %data, i64 %n) {\nret double 0.0\n}"
+    with pytest.raises(SignatureMismatchError) as caught:
+        cache.add_module(ModuleSource(text, {"mean": signature}))
+    assert str(caught.value).endswith(f"; {note}")
+
+
 def test_an_argument_that_is_passed_in_memory_has_no_signature(cache: Cache) -> None:
     text = "define i64 @f(ptr byval(i64) %p) {\n%x = load i64, ptr %p\nret i64 %x\n}"
     with pytest.raises(SignatureMismatchError, match="byval"):
