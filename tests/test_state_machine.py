@@ -28,7 +28,7 @@ NAMES = ["a", "b", "c", "d", "e"]
 
 def text(name: str, constant: int, callees: list[str]) -> str:
     """name(x) = x + constant + the sum of its callees at x - 1 for x > 0, else constant."""
-    lines = [f"declare i64 @{callee}(i64)" for callee in callees if callee != name]
+    lines = [f"declare i64 @{callee}(i64)" for callee in dict.fromkeys(callees) if callee != name]
     lines += [
         f"define i64 @{name}(i64 %x) {{",
         "  %stop = icmp sle i64 %x, 0",
