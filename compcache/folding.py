@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache import files as file_ops
 from compcache.errors import FormatError
 from compcache.roster import decode_rows
-from compcache.stats import JOURNAL_SUFFIX
-from compcache.statsfile import HOUR, LOADS_KEY, SUFFIX, StatsFile, decode_stats, encode_stats, read_inputs
+from compcache.stats import HOUR, JOURNAL_SUFFIX
+from compcache.statsfile import LOADS_KEY, SUFFIX, StatsFile, decode_stats, encode_stats, read_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping

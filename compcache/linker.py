@@ -249,7 +249,7 @@ def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
     """The code to keep, and the module that reading it gives, of which the image is made.
 
     Bitcode does not say in which order a value is used, and some of the machine code follows that order: whoever
-    translates the kept code (`compcache.recompile`) gets what is in the image only if that was made of it, too.
+    translates the kept code (`compcache.keptcode`) gets what is in the image only if that was made of it, too.
     """
     code = module.as_bitcode()
     return zlib.compress(code, 1), codegen.read_back(code, context)

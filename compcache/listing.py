@@ -34,7 +34,8 @@ def assembly(store: Store, module_id: str, symbol: str | None = None) -> str:
     It is that of the image, where this process has the LLVM that made it.
     """
     code = read_code(store, module_id)
-    text = code.assembly((code.level() if code.is_comparable() else None) or LEVELS[0])
+    level = code.level() if code.is_comparable() else None
+    text = code.assembly(level or LEVELS[0])
     return text.strip() if symbol is None else _cut(text, symbol)
 
 

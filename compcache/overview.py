@@ -5,7 +5,6 @@ Who has read a long journal leaves its sum behind, if that can be had: the next 
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,7 +57,7 @@ def _is_worth_folding(store: Store, name: str, now: float) -> bool:
     except OSError:
         return False  # folded meanwhile
     try:
-        status = os.fstat(descriptor)
+        status = store.files.fstat(descriptor)
         if status.st_size < _LONG:
             return False
         head = store.files.pread(descriptor, HEAD_SIZE, 0)

@@ -199,7 +199,7 @@ def load_rows(
         store_result: keep what was read for the next tool.
     """
     stored = _read_roster(store)
-    present = present if isinstance(present, dict) else dict.fromkeys(present)
+    present = dict.fromkeys(present)  # a set that keeps the order
     if present.keys() == stored.keys():
         return stored
     rows: dict[bytes, Row] = {}

@@ -175,11 +175,18 @@ def _refuse_order_of_c(part: str, text: str) -> None:
     if name.isidentifier() and base in Type.by_name:
         raise SignatureError(
             f"signature {text!r} has the parameter {part.strip()!r}: names stand before types, write '{name}: {type_text}'"
-        )
+        ) from None
 
 
 def _parse_parameter(part: str, text: str) -> Parameter:
-    _refuse_order_of_c(part, text)
+    try:
+        return _read_parameter(part, text)
+    except SignatureError:
+        _refuse_order_of_c(part, text)
+        raise
+
+
+def _read_parameter(part: str, text: str) -> Parameter:
     stem, bracket, buffer = part.partition("[")
     name, colon, type_text = stem.rpartition(":")
     name = name.strip()

@@ -16,11 +16,12 @@ from time import time
 from compcache.digest import check, name_key
 from compcache.files import DIRECTORY_MODE, FILE_MODE, Files
 
-__all__ = ["BATCH_END", "JOURNAL_SUFFIX", "Recorder", "recorder_for"]
+__all__ = ["BATCH_END", "HOUR", "JOURNAL_SUFFIX", "Recorder", "recorder_for"]
 
 #: The journals that processes append to. Two hosts append to two files: between them appending is not atomic.
 JOURNAL_SUFFIX = ".journal1"
 BATCH_END = "= "
+HOUR = 3600  # seconds; what belongs to no module is counted by it
 SWITCH_VARIABLE = "COMPCACHE_STATS"
 _PAUSE_SECONDS = 1.0
 #: A journal of this size is folded, at its exit, by who made it that long.
@@ -122,7 +123,7 @@ class Recorder:
         sums: dict[tuple[float, str], float] = {}
         for when, counter, amount, func_name, module_id in _drain(self._events):
             if not module_id:
-                hour = when // 3600 * 3600
+                hour = when // HOUR * HOUR
                 sums[hour, counter] = sums.get((hour, counter), 0) + amount
                 continue
             lines.append(f"{when} {counter} {amount} {module_id.hex()} {name_key(func_name).hex()}")

@@ -25,7 +25,7 @@ from struct import error as StructError  # noqa: N812 - it is an exception class
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, KEY_SIZE, check
 from compcache.errors import FormatError
 from compcache.record import Record
-from compcache.stats import BATCH_END
+from compcache.stats import BATCH_END, HOUR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HEAD_SIZE",
-    "HOUR",
     "LOADS_KEY",
     "SUFFIX",
     "StatsFile",
@@ -46,7 +45,6 @@ __all__ = [
     "size_of_rows",
 ]
 
-HOUR = 3600
 SUFFIX = ".stats1"
 #: The name key under which the loads of a module are counted that its compile seconds still have to be saved for.
 LOADS_KEY = bytes(KEY_SIZE)

@@ -11,7 +11,7 @@ from compcache.folding import fold, read_ledger, zero
 from compcache.inventory import list_modules
 from compcache.roster import load_rows
 from compcache.sizelimit import effective_limit
-from compcache.statsfile import HOUR
+from compcache.stats import HOUR
 
 if TYPE_CHECKING:
     from compcache.folding import Ledger
