@@ -327,6 +327,54 @@ def test_every_kind_of_compiled_function_hits(project: Project) -> None:
     assert project.run(USE_KINDS + COUNT, backend=True) == (KINDS_RESULT, misses + hits, 0)
 
 
+CALLED_BY_COMPILED_CODE = """
+    import numpy as np
+    from numba import njit
+    from numba.extending import overload, overload_attribute, overload_method, register_jitable, types
+
+    @register_jitable(cache=True)
+    def through_register(x):
+        return x * 3 + 1
+
+    def through_overload(x):
+        return x * 5
+
+    @overload(through_overload, jit_options={"cache": True})
+    def _(x):
+        return lambda x: x * 5 + 2
+
+    @overload_method(types.Array, "weighed", jit_options={"cache": True})
+    def _(a, by):
+        return lambda a, by: a.sum() * by
+
+    @overload_attribute(types.Array, "doubled", jit_options={"cache": True})
+    def _(a):
+        return lambda a: a.sum() * 2
+
+    @njit{options}
+    def f(x):
+        a = np.arange(x)
+        return through_register(x) + through_overload(x) + a.weighed(7) + a.doubled
+"""
+
+
+@pytest.mark.parametrize("options", ["", "(cache=True)"], ids=["uncached caller", "cached caller"])
+def test_entries_that_only_compiled_code_calls_hit(project: Project, options: str) -> None:
+    """They have no wrapper for calls from Python."""
+    source = CALLED_BY_COMPILED_CODE.replace("{options}", options)
+    project.write(called=source)
+    call = "import called\nresult = int(called.f(4)),"
+    assert project.run(call, backend=False) == (13 + 22 + 42 + 12,)
+    script = call + " backend.hits, backend.misses, backend.refused"
+    value, _, misses, refused = project.run(script, backend=True)
+    assert (value, refused) == (89, {})
+    assert misses >= 4
+    edited = source.replace("a.weighed(7)", "a.weighed(8)")
+    assert project.run(script, backend=True) == (89, 1 if options else misses, 0, {})
+    project.write(called=edited)  # another caller of the same entries links their code in
+    assert project.run(script, backend=True)[0] == 95
+
+
 def test_a_hit_does_not_make_numba_ready_to_compile(project: Project) -> None:
     project.write(adding=ADD)
     script = """

@@ -118,9 +118,7 @@ def _result_of_image(
     library = ImageLibrary(
         target_context.codegen(), library_name, target, addresses, environments, description.bitcode
     )
-    entry_point = None
-    if addresses.get(fndesc.llvm_cpython_wrapper_name):
-        entry_point = _make_entry_point(library, fndesc, environment)
+    entry_point = _make_entry_point(library, fndesc, environment)
     return compiler.CompileResult(
         target_context=target_context, typing_context=target_context.typing_context, library=library,
         environment=environment, entry_point=entry_point, fndesc=fndesc, type_annotation=annotation,
@@ -129,10 +127,11 @@ def _result_of_image(
     )  # fmt: skip
 
 
-def _make_entry_point(library: Any, fndesc: Any, environment: Any) -> Any:
+def _make_entry_point(library: ImageLibrary, fndesc: Any, environment: Any) -> Any:
+    """What Python calls. Numba registers one for each overload, also where only compiled code calls that: address 0."""
     from numba import _dynfunc
 
-    address = library.get_pointer_to_function(fndesc.llvm_cpython_wrapper_name)
+    address = library.address_in_image(fndesc.llvm_cpython_wrapper_name)
     doc = f"compiled wrapper for {fndesc.qualname!r}"
     name = fndesc.qualname.split(".")[-1]
     return _dynfunc.make_function(fndesc.lookup_module(), name, doc, address, environment, (library,))

@@ -48,9 +48,13 @@ class ImageLibrary(JITCodeLibrary):  # type: ignore[misc]
     def _final_module(self, module: Any) -> None:
         self._parsed = module
 
-    def get_pointer_to_function(self, name: str) -> int:
+    def address_in_image(self, name: str) -> int:
         """The address of a function of the image; 0 where it has none of this name."""
-        address = self._addresses.get(name, 0)
+        return self._addresses.get(name, 0)
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """The address of a function, compiled anew where only the bitcode has it; 0 where neither does."""
+        address = self.address_in_image(name)
         if not address and name in {
             f.name for f in self._get_module_for_linking().functions if not f.is_declaration
         }:
