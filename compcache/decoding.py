@@ -58,7 +58,6 @@ def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, b
 
 def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, Kept] | None:
     """What to store for a global; None where it is stored already and still holds."""
-    assert choice.loaded is not None
     known = choice.loaded.slots.get(record.slot)
     if isinstance(known, Kept) and not known.revalidate:
         return None

@@ -5,6 +5,9 @@ import slots name, reading one record each; a realization that cannot be satisfi
 ordinary (a greatest fixed point, computed by elimination). *Prepare*: map the images, decode the globals of the
 closure (`compcache.decoding`). *Commit*: fill slots and tables in one native call. Whatever fails before the commit leaves nothing behind.
 
+A load maps a module once, however many functions it takes from it, and a `Loader` has each module once: who maps a
+module claims it first, so that constructors run once, whatever other threads and cycles of imports do.
+
 Ownership points one way: target -> context -> module -> image, and module -> what its filled slots refer to (decoded
 globals, modules of other functions). All tables hold weak references. Modules and targets belong to one `Loader`,
 that is to one `Cache` object, so that nothing of one is ever seen, changed or unloaded through another. Because the
@@ -13,13 +16,15 @@ after an unload while the old mapping is still in use, maps a private copy.
 
 Locking: `_lock` guards the tables. It is reentrant (a garbage collection may run anything while it is held) and is
 never held while files are read, images mapped, globals decoded or modules imported: unloading waits for nothing.
+`_mapping` is held while a module is mapped and its constructors run, as the dynamic linker holds a lock of its own. It
+is taken before `_lock`; who has `_lock` already (a finalizer in a garbage collection) does not wait for it.
 """
 
 from __future__ import annotations
 
 import os
 from _thread import RLock
-from _weakref import ref
+from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
 
 from compcache.errors import CompcacheError, FormatError, LinkError, StorageError
 from compcache.manifest import IMAGE_OBJECT, NO_ENTRY, FunctionRecord, GlobalRecord, decode_function
@@ -41,56 +46,99 @@ __all__ = ["Choice", "LoadedModule", "Loader"]
 _WORD = 8
 
 _lock = RLock()
+_mapping = RLock()
 #: The files that are mapped in this process, {path: weak reference to the module that maps it}: the one intern table.
 #: Process-wide because glibc hands out one mapping per file, weak because only users keep code alive.
 _mapped: dict[str, ref[LoadedModule]] = {}
 
 
-def _renew_lock() -> None:
+#: For how many seconds a fork, or a finalizer that holds `_lock`, waits for another thread's constructors.
+_PATIENCE = 10.0
+
+
+def _before_fork() -> None:
+    """Wait until no other thread maps anything: the child would wait forever for the dynamic linker's own lock."""
+    _mapping.acquire(timeout=_PATIENCE)
+
+
+def _after_fork_in_parent() -> None:
+    if _is_mine(_mapping):
+        _mapping.release()
+
+
+def _after_fork_in_child() -> None:
     """A forked child has only the thread that forked: nobody would release a lock held by another."""
-    global _lock  # noqa: PLW0603 - see above
+    global _lock, _mapping  # noqa: PLW0603 - see above
     _lock = RLock()
+    if _is_mine(_mapping):
+        _mapping.release()
+    else:
+        _mapping = RLock()
+
+
+def _is_mine(lock: Any) -> bool:
+    """Whether this thread holds a reentrant lock."""
+    return bool(lock._is_owned())
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )
 
 
 class LoadedModule:
     """A mapped image and what its filled slots refer to.
 
     `slots` maps the number of each filled slot to what must live as long as the image: the module that a function
-    slot points into, or the decoded value of a global.
+    slot points into, or the decoded value of a global. `image` is None while the module is only claimed; `committed`
+    tells whether a load that uses it has succeeded.
     """
 
-    __slots__ = ("__weakref__", "image", "module_id", "size", "slots")
+    __slots__ = ("__weakref__", "committed", "image", "module_id", "size", "slots")
 
     def __init__(self, module_id: bytes, size: int) -> None:
         self.module_id = module_id
         self.size = size
         self.image: Any = None
+        self.committed = False
         self.slots: dict[int, object] = {}
+
+
+class Source:
+    """A module as one load sees it: its open file, and the mapped module once there is one."""
+
+    __slots__ = ("file", "loaded")
+
+    def __init__(self, file: ModuleFile, loaded: LoadedModule | None) -> None:
+        self.file = file
+        self.loaded = loaded
+
+    def release(self) -> None:
+        """Let go of everything that the load holds of the module."""
+        self.file.close()
+        self.loaded = None
 
 
 class Choice:
     """One realization that a plan has chosen, and what it still has to provide for it."""
 
-    __slots__ = ("file", "fills", "globals", "imports", "loaded", "module_id", "record")
+    __slots__ = ("fills", "globals", "imports", "module_id", "record", "source")
 
-    def __init__(self, file: ModuleFile, record: FunctionRecord, loaded: LoadedModule | None) -> None:
-        self.file = file
-        self.module_id = file.module_id
+    def __init__(self, source: Source, record: FunctionRecord) -> None:
+        self.source = source
+        self.module_id = source.file.module_id
         self.record = record
-        self.loaded = loaded
         self.imports: list[tuple[int, str]] = []
         self.globals: list[GlobalRecord] = []
         self.fills: list[tuple[GlobalRecord, bytes, Kept]] | None = None
 
-    def release(self) -> None:
-        """Let go of everything that the choice holds open."""
-        self.file.close()
-        self.loaded = None
-        self.fills = None
+    @property
+    def loaded(self) -> LoadedModule:
+        """The module that the realization is in, which is mapped by now."""
+        loaded = self.source.loaded
+        assert loaded is not None
+        return loaded
 
 
 class Loader:
@@ -128,44 +176,38 @@ class Loader:
         return self._load(func_name, owner)  # somebody has added something meanwhile
 
     def _load(self, func_name: str, owner: object) -> TypedCallTarget:
-        target, error = self._load_plain(func_name, owner)
-        if target is not None:
-            return target
-        from compcache.planning import Plan
+        target = None
+        while target is None:  # again where another thread has loaded or unloaded one of the modules meanwhile
+            target = self._load_once(func_name, owner)
+        return target
 
-        plan = Plan(self, func_name, error)
+    def _load_once(self, func_name: str, owner: object) -> TypedCallTarget | None:
+        """The usual case without a plan: the first realization is usable and needs nothing but its own module."""
+        sources: dict[bytes, Source] = {}
+        candidates = self.candidates(func_name)
+        choice = error = None
         try:
-            while target is None:
+            try:
+                for module_id, offset in candidates:
+                    choice = self.open_candidate(func_name, module_id, offset, sources)
+                    if choice.record.needs or choice.record.entry == NO_ENTRY:
+                        break
+                    self._provide(choice.source)
+                    return self._commit(func_name, {func_name: choice}, owner)
+            except FileNotFoundError:
+                choice = None  # pruned since the index was read
+            except (CompcacheError, OSError) as failure:
+                choice, error = None, failure
+            from compcache.planning import Plan
+
+            plan = Plan(self, func_name, candidates, sources, choice, error)
+            chosen = plan.choose()
+            while not self._prepare(plan, chosen):
                 chosen = plan.choose()
-                if self._prepare(plan, chosen):
-                    target = self._commit(func_name, chosen, owner)
-            return target
+            return self._commit(func_name, chosen, owner)
         finally:
-            plan.release()
-
-    def _load_plain(self, func_name: str, owner: object) -> tuple[TypedCallTarget | None, Exception | None]:
-        """The usual case without a plan: the first realization is usable and needs nothing but its own module.
-
-        Returns:
-            The target; or None, and what is wrong with that realization if anything is.
-        """
-        choice = None
-        try:
-            for module_id, offset in self.candidates(func_name):
-                choice = self.open_candidate(func_name, module_id, offset)
-                if choice.record.needs or choice.record.entry == NO_ENTRY:
-                    break
-                if choice.loaded is None:
-                    choice.loaded = self._map(choice.file)
-                return self._commit(func_name, {func_name: choice}, owner), None
-        except FileNotFoundError:
-            return None, None  # pruned since the index was read
-        except (CompcacheError, OSError) as error:
-            return None, error
-        finally:
-            if choice is not None:
-                choice.release()
-        return None, None
+            for source in sources.values():
+                source.release()
 
     def candidates(self, func_name: str) -> Iterator[tuple[bytes, int]]:
         """The realizations of a function, those in modules that are loaded first."""
@@ -179,24 +221,41 @@ class Loader:
 
     def _loaded(self, module_id: bytes) -> LoadedModule | None:
         known = self._mine.get(module_id)
-        return known() if known is not None else None
+        module = known() if known is not None else None
+        return module if module is not None and module.image is not None else None
 
-    def open_candidate(self, func_name: str, module_id: bytes, offset: int) -> Choice:
-        """Read the record of a realization. Raises one of the errors that make it no candidate."""
+    def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: dict[bytes, Source]) -> Choice:
+        """Read the record of a realization. Raises one of the errors that make it no candidate.
+
+        `sources` has the modules that this load has opened; who started the load releases them.
+        """
+        source = sources.get(module_id) or self._open_source(module_id, sources)
+        try:
+            record = decode_function(source.file.read_record(offset))
+            if record.name != func_name:
+                raise FormatError(f"the record at offset {offset} is of another function")
+        except FormatError as error:
+            raise self.condemn(sources, module_id, error) from error
+        return Choice(source, record)
+
+    def _open_source(self, module_id: bytes, sources: dict[bytes, Source]) -> Source:
         file = self.store.open_module(module_id)
         try:
             if file.target_id != self.store.native_target:
                 self.require_usable(file)
-            record = decode_function(file.read_record(offset))
-            if record.name != func_name:
-                raise FormatError(f"the record at offset {offset} is of another function")
-            choice = Choice(file, record, self._loaded(module_id))
+            source = sources[module_id] = Source(file, self._loaded(module_id))
         except FormatError as error:
             raise self.store.condemn(file, error) from error
         except BaseException:
             file.close()
             raise
-        return choice
+        return source
+
+    def condemn(self, sources: dict[bytes, Source], module_id: bytes, error: FormatError) -> CompcacheError:
+        """What to raise of a module that does not decode; this load uses no more of it."""
+        source = sources.pop(module_id)
+        source.loaded = None
+        return self.store.condemn(source.file, error)
 
     def require_usable(self, file: ModuleFile) -> None:
         """Check that this host can run the code of a module.
@@ -218,8 +277,7 @@ class Loader:
         """Map images and decode globals; False where a choice turned out to be none."""
         for name, choice in chosen.items():
             try:
-                if choice.loaded is None:
-                    choice.loaded = self._map(choice.file)
+                self._provide(choice.source)
                 if choice.fills is None:
                     choice.fills = self._decode(choice) if choice.globals else []
             except (CompcacheError, OSError) as error:
@@ -227,21 +285,37 @@ class Loader:
                 return False
         return True
 
+    def _provide(self, source: Source) -> None:
+        """Have the module mapped, by whoever comes first: once for all functions and all threads."""
+        if source.loaded is None:
+            with _Impatient() if _is_mine(_lock) else _mapping:
+                source.loaded = self._loaded(source.file.module_id) or self._map(source.file)
+
     def _map(self, file: ModuleFile) -> LoadedModule:
         module = LoadedModule(file.module_id, file.image)
         try:
+            if not _claim(self._mine, file.module_id, module):
+                name = file.module_id.hex()
+                raise LinkError(f"module {name} is being mapped: a constructor of it asks for it", module_id=name)
+            module.image = self._map_image(file, module)
+        finally:
+            if module.image is None:  # whoever looks at the traceback keeps the module alive, but claims nothing
+                _give_up(self._mine, file.module_id, module)
+                _give_up(_mapped, file.path, module)
+        return module
+
+    def _map_image(self, file: ModuleFile, module: LoadedModule) -> Any:
+        try:
             if file.flags == IMAGE_OBJECT:
-                module.image = self._map_object(file)
-            elif not file.copied and _claim(file.path, module):
-                module.image = self._map_shared(file)
-            else:
-                module.image = self._map_copy(file)
+                return self._map_object(file)
+            if not file.copied and _claim(_mapped, file.path, module):
+                return self._map_shared(file)
+            return self._map_copy(file)
         except (OSError, ValueError) as error:
             if isinstance(error, CompcacheError):
                 raise
             name = file.module_id.hex()
             raise LinkError(f"module {name} cannot be mapped: {error}", module_id=name) from error
-        return module
 
     def _map_shared(self, file: ModuleFile) -> Any:
         try:
@@ -270,7 +344,7 @@ class Loader:
     # ----------------------------------------------------------------- commit
 
     def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object) -> TypedCallTarget | None:
-        """Fill slots and tables; None where another thread loaded one of the modules meanwhile."""
+        """Fill slots and tables; None where another thread has loaded one of the modules anew meanwhile."""
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)
         with _lock:
@@ -283,29 +357,22 @@ class Loader:
             if not self._agree(chosen):
                 return None
             writes, updates = self._writes(runtime, chosen)
-            new = [c.loaded for c in chosen.values() if self._loaded(c.module_id) is None]
-            mine = {c.module_id: ref(c.loaded) for c in chosen.values() if c.loaded is not None}
+            modules = {c.module_id: c.loaded for c in chosen.values()}
+            mine = {key: _weak(self._mine, key, m) for key, m in modules.items() if self._loaded(key) is None}
             updates += [*self._table_updates(func_name, target), self._mine, mine]
             runtime.commit(b"".join(writes), tuple(updates))
-            self.opened += len({id(module) for module in new})
+            for module in modules.values():
+                self.opened += not module.committed
+                module.committed = True
             self.decoded += sum(len(c.fills or ()) for c in chosen.values())
         return target
 
     def _agree(self, chosen: dict[str, Choice]) -> bool:
-        """Whether every choice uses the module that this loader has; those that do not are corrected."""
-        agreed = True
-        modules: dict[bytes, LoadedModule | None] = {}
-        for choice in chosen.values():
-            module = modules.setdefault(choice.module_id, self._loaded(choice.module_id) or choice.loaded)
-            if choice.loaded is not module:
-                choice.loaded = module
-                choice.fills = None
-                agreed = False
-        return agreed
+        """Whether no module that this loader has by now is another mapping than the one that was prepared."""
+        return all(self._loaded(choice.module_id) in (None, choice.loaded) for choice in chosen.values())
 
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
         record = root.record
-        assert root.loaded is not None
         context = TargetContext(record.name, record.symbol, root.loaded, record.signature, self.store.root, owner)
         target: TypedCallTarget = runtime.make_target(
             root.loaded.image, record.function, record.entry, record.name, context
@@ -316,11 +383,9 @@ class Loader:
         key = f"{target.link_name}\0{func_name}"
         by_name, by_link = self.targets, self._by_link
 
-        def forget(dead: ref[TypedCallTarget]) -> None:
-            if by_name.get(func_name) is dead:
-                del by_name[func_name]
-            if by_link.get(key) is dead:
-                del by_link[key]
+        def forget(_: ref[TypedCallTarget]) -> None:
+            _remove_dead_weakref(by_name, func_name)
+            _remove_dead_weakref(by_link, key)
 
         weak = ref(target, forget)
         return [by_name, {func_name: weak}, by_link, {key: weak}]
@@ -330,11 +395,9 @@ class Loader:
         updates: list[dict[Any, Any]] = []
         for choice in chosen.values():
             module = choice.loaded
-            assert module is not None
             filled: dict[int, object] = {}
             for slot, name in choice.imports:
                 provider = chosen[name]
-                assert provider.loaded is not None
                 if slot not in module.slots:
                     address = runtime.address(provider.loaded.image, provider.record.function)
                     writes.append(_write(runtime.address(module.image, slot), address.to_bytes(_WORD, "little")))
@@ -385,12 +448,8 @@ class Loader:
 
     def loaded_modules(self) -> list[LoadedModule]:
         """The modules that this loader has loaded and somebody still uses."""
-        with _lock:
-            modules = {module_id: weak() for module_id, weak in list(self._mine.items())}
-            for module_id, module in modules.items():
-                if module is None:
-                    del self._mine[module_id]
-        return [module for module in modules.values() if module is not None]
+        modules = [self._loaded(module_id) for module_id in list(self._mine)]
+        return [module for module in modules if module is not None]
 
     def loaded_targets(self) -> list[TypedCallTarget]:
         """The valid targets that this loader handed out and somebody still holds."""
@@ -404,17 +463,34 @@ def _write(address: int, data: bytes) -> bytes:
     ])  # fmt: skip
 
 
-def _claim(path: str, module: LoadedModule) -> bool:
-    """Make `module` the one that maps this file, unless another one does."""
+class _Impatient:
+    """Takes `_mapping`, but not after an endless wait: whoever has it may be waiting for `_lock`, which we hold."""
 
-    def forget(dead: ref[LoadedModule]) -> None:
-        if _mapped.get(path) is dead:
-            del _mapped[path]
+    __slots__ = ()
 
-    weak = ref(module, forget)
-    with _lock:
-        known = _mapped.get(path)
-        if known is not None and known() is not None:
-            return False
-        _mapped[path] = weak
+    def __enter__(self) -> None:
+        if not _mapping.acquire(timeout=_PATIENCE):
+            raise LinkError("a finalizer asks for a function while another thread maps a module")
+
+    def __exit__(self, *_: object) -> None:
+        _mapping.release()
+
+
+def _weak(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> ref[LoadedModule]:
+    """A reference that leaves the table when the module goes."""
+    return ref(module, lambda _: _remove_dead_weakref(table, key))
+
+
+def _claim(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> bool:
+    """Make `module` the one of this key, unless another one is; `_mapping` is held."""
+    known = table.get(key)
+    if known is not None and known() is not None:
+        return False
+    table[key] = _weak(table, key, module)
     return True
+
+
+def _give_up(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> None:
+    known = table.get(key)
+    if known is not None and known() is module:
+        del table[key]

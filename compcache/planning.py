@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.loader import Choice, Loader
+    from compcache.loader import Choice, Loader, Source
     from compcache.store import ModuleFile, Store
 
 __all__ = ["Plan", "require_usable"]
@@ -39,11 +39,22 @@ class _Node:
 class Plan:
     """Which realization to use for a function and for everything that its closure imports."""
 
-    def __init__(self, loader: Loader, root: str, error: Exception | None = None) -> None:
+    def __init__(
+        self,
+        loader: Loader,
+        root: str,
+        candidates: Iterator[tuple[bytes, int]],
+        sources: dict[bytes, Source],
+        opened: Choice | None,
+        error: Exception | None,
+    ) -> None:
+        """Go on with the root's `candidates` where a load has come to: `opened`, or what is wrong with the first."""
         self._loader = loader
         self._root = root
-        self._nodes: dict[str, _Node] = {root: _Node(loader.candidates(root))}
-        self._nodes[root].error = error  # what was wrong with a realization that was tried before
+        self._sources = sources
+        self._opened = opened
+        self._nodes: dict[str, _Node] = {root: _Node(candidates)}
+        self._nodes[root].error = error
         self._pending = [root]
 
     def choose(self) -> dict[str, Choice]:
@@ -59,16 +70,16 @@ class Plan:
 
     def _advance(self, name: str, node: _Node) -> None:
         """Choose the next realization of a function, or tell its dependents that there is none."""
-        for module_id, offset in node.candidates:
+        choice, self._opened = self._opened, None
+        while choice is not None or (choice := self._next(name, node)) is not None:
             try:
-                choice = self._open(name, module_id, offset)
+                self._read_needs(choice)
                 if name == self._root:
                     _require_entry(choice)
                 self._require_imports(choice)
-            except FileNotFoundError:
-                continue  # pruned since the index was read
             except (CompcacheError, OSError) as error:
                 node.error = node.error or error
+                choice = None
                 continue
             node.choice = choice
             for _, imported in choice.imports:
@@ -79,17 +90,22 @@ class Plan:
         for dependent in node.dependents:
             self._drop_dependent(dependent, name, node)
 
-    def _open(self, name: str, module_id: bytes, offset: int) -> Choice:
-        loader = self._loader
-        choice = loader.open_candidate(name, module_id, offset)
+    def _next(self, name: str, node: _Node) -> Choice | None:
+        """The next realization of a function whose record can be read."""
+        for module_id, offset in node.candidates:
+            try:
+                return self._loader.open_candidate(name, module_id, offset, self._sources)
+            except FileNotFoundError:
+                continue  # pruned since the index was read
+            except (CompcacheError, OSError) as error:
+                node.error = node.error or error
+        return None
+
+    def _read_needs(self, choice: Choice) -> None:
         try:
-            _read_needs(loader, choice)
+            _read_needs(self._loader, choice)
         except FormatError as error:
-            raise loader.store.condemn(choice.file, error) from error
-        except BaseException:
-            choice.release()
-            raise
-        return choice
+            raise self._loader.condemn(self._sources, choice.module_id, error) from error
 
     def _require_imports(self, choice: Choice) -> None:
         for _, imported in choice.imports:
@@ -112,7 +128,6 @@ class Plan:
         if choice is not None and any(imported == missing for _, imported in choice.imports):
             node.error = node.error or self._missing_import(choice, missing, missing_node)
             node.choice = None
-            choice.release()
             self._pending.append(name)
 
     def _missing_import(self, choice: Choice, imported: str, node: _Node) -> UndefinedSymbolError:
@@ -127,18 +142,10 @@ class Plan:
         error.__cause__ = node.error
         return error
 
-    def release(self) -> None:
-        """Let go of files, and of images that no commit has made somebody's."""
-        for node in self._nodes.values():
-            if node.choice is not None:
-                node.choice.release()
-
     def reject(self, name: str, error: Exception) -> None:
         """A chosen realization failed later on: go on without it."""
         node = self._nodes[name]
         node.error = node.error or error
-        if node.choice is not None:
-            node.choice.release()
         node.choice = None
         self._pending.append(name)
 
@@ -221,11 +228,12 @@ def _read_needs(loader: Loader, choice: Choice) -> None:
     """Collect the slots that the function reaches; those that are filled already cost nothing."""
     stack = [choice.record.needs] if choice.record.needs else []
     seen = set(stack)
-    filled = choice.loaded.slots if choice.loaded is not None else {}
+    loaded = choice.source.loaded
+    filled = loaded.slots if loaded is not None else {}
     while stack:
-        needs = decode_needs(choice.file.read_record(stack.pop()))
+        needs = decode_needs(choice.source.file.read_record(stack.pop()))
         choice.imports += [pair for pair in needs.imports if pair[0] not in filled]
-        choice.globals += [decode_global(choice.file.read_record(offset)) for offset in needs.globals]
+        choice.globals += [decode_global(choice.source.file.read_record(offset)) for offset in needs.globals]
         for symbol in needs.natives:
             if not loader.runtime().find_symbol(symbol.encode("utf-8", "surrogateescape"), None):
                 raise UndefinedSymbolError(
