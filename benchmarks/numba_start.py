@@ -70,17 +70,16 @@ assert Cache({cache!r}).get_target("kernels.small")(array("d", range(8))) == 56.
 KEY = """
 import time, numpy as np, kernels
 from numba import typeof
-from compcache.numba.identity import identify
 import compcache.numba
 backend = compcache.numba.install({cache!r})
 disp = kernels.large
 sig = (typeof(np.arange(8.0)),)
-from compcache.numba.backend import FunctionBackend
+from compcache.numba.dispatch.function_cache import FunctionCache
 times = []
 for _ in range(25):
-    from compcache.numba import fingerprint
-    fingerprint._codes.clear()
-    cache = FunctionBackend(backend, disp, disp.py_func)
+    from compcache.numba.identity import code_digest
+    code_digest._codes.clear()
+    cache = FunctionCache(backend, disp, disp.py_func)
     start = time.perf_counter()
     cache._identify(sig, disp.targetctx)
     times.append(time.perf_counter() - start)

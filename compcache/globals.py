@@ -102,7 +102,10 @@ class GlobalDefinition(Record):
 
 _kinds: dict[str, type[GlobalDefinition]] = {}
 #: Kinds of the package's own that are registered by the import of a module, and where that is.
-_ELSEWHERE = {"numba": "compcache.numba.definitions", "numba-symbol": "compcache.numba.definitions"}
+_ELSEWHERE = {
+    "numba": "compcache.numba.entries.description",
+    "numba-symbol": "compcache.numba.entries.helper_symbols",
+}
 
 
 def register(cls: type[GlobalDefinition]) -> type[GlobalDefinition]:

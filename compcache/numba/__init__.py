@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from compcache.cache import Cache
-    from compcache.numba.state import Backend
+    from compcache.numba.dispatch.backend import Backend
 
 __all__ = ["SUPPORTED", "export", "install", "installed", "uninstall"]
 
@@ -55,8 +55,8 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool) -> Backend:
     import os
 
     from compcache.cache import Cache, default_directory
-    from compcache.numba.hooks import Hooks
-    from compcache.numba.state import Backend
+    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.hooks.installation import Hooks
 
     if _installation is not None:
         installed_backend: Backend = _installation[0]
@@ -100,11 +100,28 @@ def installed(cache: Cache | str | os.PathLike[str] | None = None, **options: An
 def export(func: Any, signature: Any, *, cache: Cache | None = None, name: str | None = None) -> str:
     """Store a native entry for a function that `Cache.get_target` calls without Numba.
 
-    See `compcache.numba.exporting.export`.
+    Args:
+        func: a function, or what `njit` made of one (whose options are used).
+        signature: a Numba signature, as text or object, with or without the result: ``"float64(float64[::1], int64)"``.
+            Parameters are integers, floats, booleans and C-contiguous arrays of these; the result is a scalar,
+            a tuple of scalars or None.
+        cache: the cache to store in; None means the one that the backend is installed with, else the default one.
+        name: the func_name for `Cache.get_target`; None means the module and the qualified name. What was exported
+            under it before is replaced.
+
+    Returns:
+        The func_name.
+
+    Raises:
+        CompileError: the function cannot be exported; the message says why.
+        numba.core.errors.NumbaError: Numba does not compile it.
     """
     _require_supported()
-    from compcache.numba.exporting import export as export_
+    from compcache.cache import Cache
+    from compcache.numba.exports.export import export as export_
 
+    if cache is None:
+        cache = _installation[0].cache if _installation is not None else Cache()
     return export_(func, signature, cache=cache, name=name)
 
 

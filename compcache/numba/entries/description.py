@@ -1,4 +1,4 @@
-"""The two kinds of globals that stored Numba code needs: its description, and the addresses of Numba's C helpers."""
+"""The global variable of an entry that describes it: what must hold for its use, and what Numba must know of it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import marshal
 import threading
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from compcache.errors import GlobalValidationError, PickleNotAllowedError
 from compcache.globals import GlobalDefinition, Storage, register
-from compcache.numba.fingerprint import Unidentifiable
-from compcache.numba.overloads import Dependency, is_current, who_answers
+from compcache.numba.identity.dependencies import Dependency, is_current, who_answers
+from compcache.numba.identity.errors import Unidentifiable
 
 if TYPE_CHECKING:
     from compcache.globals import LoadContext
 
-__all__ = ["Description", "HelperSymbol", "Request", "helper_address", "request"]
+__all__ = ["KIND_IMAGE", "KIND_OBJECT", "Description", "Request", "request"]
 
+#: What an entry holds: machine code in its image, or object code as Numba serializes it.
+KIND_IMAGE, KIND_OBJECT = 1, 2
 _HEAD = Struct("<III")
 
 
@@ -110,48 +112,3 @@ class Description(GlobalDefinition):
         new = set(who_answers(self.asked)) - set(self.answered)
         if new:
             raise _invalid(f"the implementation {min(new)} is new, and the compiler would have asked it")
-
-
-@register
-class HelperSymbol(GlobalDefinition):
-    """The address of a function that Numba registers with LLVM under a name, which the dynamic linker does not know."""
-
-    __slots__ = ("name",)
-    name: str
-    kind = "numba-symbol"
-
-    def encode(self) -> bytes:
-        """The name."""
-        return self.name.encode()
-
-    @classmethod
-    def decode(cls, payload: bytes) -> HelperSymbol:
-        """The symbol of that name."""
-        return cls(payload.decode())
-
-    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """The address in this process."""
-        del context
-        try:
-            address = helper_address(self.name)
-        except ImportError as error:
-            raise _invalid(
-                f"it is Numba's function {self.name!r}, and Numba cannot be imported: {error}"
-            ) from error
-        if not address:
-            raise _invalid(f"Numba has no function {self.name!r} in this process")
-        return address.to_bytes(storage.size, "little"), None
-
-
-def helper_address(name: str) -> int:
-    """The address under which Numba knows a C function; 0 where it has none.
-
-    The runtime's own functions are taken from where Numba takes them: it tells LLVM of them only when it first
-    compiles, which a hit is to avoid.
-    """
-    from llvmlite import binding
-    from numba.core.runtime import _nrt_python
-
-    helpers: dict[str, Any] = _nrt_python.c_helpers
-    found = helpers.get(name.removeprefix("NRT_") if name.startswith("NRT_") else name, 0)
-    return found or binding.address_of_symbol(name) or 0

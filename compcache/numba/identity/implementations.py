@@ -1,35 +1,23 @@
-"""Implementations that only the compiler sees: the user's `@overload`s and intrinsics, as registered in this process.
+"""The user's implementations that only the compiler sees, as registered in this process.
 
-So are functions that generate code (`@lower_builtin` and its kin). Numba's own are covered by its version. A compilation records which of the user's it asked, and under which names it
-asked at all; an entry is valid where each of them still has the same content, and no other answers to these names.
+These are `@overload` and its kin, intrinsics, and functions that generate code (`@lower_builtin` and its kin). Numba's own
+are covered by its version.
 """
 
 from __future__ import annotations
 
-from struct import pack, unpack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from compcache.numba.fingerprint import fingerprint, is_library_module
+from compcache.numba.identity.library_code import is_library_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "Dependency", "decode_names", "dependency_of", "dependency_of_generator", "digest_name", "encode_names",
-    "find_overloads", "is_current", "key_name", "source_function", "who_answers",
-]  # fmt: skip
-
+__all__ = ["GENERATOR", "digest_name", "find_overloads", "key_name", "name_of", "registry", "source_function"]
 
 #: Stands before the names of functions that generate code.
-_GENERATOR = "code generator "
-
-
-class Dependency(NamedTuple):
-    """An implementation that the compiler asked: where it is registered, and what it was."""
-
-    name: str
-    content: str
+GENERATOR = "code generator "
 
 
 class _Registry:
@@ -66,7 +54,7 @@ class _Registry:
         key = getattr(template, "key", None)
         self._keys.append(key)
         self.by_key.setdefault(id(key), []).append(function)
-        name = _name_of(function)
+        name = name_of(function)
         self.by_name.setdefault(name, []).append(function)
         asked = getattr(template, "_attr", None) or key_name(key)
         self.by_asked.setdefault(digest_name(asked), []).append(name)
@@ -76,10 +64,10 @@ class _Registry:
         if function is not None:
             self.generators[id(implementation)] = function
             self._keys.append(implementation)
-            self.by_name.setdefault(_GENERATOR + _name_of(function), []).append(function)
+            self.by_name.setdefault(GENERATOR + name_of(function), []).append(function)
 
 
-_registry = _Registry()
+registry = _Registry()
 
 
 def key_name(key: object) -> str:
@@ -90,24 +78,6 @@ def key_name(key: object) -> str:
 def digest_name(name: str) -> int:
     """A number for a name. Two names of one number cost a compilation at worst."""
     return crc32(name.encode("utf-8", "surrogatepass"))
-
-
-def encode_names(numbers: Iterable[int]) -> bytes:
-    """Digests of names as a sorted array."""
-    ordered = sorted(numbers)
-    return pack(f"<{len(ordered)}I", *ordered)
-
-
-def decode_names(data: bytes) -> frozenset[int]:
-    """What `encode_names` was given."""
-    return frozenset(unpack(f"<{len(data) // 4}I", data))
-
-
-def who_answers(asked: bytes) -> tuple[str, ...]:
-    """The user's implementations that are registered now and answer to names, given as `encode_names` made them."""
-    _registry.refresh()
-    numbers = _registry.by_asked.keys() & decode_names(asked) if _registry.by_asked else ()
-    return tuple(sorted({name for number in numbers for name in _registry.by_asked[number]}))
 
 
 def source_function(template: Any) -> Any:
@@ -143,7 +113,8 @@ def _users_generator(implementation: Any) -> Any:
     return implementation
 
 
-def _name_of(function: Any) -> str:
+def name_of(function: Any) -> str:
+    """Under which name an implementation is registered, in every process."""
     name = f"{function.__module__}.{function.__qualname__}"
     if is_library_module(function.__module__):
         inner = [c.cell_contents for c in function.__closure__ or () if _is_filled(c)]
@@ -153,32 +124,5 @@ def _name_of(function: Any) -> str:
 
 def find_overloads(value: object) -> Iterable[Any]:
     """The user's overloads of a callable, in the order of registration."""
-    _registry.refresh()
-    return _registry.by_key.get(id(value), ())
-
-
-def dependency_of(function: Any) -> Dependency:
-    """What to record of an implementation. Raises `Unidentifiable`."""
-    name = _name_of(function)
-    _registry.refresh()
-    registered = _registry.by_name.get(name) or [function]
-    return Dependency(name, fingerprint(*registered).content)
-
-
-def dependency_of_generator(implementation: Any) -> Dependency | None:
-    """What to record of something that generated code; None where that is not the user's."""
-    _registry.refresh()
-    function = _registry.generators.get(id(implementation))
-    if function is None:
-        return None
-    name = _GENERATOR + _name_of(function)
-    return Dependency(name, fingerprint(*_registry.by_name[name], soft=True).content)
-
-
-def is_current(dependency: Dependency) -> bool:
-    """Whether what is registered under that name now has the content that was recorded. Raises `Unidentifiable`."""
-    _registry.refresh()
-    registered = _registry.by_name.get(dependency.name)
-    if registered is None:
-        return False
-    return fingerprint(*registered, soft=dependency.name.startswith(_GENERATOR)).content == dependency.content
+    registry.refresh()
+    return registry.by_key.get(id(value), ())

@@ -11,13 +11,13 @@ from numba.core.codegen import CodeLibrary, JITCodeLibrary
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ImageLibrary"]
+__all__ = ["MappedLibrary"]
 
 #: Numba never frees machine code, and its users hold raw addresses; so these images stay mapped, too.
 _mapped: dict[int, Any] = {}
 
 
-class ImageLibrary(JITCodeLibrary):  # type: ignore[misc]
+class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
     """A finished library. Another function that is to be linked with it gets its bitcode, parsed at that moment."""
 
     def __init__(

@@ -10,44 +10,45 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.irtext import symbol_counts
-from compcache.numba import scopes
-from compcache.numba.definitions import HelperSymbol, helper_address
+from compcache.numba.entries.helper_symbols import HelperSymbol, helper_address
+from compcache.numba.entries.recursion import UNRESOLVED, resolve_recursion
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
+    "ADDRESS",
+    "DESCRIPTION",
     "CannotLink",
     "ImageSource",
-    "MissingCallee",
     "describe_module",
-    "lacks_callee",
     "load_exception_classes",
     "prepare_image",
-    "resolve_recursion",
-    "with_recursive_callees",
 ]
 
 DESCRIPTION = "compcache.numba.description"
+
+
 ADDRESS = "compcache.numba.address"
+
+
 _NATIVE_VARIABLES = frozenset(("_Py_NoneStruct",))
+
+
 _PLAIN = frozenset(map(chr, range(32, 127))) - frozenset('"\\')
+
+
 _ENV_PREFIX = "_ZN08NumbaEnv"
-_MAX_CALLEES = 1000
-_UNRESOLVED = ".numba.unresolved$"
-_DECLARED_RECURSION = re.compile(
-    r'^(@"\.numba\.unresolved\$([^"]+)") = external (?:\w+ )*global ptr\b.*$', re.MULTILINE
-)
+
+
 _EXCEPTION = re.compile(r"@(PyExc_\w+)\b")
+
+
 _DECLARED_EXCEPTION = re.compile(r"^@(PyExc_\w+) = external (?:\w+ )*global i8\b.*$", re.MULTILINE)
 
 
 class CannotLink(Exception):  # noqa: N818 - it is an answer, not a failure
     """Raised when a module cannot live in a shared object; the message says why."""
-
-
-class MissingCallee(Exception):  # noqa: N818 - it is an answer, not a failure
-    """Raised when code would call what no other process has; the message says what."""
 
 
 class ImageSource(NamedTuple):
@@ -76,7 +77,7 @@ def prepare_image(module: Any, wanted: Iterable[str]) -> ImageSource:
         name = variable.name
         if name.startswith(_ENV_PREFIX):
             environments.append(name)
-        elif name.removeprefix(_UNRESOLVED) in defined:
+        elif name.removeprefix(UNRESOLVED) in defined:
             continue  # a recursive call, which Numba resolves when it runs; `resolve_recursion` does it now
         elif variable.is_declaration and name not in _NATIVE_VARIABLES and not name.startswith("PyExc_"):
             raise CannotLink(f"it refers to the external variable {name!r}")
@@ -89,57 +90,6 @@ def prepare_image(module: Any, wanted: Iterable[str]) -> ImageSource:
     symbols = (*[name for name in wanted if name in defined], *environments)
     text += f"\n@{DESCRIPTION} = external global ptr\n" + address_function(symbols)
     return ImageSource(text, symbols, tuple(environments), definitions)
-
-
-def with_recursive_callees(library: Any) -> Any:
-    """The library's module; with what it calls through Numba's slots for recursion, where inlining left that out.
-
-    Raises:
-        MissingCallee: no library of this process defines such a callee.
-    """
-    module = library._final_module
-    for _ in range(_MAX_CALLEES):
-        defined = {f.name for f in module.functions if not f.is_declaration}
-        slots = [
-            v.name.removeprefix(_UNRESOLVED)
-            for v in module.global_variables
-            if v.name.startswith(_UNRESOLVED)
-        ]
-        missing = [name for name in slots if name not in defined]
-        if not missing:
-            return module
-        module = module.clone()
-        callee = _module_defining(missing[0]).clone()
-        callee.get_function(missing[0]).linkage = "weak_odr"  # linkonce would be left out: nothing names it
-        module.link_in(callee)
-    raise MissingCallee("it has too many recursive callees")
-
-
-def lacks_callee(library: Any) -> bool:
-    """Whether a library alone, in another process, would call what is not there."""
-    module = library._final_module
-    return with_recursive_callees(library) is not module
-
-
-def _module_defining(name: str) -> Any:
-    library = scopes.library_of(name)
-    module = library._get_module_for_linking() if library is not None else None
-    if module is not None and any(f.name == name and not f.is_declaration for f in module.functions):
-        return module
-    raise MissingCallee(
-        f"it calls {name} through Numba's slots for recursion, and nothing defines that any more"
-    )
-
-
-def resolve_recursion(text: str, defined: Container[str]) -> str:
-    """Define the variables through which recursive functions call themselves."""
-
-    def define(match: re.Match[str]) -> str:
-        if match[2] not in defined:
-            return match[0]
-        return f'{match[1]} = internal constant ptr @"{match[2]}"'
-
-    return _DECLARED_RECURSION.sub(define, text)
 
 
 def _helpers(declared: Iterable[str]) -> dict[str, HelperSymbol]:

@@ -1,0 +1,1 @@
+"""What is known of compilations of this process: which functions, under which symbols, with whose implementations."""

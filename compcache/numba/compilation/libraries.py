@@ -1,0 +1,110 @@
+"""What the compiled code of each library of this process depends on, and which library defines a symbol."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.numba.compilation import scopes
+from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator
+from compcache.numba.identity.errors import Unidentifiable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "Recorded",
+    "dependencies_of",
+    "library_of",
+    "remember_library",
+    "set_dependencies",
+    "start_recording",
+]
+
+
+class Recorded(NamedTuple):
+    """What code depends on: implementations, and digests of the names that were asked; `problem`: why that is not known."""
+
+    dependencies: frozenset[Dependency] = frozenset()
+    names: frozenset[int] = frozenset()
+    problem: str | None = None
+
+
+#: What the compiled code of each library depends on, for those that link against it.
+_known: weakref.WeakKeyDictionary[Any, Recorded] = weakref.WeakKeyDictionary()
+
+
+#: What Numba makes of a function's parts, within its scope, and its runtime.
+_PARTS = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
+
+
+class _History:
+    """`is_known`: nothing was compiled while nobody recorded."""
+
+    is_known = True
+
+
+def start_recording(*, from_the_start: bool) -> None:
+    """From now on compilations are recorded; `from_the_start`: there was none before."""
+    _History.is_known = _History.is_known and from_the_start
+
+
+#: The libraries of this process by the symbol of their function, for recursive calls across libraries.
+_by_symbol: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+
+def remember_library(symbol: str, library: Any) -> None:
+    """Where the function of this symbol is defined."""
+    _by_symbol[symbol] = library
+
+
+def library_of(symbol: str) -> Any:
+    """The library that defines a function; None where this process has none (any more)."""
+    return _by_symbol.get(symbol)
+
+
+def set_dependencies(library: Any, recorded: Recorded) -> None:
+    """What the code in a library depends on."""
+    _known[library] = recorded
+
+
+def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded:
+    """What the code in a library depends on, that of the libraries linked into it included."""
+    known = _known.get(library)
+    if known is not None and scope is None:
+        return known
+    parts = [known] if known is not None else []
+    parts += [
+        _known.get(linked) or _of_unrecorded(linked) for linked in getattr(library, "_linking_libraries", ())
+    ]
+    if scope is None:
+        parts.append(_content_of(scopes.asked_early.values()))
+    else:
+        parts.append(_content_of(scope.asked.values(), scope.names, scope.generators.values()))
+    dependencies, names, problems = zip(*parts, strict=True)
+    problem = next((problem for problem in problems if problem), None)
+    _known[library] = Recorded(frozenset().union(*dependencies), frozenset().union(*names), problem)
+    return _known[library]
+
+
+def _content_of(
+    functions: Iterable[Any], names: Iterable[int] = (), generators: Iterable[Any] = ()
+) -> Recorded:
+    try:
+        found = {dependency_of(function) for function in functions}
+        found |= {row for row in map(dependency_of_generator, generators) if row is not None}
+        return Recorded(frozenset(found), frozenset(names))
+    except Unidentifiable as error:
+        return Recorded(problem=str(error))
+
+
+def _of_unrecorded(library: Any) -> Recorded:
+    """What code depends on that was compiled outside of all scopes."""
+    if library.name.startswith(_PARTS):
+        return Recorded()
+    if not _History.is_known:
+        defined = [f.name for f in library._final_module.functions if not f.is_declaration]
+        if not all("_ZN5numba" in name or not name.startswith("_ZN") for name in defined):
+            reason = f"it calls {library.name}, which was compiled before compcache.numba was installed"
+            return Recorded(problem=reason)
+    return _content_of(scopes.asked_early.values())

@@ -1,0 +1,1 @@
+"""What a call does: the cache objects that Numba asks for an overload, and gives a compiled one."""

@@ -1,0 +1,69 @@
+"""What stands in for Numba's per-function cache objects, whatever it caches."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from numba.core.caching import _Cache, _cache_log
+from numba.core.errors import NumbaWarning
+
+from compcache.numba.entries.names import label_of
+from compcache.numba.identity.key import Identity
+
+if TYPE_CHECKING:
+    from compcache.cache import Cache
+    from compcache.numba.dispatch.backend import Backend
+
+__all__ = ["CacheObject"]
+
+
+class CacheObject(_Cache):  # type: ignore[misc]
+    """What both kinds share: a backend, a function, and the identities computed for the signatures asked for."""
+
+    def __init__(self, backend: Backend, owner: Any, function: Any) -> None:
+        self._backend = backend
+        self._owner = owner
+        self._function = function
+        self._enabled = True
+        self._identities: dict[Any, Identity | str] = {}
+        self._flushed: set[str] = set()
+
+    @property
+    def cache_path(self) -> str:
+        """The cache directory."""
+        return self._cache.path
+
+    @property
+    def _cache(self) -> Cache:
+        return self._backend.cache
+
+    def enable(self) -> None:
+        """Use the cache."""
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Do not."""
+        self._enabled = False
+
+    def flush(self) -> None:
+        """Compile again what is asked for next; content-addressed entries cannot be stale."""
+        self._flushed |= {found.key for found in self._identities.values() if isinstance(found, Identity)}
+
+    def _name(self) -> str:
+        return f"{self._function.__module__}.{self._function.__qualname__}"
+
+    def _log(self, action: str, name: str) -> None:
+        """What NUMBA_DEBUG_CACHE=1 prints, in the words that Numba's users know; the index is the directory's."""
+        _cache_log(f"[cache] index {action} %r", self.cache_path)
+        _cache_log(f"[cache] data {action} %r", name)
+
+    def _accept(self, identity: Identity, sig: Any, name: str) -> None:
+        self._log("saved to", name)
+        self._backend.accept(label_of(identity.name, sig))
+
+    def _refuse(self, sig: Any, reason: str) -> None:
+        self._backend.refuse(self._name(), label_of(self._name(), sig), reason)
+        message = f'Cannot cache compiled function "{self._function.__qualname__.split(".")[-1]}" as {reason}'
+        code = self._function.__code__
+        warnings.warn_explicit(message, NumbaWarning, code.co_filename, code.co_firstlineno)

@@ -1,0 +1,62 @@
+"""The addresses of Numba's C helpers, which an image asks for by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from compcache.errors import GlobalValidationError
+from compcache.globals import GlobalDefinition, Storage, register
+
+if TYPE_CHECKING:
+    from compcache.globals import LoadContext
+
+__all__ = ["HelperSymbol", "helper_address"]
+
+
+def _invalid(reason: str) -> GlobalValidationError:
+    return GlobalValidationError(reason, reason=reason)
+
+
+@register
+class HelperSymbol(GlobalDefinition):
+    """The address of a function that Numba registers with LLVM under a name, which the dynamic linker does not know."""
+
+    __slots__ = ("name",)
+    name: str
+    kind = "numba-symbol"
+
+    def encode(self) -> bytes:
+        """The name."""
+        return self.name.encode()
+
+    @classmethod
+    def decode(cls, payload: bytes) -> HelperSymbol:
+        """The symbol of that name."""
+        return cls(payload.decode())
+
+    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+        """The address in this process."""
+        del context
+        try:
+            address = helper_address(self.name)
+        except ImportError as error:
+            raise _invalid(
+                f"it is Numba's function {self.name!r}, and Numba cannot be imported: {error}"
+            ) from error
+        if not address:
+            raise _invalid(f"Numba has no function {self.name!r} in this process")
+        return address.to_bytes(storage.size, "little"), None
+
+
+def helper_address(name: str) -> int:
+    """The address under which Numba knows a C function; 0 where it has none.
+
+    The runtime's own functions are taken from where Numba takes them: it tells LLVM of them only when it first
+    compiles, which a hit is to avoid.
+    """
+    from llvmlite import binding
+    from numba.core.runtime import _nrt_python
+
+    helpers: dict[str, Any] = _nrt_python.c_helpers
+    found = helpers.get(name.removeprefix("NRT_") if name.startswith("NRT_") else name, 0)
+    return found or binding.address_of_symbol(name) or 0

@@ -1,0 +1,146 @@
+"""Finds stored overloads in a cache directory, and makes Numba's objects of them.
+
+Several entries of one key may coexist (racing processes, other source lines, other implementations of an overload): the
+first one that holds in this process is taken.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from numba.core import compiler
+from numba.core.environment import Environment, lookup_environment
+
+from compcache.errors import CompcacheError, NotCachedError
+from compcache.numba.compilation import libraries, scopes
+from compcache.numba.entries.description import KIND_OBJECT, Description, request
+from compcache.numba.entries.mapped_library import MappedLibrary
+from compcache.numba.identity.dependencies import decode_names
+
+if TYPE_CHECKING:
+    from compcache.cache import Cache
+    from compcache.numba.identity.key import Identity
+    from compcache.target import TypedCallTarget
+
+__all__ = ["find", "load_library", "load_result"]
+
+
+def find(cache: Cache, name: str, lines: str) -> tuple[TypedCallTarget, Description] | None:
+    """The first entry of this name that holds in this process."""
+    request.lines, request.found = lines, None
+    try:
+        target = cache._load(name)
+        found = request.found
+    except NotCachedError:
+        return None
+    except CompcacheError:
+        return None  # every candidate was passed over
+    finally:
+        request.lines, request.found = None, None
+    return (target, found) if found is not None else None
+
+
+def load_result(cache: Cache, identity: Identity, name: str, function: Any, target_context: Any) -> Any:
+    """The compile result of an entry; None where there is none that holds."""
+    found = find(cache, name, identity.lines)
+    if found is None:
+        return None
+    target, description = found
+    kind, token, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
+    if token:
+        scopes.remember(token)
+    if kind == KIND_OBJECT:
+        target_context.refresh()
+        cres = compiler.CompileResult._rebuild(target_context, *payload)
+    else:
+        cres = _result_of_image(target, description, symbols, payload, function, target_context)
+    if cres is not None:
+        libraries.set_dependencies(cres.library, _recorded(description))
+        libraries.remember_library(cres.fndesc.llvm_func_name, cres.library)
+    return cres
+
+
+def _result_of_image(
+    target: TypedCallTarget, description: Description, symbols: tuple[str, ...], payload: Any, function: Any,
+    target_context: Any,
+) -> Any:  # fmt: skip
+    library_name, fndesc, env_name, constants, signature, annotation, referenced = payload
+    environment = _environment(env_name, constants, function)
+    if environment is None:
+        return None
+    addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
+    others = [_environment_of(*row) for row in referenced]
+    environments = {e.env_name: e for e in others} | {env_name: environment}
+    library = MappedLibrary(
+        target_context.codegen(), library_name, target, addresses, environments, description.bitcode
+    )
+    entry_point = _make_entry_point(library, fndesc, environment)
+    return compiler.CompileResult(
+        target_context=target_context, typing_context=target_context.typing_context, library=library,
+        environment=environment, entry_point=entry_point, fndesc=fndesc, type_annotation=annotation,
+        signature=signature, objectmode=False, lifted=(), typing_error=None, call_helper=None, metadata=None,
+        reload_init=[], referenced_envs=others,
+    )  # fmt: skip
+
+
+def _make_entry_point(library: MappedLibrary, fndesc: Any, environment: Any) -> Any:
+    """What Python calls. Numba registers one for each overload, also where only compiled code calls that: address 0."""
+    from numba import _dynfunc
+
+    address = library.address_in_image(fndesc.llvm_cpython_wrapper_name)
+    doc = f"compiled wrapper for {fndesc.qualname!r}"
+    name = fndesc.qualname.split(".")[-1]
+    return _dynfunc.make_function(fndesc.lookup_module(), name, doc, address, environment, (library,))
+
+
+def _environment(name: str, constants: list[Any], function: Any) -> Any:
+    """The environment of a function: the one that this process has, else a new one over the function's globals."""
+    known = lookup_environment(name)
+    if known is not None:
+        return known if len(known.consts) == len(constants) else None
+    environment = Environment(function.__globals__)
+    environment.consts[:] = constants
+    environment.env_name = name
+    Environment._memo[name] = environment
+    return environment
+
+
+def _globals_of(module: str | None) -> dict[str, Any]:
+    """The globals of an environment. Compiled code reads none of them; object mode, which does, is the user's.
+
+    Hence a module of Numba's own is not imported for it: that would take a tenth of a second for the usual ones.
+    """
+    if module is None:
+        return {}
+    if module.startswith("numba.") and module not in sys.modules:
+        return {"__name__": module}
+    return import_module(module).__dict__
+
+
+def _environment_of(name: str, module: str | None, constants: list[Any]) -> Any:
+    """The environment of a function that was compiled into this one."""
+    known = lookup_environment(name)
+    if known is not None:
+        return known
+    environment = Environment(_globals_of(module))
+    environment.consts[:] = constants
+    environment.env_name = name
+    Environment._memo[name] = environment
+    return environment
+
+
+def _recorded(description: Description) -> libraries.Recorded:
+    return libraries.Recorded(frozenset(description.dependencies), decode_names(description.asked))
+
+
+def load_library(cache: Cache, identity: Identity, name: str, target_context: Any) -> Any:
+    """A stored code library; None where there is none that holds."""
+    found = find(cache, name, identity.lines)
+    if found is None:
+        return None
+    _, _, _, payload = pickle.loads(found[1].pickled)  # noqa: S301 - the cache was opened for it
+    target_context.refresh()
+    return target_context.codegen().unserialize_library(payload)

@@ -1,0 +1,35 @@
+"""How entries are named, for people and for the index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from compcache.numba.identity.key import Identity
+
+__all__ = ["func_name_of", "label_of", "shown_signature"]
+
+_MAX_SHOWN = 400  # characters of a signature in a name
+
+
+def label_of(name: str, signature: Any) -> str:
+    """A function with the types of its arguments, as people know it: ``pkg.mod.f(int64, float64)``."""
+    shown = ", ".join(map(str, getattr(signature, "args", signature)))
+    if len(shown) > _MAX_SHOWN:
+        shown = f"{shown[:_MAX_SHOWN]}..."
+    return f"{name}({shown})"
+
+
+def func_name_of(identity: Identity, signature: Any) -> str:
+    """The name of an entry, for example ``pkg.mod.f(int64, float64)-3f9c...``.
+
+    It has the form in which `compcache explain` recognizes variants of one function.
+    """
+    return f"{label_of(identity.name, signature)}-{identity.key}"
+
+
+def shown_signature(signature: Any) -> str:
+    """A signature as Numba's users write it."""
+    result = "void" if str(signature.return_type) == "none" else signature.return_type
+    text = f"{result}({', '.join(map(str, signature.args))})"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

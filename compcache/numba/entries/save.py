@@ -1,0 +1,177 @@
+"""Stores compiled overloads in a cache directory.
+
+An entry is a module of the cache under a name that people can read and that ends with the overload's key. Its image
+holds the machine code where that can live in a shared object; else the object code, as Numba serializes it, is part of
+the description.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from numba.core import serialize
+from numba.core.environment import lookup_environment
+
+from compcache.errors import CompileError, LinkError
+from compcache.numba.compilation import libraries
+from compcache.numba.entries import image_source, recursion
+from compcache.numba.entries.description import KIND_IMAGE, KIND_OBJECT, Description
+from compcache.numba.entries.names import shown_signature
+from compcache.numba.identity.dependencies import encode_names, who_answers
+
+if TYPE_CHECKING:
+    from compcache.cache import Cache
+    from compcache.numba.identity.dependencies import Dependency
+    from compcache.numba.identity.key import Identity
+
+__all__ = ["NotCacheable", "save_library", "save_result"]
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in what Numba prints of types
+
+
+class NotCacheable(Exception):  # noqa: N818 - it is an answer, not a failure
+    """Raised when a compiled overload cannot be stored; the message says why."""
+
+
+def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
+    """Store a compile result.
+
+    Raises:
+        NotCacheable: it holds what only this process has.
+        CompcacheError: it could not be stored.
+    """
+    if any(not lifted.can_cache for lifted in cres.lifted or ()):
+        raise NotCacheable("it uses lifted code")
+    library = cres.library
+    if library.has_dynamic_globals:
+        raise NotCacheable("it uses dynamic globals (such as ctypes pointers and large global arrays)")
+    recorded = libraries.dependencies_of(library)
+    checked = _checked(identity.lines if _tells_lines(cres) else "", recorded)
+    token = _token_of(cres)
+    source, payload = _image_of(cres)
+    if source is not None:
+        bitcode = zlib.compress(library._get_module_for_linking().as_bitcode(), 1)
+        pickled = _pickle((KIND_IMAGE, token, source.symbols, payload))
+        try:
+            _publish(cache, identity, name, cres.signature, source, Description(*checked, pickled, bitcode))
+        except (CompileError, LinkError):
+            source = None  # what LLVM or the linker do not take as a shared object is kept as an object
+    if source is None:
+        if recursion.lacks_callee(library):
+            raise NotCacheable("it calls a recursive function that is not part of its object")
+        pickled = _pickle((KIND_OBJECT, token, (), _reduce(cres)))
+        _publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""))
+
+
+def _checked(
+    lines: str, recorded: libraries.Recorded
+) -> tuple[str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
+    """What is checked when the entry is loaded."""
+    if recorded.problem:
+        raise NotCacheable(recorded.problem)
+    asked = encode_names(recorded.names)
+    return lines, tuple(sorted(recorded.dependencies)), asked, who_answers(asked)
+
+
+def _pickle(value: Any) -> bytes:
+    try:
+        pickled: bytes = serialize.dumps(value)
+    except Exception as error:
+        raise NotCacheable(f"Numba's description of it cannot be pickled: {error}") from error
+    return pickled
+
+
+def _publish(
+    cache: Cache, identity: Identity, name: str, signature: Any, source: Any, description: Description
+) -> None:
+    from compcache.module import Function, ModuleSource
+
+    text = source.text if source else image_source.describe_module()
+    globals_ = dict(source.globals) if source else {}
+    cache.add_module(ModuleSource(
+        text,
+        {name: Function("ptr(i64)", symbol=image_source.ADDRESS, shown=shown_signature(signature))},
+        {**globals_, image_source.DESCRIPTION: description},
+        optimize=0,
+        identity=identity.components,
+    ))  # fmt: skip
+
+
+def _token_of(cres: Any) -> str:
+    uid = getattr(cres.fndesc, "uid", None)
+    return uid if isinstance(uid, str) and "x" not in uid else ""
+
+
+def _tells_lines(cres: Any) -> bool:
+    """Whether running the code can tell where its source stands: exceptions carry it, debug information does."""
+    module = cres.library._final_module
+    if any(v.name.startswith((".const.picklebuf.", ".const.pickledata.")) for v in module.global_variables):
+        return True
+    return cres.objectmode or bool(cres.lifted) or "!DICompileUnit(" in str(module)
+
+
+def _image_of(cres: Any) -> tuple[Any, Any]:
+    """The image's source and the description's payload; None where the code cannot live in an image."""
+    fndesc = cres.fndesc
+    try:
+        module = recursion.with_recursive_callees(cres.library)
+    except recursion.MissingCallee as error:
+        raise NotCacheable(str(error)) from error
+    if cres.objectmode or cres.lifted or cres.reload_init or hasattr(cres.signature.return_type, "gen_func"):
+        return None, None
+    wanted = (fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name, fndesc.llvm_func_name)
+    try:
+        source = image_source.prepare_image(module, wanted)
+    except image_source.CannotLink:
+        return None, None
+    own = cres.environment
+    referenced = []
+    for env_name in source.environments:
+        environment = lookup_environment(env_name)
+        if environment is None or env_name == own.env_name:
+            continue
+        module = environment.globals.get("__name__")
+        if module is None and not _is_array_expression(env_name):
+            raise NotCacheable(f"it uses {env_name}, whose module has no name")
+        referenced.append((env_name, module, list(environment.consts)))
+    return source, (
+        cres.library.name, _clean(fndesc), own.env_name, list(own.consts), cres.signature,
+        _ADDRESS.sub("", str(cres.type_annotation)),
+        tuple(referenced),
+    )  # fmt: skip
+
+
+def _is_array_expression(env_name: str) -> bool:
+    """Numba compiles array expressions as functions of no module; they read no globals when they run."""
+    return "__numba_array_expr" in env_name
+
+
+def _clean(fndesc: Any) -> Any:
+    """The descriptor without what cannot be pickled, as Numba itself stores it."""
+    fndesc.typemap = fndesc.calltypes = None
+    if fndesc.global_dict is None:
+        return fndesc
+    import copy
+
+    clean = copy.copy(fndesc)
+    clean.global_dict = None
+    return clean
+
+
+def _reduce(cres: Any) -> Any:
+    if not cres.environment.can_cache():
+        raise NotCacheable("its module has no name")
+    return cres._reduce()
+
+
+def save_library(
+    cache: Cache, identity: Identity, name: str, signature: Any, library: Any, recorded: libraries.Recorded
+) -> None:
+    """Store a code library (the wrapper of a gufunc). Raises as `save_result` does."""
+    if library.has_dynamic_globals:
+        raise NotCacheable("it uses dynamic globals")
+    pickled = serialize.dumps((KIND_OBJECT, "", (), library.serialize_using_object_code()))
+    description = Description(*_checked(identity.lines, recorded), pickled, b"")
+    _publish(cache, identity, name, signature, None, description)

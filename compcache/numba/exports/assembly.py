@@ -1,0 +1,130 @@
+"""The module of an exported kernel: wrapper, kernel, exceptions and memory runtime, without what nothing refers to."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import binding
+
+from compcache.numba.entries.image_source import CannotLink, load_exception_classes
+from compcache.numba.entries.recursion import MissingCallee, resolve_recursion, with_recursive_callees
+from compcache.numba.exports.memory_runtime import MEMORY_RUNTIME
+from compcache.numba.exports.parameters import Parameter, refusal
+from compcache.numba.exports.raising import describe_exceptions, raising_text
+from compcache.numba.exports.wrapper import ENTRY, wrapper_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["assemble"]
+
+_ENVIRONMENT = "_ZN08NumbaEnv"
+
+
+_LOADED_ENVIRONMENT = re.compile(rf'^  (%\S+) = load ptr, ptr @"?{_ENVIRONMENT}.*$', re.MULTILINE)
+
+
+_DEFINITION_AND_USE = 2
+
+
+def assemble(func_name: str, cres: Any, parameters: list[Parameter]) -> str:
+    """The wrapper, the function, its exceptions and the memory runtime, without what nothing refers to."""
+    context = cres.target_context
+    with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals ask for one
+        module = binding.parse_assembly(wrapper_text(cres, parameters))
+    try:
+        compiled = with_recursive_callees(cres.library)
+    except MissingCallee as error:
+        raise refusal(func_name, str(error)) from error
+    module.link_in(compiled.clone())
+    module = _rewritten(module)
+    exceptions = describe_exceptions(func_name, str(module))
+    described = {known.variable for known in exceptions}
+    for variable in module.global_variables:
+        if variable.name in described:
+            variable.linkage = "external"  # so that what follows can refer to it
+    module.link_in(binding.parse_assembly(_with_layout(raising_text(exceptions), module)))
+    module.link_in(binding.parse_assembly(_with_layout(MEMORY_RUNTIME, module)))
+    _drop_unused(module)
+    _check(func_name, module)
+    try:
+        return load_exception_classes(str(module))
+    except CannotLink as error:
+        raise refusal(func_name, str(error)) from error
+
+
+def _rewritten(module: Any) -> Any:
+    """The module without Numba's slots for recursion, and without environments that nothing is read from."""
+    text = str(module)
+    changed = resolve_recursion(text, {f.name for f in module.functions if not f.is_declaration})
+    changed = "\n}\n".join(map(_without_idle_environments, changed.split("\n}\n")))
+    return module if changed == text else binding.parse_assembly(changed)
+
+
+def _without_idle_environments(function: str) -> str:
+    """Let a function that only asks whether it has an environment believe that it has one."""
+
+    def load(match: re.Match[str]) -> str:
+        uses = re.findall(rf"{re.escape(match[1])}(?![\w.$-])", function)
+        compared = f"= icmp eq ptr {match[1]}, null\n" in function
+        return (
+            f"  {match[1]} = inttoptr i64 1 to ptr"
+            if compared and len(uses) == _DEFINITION_AND_USE
+            else match[0]
+        )
+
+    return _LOADED_ENVIRONMENT.sub(load, function)
+
+
+def _with_layout(text: str, module: Any) -> str:
+    return f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n{text}'
+
+
+def _drop_unused(module: Any) -> None:
+    """What only Numba's wrappers would have used is not to be provided for."""
+    for value in [*module.functions, *module.global_variables]:
+        if not value.is_declaration and value.name != ENTRY:
+            value.linkage = "internal"
+    machine = binding.Target.from_triple(module.triple).create_target_machine()
+    manager = binding.create_new_module_pass_manager()
+    manager.add_global_dead_code_eliminate_pass()
+    manager.run(
+        module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
+    )
+
+
+def _check(func_name: str, module: Any) -> None:
+    """Refuse what another process would lack, with the reason."""
+    from compcache import natives
+    from compcache.irtext import symbol_counts
+
+    counts = symbol_counts(str(module))
+    missing = [
+        function.name
+        for function in module.functions
+        if function.is_declaration and not function.name.startswith("llvm.") and counts.get(function.name, 0) > 1
+        and not _is_everywhere(natives, function.name)
+    ]  # fmt: skip
+    for variable in module.global_variables:
+        name = variable.name
+        if name.startswith(_ENVIRONMENT) and counts.get(name, 0) > 1:
+            raise refusal(func_name, "it works on Python objects, which needs Numba's environment")
+        if variable.is_declaration and counts.get(name, 0) > 1 and not name.startswith(("PyExc_", "_Py_")):
+            raise refusal(func_name, f"it refers to the external variable {name!r}")
+    if missing:
+        raise refusal(func_name, _why_missing(missing))
+
+
+def _is_everywhere(natives: Any, name: str) -> bool:
+    return bool(natives.is_platform_symbol(name)) or (
+        name.startswith(("Py", "_Py")) and bool(natives.in_process(name))
+    )
+
+
+def _why_missing(missing: Iterable[str]) -> str:
+    names = sorted(missing)
+    shown = ", ".join(names[:8])
+    if any(name.startswith("NRT_") for name in names):
+        return f"it needs parts of Numba's memory runtime that exported code does not have ({shown})"
+    return f"it calls {shown}, which only a process with Numba has"

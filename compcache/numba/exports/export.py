@@ -1,0 +1,110 @@
+"""Native entries for Numba functions that run in processes with neither Numba nor llvmlite.
+
+The function is compiled by Numba, without wrappers; a wrapper of our own makes its arguments of what compcache's entry
+points take off Python objects (scalars, pointers with counts) and turns its exceptions into Python's. Memory that the
+kernel allocates and frees again comes from `memory_runtime`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from compcache.errors import CompileError
+from compcache.module import Function, ModuleSource
+from compcache.numba.exports.assembly import assemble
+from compcache.numba.exports.parameters import parameters_of, refusal, result_text
+from compcache.numba.exports.wrapper import ENTRY
+
+if TYPE_CHECKING:
+    from compcache.cache import Cache
+
+__all__ = ["export"]
+
+
+def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None) -> str:
+    """Store a native entry for one signature of a function.
+
+    Args:
+        func: a function, or what `njit` made of one (whose options are used).
+        signature: a Numba signature, as text or object, with or without the result: ``"float64(float64[::1], int64)"``.
+            Parameters are integers, floats, booleans and C-contiguous arrays of these; the result is a scalar,
+            a tuple of scalars or None.
+        cache: the cache to store in.
+        name: the func_name for `Cache.get_target`; None means the module and the qualified name. What was exported
+            under it before is replaced.
+
+    Returns:
+        The func_name.
+
+    Raises:
+        CompileError: the function cannot be exported; the message says why.
+        numba.core.errors.NumbaError: Numba does not compile it.
+    """
+    function, options, local_types = _describe(func)
+    func_name = name or f"{function.__module__}.{function.__qualname__}"
+    args, result = _types_of(signature)
+    parameters = parameters_of(function, func_name, args)
+    cres = _compile(function, options, local_types, args, result)
+    text = result_text(func_name, cres.signature.return_type)
+    module = assemble(func_name, cres, parameters)
+    shown = f"{text}({', '.join(f'{p.name}: {p.text}' for p in parameters)})"
+    source = ModuleSource(
+        module, {func_name: Function(shown, symbol=ENTRY, nogil=bool(options.get("nogil")))}, optimize=2,
+        identity={"name": func_name, "numba signature": str(cres.signature), "exported by": "compcache.numba"},
+    )  # fmt: skip
+    _replace(cache, func_name, cache.add_module(source))
+    return func_name
+
+
+def _replace(cache: Cache, func_name: str, module_id: str) -> None:
+    """Remove what was exported under this name before: other code under the same name would be another function."""
+    for other in cache.realizations(func_name):
+        if other.module_id != module_id:
+            cache._store.remove_module(bytes.fromhex(other.module_id))
+
+
+def _describe(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    function = getattr(func, "py_func", func)
+    options = {
+        k: dict(v) if isinstance(v, dict) else v for k, v in getattr(func, "targetoptions", {}).items()
+    }
+    if not hasattr(function, "__code__"):
+        raise CompileError(f"{func!r} is neither a function nor what njit makes of one")
+    return function, options, dict(getattr(func, "locals", {}))
+
+
+def _types_of(signature: Any) -> tuple[tuple[Any, ...], Any]:
+    from numba.core import sigutils
+
+    args, result = sigutils.normalize_signature(signature)
+    return tuple(args), result
+
+
+def _compile(
+    function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any
+) -> Any:
+    from numba.core import compiler
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.registry import cpu_target
+
+    flags = compiler.Flags()
+    cpu_target.options.parse_as_flags(flags, {**options, "nopython": True})
+    flags.no_cpython_wrapper = True
+    flags.no_cfunc_wrapper = True
+    func_name = f"{function.__module__}.{function.__qualname__}"
+    if flags.auto_parallel.enabled:
+        raise refusal(func_name, "it is compiled with parallel=True, whose threads are Numba's")
+    if options.get("forceobj"):
+        raise refusal(func_name, "it is compiled in object mode")
+    with global_compiler_lock:
+        cres = compiler.compile_extra(
+            cpu_target.typing_context, cpu_target.target_context, function, args=args, return_type=result,
+            flags=flags, locals=local_types,
+        )  # fmt: skip
+    if cres.objectmode or cres.lifted:
+        raise refusal(func_name, "part of it runs in object mode")
+    if cres.library.has_dynamic_globals:
+        raise refusal(
+            func_name, "it uses addresses of this process (ctypes functions or large global arrays)"
+        )
+    return cres

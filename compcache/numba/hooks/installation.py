@@ -1,0 +1,123 @@
+"""Puts the backend into Numba, and takes it out again.
+
+Numba has no interface for other caches. Replaced are the methods that make a function's cache object, and what
+`recorders` needs.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+from numba.core import caching, ccallback, dispatcher, entrypoints
+from numba.np.ufunc import ufuncbuilder, wrappers
+
+from compcache.numba.dispatch.function_cache import FunctionCache
+from compcache.numba.dispatch.gufunc_cache import GufuncCache
+from compcache.numba.hooks import recorders
+from compcache.numba.hooks.replacements import Replacements
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from compcache.numba.dispatch.backend import Backend
+
+__all__ = ["Hooks"]
+
+#: What has a cache: the attributes that hold it and the Python function, and the method that asks it.
+_OWNERS = {
+    dispatcher.Dispatcher: ("_cache", "py_func", "compile"),
+    ccallback.CFunc: ("_cache", "_pyfunc", "compile"),
+    ufuncbuilder.UFuncDispatcher: ("cache", "py_func", "_compile_core"),
+}
+
+
+class Hooks:
+    """The replacements of one installation."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._replaced = Replacements()
+        self._adopted: list[tuple[Any, str, Any]] = []
+        self._has_functions = False
+
+    def put_in(self, *, is_first: bool) -> None:
+        """Replace Numba's functions; `is_first` where Numba is about to compile or load its first one."""
+        recorders.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
+        for cls, (attribute, function, method) in _OWNERS.items():
+            self._replaced.replace(cls, "enable_caching", self._enabler(attribute, function))
+            self._replaced.wrap(cls, method, self._adopter(attribute, function))
+        self._replaced.wrap(wrappers._GufuncWrapper, "__init__", self._gufunc_wrapper)
+        if is_first:
+            self._take_over_running()
+
+    def take_out(self) -> None:
+        """Put back what was there. Functions that were decorated meanwhile go on using the directory.
+
+        As long as there may be such functions, compilations are recorded.
+        """
+        self._replaced.undo()
+        for owner, attribute, original in self._adopted:
+            setattr(owner, attribute, original)
+        self._adopted.clear()
+        if not self._has_functions:
+            recorders.stop_recording()
+
+    def _take_over_running(self) -> None:
+        """Serve the function that Numba's own cache is looking for at this moment, further up this stack."""
+        frame = sys._getframe()
+        while frame.f_back is not None:
+            cache, frame = frame.f_locals.get("self"), frame.f_back
+            if isinstance(cache, caching.FunctionCache):
+                owner = frame.f_locals.get("self")
+                for cls, (attribute, function, _) in _OWNERS.items():
+                    if isinstance(owner, cls) and getattr(owner, attribute) is cache:
+                        self._adopt(owner, attribute, function)
+                        cache._load_overload = functools.partial(_load_once, cache, getattr(owner, attribute))
+
+    def _enabler(self, attribute: str, function: str) -> Callable[[Any], None]:
+        hooks = self
+
+        def enable_caching(self: Any) -> None:
+            hooks._has_functions = True
+            setattr(self, attribute, FunctionCache(hooks._backend, self, getattr(self, function)))
+
+        return enable_caching
+
+    def _adopter(self, attribute: str, function: str) -> Callable[[Any], Any]:
+        """Functions that were decorated before take part as well, until the backend is taken out."""
+        adopt = self._adopt
+
+        def wrap(original: Any) -> Any:
+            def compile_(self: Any, *args: Any, **kwargs: Any) -> Any:
+                adopt(self, attribute, function)
+                return original(self, *args, **kwargs)
+
+            return compile_
+
+        return wrap
+
+    def _adopt(self, owner: Any, attribute: str, function: str) -> None:
+        current = getattr(owner, attribute)
+        if isinstance(current, caching.FunctionCache):
+            self._adopted.append((owner, attribute, current))
+            setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function)))
+
+    def _gufunc_wrapper(self, original: Any) -> Any:
+        backend = self._backend
+
+        def __init__(  # noqa: N807 - it takes that method's place
+            self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
+        ) -> None:
+            original(self, py_func, cres, sin, sout, False, is_parfors)
+            if cache:
+                self.cache = GufuncCache(backend, self, py_func)
+
+        return __init__
+
+
+def _load_once(cache: Any, replacement: Any, sig: Any, target_context: Any) -> Any:
+    """In place of the `_load_overload` of a cache object, for the call that is running."""
+    del cache._load_overload
+    return replacement.load_overload(sig, target_context)

@@ -1,0 +1,41 @@
+"""Attributes of Numba that are replaced, and put back."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Replacements"]
+
+
+class Replacements:
+    """Attributes that were replaced, and what was there."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Any, str, Any, bool]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute of a class or module."""
+        own = vars(owner)
+        self._rows.append((owner, name, own.get(name), name in own))
+        setattr(owner, name, value)
+
+    def wrap(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        """Set an attribute to what a function makes of its present value."""
+        original = getattr(owner, name)
+        self.replace(owner, name, functools.wraps(original)(wrap(original)))
+
+    def undo(self) -> None:
+        """Put back everything, the last replacement first."""
+        for owner, name, original, was_own in reversed(self._rows):
+            if was_own:
+                setattr(owner, name, original)
+            else:
+                delattr(owner, name)
+        self._rows.clear()

@@ -1,0 +1,81 @@
+"""Digests of code objects: instructions, names and constants, without the lines where they stand."""
+
+from __future__ import annotations
+
+import re
+import types as python_types
+import weakref
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from compcache.numba.identity.code_reads import Reads, reads_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["digest_and_reads", "plain_name"]
+
+_SIZE = 16
+
+
+_ARRAY_EXPRESSION = re.compile("(__numba_array_expr)_*0x[0-9a-f]+")
+
+
+#: The digest and the reads of code objects that are alive. Code objects compare by content, hence the ids.
+_codes: dict[int, tuple[Any, bytes, Reads]] = {}
+
+
+def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
+    """The digest of a code object, nested ones included, and what it reads itself; both are kept while it lives."""
+    known = _codes.get(id(code))
+    if known is not None and known[0]() is code:
+        return known[1], known[2]
+    state = blake2b(digest_size=_SIZE)
+    _feed_code(state, code)
+    reads = reads_of(code)
+    key = id(code)
+
+    def forget(dead: Any) -> None:
+        entry = _codes.get(key)
+        if entry is not None and entry[0] is dead:
+            del _codes[key]
+
+    _codes[key] = weakref.ref(code, forget), state.digest(), reads
+    return state.digest(), reads
+
+
+def _feed_code(state: Any, code: python_types.CodeType) -> None:
+    name = plain_name(code.co_name)
+    numbers = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    names = (name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    head = repr((numbers, names)).encode("utf-8", "surrogatepass")
+    parts = (head, code.co_code, getattr(code, "co_exceptiontable", b""))
+    for part in parts:
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    for constant in code.co_consts:
+        _feed_constant(state, constant)
+    state.update(b"end")
+
+
+def _feed_constant(state: Any, constant: Any) -> None:
+    """Constants are of few types; equal ones of different type (1, 1.0, True, -0.0) must differ."""
+    if isinstance(constant, python_types.CodeType):
+        state.update(b"code")
+        state.update(digest_and_reads(constant)[0])
+    elif isinstance(constant, (tuple, frozenset)):
+        state.update(f"{type(constant).__name__}{len(constant)}".encode())
+        items: Iterable[Any] = constant
+        if isinstance(constant, frozenset):
+            items = sorted(constant, key=lambda item: (type(item).__name__, repr(item)))
+        for item in items:
+            _feed_constant(state, item)
+    else:
+        text = f"{type(constant).__name__}:{constant!r}".encode("utf-8", "surrogatepass")
+        state.update(len(text).to_bytes(8, "little"))
+        state.update(text)
+
+
+def plain_name(name: str) -> str:
+    """The name of a function without the address that Numba puts into those that it makes of array expressions."""
+    return _ARRAY_EXPRESSION.sub(r"\1", name) if "0x" in name else name

@@ -1,0 +1,81 @@
+"""What shapes code besides the function: the settings of Numba, versions, the CPU."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import sys
+from typing import Any
+
+__all__ = ["FORMAT", "config_text", "cpu_text", "versions_text"]
+
+#: Changes whenever keys or entries get another meaning.
+FORMAT = 1
+
+
+#: Settings of Numba that change what is printed or where things are, never the code.
+_HARMLESS = frozenset((
+    "ALWAYS_WARN_UNINIT_VAR", "CACHE_DIR", "CACHE_LOCATOR_CLASSES", "CHROME_TRACE", "COLOR_SCHEME", "DEBUG",
+    "DEBUG_ARRAY_OPT_STATS", "DEBUG_CACHE", "DEBUG_FRONTEND", "DEBUG_INLINE_CLOSURE", "DEBUG_PRINT_AFTER",
+    "DEBUG_PRINT_BEFORE", "DEBUG_PRINT_WRAP", "DEBUG_TYPEINFER", "DEVELOPER_MODE", "DISABLE_PERFORMANCE_WARNINGS",
+    "DISABLE_TYPEINFER_FAIL_CACHE", "DUMP_ASSEMBLY", "DUMP_BYTECODE", "DUMP_CFG", "DUMP_FUNC_OPT", "DUMP_IR", "DUMP_LLVM",
+    "DUMP_OPTIMIZED", "DUMP_SSA", "ENABLE_CUDASIM", "FULL_TRACEBACKS", "FUNCTION_CACHE_SIZE", "GDB_BINARY",
+    "HIGHLIGHT_DUMPS", "HTML", "ANNOTATE", "NUMBA_DEFAULT_NUM_THREADS", "NUMBA_NUM_THREADS", "PARALLEL_DIAGNOSTICS",
+    "SHOW_HELP", "THREADING_LAYER", "THREADING_LAYER_PRIORITY", "TRACE", "USE_LLVMLITE_MEMORY_MANAGER",
+    "LLVM_PASS_TIMINGS", "ENABLE_SYS_MONITORING", "JIT_COVERAGE", "DISABLE_JIT", "NRT_STATS", "IS_OSX", "PYVERSION",
+))  # fmt: skip
+
+
+_config_memo: tuple[Any, str] = (None, "")
+
+
+def config_text() -> str:
+    """The settings of Numba that may change code, as they are now."""
+    global _config_memo  # noqa: PLW0603 - the settings are the process's
+    from numba.core import config
+
+    config.reload_config()
+    values = {
+        name: value for name, value in vars(config).items() if name.isupper() and _is_setting(name, value)
+    }
+    if _config_memo[0] != values:
+        values = dict(values)
+        _config_memo = values, ", ".join(f"{name}={value!r}" for name, value in sorted(values.items()))
+    return _config_memo[1]
+
+
+def _is_setting(name: str, value: Any) -> bool:
+    if name in _HARMLESS or name.startswith("CUDA") or name.endswith("_CUDA"):
+        return False
+    return value is None or isinstance(value, (bool, int, float, str, tuple)) or name == "OPT"
+
+
+@functools.cache
+def versions_text() -> str:
+    """The versions of everything that takes part in compiling."""
+    import llvmlite
+    import numba
+    import numpy as np
+    from llvmlite import binding
+
+    llvm = ".".join(map(str, binding.llvm_version_info))
+    python = f"{platform.python_implementation()} {platform.python_version()}{getattr(sys, 'abiflags', '')}"
+    return (
+        f"compcache.numba {FORMAT}, numba {numba.__version__}, llvmlite {llvmlite.__version__}, LLVM {llvm}, "
+        f"numpy {np.__version__}, {python}"
+    )
+
+
+_cpu_memo: dict[int, tuple[Any, str]] = {}
+
+
+def cpu_text(codegen: Any) -> str:
+    """The CPU that the code generator compiles for."""
+    from numba.core import config
+
+    known = _cpu_memo.get(id(codegen))
+    marker = (codegen, config.CPU_NAME, config.CPU_FEATURES)
+    if known is None or known[0] != marker:
+        svml = getattr(config, "USING_SVML", None)
+        known = _cpu_memo[id(codegen)] = marker, f"{', '.join(map(str, codegen.magic_tuple()))}, svml={svml}"
+    return known[1]
