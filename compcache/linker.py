@@ -36,6 +36,7 @@ from compcache.normalize import (
     aliases,
     find_constructors,
     for_shared_object,
+    run_by_mapping,
     with_init_arrays,
 )
 from compcache.recordbuilder import RecordBuilder, is_weak
@@ -214,7 +215,8 @@ def _finish(
     text = str(module)
     definitions = read_module(text)
     constructors = find_constructors(text)
-    _check_constructors(constructors, definitions, resolution)
+    startup = run_by_mapping(definitions, constructors)
+    _check_startup(startup, definitions, resolution)
     if _has_assembly(text):
         codegen.try_in_child(module, request.cpu, request.features, 0)
     bitcode = b""
@@ -231,7 +233,8 @@ def _finish(
     platform = codegen.host_platform()
     header = ModuleRecord(key, kind, platform, request.cpu, request.features, codegen.llvm_version(), host.ABI_VERSION)
     first_slot = len(symbols) + len(entries.points)
-    writer = RecordBuilder(header, definitions, resolution, {name: first_slot + i for i, name in enumerate(slots)})
+    numbers = {name: first_slot + i for i, name in enumerate(slots)}
+    writer = RecordBuilder(header, definitions, resolution, numbers, startup)
     functions = []
     for number, export in enumerate(exports):
         entry = entries.numbers[number]
@@ -263,19 +266,17 @@ def _key(text: str, request: _Request, prepared: _Prepared) -> bytes:
     return digest(parts, size=KEY_SIZE)
 
 
-def _check_constructors(
-    constructors: Constructors, definitions: Mapping[str, Definition], resolution: Resolution
-) -> None:
-    """Constructors run while an image is mapped, which is before any slot of it can be filled."""
-    if not constructors.functions():
+def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definition], resolution: Resolution) -> None:
+    """What runs while an image is mapped runs before any slot of it can be filled."""
+    if not startup:
         return
     graph = DependencyGraph({name: definition.references for name, definition in definitions.items()})
-    reached = graph.closure(name for name in constructors.functions() if name in graph)
+    reached = graph.closure(startup)
     needed = [resolution.slots.get(name, name) for name in reached if name in resolution.slots]
     needed += [name.removeprefix(SLOT_PREFIX) for name in reached if name in resolution.storage]
     if needed:
         raise CompileError(
-            f"the module's constructors or destructors ({', '.join(constructors.functions())}) use "
+            f"the module's constructors, destructors or ifuncs ({', '.join(startup)}) use "
             f"{', '.join(map(repr, needed))}, which can only be bound after they have run: let a function do it that is "
             "called first"
         )

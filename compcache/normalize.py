@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.irtext import quote, unquote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["Alias", "Constructors", "aliases", "find_constructors", "for_shared_object", "with_init_arrays"]
+    from compcache.irtext import Definition
+
+__all__ = [
+    "Alias",
+    "Constructors",
+    "aliases",
+    "find_constructors",
+    "for_shared_object",
+    "run_by_mapping",
+    "with_init_arrays",
+]
 
 _NAME = r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)'
 _DSO_LOCAL = re.compile(rf"^({_NAME} = (?:external|extern_weak)|declare(?: extern_weak)?) dso_local\b", re.MULTILINE)
@@ -24,6 +34,8 @@ _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", r
 _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
 _USED = re.compile(r"^@llvm\.used = appending global \[\d+ x ptr\] \[([^\n]*)\], section \"llvm\.metadata\"$", re.MULTILINE)
 _ALIAS = re.compile(rf"^({_NAME}) = ([^\n]*?)\b(alias|ifunc) ([^\n]*), ptr [^\n]*$", re.MULTILINE)
+_IFUNC = re.compile(rf"{_NAME[1:]} = (?:[a-z_]+(?:\([a-z]+\))? )*ifunc ")
+_RUN_SECTION = re.compile(r', section "\.(?:(?:preinit|init|fini)_array|ctors|dtors)[".]')
 _DEFAULT_PRIORITY = 65535
 _HIDING = frozenset(("internal", "private", "hidden"))
 
@@ -77,6 +89,19 @@ def find_constructors(text: str) -> Constructors:
         for match in _LIST.finditer(text):
             found[match[1]] = tuple([(int(item[1]), _plain(item[2])) for item in _ITEM.finditer(match[0])])
     return Constructors(found["ctors"], found["dtors"])
+
+
+def run_by_mapping(definitions: Mapping[str, Definition], found: Constructors) -> tuple[str, ...]:
+    """What the dynamic linker runs while it maps or unmaps an image, whichever function is wanted of it.
+
+    Constructors and destructors, the resolvers of ifuncs, and functions that a variable puts into a section of such.
+    """
+    variables = [
+        name
+        for name, definition in definitions.items()
+        if definition.kind == "variable" and (_IFUNC.match(definition.head) or _RUN_SECTION.search(definition.head))
+    ]
+    return tuple(dict.fromkeys([name for name in (*found.functions(), *variables) if name in definitions]))
 
 
 def with_init_arrays(text: str, found: Constructors) -> str:

@@ -21,7 +21,7 @@ from compcache.manifest import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from compcache.depgraph import Need
     from compcache.exports import Export
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordBuilder", "is_weak"]
 
+#: A node of the graph that refers to all that runs while an image is mapped or unmapped; no symbol has this name.
+_STARTUP = ""
+
 
 def is_weak(definition: Definition | None) -> bool:
     """Whether a declaration may stay without a provider."""
@@ -38,7 +41,15 @@ def is_weak(definition: Definition | None) -> bool:
 
 
 class RecordBuilder:
-    """Writes the records of a module, sharing what several functions need."""
+    """Writes the records of a module, sharing what several functions need.
+
+    Args:
+        header: what holds for the whole module.
+        definitions: everything that the module defines or declares.
+        resolution: its imports and global variables.
+        slots: the symbol numbers of the slots of those.
+        startup: what runs while the image is mapped or unmapped. Every function needs what that reaches.
+    """
 
     def __init__(
         self,
@@ -46,6 +57,7 @@ class RecordBuilder:
         definitions: Mapping[str, Definition],
         resolution: Resolution,
         slots: Mapping[str, int],
+        startup: Collection[str] = (),
     ) -> None:
         self.records = ManifestWriter()
         self.records.add(encode_module(header))
@@ -57,6 +69,9 @@ class RecordBuilder:
         self._offsets: dict[int, int] = {}
         leaves = {*slots, *self._natives}
         edges = {name: definition.references for name, definition in definitions.items()}
+        if not leaves.isdisjoint(DependencyGraph(edges).closure(startup)):
+            edges = {name: (*edges[name], _STARTUP) if d.kind == "function" else edges[name] for name, d in definitions.items()}
+            edges[_STARTUP] = tuple(startup)
         self._needs = DependencyGraph(edges).needs(leaves)
 
     def add_function(self, export: Export, signature: str, function: int, entry: int) -> int:

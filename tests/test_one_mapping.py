@@ -10,13 +10,16 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+import llvmlite.binding as llvm
 import pytest
 from helpers import adder, run_fresh
 from mock_directory import FaultyFiles, cache_on
+from test_elf import compile_object
 from test_lifetimes import mapped_images
 
-from compcache import Cache, ModuleSource
+from compcache import Cache, CompileError, ModuleSource
 from compcache import runtime as runtime_module
+from compcache.toolchain import find_linker, link_shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -260,3 +263,82 @@ define internal void @begin() {
     assert len(asked) == 2
     assert all("is being mapped: a constructor of it asks for it" in text for text in asked)
     assert cache.get_target("g")(0) == 2
+
+
+# ------------------------------------------------------------------- what mapping runs, every function needs
+
+#: `unrelated` needs nothing, but what runs while the image is mapped calls a native that another process may lack.
+RUN_BY_MAPPING = {
+    "constructor": """\
+@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @outer, ptr null }]
+""",
+    "destructor": """\
+@llvm.global_dtors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @outer, ptr null }]
+""",
+    "section": """\
+@entry = internal constant ptr @outer, section ".init_array.00200"
+@llvm.used = appending global [1 x ptr] [ptr @entry], section "llvm.metadata"
+""",
+    "ifunc": """\
+@chosen = internal ifunc void (), ptr @resolve
+define internal ptr @resolve() {
+  call void @outer()
+  ret ptr @outer
+}
+define void @use() {
+  call void @chosen()
+  ret void
+}
+""",
+}
+AROUND = """\
+declare i32 @only_in_my_library()
+define internal void @outer() {
+  call void @inner()
+  ret void
+}
+define internal void @inner() noinline {
+  %r = call i32 @only_in_my_library()
+  ret void
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shared library with the native that the modules call."""
+    linker = find_linker()
+    if linker is None:
+        pytest.skip("no linker on this machine")
+    path = tmp_path_factory.mktemp("library") / "mine.so"
+    code = compile_object("define i32 @only_in_my_library() {\n  ret i32 0\n}\n", llvm.get_process_triple())
+    path.write_bytes(link_shared(linker, [code], soname="mine.so"))
+    return path
+
+
+@pytest.mark.parametrize("kind", RUN_BY_MAPPING)
+def test_what_mapping_runs_is_needed_by_every_function(directory: Path, library: Path, kind: str) -> None:
+    text = RUN_BY_MAPPING[kind] + AROUND + adder("unrelated", 1)
+    script = f"""
+        import ctypes, os
+        import compcache
+        loaded = os.environ["LOADED"] == "yes"
+        if loaded:
+            ctypes.CDLL({str(library)!r}, ctypes.RTLD_GLOBAL)
+        cache = compcache.Cache(directory)
+        if loaded:
+            cache.add_module(compcache.ModuleSource({text!r}, optimize=1))
+        try:
+            result = cache.get_target("unrelated")(1)
+        except compcache.UndefinedSymbolError as error:
+            result = list(error.symbols)
+    """
+    assert run_fresh(directory, script, LOADED="yes") == 2
+    assert run_fresh(directory, script, LOADED="no") == ["only_in_my_library"]
+
+
+@pytest.mark.parametrize("kind", RUN_BY_MAPPING)
+def test_what_mapping_runs_cannot_use_what_is_bound_afterwards(cache: Cache, kind: str) -> None:
+    text = RUN_BY_MAPPING[kind] + AROUND + adder("unrelated", 1)
+    with pytest.raises(CompileError, match="'only_in_my_library'"):
+        cache.add_module(ModuleSource(text, imports=["only_in_my_library"], optimize=1))
