@@ -53,6 +53,7 @@ def fill(directory: str, modules: int, *, sync: bool, first: int = 0) -> Filled:
     `sync` off nothing waits for the disk, which would take minutes for a hundred thousand files.
     """
     from compcache.files import Files
+    from compcache.publish.writer import publish_module
     from compcache.store import Store
 
     class Unsynced(Files):
@@ -65,7 +66,7 @@ def fill(directory: str, modules: int, *, sync: bool, first: int = 0) -> Filled:
     taken = 0.0
     for sections, functions, keywords in publications:
         started = time.perf_counter()
-        store.publish(sections, functions, **keywords)
+        publish_module(store, sections, functions, **keywords)
         elapsed = time.perf_counter() - started
         taken += elapsed
         slowest = max(slowest, elapsed)
@@ -78,7 +79,7 @@ def fill(directory: str, modules: int, *, sync: bool, first: int = 0) -> Filled:
 def _publications(
     store: Any, modules: int, first: int
 ) -> Iterator[tuple[Any, list[tuple[str, int]], dict[str, Any]]]:
-    from compcache import manifest
+    from compcache.formats import manifest
     from compcache.linker import build_module
 
     source = ModuleSource(sources.small_module([f"template_{number}" for number in range(PER_MODULE)]))

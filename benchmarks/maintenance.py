@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from compcache import indexing
+from compcache.build.ir_text import Definition
+from compcache.build.records import symbol_nodes
+from compcache.build.slots import Resolution
 from compcache.digest import digest
 from compcache.files import Files
-from compcache.graphsection import encode_graph, encode_notes
-from compcache.host import ABI_VERSION, platform_name
-from compcache.imports import Resolution
-from compcache.irtext import Definition
-from compcache.manifest import (
+from compcache.formats.graph import encode_graph, encode_notes
+from compcache.formats.host import ABI_VERSION, platform_name
+from compcache.formats.manifest import (
     IMAGE_SHARED,
     NO_ENTRY,
     FunctionRecord,
@@ -40,13 +40,16 @@ from compcache.manifest import (
     encode_module,
     encode_needs,
 )
-from compcache.roster import encode_rows, make_row
+from compcache.hit.recorder import recorder_for
+from compcache.publish import index_merge
+from compcache.publish.writer import publish_module
 from compcache.store import Store
+from compcache.usage.module_rows import encode_rows, make_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from compcache.index import Index
+    from compcache.formats.index import Index
 
 class NoSync(Files):
     """File operations that do not wait for the disk."""
@@ -72,7 +75,7 @@ def publish(store: Store, number: int) -> None:
     table = b"CCMODULE" + (1).to_bytes(4, "little") + (2).to_bytes(4, "little") + key
     image = b"\x7fELF" + bytes(60) + table + bytes(4000)
     sections = image, writer.content(), graph_of(name, imports), b"", encode_notes(0.05, None)
-    module_id = store.publish(sections, [(name, offset)], target=bytes(8), flags=IMAGE_SHARED, key=key)
+    module_id = publish_module(store, sections, [(name, offset)], target=bytes(8), flags=IMAGE_SHARED, key=key)
     store.stats.compiled(0.05)
     store.stats.added(len(image), encode_rows([make_row(module_id, sections[1], sections[4])]))
     if number % 2:
@@ -85,7 +88,8 @@ def graph_of(name: str, imports: tuple[tuple[int, str], ...]) -> bytes:
     definitions = {"f": own, "helper": Definition("function", "", ())}
     definitions |= {f"@{imported}": Definition("external", "", ()) for _, imported in imports}
     slots = {f"@{imported}": imported for _, imported in imports}
-    return encode_graph(definitions, {"f": name}, Resolution(slots, {}, "", ()), {"f": "i64(i64)"})
+    nodes = symbol_nodes(definitions, {"f": name}, Resolution(slots, {}, "", ()), {"f": "i64(i64)"})
+    return encode_graph(nodes)
 
 
 def timed(what: str, action: Callable[[], object]) -> None:
@@ -98,6 +102,7 @@ def timed(what: str, action: Callable[[], object]) -> None:
 def build(root: str, modules: int) -> str:
     """Publish modules; how long the slowest publication, with its merges, took."""
     store = Store(root, files=NoSync())
+    store.stats = recorder_for(store.files, root, readonly=False)
     slowest = 0.0
     for number in range(modules):
         started = time.perf_counter()
@@ -154,8 +159,8 @@ def merge_all(index: Index) -> str:
     known: dict[bytes, bytes] = {}
     for segment in segments:
         for data in segment.modules.entries():
-            indexing.keep_newest(known, data)
-    indexing.replace_segments(index, sorted(entries), [known[key] for key in sorted(known)], 9, segments)
+            index_merge.keep_newest(known, data)
+    index_merge.replace_segments(index, sorted(entries), [known[key] for key in sorted(known)], 9, segments)
     return f"{len(segments)} segments, {len(entries)} functions"
 
 

@@ -12,6 +12,7 @@ from compcache.cache import Cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from compcache.build.source import Function, ModuleSource
     from compcache.errors import (
         ArgumentBufferError,
         CacheWarning,
@@ -35,9 +36,12 @@ if TYPE_CHECKING:
         UnknownVersionError,
         UntrustedDirectoryError,
     )
-    from compcache.explain import Explanation, Variant, Verdict
-    from compcache.findings import (
-        CacheStats,
+    from compcache.hit.target import TypedCallTarget
+    from compcache.identity import Identity
+    from compcache.inspect.descriptions import LoadedState, Realization
+    from compcache.inspect.explain import Explanation, Variant, Verdict
+    from compcache.maintain.policy import PrunePolicy
+    from compcache.maintain.report_types import (
         CheckReport,
         CheckStep,
         Finding,
@@ -45,12 +49,8 @@ if TYPE_CHECKING:
         PrunedModule,
         PruneReport,
     )
-    from compcache.identity import Identity
-    from compcache.module import Function, ModuleSource
-    from compcache.prune import PrunePolicy
-    from compcache.reports import LoadedState, Realization
     from compcache.signature import Signature
-    from compcache.target import TypedCallTarget
+    from compcache.usage.summaries import CacheStats
 
 __version__ = "0.1.0"
 
@@ -99,24 +99,24 @@ __all__ = [
 
 #: Where the public names live that a hit does not need; they are imported when they are asked for (PEP 562).
 _HOMES = {
-    "CacheStats": "findings",
-    "CheckReport": "findings",
-    "CheckStep": "findings",
-    "Explanation": "explain",
-    "Finding": "findings",
-    "Function": "module",
+    "CacheStats": "usage.summaries",
+    "CheckReport": "maintain.report_types",
+    "CheckStep": "maintain.report_types",
+    "Explanation": "inspect.explain",
+    "Finding": "maintain.report_types",
+    "Function": "build.source",
     "Identity": "identity",
-    "LoadedState": "reports",
-    "ModuleSource": "module",
-    "PrunePolicy": "prune",
-    "PruneReport": "findings",
-    "PrunedFile": "findings",
-    "PrunedModule": "findings",
-    "Realization": "reports",
+    "LoadedState": "inspect.descriptions",
+    "ModuleSource": "build.source",
+    "PrunePolicy": "maintain.policy",
+    "PruneReport": "maintain.report_types",
+    "PrunedFile": "maintain.report_types",
+    "PrunedModule": "maintain.report_types",
+    "Realization": "inspect.descriptions",
     "Signature": "signature",
-    "TypedCallTarget": "target",
-    "Variant": "explain",
-    "Verdict": "explain",
+    "TypedCallTarget": "hit.target",
+    "Variant": "inspect.explain",
+    "Verdict": "inspect.explain",
 }
 _SUBMODULES = frozenset(("batch", "errors", "globals", "numba"))
 

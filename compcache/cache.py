@@ -7,23 +7,25 @@ import sys
 from _weakref import ref
 
 from compcache.errors import CompcacheError, IncompatibleTargetError, NotCachedError, StorageError
-from compcache.loader import Loader
+from compcache.hit.loader import Loader
+from compcache.hit.recorder import recorder_for
 from compcache.store import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from compcache.explain import Explanation
-    from compcache.findings import CacheStats, CheckReport, PruneReport
+    from compcache.build.source import ModuleSource
+    from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
+    from compcache.inspect.descriptions import LoadedState, Realization
+    from compcache.inspect.explain import Explanation
     from compcache.linker import BuiltModule
-    from compcache.module import ModuleSource
-    from compcache.prune import PrunePolicy
-    from compcache.reports import LoadedState, Realization
-    from compcache.target import TypedCallTarget
+    from compcache.maintain.policy import PrunePolicy
+    from compcache.maintain.report_types import CheckReport, PruneReport
+    from compcache.usage.summaries import CacheStats
 
-__all__ = ["Cache", "default_directory", "find_again", "warn_not_stored"]
+__all__ = ["Cache", "default_directory", "find_again"]
 
 DIRECTORY_VARIABLE = "COMPCACHE_DIR"
 KEY_VARIABLE = "COMPCACHE_SIGNING_KEY"
@@ -89,6 +91,9 @@ class Cache:
             verify=verify,
             signing_key=key.encode() if isinstance(key, str) else key,
             trust=trust,
+        )
+        self._store.stats = recorder_for(
+            self._store.files, root, readonly=readonly or self._store.exposed
         )
         self._loader = Loader(self._store, allow_pickle=allow_pickle)
         self._targets = self._loader.targets
@@ -185,7 +190,7 @@ class Cache:
 
     def loaded(self) -> LoadedState:
         """What this object has in memory at this moment: modules, targets, bytes mapped."""
-        from compcache.reports import LoadedState
+        from compcache.inspect.descriptions import LoadedState
 
         modules = self._loader.loaded_modules()
         names = tuple(sorted(target._name for target in self._loader.loaded_targets()))
@@ -217,11 +222,12 @@ class Cache:
         return built
 
     def _publish(self, built: BuiltModule) -> str:
-        from compcache.runtime_build import ensure_runtime
-        from compcache.sizelimit import note_addition
+        from compcache.maintain.size_limit import note_addition
+        from compcache.publish.runtime_build import ensure_runtime
+        from compcache.publish.writer import publish_module
 
-        module_id = self._store.publish(
-            built.sections, built.functions, target=built.target, flags=built.flags, key=built.key
+        module_id = publish_module(
+            self._store, built.sections, built.functions, target=built.target, flags=built.flags, key=built.key
         )
         ensure_runtime(self._store)
         note_addition(self._store, module_id, built.sections, self._max_size)
@@ -250,7 +256,7 @@ class Cache:
             if self._closed:
                 raise
             miss = error
-        from compcache.compilation import compile_once
+        from compcache.publish.single_flight import compile_once
 
         return compile_once(self, func_name, build, miss)
 
@@ -259,7 +265,7 @@ class Cache:
     def realizations(self, func_name: str) -> tuple[Realization, ...]:
         """Every stored copy of a function, those that this host cannot use included."""
         self._require_open()
-        from compcache.inspection import realizations
+        from compcache.inspect.functions import realizations
 
         return realizations(self._store, self._loader, func_name)
 
@@ -270,7 +276,7 @@ class Cache:
             NotCachedError: the function is not in the cache.
         """
         self._require_open()
-        from compcache.inspection import dependencies
+        from compcache.inspect.functions import dependencies
 
         return dependencies(self._store, self._loader, func_name, transitive=transitive)
 
@@ -285,7 +291,7 @@ class Cache:
             StorageError: the cache is read-only, or a file could not be removed.
         """
         self._require_open()
-        from compcache.pruning import prune
+        from compcache.maintain.prune import prune
 
         self._store.stats.flush()
         return prune(self._store, policy, dry_run=dry_run)
@@ -299,7 +305,7 @@ class Cache:
             recompile: translate the code that is kept beside images again, and compare it with the module.
         """
         self._require_open()
-        from compcache.check import check
+        from compcache.maintain.check import check
 
         return check(self._store, repair=repair, checksums=checksums, recompile=recompile)
 
@@ -310,7 +316,7 @@ class Cache:
             since: count only from this time on, in seconds since the epoch, to the hour.
         """
         self._require_open()
-        from compcache.totals import cache_stats
+        from compcache.usage.statistics import cache_stats
 
         self._store.stats.flush()
         return cache_stats(self._store, self._max_size, since)
@@ -322,7 +328,7 @@ class Cache:
             StorageError: the cache is read-only, or another process is folding its statistics.
         """
         self._require_open()
-        from compcache.totals import zero_stats
+        from compcache.usage.statistics import zero_stats
 
         self._store.stats.flush()
         zero_stats(self._store)
@@ -330,28 +336,28 @@ class Cache:
     def pin(self, func_name: str) -> bool:
         """Keep a function, and what it depends on, from being pruned; whether it was not pinned before."""
         self._require_open()
-        from compcache.pins import pin
+        from compcache.maintain.pins import pin
 
         return pin(self._store, func_name)
 
     def unpin(self, func_name: str) -> bool:
         """Undo `pin`; whether the function was pinned."""
         self._require_open()
-        from compcache.pins import unpin
+        from compcache.maintain.pins import unpin
 
         return unpin(self._store, func_name)
 
     def pinned(self) -> tuple[str, ...]:
         """The pinned functions, sorted."""
         self._require_open()
-        from compcache.pins import pinned
+        from compcache.maintain.pins import pinned
 
         return pinned(self._store)
 
     def clear(self) -> int:
         """Remove every module; how many those were. What is loaded stays loaded."""
         self._require_open()
-        from compcache.clearing import clear
+        from compcache.maintain.clear import clear
 
         return clear(self._store)
 
@@ -363,7 +369,7 @@ class Cache:
             identity: what it is made of, if the caller has that: variants are compared with it.
         """
         self._require_open()
-        from compcache.explain import explain
+        from compcache.inspect.explain import explain
 
         return explain(self._store, self._loader, func_name, identity)
 
@@ -389,10 +395,3 @@ def find_again(path: str, func_name: str) -> TypedCallTarget:
             func_name=func_name,
             cache_dir=path,
         ) from error
-
-
-def warn_not_stored(func_name: str, error: Exception) -> None:
-    """Tell once that a compiled function works but could not be stored."""
-    from compcache.verification import warn
-
-    warn(f"the compiled function {func_name!r} was not stored and will be compiled again next time: {error}")

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "Files", "make_directories", "publish", "read_at", "read_file", "unique_name"]
+__all__ = ["DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "Files", "is_settled", "make_directories", "publish", "read_at", "read_file", "unique_name"]
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -205,3 +205,16 @@ def _discard(files: Files, scratch: str) -> None:
         files.unlink(scratch)
     except OSError:
         return
+
+
+#: The longest tick of the clocks that file systems of one machine stamp files with, with a good margin.
+_TICK = 100_000_000
+
+
+def is_settled(status: os.stat_result) -> bool:
+    """Whether a file changed long enough ago that another change would give it other times.
+
+    As git has it: what changes twice within a tick of the clock, with a look at it between, seems to have changed
+    once. What `publish` wrote is marked, and safe from that.
+    """
+    return abs(time.time_ns() - max(status.st_ctime_ns, status.st_mtime_ns)) > _TICK

@@ -1,8 +1,8 @@
 """The miss path: from a module's source to the sections of a module file.
 
-Parse, provide for declarations (`compcache.imports`), optimize, read the dependency graph off the result, add entry
-points and the module table (`compcache.entrypoints`), emit an object and link it into a shared object
-(`compcache.toolchain`). The linker knows no directory: it asks `is_cached` whether the cache holds a function, and
+Parse, provide for declarations (`compcache.build.slots`), optimize, read the dependency graph off the result, add entry
+points and the module table (`compcache.build.entry_points`), emit an object and link it into a shared object
+(`compcache.images.system_linker`). The linker knows no directory: it asks `is_cached` whether the cache holds a function, and
 hands back a `BuiltModule`.
 """
 
@@ -13,24 +13,11 @@ import warnings
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache import codegen, elf, host, natives, toolchain
-from compcache.depgraph import DependencyGraph
-from compcache.digest import KEY_SIZE, digest
-from compcache.entrypoints import TABLE_SYMBOL, table_text
-from compcache.errors import (
-    CacheWarning,
-    CompileError,
-    GlobalValidationError,
-    LinkerError,
-    UndefinedSymbolError,
-)
-from compcache.exports import VISIBLE_LINKAGES, Export, choose_exports, make_entries, read_exports
-from compcache.graphsection import encode_graph, encode_notes
-from compcache.imports import SLOT_PREFIX, Requests, Resolution, read_requests, resolve_declarations
-from compcache.irtext import Definition, read_module
-from compcache.manifest import IMAGE_OBJECT, IMAGE_SHARED, NO_ENTRY, ModuleRecord
-from compcache.module import ModuleSource
-from compcache.normalize import (
+from compcache.build import codegen
+from compcache.build.entry_points import table_text
+from compcache.build.exports import VISIBLE_LINKAGES, Export, choose_exports, make_entries, read_exports
+from compcache.build.ir_text import Definition, read_module
+from compcache.build.pic import (
     Alias,
     Constructors,
     aliases,
@@ -39,12 +26,28 @@ from compcache.normalize import (
     run_by_mapping,
     with_init_arrays,
 )
-from compcache.recordbuilder import RecordBuilder, is_weak
+from compcache.build.records import RecordBuilder, is_weak, symbol_nodes
+from compcache.build.slots import SLOT_PREFIX, Requests, Resolution, read_requests, resolve_declarations
+from compcache.build.source import ModuleSource
+from compcache.depgraph import DependencyGraph
+from compcache.digest import KEY_SIZE, digest
+from compcache.errors import (
+    CacheWarning,
+    CompileError,
+    GlobalValidationError,
+    LinkerError,
+    UndefinedSymbolError,
+)
+from compcache.formats import host
+from compcache.formats.graph import encode_graph, encode_notes
+from compcache.formats.manifest import NO_ENTRY, ModuleRecord, image_flag
+from compcache.formats.module_table import TABLE_SYMBOL
+from compcache.images import elf, platform_symbols, system_linker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from compcache.host import Host
+    from compcache.formats.host import Host
 
 __all__ = ["BuiltModule", "build_module"]
 
@@ -241,18 +244,17 @@ def _finish(
         place = NO_ENTRY if entry is None else len(symbols) + entry
         functions.append((export.name, writer.add_function(export, entries.signatures[number], number, place)))
     signatures = dict(zip(symbols, entries.signatures, strict=True))
-    graph = encode_graph(definitions, {e.symbol: e.name for e in exports}, resolution, signatures)
+    graph = encode_graph(symbol_nodes(definitions, {e.symbol: e.name for e in exports}, resolution, signatures))
     seconds = time.perf_counter() - started
     sections = image, writer.records.content(), graph, bitcode, encode_notes(seconds, request.identity)
-    flags = IMAGE_OBJECT if kind == "object" else IMAGE_SHARED
-    return BuiltModule(sections, tuple(functions), host.target_id(platform, request.features), flags, key, seconds)
+    return BuiltModule(sections, tuple(functions), host.target_id(platform, request.features), image_flag(kind), key, seconds)
 
 
 def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
     """The code to keep, and the module that reading it gives, of which the image is made.
 
     Bitcode does not say in which order a value is used, and some of the machine code follows that order: whoever
-    translates the kept code (`compcache.keptcode`) gets what is in the image only if that was made of it, too.
+    translates the kept code (`compcache.build.kept_code`) gets what is in the image only if that was made of it, too.
     """
     code = module.as_bitcode()
     return zlib.compress(code, 1), codegen.read_back(code, context)
@@ -290,21 +292,21 @@ def _link(
     obj: bytes, definitions: Mapping[str, Definition], constructors: Constructors, prepared: _Prepared
 ) -> tuple[bytes, str]:
     """The image of an object: a shared object where there is a linker, else the object itself."""
-    linker = toolchain.find_linker() if elf.is_elf(obj) else None
+    linker = system_linker.find_linker() if elf.is_elf(obj) else None
     undefined = elf.undefined_symbols(obj) if elf.is_elf(obj) else ()
     _check_undefined(undefined, definitions)
-    platform = [symbol for symbol in undefined if natives.is_platform_symbol(symbol)]
+    platform = [symbol for symbol in undefined if platform_symbols.is_platform_symbol(symbol)]
     always = [symbol for symbol in undefined if symbol.startswith(_ALWAYS_THERE) or symbol in platform]
     weakened = elf.weaken_undefined(obj, keep=always) if elf.is_elf(obj) else obj
     if linker is None:
         _require_plain(definitions, constructors, prepared, "there is no linker")
         return weakened, "object"
     try:
-        image = toolchain.link_shared(
+        image = system_linker.link_shared(
             linker,
             [weakened],
             soname="compcache-module.so",
-            libraries=natives.platform_paths(platform),
+            libraries=platform_symbols.platform_paths(platform),
             export=[TABLE_SYMBOL],
         )
     except LinkerError as error:
@@ -338,8 +340,8 @@ def _check_undefined(undefined: Iterable[str], definitions: Mapping[str, Definit
         symbol
         for symbol in undefined
         if not symbol.startswith(_ALWAYS_THERE)
-        and not natives.is_platform_symbol(symbol)
-        and not natives.in_process(symbol)
+        and not platform_symbols.is_platform_symbol(symbol)
+        and not platform_symbols.in_process(symbol)
         and not is_weak(definitions.get(symbol))
     ]
     if missing:

@@ -3,10 +3,10 @@
 ::
 
     <root>/CACHEDIR.TAG
-    <root>/modules-v1/<aa>/<module_id>.ccm   one module each (compcache.container)
-    <root>/index-v1/*.idx                    derived from the modules (compcache.index)
-    <root>/runtime-v1/*.so                   the native half of the hit path (compcache.runtime)
-    <root>/hosts-v1/<boot>.host              what LLVM said of this machine (compcache.host)
+    <root>/modules-v1/<aa>/<module_id>.ccm   one module each (compcache.formats.footer)
+    <root>/index-v1/*.idx                    derived from the modules (compcache.formats.index)
+    <root>/runtime-v1/*.so                   the native half of the hit path (compcache.hit.runtime)
+    <root>/hosts-v1/<boot>.host              what LLVM said of this machine (compcache.formats.host)
     <root>/locks/ tmp/ stats/ quarantine/
 
 The store knows no LLVM and no symbols: it hands out verified bytes. A file is verified against its digest once;
@@ -20,25 +20,25 @@ import os
 import stat as stat_module
 
 from compcache import files as file_ops
-from compcache import host
 from compcache.digest import DIGEST_SIZE, mac
 from compcache.errors import FormatError, IntegrityError, StorageError
-from compcache.index import Index, ModuleEntry, Stamp
-from compcache.manifest import read_frame
-from compcache.stats import recorder_for
+from compcache.formats import host
+from compcache.formats.index import Index, ModuleEntry, Stamp
+from compcache.formats.manifest import read_frame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from compcache.container import Footer
     from compcache.errors import CompcacheError
-    from compcache.host import Host
+    from compcache.formats.footer import Footer
+    from compcache.formats.host import Host
+    from compcache.hit.recorder import Recorder
 
     #: Image, records, graph, bitcode and notes of a module.
     Sections = tuple[bytes, bytes, bytes, bytes, bytes]
 
-__all__ = ["ModuleFile", "Store", "module_id_of"]
+__all__ = ["ModuleFile", "NullRecorder", "Store", "module_id_of"]
 
 _MODULES = "modules-v1"
 _SUFFIX = ".ccm"
@@ -69,7 +69,7 @@ class ModuleFile:
         self.descriptor = self._files.open(self.path, file_ops.READ_FLAGS)
 
     def describe(self, image: int, records: int, target_id: bytes, flags: int, key: bytes) -> None:
-        """Set what is known of the verified content; see `compcache.index.ModuleEntry`."""
+        """Set what is known of the verified content; see `compcache.formats.index.ModuleEntry`."""
         self.image = image
         self.records = records
         self.target_id = target_id
@@ -102,7 +102,7 @@ class ModuleFile:
 
     def footer(self) -> Footer:
         """The footer, which tells where the sections are."""
-        from compcache.container import FOOTER_SIZE, decode_footer
+        from compcache.formats.footer import FOOTER_SIZE, decode_footer
 
         if self.size < FOOTER_SIZE:
             raise FormatError(f"it has {self.size} bytes, fewer than a module footer")
@@ -123,6 +123,36 @@ class ModuleFile:
     def __del__(self) -> None:
         if getattr(self, "descriptor", -1) >= 0:
             self._files.close(self.descriptor)
+
+
+class NullRecorder:
+    """Counts nothing: for a store that nobody counts for. See `compcache.hit.recorder.Recorder`."""
+
+    __slots__ = ("unaccounted",)
+
+    def __init__(self) -> None:
+        self.unaccounted = 0
+
+    def hit(self, func_name: str, module_id: bytes) -> None:
+        """A function was loaded."""
+
+    def missed(self, error: Exception) -> None:
+        """A function was not there."""
+
+    def compiled(self, seconds: float) -> None:
+        """A module was compiled."""
+
+    def added(self, size: int, rows: list[bytes]) -> None:
+        """A module was published."""
+
+    def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
+        """Something happened."""
+
+    def flush(self) -> None:
+        """Nothing is pending."""
+
+    def forget(self) -> None:
+        """Nothing is remembered."""
 
 
 class Store:
@@ -170,7 +200,7 @@ class Store:
         self._owner = None if trust or signing_key or not hasattr(os, "geteuid") else os.geteuid()
         self.exposed = False  # others can write here, and nothing but signatures tells what to believe
         self.check_root()
-        self.stats = recorder_for(self.files, root, readonly=readonly or self.exposed)
+        self.stats: Recorder | NullRecorder = NullRecorder()  # the facade sets one that counts
 
     def check_root(self) -> None:
         """Look at whose directory it is.
@@ -195,7 +225,7 @@ class Store:
         user = os.geteuid()
         if status.st_uid != user or status.st_mode & _NOBODY_ELSE or link.st_uid not in (user, 0):
             if not self.signing_key:
-                from compcache.verification import distrust
+                from compcache.publish.verify import distrust
 
                 raise distrust(self.root, status, link, user)
             self.exposed = True
@@ -264,7 +294,7 @@ class Store:
             raise StorageError(f"cannot read the index of {self.root}: {error}", path=self.root) from error
         if nothing or self.index.damaged:
             self._checked_index = True
-            from compcache.verification import recover_index
+            from compcache.publish.verify import recover_index
 
             recover_index(self)
 
@@ -286,7 +316,7 @@ class Store:
             module.size = status.st_size
             foreign = self.exposed or (self._owner is not None and status.st_uid != self._owner)
             if foreign or not self._recognize(module, status):
-                from compcache.verification import verify_module
+                from compcache.publish.verify import verify_module
 
                 module = verify_module(self, module, status, leave_stamp=leave_stamp, owner=self._owner)
         except (FileNotFoundError, IntegrityError, StorageError):
@@ -295,7 +325,7 @@ class Store:
         except FormatError as error:
             raise self.condemn(module, error) from error
         except OSError as error:
-            from compcache.verification import unreadable
+            from compcache.publish.verify import unreadable
 
             raise unreadable(self, module, error) from error
         return module
@@ -323,43 +353,6 @@ class Store:
         fields = (module.module_id, stamp, *sizes, functions, module.key)
         return ModuleEntry(*fields, self._entry_mac(*fields))
 
-    # ------------------------------------- publishing, in a file that a hit does not read
-
-    def publish(
-        self, sections: Sections, functions: Iterable[tuple[str, int]], *, target: bytes, flags: int, key: bytes
-    ) -> bytes:
-        """Publish a module: its sections (image, records, graph, bitcode, notes) and what it realizes.
-
-        A module that is there already, with the same digest, is left as it is.
-
-        Returns:
-            The module_id.
-
-        Raises:
-            StorageError: it could not be stored; the cache is as it was.
-        """
-        from compcache.publishing import publish_module
-
-        return publish_module(self, sections, list(functions), target=target, flags=flags, key=key)
-
-    def keep_in_memory(
-        self, sections: Sections, functions: Iterable[tuple[str, int]], *, target: bytes, flags: int, key: bytes
-    ) -> bytes:
-        """Keep a module that could not be published, for this object alone; its module_id."""
-        from compcache.publishing import keep_in_memory
-
-        return keep_in_memory(self, sections, list(functions), target=target, flags=flags, key=key)
-
-    def publish_file(self, names: tuple[str, ...], data: bytes) -> str:
-        """Publish a small file of another kind below the root; its path.
-
-        Raises:
-            StorageError: it could not be stored.
-        """
-        from compcache.publishing import publish_file
-
-        return publish_file(self, names, data)
-
     def read_file(self, *names: str) -> bytes | None:
         """The content of a small file below the root; None where there is none or it cannot be read."""
         try:
@@ -382,13 +375,13 @@ class Store:
 
         A damaged one goes to quarantine; one that is as it was published was made by another version.
         """
-        from compcache.verification import condemn
+        from compcache.publish.verify import condemn
 
         return condemn(self, module, error)
 
     def quarantine(self, path: str, reason: str) -> IntegrityError:
         """Set a damaged file aside, warn, and return the exception that says so."""
-        from compcache.verification import quarantine
+        from compcache.publish.quarantine import quarantine
 
         return quarantine(self, path, reason)
 
@@ -413,7 +406,7 @@ class Store:
         return host.decode_host(data, self.signing_key) if data else None
 
     def _ask_host(self) -> Host:
-        from compcache.host_probe import probe_and_remember
+        from compcache.publish.host_file import probe_and_remember
 
         return probe_and_remember(self)
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import Cache
 from compcache.files import Files
-from compcache.loader import Loader
+from compcache.hit.loader import Loader
+from compcache.hit.recorder import recorder_for
 from compcache.store import Store
 
 if TYPE_CHECKING:
@@ -220,6 +221,7 @@ def cache_on(files: FaultyFiles) -> Cache:
     cache = Cache(files.root)
     cache._store.close()
     cache._store = Store(files.root, files=files)
+    cache._store.stats = recorder_for(files, files.root, readonly=False)
     cache._loader = Loader(cache._store, allow_pickle=False)
     cache._targets = cache._loader.targets
     return cache

@@ -416,6 +416,48 @@ def test_an_import_of_a_function_that_the_module_defines_is_unused(cache: Cache)
     assert caught.value.symbols == ()
 
 
+#: A declaration as `clang -g` writes it, with what may stand before and behind: other attachments, linkage, attributes.
+DEBUG_INFO = """\
+define i64 @twice(i64 %x) !dbg !7 {{
+  %y = call i64 @imported(i64 %x), !dbg !9
+  %z = call i64 @imported(i64 %y), !dbg !9
+  ret i64 %z, !dbg !9
+}}
+declare {attachments} {linkage}i64 @imported(i64 noundef) #0
+attributes #0 = {{ nounwind "frame-pointer"="all" }}
+!llvm.dbg.cu = !{{!0}}
+!llvm.module.flags = !{{!2, !3}}
+!0 = distinct !DICompileUnit(language: DW_LANG_C11, file: !1, emissionKind: FullDebug)
+!1 = !DIFile(filename: "twice.c", directory: "/src")
+!2 = !{{i32 7, !"Dwarf Version", i32 5}}
+!3 = !{{i32 2, !"Debug Info Version", i32 3}}
+!4 = !DISubroutineType(types: !5)
+!5 = !{{!6, !6}}
+!6 = !DIBasicType(name: "long", size: 64, encoding: DW_ATE_signed)
+!7 = distinct !DISubprogram(name: "twice", file: !1, line: 2, type: !4, unit: !0, spFlags: DISPFlagDefinition)
+!8 = !DISubprogram(name: "imported", file: !1, line: 1, type: !4, spFlags: DISPFlagOptimized)
+!9 = !DILocation(line: 3, column: 3, scope: !7)
+!10 = !{{!11}}
+!11 = !{{i64 0, i1 false}}
+"""
+
+
+@pytest.mark.parametrize("linkage", ["", "dso_local ", "extern_weak ", "extern_weak dso_local "])
+@pytest.mark.parametrize("attachments", ["!dbg !8", "!callback !10", "!dbg !8 !callback !10", "!odd\\2dname !10"])
+def test_a_declaration_with_metadata_is_imported(cache: Cache, attachments: str, linkage: str) -> None:
+    cache.add_module(ModuleSource(adder("imported", 3)))
+    cache.add_module(ModuleSource(DEBUG_INFO.format(attachments=attachments, linkage=linkage)))
+    assert cache.get_target("twice")(4) == 10
+    assert cache.dependencies("twice") == ("imported",)
+
+
+@pytest.mark.parametrize("attachments", ["!dbg !8", "!dbg !8 !callback !10"])
+def test_a_native_declaration_with_metadata_stays_native(cache: Cache, attachments: str) -> None:
+    text = DEBUG_INFO.format(attachments=attachments, linkage="dso_local ").replace("@imported", "@labs")
+    cache.add_module(ModuleSource(text))
+    assert cache.get_target("twice")(-4) == 4
+
+
 def test_an_undefined_global_variable_is_named(cache: Cache) -> None:
     text = "@missing_variable = external global i64\ndefine i64 @f() {\n%x = load i64, ptr @missing_variable\nret i64 %x\n}"
     with pytest.raises(UndefinedSymbolError, match="'missing_variable'") as caught:

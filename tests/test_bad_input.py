@@ -257,7 +257,7 @@ def test_odd_names_are_names_like_others(cache: Cache, directory: Path, name: st
 
 @pytest.mark.parametrize("symbol", ["line\nbreak", "ünï", 'quo"te', "with space", "a/b", "back\\slash", "1"])
 def test_odd_symbols_are_symbols_like_others(cache: Cache, symbol: str) -> None:
-    from compcache.irtext import quote
+    from compcache.build.ir_text import quote
 
     text = GOOD.replace("@f", f"@{quote(symbol)}")
     cache.add_module(ModuleSource(text))

@@ -8,10 +8,10 @@ import pytest
 from helpers import adder, caller
 
 from compcache import Cache, ModuleSource
-from compcache.catalog import functions, modules
 from compcache.digest import name_key
-from compcache.statsfile import LOADS_KEY, encode_stats
+from compcache.formats.statistics import LOADS_KEY, encode_stats
 from compcache.store import Store
+from compcache.usage.listings import functions, modules
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -87,7 +87,7 @@ def test_without_checksums_damage_of_the_code_is_not_looked_for(
 
 
 def test_an_image_that_is_not_the_one_of_its_records_is_found(cache: Cache, directory: Path) -> None:
-    from compcache.container import FOOTER_SIZE, decode_footer, encode_container
+    from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container
 
     first = module_file(directory, cache.add_module(ModuleSource(adder("a", 1)))).read_bytes()
     second = module_file(directory, cache.add_module(ModuleSource(adder("b", 2)))).read_bytes()

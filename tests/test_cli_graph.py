@@ -15,7 +15,7 @@ from helpers import adder, caller, constant
 from compcache import Cache, ModuleSource
 from compcache.cli.render.layout import HEIGHT, place
 from compcache.cli.render.tree import tree
-from compcache.reports import FunctionGraph, GraphNode
+from compcache.inspect.descriptions import FunctionGraph, GraphNode
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import pytest
 from cli_process import compcache, fill
 
 from compcache.cli.render.html import html
-from compcache.reports import FunctionGraph, GraphNode
+from compcache.inspect.descriptions import FunctionGraph, GraphNode
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compcache import elf
 from compcache.errors import FormatError
-from compcache.toolchain import find_linker, link_shared
+from compcache.images import elf
+from compcache.images.system_linker import find_linker, link_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable

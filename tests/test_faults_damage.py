@@ -15,9 +15,11 @@ import pytest
 from damage import FUNCTIONS, Case, every_bit, run_cases
 from helpers import adder, caller, module_file, run_fresh
 
-from compcache import Cache, CacheWarning, ModuleSource, runtime
-from compcache.container import FOOTER_SIZE, decode_footer
+from compcache import Cache, CacheWarning, ModuleSource
 from compcache.files import Files
+from compcache.formats.footer import FOOTER_SIZE, decode_footer
+from compcache.hit import runtime
+from compcache.publish.writer import publish_module
 from compcache.store import Store
 
 if TYPE_CHECKING:
@@ -255,8 +257,8 @@ def test_a_change_in_the_same_tick_as_the_publication_is_noticed(directory: Path
     files = CoarseFiles()
     store = Store(str(directory), files=files)
     sections = built.sections
-    module_id = store.publish(
-        sections, built.functions, target=built.target, flags=built.flags, key=built.key
+    module_id = publish_module(
+        store, sections, built.functions, target=built.target, flags=built.flags, key=built.key
     )
     path = module_file(directory, module_id.hex())
     before = path.stat()

@@ -24,10 +24,10 @@ from helpers import FreshProcessError, adder, caller, constant, flip_byte, modul
 from mock_directory import FaultyFiles, cache_on, fail_at, full_disk, no_permission, read_only
 
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, NotCachedError, PrunePolicy
-from compcache.container import FOOTER_SIZE, decode_footer, encode_container
 from compcache.digest import check, digest
-from compcache.manifest import ManifestWriter, decode_module, encode_module, iterate_frames
-from compcache.rebuild import rebuild_index
+from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container
+from compcache.formats.manifest import ManifestWriter, decode_module, encode_module, iterate_frames
+from compcache.publish.index_rebuild import rebuild_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable

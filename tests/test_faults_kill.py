@@ -20,7 +20,9 @@ import pytest
 from helpers import PACKAGE_ROOT, adder, caller
 from mock_directory import Crash, FaultyFiles, MockDirectory, cache_on, crash_before, tear_at
 
-from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy, runtime_build
+from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy
+from compcache.hit.recorder import Recorder
+from compcache.publish import runtime_build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -150,7 +152,9 @@ def run(scene: Scene, place: Path, plan: Any) -> FaultyFiles:
         assert files.crashed
     cache._closed = True  # a process that was killed closes nothing, and has no end of its own
     cache._store.stats.forget()
-    atexit.unregister(cache._store.stats._at_exit)
+    recorder = cache._store.stats
+    assert isinstance(recorder, Recorder)
+    atexit.unregister(recorder._at_exit)
     return files
 
 

@@ -12,21 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compcache import FormatError
-from compcache.container import FOOTER_SIZE, decode_footer, encode_container, is_signed_with, module_digest
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, check, digest
 from compcache.files import Files
-from compcache.graphsection import decode_graph, decode_notes
-from compcache.index import Index, ModuleEntry, Stamp
-from compcache.indexing import (
-    add,
-    encode_function_entry,
-    encode_segment,
-    merge,
-    needs_merge,
-    remove_damaged,
-    segment_level,
+from compcache.formats.footer import (
+    FOOTER_SIZE,
+    decode_footer,
+    encode_container,
+    is_signed_with,
+    module_digest,
 )
-from compcache.manifest import (
+from compcache.formats.graph import decode_graph, decode_notes
+from compcache.formats.index import Index, ModuleEntry, Stamp
+from compcache.formats.manifest import (
     FunctionRecord,
     GlobalRecord,
     ManifestWriter,
@@ -43,7 +40,16 @@ from compcache.manifest import (
     iterate_frames,
     read_frame,
 )
-from compcache.table import Table, encode_table, table_size
+from compcache.formats.table import Table, encode_table, table_size
+from compcache.publish.index_merge import (
+    add,
+    encode_function_entry,
+    encode_segment,
+    merge,
+    needs_merge,
+    remove_damaged,
+    segment_level,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

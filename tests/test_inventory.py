@@ -11,8 +11,8 @@ from helpers import adder, module_file
 
 from compcache import Cache, ModuleSource, PrunePolicy
 from compcache.files import Files
-from compcache.inventory import list_modules
 from compcache.store import Store
+from compcache.usage.module_files import list_modules
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,8 @@ from test_elf import compile_object
 from test_lifetimes import mapped_images
 
 from compcache import Cache, CompileError, ModuleSource
-from compcache import runtime as runtime_module
-from compcache.toolchain import find_linker, link_shared
+from compcache.hit import runtime as runtime_module
+from compcache.images.system_linker import find_linker, link_shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ from helpers import adder, flip_byte, module_file
 from mock_directory import Crash, FaultyFiles, MockDirectory, Operation, cache_on, crash_before
 
 from compcache import Cache, ModuleSource, PrunePolicy
-from compcache.pruning import prune
+from compcache.maintain.prune import prune
 from compcache.store import Store
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import adder
 
-from compcache import Cache, ModuleSource, overview
-from compcache.catalog import functions, modules
-from compcache.overview import look_over
+from compcache import Cache, ModuleSource
 from compcache.store import Store
+from compcache.usage import snapshot
+from compcache.usage.listings import functions, modules
+from compcache.usage.snapshot import look_over
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def journal(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A journal that counts as long, and nobody has written to for a while."""
-    monkeypatch.setattr(overview, "_LONG", 1000)
+    monkeypatch.setattr(snapshot, "_LONG", 1000)
     cache.add_module(ModuleSource(adder("f", 1)))
     cache.add_module(ModuleSource(adder("g", 1)))
     assert cache.get_target("f")(1) == 2

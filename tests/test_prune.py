@@ -14,7 +14,7 @@ from mock_directory import FaultyFiles, Operation, cache_on
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.files import Files
-from compcache.pruning import carry_out, propose, prune
+from compcache.maintain.prune import carry_out, propose, prune
 from compcache.store import Store
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compcache import PrunePolicy
-from compcache.prune import Entry, Plan, plan_prune
+from compcache.maintain.policy import Entry, Plan, plan_prune
 
 NOW = 1_000_000.0
 DAY = 86400.0

@@ -15,7 +15,7 @@ from helpers import adder, caller, run_fresh
 from mock_directory import MockDirectory
 
 from compcache import Cache, ModuleSource
-from compcache.container import FOOTER_SIZE, decode_footer, encode_container
+from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container
 
 if TYPE_CHECKING:
     from collections.abc import Callable

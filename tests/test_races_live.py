@@ -15,7 +15,8 @@ from processes import Crowd
 
 import compcache
 from compcache import Cache, ModuleSource, NotCachedError, UndefinedSymbolError
-from compcache.rebuild import rebuild_index
+from compcache.publish import writer
+from compcache.publish.index_rebuild import rebuild_index
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,16 +146,14 @@ def test_a_new_index_is_seen(cache: Cache, directory: Path, change: str) -> None
 def test_a_module_that_is_pruned_while_it_is_published_is_compiled_all_the_same(
     cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish = cache._store.publish
+    publish = writer.publish_module
 
     def publish_and_lose(*args: Any, **kwargs: Any) -> bytes:
         module_id = publish(*args, **kwargs)
         remove_elsewhere(directory, "f")
         return module_id
 
-    monkeypatch.setattr(
-        type(cache._store), "publish", lambda _, *args, **kwargs: publish_and_lose(*args, **kwargs)
-    )
+    monkeypatch.setattr(writer, "publish_module", publish_and_lose)
     assert cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))(1) == 2
 
 
@@ -163,7 +162,7 @@ def test_a_prune_by_others_is_seen(cache: Cache, directory: Path) -> None:
     assert cache.has("f")
     script = """
     from compcache import Cache
-    from compcache.prune import PrunePolicy
+    from compcache.maintain.policy import PrunePolicy
     with Cache(directory) as cache:
         result = len(cache.prune(PrunePolicy(max_modules=0)).removed)
     """
@@ -177,7 +176,7 @@ _COMMON = r"""
 import collections, os, random, warnings
 warnings.simplefilter("error")
 from compcache import Cache, ModuleSource, NotCachedError, UndefinedSymbolError
-import compcache.linker, compcache.compilation
+import compcache.linker, compcache.publish.single_flight
 chance = random.Random(number)
 counts = collections.Counter()
 cache = Cache(directory)
@@ -243,7 +242,7 @@ PRUNER = (
 while time.monotonic() < end:
     time.sleep(0.25)
     if chance.random() < 0.5:
-        from compcache.prune import PrunePolicy
+        from compcache.maintain.policy import PrunePolicy
         cache.prune(PrunePolicy(max_modules=NAMES))
         counts["prunes"] += 1
     else:
@@ -256,7 +255,7 @@ result = dict(counts)
 REBUILDER = (
     _COMMON
     + r"""
-from compcache.rebuild import rebuild_index
+from compcache.publish.index_rebuild import rebuild_index
 while time.monotonic() < end:
     time.sleep(0.1)
     counts["modules"] = rebuild_index(cache._store)

@@ -8,9 +8,9 @@ import pytest
 from helpers import adder, caller, module_file
 
 from compcache import Cache, ModuleSource
-from compcache.container import FOOTER_SIZE, decode_footer, encode_container
-from compcache.keptcode import read_code
-from compcache.listing import assembly
+from compcache.build.kept_code import read_code
+from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container
+from compcache.inspect.assembly import assembly
 
 if TYPE_CHECKING:
     from pathlib import Path

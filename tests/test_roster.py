@@ -9,10 +9,10 @@ import pytest
 from helpers import adder
 
 from compcache import Cache, ModuleSource
-from compcache.catalog import functions
-from compcache.folding import read_ledger
-from compcache.roster import Platform, Row, decode_rows, encode_rows, read_row
 from compcache.store import Store
+from compcache.usage.ledger import read_ledger
+from compcache.usage.listings import functions
+from compcache.usage.module_rows import Platform, Row, decode_rows, encode_rows, read_row
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 GET = r"""
 import os
 from compcache import Cache, ModuleSource
-import compcache.linker, compcache.compilation
+import compcache.linker, compcache.publish.single_flight
 
 def build():
     open(directory + "-builds/" + str(os.getpid()), "x").close()
@@ -275,7 +275,7 @@ def test_a_lock_keeps_everybody_else_out_although_its_file_comes_and_goes(direct
     """Six processes take one lock again and again; a counter that is read and written without care shows overlaps."""
     counting = """
 from compcache import Cache
-from compcache.locks import wait_lock
+from compcache.publish.locks import wait_lock
 path = directory + "-counter"
 with Cache(directory) as cache:
     barrier()

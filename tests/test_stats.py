@@ -14,14 +14,14 @@ from helpers import adder, module_file, run_fresh, snapshot
 from mock_directory import FaultyFiles, Operation
 
 from compcache import Cache, ModuleSource, NotCachedError
-from compcache import folding as folding_module
-from compcache import stats as stats_module
 from compcache.errors import FormatError
 from compcache.files import Files
-from compcache.folding import fold, fold_small, read_ledger
-from compcache.stats import Recorder
-from compcache.statsfile import StatsFile, decode_stats, encode_stats
+from compcache.formats.statistics import StatsFile, decode_stats, encode_stats
+from compcache.hit import recorder as stats_module
+from compcache.hit.recorder import Recorder
 from compcache.store import Store
+from compcache.usage import ledger as folding_module
+from compcache.usage.ledger import fold, fold_small, read_ledger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -371,7 +371,7 @@ def test_a_sum_survives_the_round_trip_and_no_damage_goes_unnoticed() -> None:
 def test_a_journal_that_has_become_long_is_folded_at_exit(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compcache.stats._LONG", 1)
+    monkeypatch.setattr("compcache.hit.recorder._LONG", 1)
     recorder = Recorder(Files(), str(directory))
     recorder.hit("f", bytes(16))
     recorder._at_exit()

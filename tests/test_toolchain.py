@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import llvmlite.binding as llvm
 import pytest
 
-from compcache import elf
 from compcache.errors import FormatError, LinkerError
-from compcache.toolchain import LINKER_VARIABLE, Linker, find_linker, link_shared
+from compcache.images import elf
+from compcache.images.system_linker import LINKER_VARIABLE, Linker, find_linker, link_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,10 +21,10 @@ from compcache import (
     ModuleSource,
     NotCachedError,
     UndefinedSymbolError,
-    loader,
 )
-from compcache import runtime as runtime_module
 from compcache.globals import PythonObject
+from compcache.hit import loader
+from compcache.hit import runtime as runtime_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable

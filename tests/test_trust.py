@@ -21,13 +21,13 @@ from compcache import (
     NotCachedError,
     StorageError,
     UntrustedDirectoryError,
-    indexing,
 )
-from compcache.container import FOOTER_SIZE, decode_footer, encode_container
 from compcache.digest import check
 from compcache.files import Files
-from compcache.index import Index, ModuleEntry, Stamp
-from compcache.manifest import IMAGE_SHARED
+from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container
+from compcache.formats.index import Index, ModuleEntry, Stamp
+from compcache.formats.manifest import IMAGE_SHARED
+from compcache.publish import index_merge
 from compcache.store import Store
 
 if TYPE_CHECKING:
@@ -349,7 +349,7 @@ def test_a_forged_stamp_does_not_vouch_for_a_module_in_a_signed_cache(
     rewrite(path, lambda data: with_the_image_of_another(data, other))
     stamp = Stamp.of(path.stat())
     index = Index(Files(), f"{directory}/index-v1", f"{directory}/tmp")
-    indexing.add(
+    index_merge.add(
         index,
         (),
         ModuleEntry(

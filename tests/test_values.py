@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import compcache
 from compcache import Signature, SignatureError, errors
+from compcache.build.ir_text import parse_head, quote, read_module, split_parameters, symbol_counts, unquote
 from compcache.depgraph import DependencyGraph, Need
 from compcache.digest import check, digest, mac, name_key
-from compcache.irtext import parse_head, quote, read_module, split_parameters, symbol_counts, unquote
+from compcache.hit.runtime import REVISION
 from compcache.record import Record
-from compcache.runtime import REVISION
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
 
@@ -40,7 +40,7 @@ def test_purposes_places_and_keys_separate_digests() -> None:
 
 
 def test_the_revision_of_the_runtime_is_the_digest_of_its_source() -> None:
-    source = Path(compcache.__file__).with_name("runtime.ll").read_bytes()
+    source = Path(compcache.__file__).with_name("hit").joinpath("runtime.ll").read_bytes()
     assert hashlib.blake2b(source, digest_size=6).hexdigest() == REVISION
 
 

@@ -8,7 +8,8 @@ import llvmlite.binding as llvm
 import sources
 
 from children.timing import report, take_turns
-from compcache import Cache, ModuleSource, codegen
+from compcache import Cache, ModuleSource
+from compcache.build import codegen
 from compcache.store import Store
 
 LEVEL = 2

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.batch.jobs import read_exports
 from compcache.cache import Cache
-from compcache.compilation import build_exporting, single_flight
 from compcache.errors import CacheWarning, StorageError
+from compcache.publish.single_flight import build_exporting, single_flight
 
 if TYPE_CHECKING:
     import os
 
     from compcache.batch.jobs import Job
-    from compcache.module import ModuleSource
+    from compcache.build.source import ModuleSource
 
 __all__ = ["CacheSettings", "Outcome", "build_job", "failure", "find_cached", "open_cache", "settings_of"]
 
@@ -172,7 +172,7 @@ def _build_unnamed(cache: Cache, job: Job, started: float) -> Outcome:
 def _exports(source: ModuleSource) -> tuple[str, ...]:
     if source.functions is not None:
         return tuple(source.functions)
-    from compcache import codegen
+    from compcache.build import codegen
 
     with codegen.new_context() as context, codegen.parse(source.ir, context) as module:
         return read_exports(str(module))

@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from compcache.irtext import unquote
-from compcache.module import ModuleSource, check_name
+from compcache.build.ir_text import unquote
+from compcache.build.source import ModuleSource, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from compcache.batch.jobs import Job
-from compcache.module import ModuleSource
+from compcache.build.source import ModuleSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -89,13 +89,15 @@ def _watch_parent(descriptor: int) -> None:
 
 
 def _serve(connection: Connection[Any, Any]) -> NoReturn:
-    from compcache import codegen, linker, toolchain
+    from compcache import linker
     from compcache.batch.build import open_cache
+    from compcache.build import codegen
+    from compcache.images import system_linker
 
     setup: Setup = connection.recv()
     cache = open_cache(setup.settings)
     codegen.initialize()
-    assert linker, toolchain  # imported now, so that the first job is not charged for it
+    assert linker, system_linker  # imported now, so that the first job is not charged for it
     connection.send(None)
     with cache:
         while True:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from compcache.cli.output import PROGRAM, say
 from compcache.cli.session import Session
 from compcache.errors import CacheWarning, CompcacheError, NotCachedError
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "group", "main"]
 
-PROGRAM = "compcache"
 BAD_INPUT = 2
 _INTERRUPTED = 130
 _COLLECT_AFTER = 2_000_000  # new objects: listing a large cache makes many, and none of them is garbage
@@ -31,20 +31,20 @@ _COLLECT_AFTER = 2_000_000  # new objects: listing a large cache makes many, and
 #: Every command: the module of this package that holds it, and what it does. The module is imported when the command
 #: runs, so that the start of the program does not depend on their number.
 COMMANDS = {
-    "info": ("info", "Where the cache is, what is in it, and what would be used to fill it."),
-    "ls": ("ls", "List functions or modules."),
-    "show": ("show", "Show all that is known of a function."),
-    "graph": ("graph", "Draw what a function depends on."),
-    "add": ("add", "Compile LLVM assembly or bitcode files into the cache."),
-    "batch": ("batch", "Compile many modules in several processes."),
-    "call": ("call", "Call a cached function."),
-    "explain": ("explain", "Tell why a function is a hit or a miss."),
-    "stats": ("stats", "Show what was counted: hits, misses, time saved."),
-    "check": ("check", "Check the whole cache, and repair it."),
-    "prune": ("prune", "Remove what is not used, by age, size or name."),
-    "pin": ("pin", "Keep functions from being pruned."),
-    "unpin": ("unpin", "Let functions be pruned again."),
-    "clear": ("clear", "Remove everything from the cache."),
+    "info": ("commands.read.info", "Where the cache is, what is in it, and what would be used to fill it."),
+    "ls": ("commands.read.ls", "List functions or modules."),
+    "show": ("commands.read.show", "Show all that is known of a function."),
+    "graph": ("commands.read.graph", "Draw what a function depends on."),
+    "add": ("commands.write.add", "Compile LLVM assembly or bitcode files into the cache."),
+    "batch": ("commands.write.batch", "Compile many modules in several processes."),
+    "call": ("commands.read.call", "Call a cached function."),
+    "explain": ("commands.read.explain", "Tell why a function is a hit or a miss."),
+    "stats": ("commands.read.stats", "Show what was counted: hits, misses, time saved."),
+    "check": ("commands.write.check", "Check the whole cache, and repair it."),
+    "prune": ("commands.write.prune", "Remove what is not used, by age, size or name."),
+    "pin": ("commands.write.pin", "Keep functions from being pruned."),
+    "unpin": ("commands.write.unpin", "Let functions be pruned again."),
+    "clear": ("commands.write.clear", "Remove everything from the cache."),
     "completion": ("completion", "Print the script that completes commands and names in a shell."),
 }
 
@@ -128,7 +128,7 @@ def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
     if directory == "":
         raise click.UsageError("--dir is empty: give a directory, or leave the option out")
     if os.environ.get("COMPCACHE_MAX_SIZE"):
-        from compcache.sizelimit import effective_limit
+        from compcache.usage.limits import effective_limit
 
         try:
             effective_limit(None)
@@ -168,17 +168,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _fail(message: str) -> int:
     say("error", message)
     return BAD_INPUT
-
-
-def say(kind: str, message: str) -> None:
-    """Write one line to standard error: what happened, and what to do."""
-    click.echo(f"{PROGRAM}: {kind}: {one_line(message)}", err=True)
-
-
-def one_line(message: str) -> str:
-    """A message of several lines as one; lines that only point at a column are left out."""
-    lines = [line.strip() for line in message.splitlines()]
-    return " ".join(line for line in lines if line.strip("^~ "))
 
 
 def _usage_text(error: click.ClickException) -> str:

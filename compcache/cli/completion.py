@@ -16,7 +16,8 @@ _SHELLS = {
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(list(_SHELLS)))
-def command(shell: str) -> None:
+@click.pass_context
+def command(ctx: click.Context, shell: str) -> None:
     r"""Print the script that completes commands, options and function names in a shell.
 
     \b
@@ -26,18 +27,18 @@ def command(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from compcache.cli.app import PROGRAM, group
+    from compcache.cli.output import PROGRAM
 
     found = get_completion_class(shell)
     assert found is not None  # click knows these three
-    click.echo(found(group, {}, PROGRAM, "_COMPCACHE_COMPLETE").source())
+    click.echo(found(ctx.find_root().command, {}, PROGRAM, "_COMPCACHE_COMPLETE").source())
 
 
 def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """The functions of the cache whose names start like that, for the shell."""
     from compcache.cli.session import Session
     from compcache.errors import CompcacheError
-    from compcache.overview import look_over
+    from compcache.usage.snapshot import look_over
 
     root = ctx.find_root()
     session = Session(root.params.get("directory"), trust=bool(root.params.get("trust")))

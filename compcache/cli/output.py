@@ -12,22 +12,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compcache.cli.table import Column, table_lines
+from compcache.cli.render.table import Column, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
 __all__ = [
+    "PROGRAM",
     "Column",
     "age_text",
     "fullness",
     "id_text",
     "is_terminal",
+    "one_line",
     "plural",
     "print_fields",
     "print_rows",
     "printable",
+    "say",
     "seconds_text",
     "short_id",
     "show_progress",
@@ -36,6 +39,7 @@ __all__ = [
     "time_text",
 ]
 
+PROGRAM = "compcache"
 _KIB = 1024
 _LONG, _STEP, _BAR = 2_000, 512, 30  # modules worth a progress bar, between two calls at most, characters
 _BATCH = 1_000  # records that are looked through for control characters at once
@@ -168,3 +172,14 @@ def show_progress(done: int, total: int) -> None:
 def plural(number: int, noun: str) -> str:
     """A number and what it counts."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def say(kind: str, message: str) -> None:
+    """Write one line to standard error: what happened, and what to do."""
+    click.echo(f"{PROGRAM}: {kind}: {one_line(message)}", err=True)
+
+
+def one_line(message: str) -> str:
+    """A message of several lines as one; lines that only point at a column are left out."""
+    lines = [line.strip() for line in message.splitlines()]
+    return " ".join(line for line in lines if line.strip("^~ "))

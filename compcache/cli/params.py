@@ -26,7 +26,7 @@ class _Size(_Type):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Bytes, with a unit or without."""
-        from compcache.sizelimit import parse_size
+        from compcache.usage.limits import parse_size
 
         if isinstance(value, int):
             return value

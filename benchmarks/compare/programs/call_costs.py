@@ -103,13 +103,13 @@ def with_compcache(directory: str):
 def library(directory: str) -> str:
     import orc_objects
 
-    from compcache import toolchain
+    from compcache.images import system_linker
 
     path = f"{directory}/calls.so"
-    linker = toolchain.find_linker()
+    linker = system_linker.find_linker()
     assert linker is not None
     obj = orc_objects.compile_object(CODE)
-    image = toolchain.link_shared(linker, [obj], soname="calls.so", libraries=[], export=list(SIGNATURES))
+    image = system_linker.link_shared(linker, [obj], soname="calls.so", libraries=[], export=list(SIGNATURES))
     with open(path, "wb") as file:
         file.write(image)
     return path

@@ -5,7 +5,8 @@ import sys
 
 import orc_objects
 
-from compcache import Cache, ModuleSource, toolchain
+from compcache import Cache, ModuleSource
+from compcache.images import system_linker
 
 LEVEL = 1
 
@@ -19,9 +20,9 @@ def main(assembly: str, directory: str, symbol: str) -> None:
         cache.get_target(symbol)
     obj = orc_objects.compile_object(text, LEVEL)
     orc_objects.store(f"{directory}/orc", "module", obj)
-    linker = toolchain.find_linker()
+    linker = system_linker.find_linker()
     assert linker is not None
-    image = toolchain.link_shared(linker, [obj], soname="module.so", libraries=[], export=[symbol])
+    image = system_linker.link_shared(linker, [obj], soname="module.so", libraries=[], export=[symbol])
     with open(f"{directory}/module.so", "wb") as file:
         file.write(image)
 

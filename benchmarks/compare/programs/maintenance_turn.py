@@ -8,7 +8,7 @@ from time import perf_counter
 from maintenance import merge_all
 
 from compcache import Cache
-from compcache.prune import PrunePolicy
+from compcache.maintain.policy import PrunePolicy
 
 
 def main(directory: str, modules: int) -> None:

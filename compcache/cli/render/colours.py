@@ -6,7 +6,7 @@ from colorsys import hls_to_rgb
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from compcache.reports import GraphNode
+    from compcache.inspect.descriptions import GraphNode
 
 __all__ = ["fill"]
 

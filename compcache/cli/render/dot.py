@@ -9,7 +9,7 @@ from compcache.cli.render.colours import fill
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.reports import FunctionGraph, GraphNode
+    from compcache.inspect.descriptions import FunctionGraph, GraphNode
 
 __all__ = ["dot"]
 

@@ -12,7 +12,7 @@ from compcache.cli.render.layout import HEIGHT, place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.reports import FunctionGraph
+    from compcache.inspect.descriptions import FunctionGraph
 
 __all__ = ["html"]
 

@@ -16,7 +16,7 @@ from compcache.depgraph import DependencyGraph
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from compcache.reports import FunctionGraph
+    from compcache.inspect.descriptions import FunctionGraph
 
 __all__ = ["HEIGHT", "Box", "Layout", "place"]
 

@@ -11,7 +11,7 @@ from compcache.cli.render.layout import HEIGHT, Box, place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.reports import FunctionGraph, GraphNode
+    from compcache.inspect.descriptions import FunctionGraph, GraphNode
 
 __all__ = ["path", "shortened", "svg"]
 

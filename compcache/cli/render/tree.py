@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.reports import FunctionGraph, GraphNode
+    from compcache.inspect.descriptions import FunctionGraph, GraphNode
 
 __all__ = ["label", "tree"]
 

@@ -37,16 +37,16 @@ class Backend:
 
     def refuse(self, name: str, label: str, reason: str) -> None:
         """Remember why a function is not cached, here and, under a name with its types, for `compcache explain`."""
-        from compcache import refusals
+        from compcache.inspect import uncached
 
         self.refused[name] = reason
-        refusals.note(self.cache._store, label, reason)
+        uncached.note(self.cache._store, label, reason)
 
     def accept(self, label: str) -> None:
         """The function is cached now."""
-        from compcache import refusals
+        from compcache.inspect import uncached
 
-        refusals.forget(self.cache._store, label)
+        uncached.forget(self.cache._store, label)
 
     def note_failure(self, name: str, error: Exception) -> None:
         """Tell that a compiled function works, but could not be stored or loaded."""

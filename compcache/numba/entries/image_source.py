@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.irtext import symbol_counts
+from compcache.build.ir_text import symbol_counts
 from compcache.numba.entries.helper_symbols import HelperSymbol, helper_address
 from compcache.numba.entries.recursion import UNRESOLVED, resolve_recursion
 
@@ -95,17 +95,17 @@ def prepare_image(module: Any, wanted: Iterable[str]) -> ImageSource:
 def _helpers(declared: Iterable[str]) -> dict[str, HelperSymbol]:
     from llvmlite import binding
 
-    from compcache import natives
+    from compcache.images import platform_symbols
 
     found = {}
     for name in declared:
-        if name.startswith(("Py", "_Py")) and natives.in_process(name):
+        if name.startswith(("Py", "_Py")) and platform_symbols.in_process(name):
             continue
-        if natives.is_platform_symbol(name) and not binding.address_of_symbol(name):
+        if platform_symbols.is_platform_symbol(name) and not binding.address_of_symbol(name):
             continue
         if helper_address(name):
             found[name] = HelperSymbol(name)
-        elif not natives.in_process(name):
+        elif not platform_symbols.in_process(name):
             raise CannotLink(f"it calls {name!r}, which nothing provides by name")
     return found
 

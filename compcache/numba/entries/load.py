@@ -22,8 +22,8 @@ from compcache.numba.identity.dependencies import decode_names
 
 if TYPE_CHECKING:
     from compcache.cache import Cache
+    from compcache.hit.target import TypedCallTarget
     from compcache.numba.identity.key import Identity
-    from compcache.target import TypedCallTarget
 
 __all__ = ["find", "load_library", "load_result"]
 

@@ -86,7 +86,7 @@ def _pickle(value: Any) -> bytes:
 def _publish(
     cache: Cache, identity: Identity, name: str, signature: Any, source: Any, description: Description
 ) -> None:
-    from compcache.module import Function, ModuleSource
+    from compcache.build.source import Function, ModuleSource
 
     text = source.text if source else image_source.describe_module()
     globals_ = dict(source.globals) if source else {}

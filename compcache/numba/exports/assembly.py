@@ -96,15 +96,15 @@ def _drop_unused(module: Any) -> None:
 
 def _check(func_name: str, module: Any) -> None:
     """Refuse what another process would lack, with the reason."""
-    from compcache import natives
-    from compcache.irtext import symbol_counts
+    from compcache.build.ir_text import symbol_counts
+    from compcache.images import platform_symbols
 
     counts = symbol_counts(str(module))
     missing = [
         function.name
         for function in module.functions
         if function.is_declaration and not function.name.startswith("llvm.") and counts.get(function.name, 0) > 1
-        and not _is_everywhere(natives, function.name)
+        and not _is_everywhere(platform_symbols, function.name)
     ]  # fmt: skip
     for variable in module.global_variables:
         name = variable.name
@@ -116,9 +116,9 @@ def _check(func_name: str, module: Any) -> None:
         raise refusal(func_name, _why_missing(missing))
 
 
-def _is_everywhere(natives: Any, name: str) -> bool:
-    return bool(natives.is_platform_symbol(name)) or (
-        name.startswith(("Py", "_Py")) and bool(natives.in_process(name))
+def _is_everywhere(platform_symbols: Any, name: str) -> bool:
+    return bool(platform_symbols.is_platform_symbol(name)) or (
+        name.startswith(("Py", "_Py")) and bool(platform_symbols.in_process(name))
     )
 
 

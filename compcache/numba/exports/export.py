@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from compcache.build.source import Function, ModuleSource
 from compcache.errors import CompileError
-from compcache.module import Function, ModuleSource
 from compcache.numba.exports.assembly import assemble
 from compcache.numba.exports.parameters import parameters_of, refusal, result_text
 from compcache.numba.exports.wrapper import ENTRY

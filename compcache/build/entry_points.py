@@ -1,0 +1,485 @@
+"""Generates the native entry points of call targets, and the table that tells where everything is.
+
+An entry point is a vectorcall (PEP 590) written in LLVM assembly against CPython's stable ABI: it checks and
+converts the arguments, calls the function whose address its target carries, and converts the result. Functions of
+the same signature share one. What is not on the way of a successful call is left to the native runtime, through
+the pointers of `%Api` in `runtime.ll`; the layouts of `%Target`, `%Api` and `%Table` are repeated here and
+versioned by `compcache.formats.host.ABI_VERSION`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.build.ir_text import Head, parse_head, quote
+from compcache.errors import SignatureError, SignatureMismatchError
+from compcache.formats.host import ABI_VERSION
+from compcache.formats.module_table import TABLE_MAGIC, TABLE_SYMBOL
+from compcache.signature import (
+    BOOL,
+    CSTR,
+    FLOAT,
+    POINTER,
+    SIGNED,
+    TUPLE,
+    UNSIGNED,
+    VOID,
+    Parameter,
+    Signature,
+    Type,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "EntryPoint",
+    "FunctionHead",
+    "entry_point",
+    "entry_text",
+    "read_head",
+    "read_signature",
+    "table_text",
+]
+
+_MAGIC = int.from_bytes(TABLE_MAGIC, "little")
+_API_AT, _FUNCTION_AT = 32, 24
+_VIEW_NDIM, _VIEW_SHAPE = 36, 48  # of Py_buffer, which is part of the stable ABI
+_FAIL_ARITY, _FAIL_VALUE, _BUFFER, _POINTER, _U64, _CSTR, _FROM_CSTR = range(0, 56, 8)
+_KIND_LETTER = {SIGNED: "i", UNSIGNED: "u", FLOAT: "f", BOOL: "b"}
+_BY_LLVM_TYPE = {
+    "void": "void", "i1": "bool", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64",
+    "float": "f32", "double": "f64", "ptr": "ptr",
+}  # fmt: skip
+_IN_MEMORY = ("byval(", "sret(", "byref(", "preallocated(", "inalloca(", "inreg", "nest", "swift")
+_CONVENTIONS = ("fastcc", "coldcc", "tailcc", "preserve_", "win64cc", "x86_", "x86_64_sysvcc", "cc ", "swift", "ghccc")
+_DECLARATIONS = """\
+declare i64 @PyLong_AsLongLong(ptr)
+declare double @PyFloat_AsDouble(ptr)
+declare i32 @PyObject_IsTrue(ptr)
+declare ptr @PyErr_Occurred()
+declare void @PyBuffer_Release(ptr)
+declare ptr @PyEval_SaveThread()
+declare void @PyEval_RestoreThread(ptr)
+declare ptr @PyBool_FromLong(i64)
+declare ptr @PyLong_FromLongLong(i64)
+declare ptr @PyLong_FromUnsignedLongLong(i64)
+declare ptr @PyLong_FromVoidPtr(ptr)
+declare ptr @PyFloat_FromDouble(double)
+declare ptr @PyTuple_New(i64)
+declare i32 @PyTuple_SetItem(ptr, i64, ptr)
+declare void @Py_IncRef(ptr)
+declare void @Py_DecRef(ptr)
+@_Py_NoneStruct = external global [0 x i8]
+"""
+
+
+class EntryPoint(NamedTuple):
+    """What distinguishes one entry point from another; equal ones are shared."""
+
+    signature: str
+    types: tuple[str, ...]
+    result: str
+    readonly: tuple[bool, ...]
+    convention: str
+    nogil: bool
+
+
+class FunctionHead(NamedTuple):
+    """A function's head, the LLVM types of its parameters and result, and its calling convention."""
+
+    head: Head
+    types: tuple[str, ...]
+    result: str
+    convention: str
+
+
+def read_head(head_line: str) -> FunctionHead:
+    """What the printed head of a function (without ``define``) says."""
+    head = parse_head(head_line)
+    types = tuple([_leading_type(parameter) for parameter in head.parameters])
+    result = _trailing_type(head.prefix)
+    padded = f" {head.prefix}"
+    named = " " in head.prefix  # else it is the result type alone
+    convention = next((_convention(head.prefix, c) for c in _CONVENTIONS if f" {c}" in padded), "") if named else ""
+    return FunctionHead(head, types, result, convention)
+
+
+def _convention(prefix: str, name: str) -> str:
+    words = prefix.split()
+    if name == "cc ":
+        return f"cc {words[words.index('cc') + 1]}" if "cc" in words else ""
+    return next(word for word in words if word.startswith(name))
+
+
+def _leading_type(parameter: str) -> str:
+    """The type at the start of a parameter's text."""
+    if parameter[:1] not in ("{", "[", "<"):
+        return parameter.split(" ", 1)[0]
+    return parameter  # no signature has an aggregate: its exact end does not matter
+
+
+def _trailing_type(prefix: str) -> str:
+    """The result type at the end of what stands before a function's name."""
+    if prefix[-1:] in ("}", "]", ">"):
+        return prefix
+    return prefix.rsplit(" ", 1)[-1]
+
+
+def read_signature(function: FunctionHead) -> Signature:
+    """The signature that a function's LLVM type stands for.
+
+    Integers count as signed unless the parameter is marked `zeroext`.
+
+    Raises:
+        SignatureError: no signature means this type; the message says why.
+    """
+    head, types, result, _ = function
+    parameters = []
+    for text, llvm_type in zip(head.parameters, types, strict=True):
+        name = _BY_LLVM_TYPE.get(llvm_type)
+        if name is None or any(mark in text for mark in _IN_MEMORY):
+            raise SignatureError(f"no signature type stands for its parameter '{text}'")
+        parameters.append(Parameter(_scalar(name, text), False, False, _parameter_name(text), 0))
+    name = _BY_LLVM_TYPE.get(result)
+    if name is None:
+        raise SignatureError(f"no signature type stands for its result '{result}'")
+    return Signature(tuple(parameters), _scalar(name, head.prefix))
+
+
+def _scalar(name: str, text: str) -> Type:
+    if name[0] == "i" and " zeroext " in f" {text} ":
+        name = "u" + name[1:]
+    return Type.by_name[name]
+
+
+def _parameter_name(text: str) -> str:
+    name = text.rpartition("%")[2] if "%" in text else ""
+    return name if name.isidentifier() else ""
+
+
+def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogil: bool) -> EntryPoint:
+    """The entry point for a function with this head.
+
+    Raises:
+        SignatureMismatchError: the signature contradicts the function's LLVM type.
+    """
+    head, types, result, convention = function
+    expected = _expected(signature)
+    fits = len(expected) == len(types) and all(
+        actual in wanted for actual, wanted in zip(types, expected, strict=True)
+    )
+    by_value = [text for text in head.parameters if any(mark in text for mark in _IN_MEMORY)]
+    if not fits or by_value or result not in _result_types(signature.result):
+        raise SignatureMismatchError(
+            f"the signature {signature} of function {name!r} contradicts its LLVM type '{_show(result, types)}'"
+            + (f" (parameter '{by_value[0]}')" if by_value else f": it means '{_show_expected(signature)}'{_note(signature)}"),
+            func_name=name,
+        )
+    return EntryPoint(str(signature), types, result, _readonly(signature, head), convention, nogil)
+
+
+def _show(result: str, types: Sequence[str]) -> str:
+    return f"{result} ({', '.join(types)})"
+
+
+def _show_expected(signature: Signature) -> str:
+    types = [kind[0] for kind in _expected(signature)]
+    return _show(_result_types(signature.result)[0], types)
+
+
+def _note(signature: Signature) -> str:
+    """What people overlook about the parameters of a signature."""
+    notes = []
+    if signature.result.kind == TUPLE:
+        notes.append("a tuple is stored where a first pointer says")
+    if any(parameter.is_buffer for parameter in signature.parameters):
+        notes.append("each buffer stands for a pointer and its length, an i64 for each dimension")
+    return "".join(f"; {note}" for note in notes)
+
+
+def _expected(signature: Signature) -> list[tuple[str, ...]]:
+    """The LLVM types that the function's parameters may have."""
+    first: list[tuple[str, ...]] = [("ptr",)] if signature.result.kind == TUPLE else []
+    return first + [kind for parameter in signature.parameters for kind in _llvm_types(parameter)]
+
+
+def _llvm_types(parameter: Parameter) -> list[tuple[str, ...]]:
+    if parameter.is_buffer:
+        return [("ptr",), *[("i64",)] * _extents(parameter)]
+    return [_result_types(parameter.type)]
+
+
+def _extents(parameter: Parameter) -> int:
+    """How many numbers tell the function a buffer's size."""
+    return parameter.dimensions or 1
+
+
+def _result_types(type_: Type) -> tuple[str, ...]:
+    if type_.kind == BOOL:
+        return ("i1", "i8")
+    if type_.kind in (SIGNED, UNSIGNED):
+        return (f"i{8 * type_.size}",)
+    return ({VOID: "void", TUPLE: "void", POINTER: "ptr", CSTR: "ptr", FLOAT: "float" if type_.size == 4 else "double"}[type_.kind],)  # noqa: PLR2004 - bytes
+
+
+def _readonly(signature: Signature, head: Head) -> tuple[bool, ...]:
+    """For each parameter whether a read-only buffer will do: declared so, or proven by LLVM."""
+    result = []
+    position = 1 if signature.result.kind == TUPLE else 0
+    for parameter in signature.parameters:
+        attributes = f" {head.parameters[position]} "
+        proven = any(f" {mark} " in attributes for mark in ("readonly", "readnone"))
+        result.append(parameter.is_buffer and (parameter.is_const or proven))
+        position += 1 + _extents(parameter) if parameter.is_buffer else 1
+    return tuple(result)
+
+
+class _Body:
+    """The lines of one entry point, and names for its values and blocks."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._names = 0
+
+    def name(self, stem: str) -> str:
+        self._names += 1
+        return f"{stem}{self._names}"
+
+    def emit(self, *lines: str) -> None:
+        self.lines += [f"  {line}" for line in lines]
+
+    def value(self, expression: str) -> str:
+        name = "%" + self.name("v")
+        self.emit(f"{name} = {expression}")
+        return name
+
+    def block(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+
+    def branch(self, condition: str, good: str, bad: str) -> None:
+        self.emit(f'br i1 {condition}, label %{good}, label %{bad}, !prof !{{!"branch_weights", i32 2000, i32 1}}')
+
+    def require(self, condition: str, otherwise: str) -> None:
+        """Go on where the condition holds, else to the block `otherwise`."""
+        label = self.name("ok")
+        self.branch(condition, label, otherwise)
+        self.block(label)
+
+    def api(self, offset: int) -> str:
+        api = self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr %self, i64 {_API_AT}')}")
+        return self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr {api}, i64 {offset}')}")
+
+    def no_error_if(self, suspect: str) -> None:
+        """Where `suspect` holds, fail if an exception is set."""
+        check, good = self.name("check"), self.name("ok")
+        self.branch(self.value(f"xor i1 {suspect}, true"), good, check)
+        self.block(check)
+        raised = self.value("call ptr @PyErr_Occurred()")
+        self.branch(self.value(f"icmp eq ptr {raised}, null"), good, "fail")
+        self.block(good)
+
+
+def entry_text(symbol: str, entry: EntryPoint) -> str:
+    """The definition of an entry point under this symbol."""
+    signature = Signature.parse(entry.signature)
+    body = _Body()
+    views = [i for i, p in enumerate(signature.parameters) if p.is_buffer or p.type.kind == POINTER]
+    count = len(signature.parameters)
+    body.block("start")
+    for i in views:
+        body.emit(f"%view{i} = alloca [80 x i8], align 8")
+        body.emit(f"%obj{i} = getelementptr inbounds i8, ptr %view{i}, i64 8", f"store ptr null, ptr %obj{i}")
+    for i, parameter in enumerate(signature.parameters):
+        if not parameter.is_buffer and parameter.type.name in ("ptr", "cstr", "u64"):
+            body.emit(f"%out{i} = alloca i64, align 8")
+    if signature.result.kind == TUPLE:
+        body.emit(f"%items = alloca [{len(signature.result.items())} x i64], align 8")
+    body.emit("%given = and i64 %nargsf, 9223372036854775807")
+    right = body.value(f"icmp eq i64 %given, {count}")
+    plain = body.value("icmp eq ptr %names, null")
+    body.branch(body.value(f"and i1 {right}, {plain}"), "convert", "arity")
+    body.block("arity")
+    hook = body.api(_FAIL_ARITY)
+    accepted = body.value(f"call i1 {hook}(ptr %self, i64 %given, i64 {count}, ptr %names)")
+    body.branch(accepted, "convert", "fail")
+    body.block("convert")
+    types = iter(entry.types)
+    arguments: list[str] = []
+    if signature.result.kind == TUPLE:
+        next(types)
+        arguments.append("ptr %items")
+    for i, parameter in enumerate(signature.parameters):
+        arguments += _convert(body, i, parameter, types, readonly=entry.readonly[i])
+    _call(body, entry, signature.result, arguments)
+    for label, result in (("done", "%result"), ("fail", "null")):
+        body.block(label)
+        for i in views:
+            body.emit(f"call void @PyBuffer_Release(ptr %view{i})")
+        body.emit(f"ret ptr {result}")
+    head = f"define hidden ptr @{quote(symbol)}(ptr %self, ptr %args, i64 %nargsf, ptr %names) uwtable {{"
+    return "\n".join([head, *body.lines, "}", ""])
+
+
+def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, readonly: bool) -> list[str]:
+    """Convert one argument; the LLVM arguments that it becomes."""
+    llvm_type = next(types)  # type: ignore[call-overload]
+    at = body.value(f"getelementptr inbounds ptr, ptr %args, i64 {index}")
+    item = body.value(f"load ptr, ptr {at}")
+    if parameter.is_buffer:
+        for _ in range(_extents(parameter)):
+            next(types)  # type: ignore[call-overload]
+        return _convert_buffer(body, index, parameter, item, writable=not readonly)
+    kind, size = parameter.type.kind, parameter.type.size
+    if kind == FLOAT:
+        return _convert_float(body, item, llvm_type)
+    if kind == BOOL:
+        truth = body.value(f"call i32 @PyObject_IsTrue(ptr {item})")
+        body.require(body.value(f"icmp sge i32 {truth}, 0"), "fail")
+        bit = body.value(f"icmp ne i32 {truth}, 0")
+        return [f"i1 zeroext {bit}" if llvm_type == "i1" else f"i8 zeroext {body.value(f'zext i1 {bit} to i8')}"]
+    if kind in (SIGNED, UNSIGNED) and parameter.type.name != "u64":
+        return _convert_integer(body, index, item, kind, size)
+    view = f", ptr %view{index}" if kind == POINTER else ""
+    hook = body.api({POINTER: _POINTER, CSTR: _CSTR}.get(kind, _U64))
+    good = body.value(f"call i1 {hook}(ptr %self, i64 {index}, ptr {item}{view}, ptr %out{index})")
+    body.require(good, "fail")
+    return [f"{llvm_type} {body.value(f'load {llvm_type}, ptr %out{index}')}"]
+
+
+def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *, writable: bool) -> list[str]:
+    element = parameter.type
+    want = element.size | ord(_KIND_LETTER[element.kind]) << 8 | int(writable) << 16
+    hook = body.api(_BUFFER)
+    good = body.value(f"call i1 {hook}(ptr %self, i64 {index}, ptr {item}, ptr %view{index}, i32 {want})")
+    body.require(good, "fail")
+    data = body.value(f"load ptr, ptr %view{index}")
+    if parameter.dimensions:
+        return [f"ptr {data}", *_shape(body, index, parameter.dimensions, item)]
+    size_at = body.value(f"getelementptr inbounds i8, ptr %view{index}, i64 16")
+    size = body.value(f"load i64, ptr {size_at}")
+    return [f"ptr {data}", f"i64 {body.value(f'udiv exact i64 {size}, {element.size}')}"]
+
+
+def _shape(body: _Body, index: int, dimensions: int, item: str) -> list[str]:
+    """The extents of a buffer, which must have so many dimensions."""
+    count = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {_VIEW_NDIM}')}")
+    good, bad = body.name("ok"), body.name("shape")
+    body.branch(body.value(f"icmp eq i32 {count}, {dimensions}"), good, bad)
+    body.block(bad)
+    body.emit(f"call void {body.api(_FAIL_VALUE)}(ptr %self, i64 {index}, ptr {item})", "br label %fail")
+    body.block(good)
+    shape = body.value(f"load ptr, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {_VIEW_SHAPE}')}")
+    places = [body.value(f"getelementptr inbounds i64, ptr {shape}, i64 {axis}") for axis in range(dimensions)]
+    return [f"i64 {body.value(f'load i64, ptr {place}')}" for place in places]
+
+
+def _convert_float(body: _Body, item: str, llvm_type: str) -> list[str]:
+    number = body.value(f"call double @PyFloat_AsDouble(ptr {item})")
+    body.no_error_if(body.value(f"fcmp oeq double {number}, -1.0"))
+    if llvm_type == "float":
+        number = body.value(f"fptrunc double {number} to float")
+    return [f"{llvm_type} {number}"]
+
+
+def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -> list[str]:
+    number = body.value(f"call i64 @PyLong_AsLongLong(ptr {item})")
+    body.no_error_if(body.value(f"icmp eq i64 {number}, -1"))
+    if size == 8:  # noqa: PLR2004 - bytes
+        return [f"i64 {number}"]
+    extend, attribute = ("sext", "signext") if kind == SIGNED else ("zext", "zeroext")
+    narrow = body.value(f"trunc i64 {number} to i{8 * size}")
+    back = body.value(f"{extend} i{8 * size} {narrow} to i64")
+    good, bad = body.name("ok"), body.name("range")
+    body.branch(body.value(f"icmp eq i64 {number}, {back}"), good, bad)
+    body.block(bad)
+    body.emit(f"call void {body.api(_FAIL_VALUE)}(ptr %self, i64 {index}, ptr {item})", "br label %fail")
+    body.block(good)
+    return [f"i{8 * size} {attribute} {narrow}"]
+
+
+def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) -> None:
+    at = body.value(f"getelementptr inbounds i8, ptr %self, i64 {_FUNCTION_AT}")
+    function = body.value(f"load ptr, ptr {at}")
+    if entry.nogil:
+        body.emit("%thread = call ptr @PyEval_SaveThread()")
+    extend = {SIGNED: "signext ", UNSIGNED: "zeroext ", BOOL: "zeroext "}.get(result.kind, "")
+    extend = extend if result.size < 8 else ""  # noqa: PLR2004 - bytes
+    call = " ".join(filter(None, ["call", entry.convention, f"{extend}{entry.result} {function}({', '.join(arguments)})"]))
+    value = "" if entry.result == "void" else body.value(call)
+    if not value:
+        body.emit(call)
+    if entry.nogil:
+        body.emit("call void @PyEval_RestoreThread(ptr %thread)")
+    # Code that uses the C API itself may have raised.
+    raised = body.value("call ptr @PyErr_Occurred()")
+    body.require(body.value(f"icmp eq ptr {raised}, null"), "fail")
+    if result.kind == TUPLE:
+        _return_tuple(body, result.items())
+    else:
+        body.emit(*_result_lines(body, result, entry.result, value), "br label %done")
+
+
+def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
+    """A tuple of what the function left in the slots."""
+    body.emit(f"%result = call ptr @PyTuple_New(i64 {len(items)})")
+    body.require(body.value("icmp ne ptr %result, null"), "fail")
+    for number, item in enumerate(items):
+        llvm_type = "i8" if item.kind == BOOL else _result_types(item)[0]
+        slot = body.value(f"getelementptr inbounds i64, ptr %items, i64 {number}")
+        (line,) = _result_lines(body, item, llvm_type, body.value(f"load {llvm_type}, ptr {slot}"))
+        made = body.value(line.partition(" = ")[2])
+        good, bad = body.name("ok"), body.name("none")
+        body.branch(body.value(f"icmp ne ptr {made}, null"), good, bad)
+        body.block(bad)
+        body.emit("call void @Py_DecRef(ptr %result)", "br label %fail")
+        body.block(good)
+        body.emit(f"call i32 @PyTuple_SetItem(ptr %result, i64 {number}, ptr {made})")
+    body.emit("br label %done")
+
+
+def _result_lines(body: _Body, result: Type, llvm_type: str, value: str) -> list[str]:
+    if result.kind == VOID:
+        body.emit("call void @Py_IncRef(ptr @_Py_NoneStruct)")
+        return ["%result = select i1 true, ptr @_Py_NoneStruct, ptr null"]
+    if result.kind == FLOAT:
+        wide = body.value(f"fpext float {value} to double") if llvm_type == "float" else value
+        return [f"%result = call ptr @PyFloat_FromDouble(double {wide})"]
+    if result.kind == POINTER:
+        return [f"%result = call ptr @PyLong_FromVoidPtr(ptr {value})"]
+    if result.kind == CSTR:
+        return [f"%result = call ptr {body.api(_FROM_CSTR)}(ptr {value})"]
+    if result.kind == BOOL:
+        truth = body.value(f"icmp ne {llvm_type} {value}, 0")
+        return [f"%result = call ptr @PyBool_FromLong(i64 {body.value(f'zext i1 {truth} to i64')})"]
+    maker = "PyLong_FromLongLong" if result.kind == SIGNED else "PyLong_FromUnsignedLongLong"
+    if result.size < 8:  # noqa: PLR2004 - bytes
+        value = body.value(f"{'sext' if result.kind == SIGNED else 'zext'} {llvm_type} {value} to i64")
+    return [f"%result = call ptr @{maker}(i64 {value})"]
+
+
+def table_text(key: bytes, functions: Sequence[str], entries: Sequence[EntryPoint], slots: Sequence[str]) -> str:
+    """The assembly of a module's entry points and its table, to be linked into the module.
+
+    The table numbers the symbols: first `functions`, then `entries`, then `slots` (import slots and global
+    variables). It holds offsets from its own start, which the linker resolves: nothing in it is relocated when
+    the image is mapped.
+    """
+    entry_symbols = [f"compcache.entry.{number}" for number in range(len(entries))]
+    symbols = [*functions, *entry_symbols, *slots]
+    table = f"@{TABLE_SYMBOL}"
+    offsets = ", ".join(
+        f"i32 trunc (i64 sub (i64 ptrtoint (ptr @{quote(symbol)} to i64), i64 ptrtoint (ptr {table} to i64)) to i32)"
+        for symbol in symbols
+    )
+    key_bytes = "".join(f"\\{byte:02X}" for byte in key)
+    shape = f"{{ i64, i32, i32, [16 x i8], [{len(symbols)} x i32] }}"
+    return "\n".join([
+        _DECLARATIONS,
+        *(entry_text(symbol, entry) for symbol, entry in zip(entry_symbols, entries, strict=True)),
+        *(f"declare hidden void @{quote(symbol)}()" for symbol in dict.fromkeys(functions)),
+        *(f"@{quote(symbol)} = external hidden global i8" for symbol in slots),
+        (f"{table} = protected constant {shape} {{ i64 {_MAGIC}, i32 {ABI_VERSION}, i32 {len(symbols)}, "
+        f'[16 x i8] c"{key_bytes}", [{len(symbols)} x i32] [{offsets}] }}, align 16'),
+        "",
+    ])  # fmt: skip

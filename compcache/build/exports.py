@@ -1,0 +1,128 @@
+"""Which functions a module exports, and the entry points through which Python calls them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.build.entry_points import (
+    EntryPoint,
+    FunctionHead,
+    entry_point,
+    read_head,
+    read_signature,
+)
+from compcache.build.source import Function, check_name
+from compcache.errors import InvalidNameError, SignatureError, UndefinedSymbolError
+from compcache.formats.module_table import TABLE_SYMBOL
+from compcache.signature import Signature
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from compcache.build.ir_text import Definition
+    from compcache.build.pic import Alias
+    from compcache.build.source import ModuleSource
+
+__all__ = ["VISIBLE_LINKAGES", "Entries", "Export", "choose_exports", "make_entries", "read_exports"]
+
+VISIBLE_LINKAGES = frozenset(
+    ("external", "linkonce_any", "linkonce_odr", "linkonce_odr_auto_hide", "weak_any", "weak_odr", "common")
+)
+
+
+class Export(NamedTuple):
+    """One function to export: its names, its signature if the caller gave one, and how it runs."""
+
+    name: str
+    symbol: str
+    signature: Signature | None
+    nogil: bool
+    shown: str | None = None
+
+
+class Entries(NamedTuple):
+    """The distinct entry points; for each export its number among them (None: not callable from Python), and its
+    signature, or ``!`` and why it has none.
+    """
+
+    points: tuple[EntryPoint, ...]
+    numbers: tuple[int | None, ...]
+    signatures: tuple[str, ...]
+
+
+def read_exports(source: ModuleSource) -> tuple[Export, ...] | None:
+    """The exports that a source names, checked and copied; None for all."""
+    if source.functions is None:
+        return None
+    return tuple([_read_export(*pair) for pair in source.functions.items()])
+
+
+def _read_export(name: str, value: Any) -> Export:
+    check_name(name, "func_name")
+    function = value if isinstance(value, Function) else Function(value)
+    symbol = check_name(function.symbol or name, "symbol")
+    if symbol.startswith("compcache.entry.") or symbol == TABLE_SYMBOL:
+        raise InvalidNameError(f"the symbol {symbol!r} is one of those that compcache adds to modules: choose another")
+    signature = None if function.signature is None else Signature.parse(function.signature)
+    return Export(name, symbol, signature, function.nogil, function.shown)
+
+
+def choose_exports(
+    module: Any, wanted: tuple[Export, ...] | None, aliases: Mapping[str, Alias]
+) -> tuple[Export, ...]:
+    """What the module exports: what was asked for, or every externally visible function.
+
+    Raises:
+        UndefinedSymbolError: it does not define one of them.
+    """
+    if wanted is None:
+        visible = [
+            function.name
+            for function in module.functions
+            if not function.is_declaration
+            and function.linkage.name in VISIBLE_LINKAGES
+            and function.visibility.name != "hidden"
+        ]
+        return tuple([Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)])
+    defined = {function.name for function in module.functions if not function.is_declaration}
+    missing = [export.symbol for export in wanted if export.symbol not in defined and export.symbol not in aliases]
+    if missing:
+        known = ", ".join(sorted({*defined, *aliases})[:20]) or "nothing"
+        raise UndefinedSymbolError(
+            f"functions names {', '.join(map(repr, missing))}, which the module does not define; it defines {known}",
+            symbols=missing,
+        )
+    return wanted
+
+
+def make_entries(
+    exports: Sequence[Export], definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]
+) -> Entries:
+    """The entry points of an optimized module's exports.
+
+    Raises:
+        SignatureMismatchError: a signature contradicts the function's LLVM type.
+    """
+    distinct: dict[EntryPoint, int] = {}
+    numbers: list[int | None] = []
+    texts = []
+    for export in exports:
+        head = _head_of(export.symbol, definitions, aliases)
+        try:
+            signature = export.signature or read_signature(head)
+        except SignatureError as error:
+            numbers.append(None)
+            texts.append(f"! {error}")
+            continue
+        entry = entry_point(export.name, head, signature, nogil=export.nogil)
+        numbers.append(distinct.setdefault(entry, len(distinct)))
+        texts.append(export.shown or ("nogil " if export.nogil else "") + signature.text())
+    return Entries(tuple(distinct), tuple(numbers), tuple(texts))
+
+
+def _head_of(symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> FunctionHead:
+    definition = definitions[symbol]
+    if definition.kind == "function":
+        return read_head(definition.head)
+    result, _, parameters = aliases[symbol].function_type.partition(" (")
+    return read_head(f"{result} @alias({parameters}")

@@ -1,0 +1,145 @@
+"""The code that is kept beside an image, translated as the linker translated it (imports LLVM).
+
+At which level of LLVM's code generator an image was made is not recorded; the level whose machine code is in the image
+made it. Machine code is compared section by section, but for the places that linking fills in.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from compcache.build import codegen
+from compcache.build.pic import find_constructors, with_init_arrays
+from compcache.errors import CompcacheError, FormatError
+from compcache.formats.manifest import decode_module
+from compcache.images.elf import code_sections, has_fixed_code, is_elf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from compcache.images.elf import CodeSection
+    from compcache.store import Store
+
+__all__ = ["LEVELS", "KeptCode", "NoCodeError", "read_code"]
+
+_MAX_BITCODE = 1 << 31
+#: The levels of LLVM's code generator, the usual one first.
+LEVELS = (2, 3, 1)
+
+
+class NoCodeError(CompcacheError, LookupError):
+    """Raised when a module was stored without its bitcode."""
+
+
+class KeptCode:
+    """The bitcode of a module, what it is for, and the image that was made of it."""
+
+    def __init__(self, bitcode: bytes, image: bytes, cpu: str, features: str, llvm_version: str) -> None:
+        self.bitcode = bitcode
+        self.image = image
+        self.target = cpu, features
+        self.llvm_version = llvm_version
+        self._objects: dict[int, bytes] = {}
+
+    def object(self, level: int) -> bytes:
+        """The relocatable object that LLVM makes of it at a level of its code generator."""
+        if level not in self._objects:
+            self._objects[level] = self._emit(level, codegen.emit_object)
+        return self._objects[level]
+
+    def assembly(self, level: int) -> str:
+        """The same as text."""
+        return str(self._emit(level, lambda module, machine: machine.emit_assembly(module)))
+
+    def _emit(self, level: int, emit: Any) -> Any:
+        """What the linker does, on a module of its own: the code generator changes the one that it translates."""
+        with codegen.new_context() as context:
+            module = codegen.parse(self.bitcode, context)
+            text = str(module)
+            constructors = find_constructors(text)
+            if constructors.functions():
+                module = codegen.parse(with_init_arrays(text, constructors), context)
+            return emit(module, codegen.target_machine(*self.target, level))
+
+    def is_comparable(self) -> bool:
+        """Whether translating it here must give the machine code of the image.
+
+        Another LLVM may choose other instructions, and on some architectures linking moves code.
+        """
+        if self.llvm_version != codegen.llvm_version():
+            return False
+        emitted = self.object(LEVELS[0])
+        return is_elf(emitted) and has_fixed_code(emitted)
+
+    def level(self) -> int | None:
+        """The level of the code generator that made the image; None where its code is of none."""
+        for level in LEVELS:
+            sections = code_sections(self.object(level))
+            if all(_occurs(self.image, section, 0, len(section.code)) for section in sections):
+                return level
+        return None
+
+    def differing_functions(self) -> list[str]:
+        """The functions whose machine code is not in the image, at the level at which there are the fewest."""
+        return min(map(self._differing, LEVELS), key=len)
+
+    def _differing(self, level: int) -> list[str]:
+        return [
+            name
+            for section in code_sections(self.object(level))
+            for start, end, name in section.functions
+            if not _occurs(self.image, section, start, end)
+        ]
+
+
+def read_code(store: Store, module_id: str) -> KeptCode:
+    """The code that is kept beside an image.
+
+    Raises:
+        NoCodeError: the module was stored without it.
+        FileNotFoundError, FormatError: the module is not there, or damaged.
+    """
+    with store.open_module(bytes.fromhex(module_id)) as module:
+        footer = module.footer()
+        record = decode_module(module.read_record(0))
+        packed = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
+        image = module.read(0, footer.image)
+    if not packed:
+        raise NoCodeError(
+            f"module {module_id} was stored without its code (keep_bitcode=False, --no-bitcode)"
+        )
+    try:
+        bitcode = zlib.decompressobj().decompress(packed, _MAX_BITCODE)
+    except zlib.error as error:
+        raise FormatError(f"the bitcode of module {module_id} does not decode: {error}") from error
+    return KeptCode(bitcode, image, record.cpu, record.features, record.llvm_version)
+
+
+def _occurs(image: bytes, section: CodeSection, start: int, end: int) -> bool:
+    """Whether a part of a section is somewhere in the image, but for what linking changes."""
+    runs = list(_fixed_runs(section, start, end))
+    if not runs:
+        return True
+    longest, its_end = max(runs, key=lambda run: run[1] - run[0])
+    seed = section.code[longest:its_end]
+    found = image.find(seed)
+    while found >= 0:
+        shift = found - longest  # negative where the part would begin before the image does
+        if start + shift >= 0 and all(image[a + shift : b + shift] == section.code[a:b] for a, b in runs):
+            return True
+        found = image.find(seed, found + 1)
+    return False
+
+
+def _fixed_runs(section: CodeSection, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """What linking leaves alone between two offsets, as (start, end)."""
+    at = start
+    for place, place_end in section.places:
+        if place_end <= start or place >= end:
+            continue
+        if place > at:
+            yield at, place
+        at = max(at, place_end)
+    if at < end:
+        yield at, end

@@ -1,0 +1,129 @@
+"""Rewrites code that was made for an executable so that it may live in a shared object.
+
+Three things in LLVM assembly contradict that, and none can be changed through LLVM's C API: declarations marked
+`dso_local` (a linker refuses the relocations of non-PIC code), thread-local models that only an executable may use,
+and constructors, which LLVM emits in the obsolete ``.ctors`` form. The LLVM Language Reference describes all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.build.ir_text import ATTACHMENTS, quote, unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from compcache.build.ir_text import Definition
+
+__all__ = [
+    "Alias",
+    "Constructors",
+    "aliases",
+    "find_constructors",
+    "for_shared_object",
+    "run_by_mapping",
+    "with_init_arrays",
+]
+
+_NAME = r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)'
+_DSO_LOCAL = re.compile(
+    rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)\s?dso_local\b", re.MULTILINE
+)
+_MODEL = re.compile(r"^(@[^\n]*?\bthread_local)\((?:localexec|initialexec|localdynamic)\)", re.MULTILINE)
+_LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", re.MULTILINE)
+_ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
+_USED = re.compile(r"^@llvm\.used = appending global \[\d+ x ptr\] \[([^\n]*)\], section \"llvm\.metadata\"$", re.MULTILINE)
+_ALIAS = re.compile(rf"^({_NAME}) = ([^\n]*?)\b(alias|ifunc) ([^\n]*), ptr [^\n]*$", re.MULTILINE)
+_IFUNC = re.compile(rf"{_NAME[1:]} = (?:[a-z_]+(?:\([a-z]+\))? )*ifunc ")
+_RUN_SECTION = re.compile(r', section "\.(?:(?:preinit|init|fini)_array|ctors|dtors)[".]')
+_DEFAULT_PRIORITY = 65535
+_HIDING = frozenset(("internal", "private", "hidden"))
+
+
+class Alias(NamedTuple):
+    """An externally visible second name of a function: its function type, and whether it is chosen at load (ifunc)."""
+
+    function_type: str
+    is_ifunc: bool
+
+
+class Constructors(NamedTuple):
+    """What runs when code is mapped and unmapped: (priority, function) each."""
+
+    constructors: tuple[tuple[int, str], ...]
+    destructors: tuple[tuple[int, str], ...]
+
+    def functions(self) -> tuple[str, ...]:
+        """The names of all of them."""
+        return tuple([name for _, name in (*self.constructors, *self.destructors)])
+
+
+def for_shared_object(text: str) -> str | None:
+    """The module's text without what only an executable may do; None where nothing needs to change."""
+    if "dso_local" not in text and "thread_local(" not in text:
+        return None
+    changed = _MODEL.sub(r"\1", _DSO_LOCAL.sub(r"\1", text))
+    return changed if changed != text else None
+
+
+def aliases(text: str) -> dict[str, Alias]:
+    """The externally visible aliases and ifuncs of functions in a printed module."""
+    if " alias " not in text and " ifunc " not in text:
+        return {}
+    found = {}
+    for match in _ALIAS.finditer(text):
+        function_type = match[4].strip()
+        if function_type.endswith(")") and not _HIDING.intersection(match[2].split()):
+            found[_plain(match[1])] = Alias(function_type, match[3] == "ifunc")
+    return found
+
+
+def _plain(reference: str) -> str:
+    return unquote(reference[2:-1]) if reference.startswith('@"') else reference[1:]
+
+
+def find_constructors(text: str) -> Constructors:
+    """The constructors and destructors of a printed module."""
+    found: dict[str, tuple[tuple[int, str], ...]] = {"ctors": (), "dtors": ()}
+    if "@llvm.global_" in text:
+        for match in _LIST.finditer(text):
+            found[match[1]] = tuple([(int(item[1]), _plain(item[2])) for item in _ITEM.finditer(match[0])])
+    return Constructors(found["ctors"], found["dtors"])
+
+
+def run_by_mapping(definitions: Mapping[str, Definition], found: Constructors) -> tuple[str, ...]:
+    """What the dynamic linker runs while it maps or unmaps an image, whichever function is wanted of it.
+
+    Constructors and destructors, the resolvers of ifuncs, and functions that a variable puts into a section of such.
+    """
+    variables = [
+        name
+        for name, definition in definitions.items()
+        if definition.kind == "variable" and (_IFUNC.match(definition.head) or _RUN_SECTION.search(definition.head))
+    ]
+    return tuple(dict.fromkeys([name for name in (*found.functions(), *variables) if name in definitions]))
+
+
+def with_init_arrays(text: str, found: Constructors) -> str:
+    """The module's text with its constructors as pointers in ``.init_array`` and ``.fini_array`` sections.
+
+    GNU ld turns ``.ctors`` into such, other linkers drop it.
+    """
+    lines, names = [], []
+    for section, items in ((".init_array", found.constructors), (".fini_array", found.destructors)):
+        for number, (priority, function) in enumerate(items):
+            name = f"compcache{section}.{number}"
+            place = section if priority == _DEFAULT_PRIORITY else f"{section}.{priority:05d}"
+            lines.append(f'@{quote(name)} = internal constant ptr @{quote(function)}, section "{place}"')
+            names.append(f"ptr @{quote(name)}")
+    used = _USED.search(text)
+    kept = [*_split(used[1]), *names] if used else names
+    lines.append(f'@llvm.used = appending global [{len(kept)} x ptr] [{", ".join(kept)}], section "llvm.metadata"')
+    text = _USED.sub("", _LIST.sub("", text))
+    return text + "\n" + "\n".join(lines) + "\n"
+
+
+def _split(items: str) -> Iterator[str]:
+    return (match[0] for match in re.finditer(rf"ptr {_NAME}", items))

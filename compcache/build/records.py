@@ -1,0 +1,169 @@
+"""Writes the records of a module: what each exported function needs, computed once and shared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.build.slots import SLOT_PREFIX
+from compcache.depgraph import DependencyGraph
+from compcache.errors import GlobalValidationError
+from compcache.formats.graph import SymbolNode
+from compcache.formats.manifest import (
+    FunctionRecord,
+    GlobalRecord,
+    ManifestWriter,
+    ModuleRecord,
+    NeedsRecord,
+    encode_function,
+    encode_global,
+    encode_module,
+    encode_needs,
+)
+from compcache.images import platform_symbols
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from compcache.build.exports import Export
+    from compcache.build.ir_text import Definition
+    from compcache.build.slots import Resolution
+    from compcache.depgraph import Need
+    from compcache.globals import GlobalDefinition
+
+__all__ = ["RecordBuilder", "is_weak", "symbol_nodes"]
+
+#: A node of the graph that refers to all that runs while an image is mapped or unmapped; no symbol has this name.
+_STARTUP = ""
+
+
+def is_weak(definition: Definition | None) -> bool:
+    """Whether a declaration may stay without a provider."""
+    return definition is not None and "extern_weak" in definition.head.split(" ")
+
+
+class RecordBuilder:
+    """Writes the records of a module, sharing what several functions need.
+
+    Args:
+        header: what holds for the whole module.
+        definitions: everything that the module defines or declares.
+        resolution: its imports and global variables.
+        slots: the symbol numbers of the slots of those.
+        startup: what runs while the image is mapped or unmapped. Every function needs what that reaches.
+    """
+
+    def __init__(
+        self,
+        header: ModuleRecord,
+        definitions: Mapping[str, Definition],
+        resolution: Resolution,
+        slots: Mapping[str, int],
+        startup: Collection[str] = (),
+    ) -> None:
+        self.records = ManifestWriter()
+        self.records.add(encode_module(header))
+        self._resolution = resolution
+        self._slots = slots
+        self._natives = _foreign_natives(definitions)
+        self._globals: dict[str, int] = {}
+        self._shared: dict[bytes, int] = {}
+        self._offsets: dict[int, int] = {}
+        leaves = {*slots, *self._natives}
+        edges = {name: definition.references for name, definition in definitions.items()}
+        if not leaves.isdisjoint(DependencyGraph(edges).closure(startup)):
+            edges = {name: (*edges[name], _STARTUP) if d.kind == "function" else edges[name] for name, d in definitions.items()}
+            edges[_STARTUP] = tuple(startup)
+        self._needs = DependencyGraph(edges).needs(leaves)
+
+    def add_function(self, export: Export, signature: str, function: int, entry: int) -> int:
+        """Write the record of a function and what it needs; its offset."""
+        need = self._needs.get(export.symbol)
+        offset = self._add_need(need) if need is not None else 0
+        record = FunctionRecord(export.name, export.symbol, signature, function, entry, offset)
+        return self.records.add(encode_function(record))
+
+    def _add_need(self, root: Need) -> int:
+        stack = [root]
+        while stack:
+            need = stack[-1]
+            if id(need) in self._offsets:
+                stack.pop()
+                continue
+            waiting = [child for child in need.children if id(child) not in self._offsets]
+            if waiting:
+                stack += waiting
+                continue
+            stack.pop()
+            self._offsets[id(need)] = self._write_need(need)
+        return self._offsets[id(root)]
+
+    def _write_need(self, need: Need) -> int:
+        slots = self._resolution.slots
+        record = NeedsRecord(
+            tuple([(self._slots[leaf], slots[leaf]) for leaf in need.leaves if leaf in slots]),
+            tuple([self._add_global(leaf) for leaf in need.leaves if leaf in self._resolution.storage]),
+            tuple([leaf for leaf in need.leaves if leaf in self._natives]),
+            tuple([self._offsets[id(child)] for child in need.children]),
+        )
+        payload = encode_needs(record)
+        if payload not in self._shared:
+            self._shared[payload] = self.records.add(payload)
+        return self._shared[payload]
+
+    def _add_global(self, name: str) -> int:
+        if name not in self._globals:
+            definition, storage = self._resolution.storage[name]
+            shown = name.removeprefix(SLOT_PREFIX)
+            record = GlobalRecord(
+                shown, self._slots[name], storage.form, storage.size, definition.kind, _encoded(definition, shown)
+            )
+            self._globals[name] = self.records.add(encode_global(record))
+        return self._globals[name]
+
+
+def symbol_nodes(
+    definitions: Mapping[str, Definition],
+    exports: Mapping[str, str],
+    resolution: Resolution,
+    signatures: Mapping[str, str],
+) -> list[SymbolNode]:
+    """The dependency graph of an optimized module: every global value with what it refers to.
+
+    `exports` and `signatures` are by symbol: the func_names and signatures of the functions that the module exports.
+    """
+    nodes = []
+    for name, definition in definitions.items():
+        if name.startswith("llvm."):
+            continue
+        kind, shown = _kind(name, definition, resolution)
+        references = tuple([other for other in definition.references if not other.startswith("llvm.")])
+        nodes.append(SymbolNode(name, kind, exports.get(name, shown), signatures.get(name, ""), references))
+    return nodes
+
+
+def _kind(name: str, definition: Definition, resolution: Resolution) -> tuple[str, str | None]:
+    if name in resolution.slots:
+        return "import", resolution.slots[name]
+    if name in resolution.storage:
+        return "global", name.removeprefix(SLOT_PREFIX)
+    kinds = {"declaration": "native", "external": "native", "function": "function"}
+    return kinds.get(definition.kind, "variable"), None
+
+
+def _encoded(definition: GlobalDefinition, name: str) -> bytes:
+    try:
+        return definition.encode()
+    except GlobalValidationError as error:
+        raise GlobalValidationError(f"global {name!r}: {error}", global_name=name, reason=error.reason) from error
+
+
+def _foreign_natives(definitions: Mapping[str, Definition]) -> frozenset[str]:
+    """Native symbols that another process may not have."""
+    return frozenset([
+        name
+        for name, definition in definitions.items()
+        if definition.kind in ("declaration", "external")
+        and not name.startswith("llvm.")
+        and not is_weak(definition)
+        and not platform_symbols.is_platform_symbol(name)
+    ])  # fmt: skip

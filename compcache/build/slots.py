@@ -1,0 +1,223 @@
+"""Turns what a module declares but does not define into import slots and storage, before it is optimized.
+
+A declared function that the cache provides becomes a thunk, ``load slot; musttail call``, which LLVM inlines into an
+indirect call. An external global that the caller defines becomes storage in the module, filled when code is loaded.
+Native symbols stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.build.ir_text import parse_head, quote, symbol_counts
+from compcache.build.source import check_name
+from compcache.errors import CompileError, UndefinedSymbolError
+from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
+from compcache.images import platform_symbols
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from compcache.build.source import ModuleSource
+
+__all__ = ["SLOT_PREFIX", "Requests", "Resolution", "read_requests", "resolve_declarations"]
+
+SLOT_PREFIX = "compcache.slot."
+_LINKAGE_WORDS = frozenset(
+    ("external", "extern_weak", "dso_local", "dso_preemptable", "hidden", "protected", "default", "dllimport")
+)
+
+
+class Requests(NamedTuple):
+    """What the caller said of the declarations: {symbol: func_name}, {symbol: definition}. A snapshot."""
+
+    imports: dict[str, str]
+    globals: dict[str, GlobalDefinition]
+
+
+class Resolution(NamedTuple):
+    """How the declarations are provided for.
+
+    `slots`: {symbol of the slot: func_name}; `storage`: {symbol: (definition, storage)}, including the slots
+    of functions that a native definition stands for; `support`: assembly to link in; `thunks`: its functions.
+    """
+
+    slots: dict[str, str]
+    storage: dict[str, tuple[GlobalDefinition, Storage]]
+    support: str
+    thunks: tuple[str, ...]
+
+
+def read_requests(source: ModuleSource) -> Requests:
+    """The imports and globals of a source, checked and copied."""
+    imports = source.imports or ()
+    pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in _names(imports))
+    return Requests(
+        {check_name(symbol, "imported symbol"): check_name(name, "func_name") for symbol, name in pairs},
+        {check_name(name, "global name"): define(value) for name, value in (source.globals or {}).items()},
+    )
+
+
+def _names(imports: Any) -> tuple[str, ...]:
+    return (imports,) if isinstance(imports, str) else tuple(imports)
+
+
+def resolve_declarations(
+    module: Any, target_data: Any, requests: Requests, is_cached: Callable[[str], bool]
+) -> Resolution:
+    """Decide for every declaration of the module who provides it.
+
+    In this order: what `imports` names; what `globals` defines; native symbols of the platform; functions that
+    the cache holds; other native symbols of the process.
+
+    Raises:
+        UndefinedSymbolError: something used is provided by nothing, or something provided is not used.
+    """
+    functions = {f.name: f for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")}
+    variables = {v.name: v for v in module.global_variables if v.is_declaration and not v.name.startswith("llvm.")}
+    slots: dict[str, str] = {}
+    storage: dict[str, tuple[GlobalDefinition, Storage]] = {}
+    missing = []
+    for name, function in functions.items():
+        slot = SLOT_PREFIX + name
+        definition = requests.globals.get(name)
+        if name in requests.imports:
+            slots[slot] = requests.imports[name]
+        elif definition is not None:
+            storage[slot] = definition, _function_storage(name, definition)
+        elif platform_symbols.is_platform_symbol(name):
+            continue
+        elif is_cached(name):
+            slots[slot] = name
+        elif not platform_symbols.in_process(name) and "extern_weak" not in str(function).partition("@")[0]:
+            missing.append(name)
+    for name, variable in variables.items():
+        definition = requests.globals.get(name)
+        if definition is not None:
+            storage[name] = definition, _storage_of(variable.global_value_type, target_data)
+        elif not platform_symbols.in_process(name) and "extern_weak" not in str(variable).partition(" global ")[0]:
+            missing.append(name)
+    _check_use(module, requests, functions, variables, missing)
+    thunks = tuple([name for name in functions if SLOT_PREFIX + name in slots or SLOT_PREFIX + name in storage])
+    support = _support_text(module, functions, variables, slots, storage, thunks)
+    return Resolution(slots, storage, support, thunks)
+
+
+def _check_use(
+    module: Any,
+    requests: Requests,
+    functions: Mapping[str, Any],
+    variables: Mapping[str, Any],
+    missing: list[str],
+) -> None:
+    given = {*requests.imports, *requests.globals}
+    if not given and not missing:
+        return
+    counts = symbol_counts(str(module))
+    unused = sorted(
+        name
+        for name in given
+        if counts.get(name, 0) < 2  # noqa: PLR2004 - a declaration and a use
+        or (name in requests.imports and name not in functions)
+        or (name not in functions and name not in variables)
+    )
+    missing = sorted(name for name in missing if counts.get(name, 0) > 1)
+    if missing or unused:
+        raise UndefinedSymbolError(_describe(missing, unused), symbols=missing, unused=unused)
+
+
+def _describe(missing: list[str], unused: list[str]) -> str:
+    parts = []
+    if missing:
+        parts.append(
+            f"the module uses {_list(missing)}, which neither the cache, nor globals, nor this process provides: name "
+            "functions that another module will define in imports=, define the others in globals="
+        )
+    if unused:
+        parts.append(f"imports/globals name {_list(unused)}, which the module does not declare and use")
+    return "; ".join(parts)
+
+
+def _list(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:20]))
+    return shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")  # noqa: PLR2004 - a screenful
+
+
+def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
+    if not isinstance(definition, NativeSymbol) and definition.kind in ("text", "bytes", "buffer", "float"):
+        raise CompileError(f"globals defines {name!r}, which the module declares as a function, as {definition!r}")
+    return Storage("pointer", 8)
+
+
+def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
+    """The form of a variable's storage, from its LLVM type."""
+    size = target_data.get_abi_size(llvm_type)
+    text = str(llvm_type)
+    if llvm_type.is_pointer:
+        return Storage("pointer", size)
+    if re.fullmatch(r"i\d+", text):
+        return Storage("int", size)
+    if text in ("float", "double"):
+        return Storage("float", size)
+    fields = [str(field) for field in llvm_type.elements] if llvm_type.is_struct else []
+    if fields == ["ptr", "i64"]:
+        return Storage("span", size)
+    return Storage("inline", size)
+
+
+def _support_text(
+    module: Any,
+    functions: Mapping[str, Any],
+    variables: Mapping[str, Any],
+    slots: Mapping[str, str],
+    storage: Mapping[str, tuple[GlobalDefinition, Storage]],
+    thunks: tuple[str, ...],
+) -> str:
+    lines = [f'target datalayout = "{module.data_layout}"', f'target triple = "{module.triple}"']
+    if thunks:
+        lines += [str(struct) for struct in module.struct_types if " = type " in str(struct)]
+    lines += [f"@{quote(slot)} = hidden externally_initialized global ptr null, align 8" for slot in slots]
+    for name, (_, form) in storage.items():
+        if name in variables:
+            head = str(variables[name])
+            local = " thread_local" if "thread_local" in head.partition(" = ")[2].split("@")[0] else ""
+            if local:
+                raise CompileError(f"the external global {name!r} is thread-local: it cannot be defined in globals=")
+            shape = {"pointer": "ptr", "int": f"i{8 * form.size}"}.get(form.form, f"[{form.size} x i8]")
+            zero = "null" if shape == "ptr" else "0" if shape[0] == "i" else "zeroinitializer"
+            lines.append(f"@{quote(name)} = hidden externally_initialized global {shape} {zero}, align 16")
+        else:
+            lines.append(f"@{quote(name)} = hidden externally_initialized global ptr null, align 8")
+    lines += [_thunk(name, str(functions[name]), str(functions[name].global_value_type)) for name in thunks]
+    return "\n".join([*lines, ""])
+
+
+def _thunk(name: str, declaration: str, function_type: str) -> str:
+    """A definition for a declared function that calls what its slot holds, whatever its type."""
+    line = next(line for line in declaration.splitlines() if line.startswith("declare "))
+    head = parse_head(line[len("declare ") :])
+    prefix = " ".join(word for word in head.prefix.split(" ") if word not in _LINKAGE_WORDS)
+    result = function_type[: _opening(function_type)].rstrip()
+    call_prefix = prefix.removesuffix(result).strip()
+    arguments = [p if p == "..." else f"{p} %a{i}" for i, p in enumerate(head.parameters)]
+    joined = ", ".join(arguments)
+    call = " ".join(filter(None, ["musttail call", call_prefix, function_type, f"%target({joined})"]))
+    value, back = ("", "ret void") if result == "void" else ("%result = ", f"ret {result} %result")
+    return "\n".join([
+        f"define {prefix} @{quote(name)}({joined}) alwaysinline {{",
+        f"  %target = load ptr, ptr @{quote(SLOT_PREFIX + name)}, align 8",
+        f"  {value}{call}",
+        f"  {back}",
+        "}",
+    ])  # fmt: skip
+
+
+def _opening(function_type: str) -> int:
+    """Where the parameter list of a function type starts."""
+    depth = 0
+    for index in range(len(function_type) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(function_type[index], 0)
+        if depth == 0:
+            return index
+    raise ValueError(f"not a function type: {function_type!r}")

@@ -1,0 +1,1 @@
+"""Commands that look at a cache and leave it as it is."""

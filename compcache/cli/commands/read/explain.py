@@ -1,0 +1,64 @@
+"""``compcache explain``: why was this a miss?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from compcache.cli.completion import complete_names
+from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.output import age_text, plural, printable, short_id, show_progress, style
+from compcache.cli.session import Session, pass_session
+
+if TYPE_CHECKING:
+    from compcache.inspect.explain import Explanation, Variant
+
+__all__ = ["command"]
+
+
+@click.command("explain")
+@click.argument("name", shell_complete=complete_names)
+@json_option
+@pass_session
+def command(session: Session, name: str, as_json: bool) -> int:
+    """Tell why a function is a hit or a miss here and now.
+
+    Lists each realization with the reason why it is passed over: CPU, damage, signature, missing dependency, global.
+    For names that compcache.Identity made, also the stored variants of the same label, and in which components they
+    differ. Exit status 1 where the function cannot be had. COMPCACHE_LOG=debug tells the same as it happens.
+    """
+    from compcache.inspect.explain import explain
+
+    with session.look() as cache:
+        found = explain(cache._store, cache._loader, name, None, show_progress)
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+    return 0 if found.hit else 1
+
+
+def _print(found: Explanation) -> None:
+    head = style("hit", fg="green") if found.hit else f"{style('miss', fg='red')} ({found.reason})"
+    click.echo(f"{printable(found.func_name)}: {head}{'' if found.hit else f': {printable(found.message)}'}")
+    for verdict in found.verdicts:
+        copy = verdict.realization
+        state = (
+            "usable"
+            if not verdict.reason
+            else f"passed over ({verdict.reason}): {printable(verdict.message)}"
+        )
+        click.echo(f"  module {short_id(copy.module_id)}, {copy.cpu}, LLVM {copy.llvm_version}: {state}")
+    if found.variants:
+        click.echo(f"{plural(len(found.variants), 'stored variant')} of the same label:")
+        for variant in found.variants:
+            _print_variant(variant)
+        if any(variant.differences is None for variant in found.variants):
+            click.echo("  (no differences: one of the two was stored without ModuleSource(identity=...))")
+
+
+def _print_variant(variant: Variant) -> None:
+    click.echo(f"  {printable(variant.func_name)}, {age_text(variant.created)} old")
+    for difference in variant.differences or ():
+        click.echo(f"    {printable(str(difference))}")

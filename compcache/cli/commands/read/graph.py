@@ -1,0 +1,119 @@
+"""``compcache graph``: what functions depend on, as a tree or a drawing."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from compcache.cli.completion import complete_names
+from compcache.cli.jsontext import print_json
+from compcache.cli.output import show_progress
+from compcache.cli.session import Session, pass_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from compcache.cache import Cache
+    from compcache.inspect.descriptions import FunctionGraph
+
+__all__ = ["command"]
+
+_PICTURES = ("png", "pdf", "jpg", "jpeg", "gif", "webp", "ps", "eps")
+_FORMATS = ("text", "dot", "svg", "html", "json")
+
+
+@click.command("graph")
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_names)
+@click.option("--all", "everything", is_flag=True, help="Every function of the cache.")
+@click.option(
+    "--format", "format_", type=click.Choice(_FORMATS), help="Default: by the name of the output, else text."
+)
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE instead."
+)
+@click.option("--functions-only", is_flag=True, help="Leave out globals, variables and native symbols.")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@pass_session
+def command(
+    session: Session,
+    names: tuple[str, ...],
+    everything: bool,
+    format_: str | None,
+    output: str | None,
+    functions_only: bool,
+    as_json: bool,
+) -> None:
+    """Draw what functions depend on, across modules.
+
+    text is a tree, dot the language of Graphviz, svg a picture, html a self-contained page to pan, zoom and search
+    in, json the nodes, and the edges as pairs of node numbers.
+    """
+    if bool(names) == everything:
+        raise click.UsageError(
+            "give the names of functions, or --all" if not names else "give names or --all, not both"
+        )
+    chosen = "json" if as_json else format_ or _by_suffix(output)
+    with session.look() as cache:
+        graph = _graph(cache, names, everything=everything)
+    if functions_only:
+        graph = _code_only(graph)
+    title = "compcache: " + (" ".join(names) or session.directory)
+    if output is None or output == "-":
+        _write(graph, chosen, title)
+        return
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        _write(graph, chosen, title)
+    with open(output, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text.getvalue())
+
+
+def _graph(cache: Cache, names: Sequence[str], *, everything: bool) -> FunctionGraph:
+    from compcache.inspect.call_graph import function_graph, whole_graph
+
+    return (
+        whole_graph(cache._store, show_progress)
+        if everything
+        else function_graph(cache._store, cache._loader, names)
+    )
+
+
+def _code_only(graph: FunctionGraph) -> FunctionGraph:
+    kept = [n for n, node in enumerate(graph.nodes) if node.kind in ("function", "missing")]
+    numbers = {old: new for new, old in enumerate(kept)}
+    edges = [(numbers[a], numbers[b]) for a, b in graph.edges if a in numbers and b in numbers]
+    return type(graph)(tuple(graph.nodes[n] for n in kept), tuple(edges))
+
+
+def _by_suffix(output: str | None) -> str:
+    suffix = (output or "").rpartition(".")[2].lower()
+    if suffix in _PICTURES:
+        raise click.UsageError(
+            f"-o {output}: there is no format {suffix}; write .svg, .html or .dot, and convert that"
+        )
+    return {"gv": "dot", "htm": "html"}.get(suffix, suffix if suffix in _FORMATS else "text")
+
+
+def _write(graph: FunctionGraph, format_: str, title: str) -> None:
+    if format_ == "json":
+        print_json(graph)
+        return
+    sys.stdout.writelines(_parts(graph, format_, title))
+
+
+def _parts(graph: FunctionGraph, format_: str, title: str) -> Iterator[str]:
+    if format_ == "html":
+        from compcache.cli.render.html import html
+
+        return html(graph, title)
+    if format_ == "svg":
+        from compcache.cli.render.svg import svg as draw
+    elif format_ == "dot":
+        from compcache.cli.render.dot import dot as draw
+    else:
+        from compcache.cli.render.tree import tree as draw
+    return (f"{line}\n" for line in draw(graph))

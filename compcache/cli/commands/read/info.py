@@ -1,0 +1,60 @@
+"""``compcache info``: the cache as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from compcache.cli.jsontext import fields_of, json_option, print_json
+from compcache.cli.output import fullness, plural, print_fields, show_progress, size_text
+from compcache.cli.session import Session, pass_session
+
+if TYPE_CHECKING:
+    from compcache.inspect.descriptions import CacheInfo
+
+__all__ = ["command"]
+
+
+@click.command("info")
+@json_option
+@pass_session
+def command(session: Session, as_json: bool) -> None:
+    """Show where the cache is, what is in it, and what would be used to fill it."""
+    from compcache.inspect.functions import cache_info
+
+    with session.look() as cache:
+        info = cache_info(cache._store, progress=show_progress)
+    if as_json:
+        known = {"directory": info.directory, "chosen_by": session.chosen_by}
+        print_json({**known, **fields_of(info), "hit_rate": info.hit_rate})
+    else:
+        print_fields(_fields(info, session.chosen_by))
+
+
+def _fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
+    state = "" if info.exists else ", not there yet"
+    return [
+        ("directory", f"{info.directory} ({chosen_by}{state})"),
+        ("format", info.format),
+        ("modules", f"{info.modules:,}"),
+        ("functions", f"{info.functions:,}"),
+        ("realizations", f"{info.realizations:,}"),
+        (
+            "size",
+            f"{fullness(info.size, info.max_size)}, and {size_text(info.other_size)} of index and support files",
+        ),
+        ("hit rate", _hit_rate(info)),
+        ("quarantine", f"{info.quarantined:,}"),
+        ("linker", info.linker),
+        ("loader", info.loader),
+        ("host", f"{info.platform}, {info.cpu}"),
+        ("llvm", info.llvm_version),
+        ("compcache", info.version),
+    ]
+
+
+def _hit_rate(info: CacheInfo) -> str:
+    if not info.hits + info.misses:
+        return "nothing was asked for yet"
+    return f"{info.hit_rate:.1%} ({info.hits:,} of {plural(info.hits + info.misses, 'request')})"

@@ -1,0 +1,135 @@
+"""``compcache ls``: what is in the cache."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.output import (
+    Column,
+    age_text,
+    id_text,
+    is_terminal,
+    print_rows,
+    show_progress,
+    size_text,
+    time_text,
+)
+from compcache.cli.session import Session, pass_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from compcache.usage.summaries import FunctionSummary, ModuleSummary
+
+__all__ = ["command"]
+
+_SORTS: dict[str, Callable[[Any], Any]] = {
+    "name": lambda row: row[0],
+    "size": lambda row: -row.size,
+    "age": lambda row: -row.created,
+    "uses": lambda row: -row.uses,
+    "last-use": lambda row: -row.last_used,
+}
+
+
+@click.command("ls")
+@click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
+@click.option("--modules", "by_module", is_flag=True, help="List modules instead of functions.")
+@click.option(
+    "--sort",
+    type=click.Choice(list(_SORTS)),
+    default="name",
+    show_default=True,
+    help="Largest, newest, most used first.",
+)
+@click.option("-r", "--reverse", is_flag=True, help="The other way round.")
+@click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Only the first N.")
+@json_option
+@pass_session
+def command(
+    session: Session,
+    patterns: tuple[str, ...],
+    by_module: bool,
+    sort: str,
+    reverse: bool,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """List the functions of the cache, or (--modules) its modules.
+
+    PATTERN is a glob over function names: 'linalg.*', '*dot*'; several are alternatives. With --modules it selects
+    the modules that hold such a function, or whose id starts like that. In a pipe each line is one record with
+    tabs between the fields: name, signature, realizations, size in bytes, time, uses, time of the last one, problem.
+    """
+    from compcache.usage.listings import functions, modules
+
+    found: list[Any]
+    matches = re.compile("|".join(map(fnmatch.translate, patterns))).match if patterns else None
+    with session.look() as cache:
+        if by_module:
+            found = [*modules(cache._store, show_progress)]
+            if matches:
+                found = [row for row in found if _selects(row, patterns, matches)]
+        else:
+            found = [*functions(cache._store, show_progress, matches)]
+    if sort != "name":  # the order in which they come
+        found.sort(key=_SORTS[sort])
+    rows = (found[::-1] if reverse else found)[:limit]
+    if not rows and is_terminal() and not as_json:
+        what = "matches" if patterns else "is there yet"
+        click.echo(f"nothing {what} in {session.directory}", err=True)
+    elif as_json:
+        print_json(rows)
+    elif by_module:
+        _print_modules(rows)
+    else:
+        _print_functions(rows)
+
+
+def _selects(row: ModuleSummary, patterns: tuple[str, ...], matches: Callable[[str], object]) -> bool:
+    """Whether a module holds a function that a glob matches, or its id starts like a pattern."""
+    return row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions)
+
+
+def _print_functions(rows: Sequence[FunctionSummary]) -> None:
+    columns = [
+        Column("function", flexible=True), Column("signature", flexible=True, spare=2), Column("copies", True, spare=4),
+        Column("size", True), Column("age", True, spare=3), Column("uses", True, spare=1), Column("last use", True),
+        Column("problem", flexible=True),
+    ]  # fmt: skip
+    with_problem = not is_terminal() or any(row.problem for row in rows)
+    width = len(columns) if with_problem else len(columns) - 1
+    size, age = (size_text, age_text) if is_terminal() else (str, time_text)
+    print_rows(
+        columns[:width],
+        [
+            (name, signature, str(copies), size(bytes_), age(created), str(uses), age(used), problem)[:width]
+            for name, signature, copies, bytes_, created, problem, _, uses, used in rows
+        ],
+    )
+
+
+def _print_modules(rows: Sequence[ModuleSummary]) -> None:
+    columns = [
+        Column("module"), Column("functions", True, spare=2), Column("size", True), Column("age", True, spare=3),
+        Column("uses", True, spare=1), Column("last use", True), Column("cpu", spare=4), Column("llvm", spare=5),
+        Column("image", spare=6), Column("holds", flexible=True),
+    ]  # fmt: skip
+    shown = id_text()
+    size, age = (size_text, age_text) if is_terminal() else (str, time_text)
+    print_rows(
+        columns,
+        [
+            (
+                shown(row.module_id), str(len(row.functions)), size(row.size), age(row.created), str(row.uses),
+                age(row.last_used), row.cpu, row.llvm_version, row.image_kind,
+                " ".join([name for name, _ in row.functions]),
+            )
+            for row in rows
+        ],
+    )  # fmt: skip

@@ -1,0 +1,69 @@
+"""``compcache stats``: what all processes that use the cache have counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from compcache.cli.jsontext import fields_of, json_option, print_json
+from compcache.cli.output import (
+    fullness,
+    plural,
+    print_fields,
+    seconds_text,
+    show_progress,
+    size_text,
+    time_text,
+)
+from compcache.cli.params import MOMENT
+from compcache.cli.session import Session, pass_session
+
+if TYPE_CHECKING:
+    from compcache.usage.summaries import CacheStats
+
+__all__ = ["command"]
+
+
+@click.command("stats")
+@click.option("--since", type=MOMENT, help="Count only from then on: 7d or 12h ago, or a date.")
+@click.option(
+    "--zero", is_flag=True, help="Set the counters to zero. When things were used is not forgotten."
+)
+@json_option
+@pass_session
+def command(session: Session, since: float | None, zero: bool, as_json: bool) -> None:
+    """Show hits, misses and why they were, compilation times spent and saved, additions and evictions.
+
+    The numbers are of all processes and hosts that use the directory; a process that is killed may take its last
+    second with it. Requests that were answered from memory are not counted.
+    """
+    from compcache.usage.statistics import cache_stats, zero_stats
+
+    if zero:
+        with session.open() as cache:
+            zero_stats(cache._store)
+    with session.look() as cache:
+        stats = cache_stats(cache._store, None, since, show_progress)
+    if as_json:
+        print_json({**fields_of(stats), "hit_rate": stats.hit_rate})
+    else:
+        print_fields(_fields(stats))
+
+
+def _fields(stats: CacheStats) -> list[tuple[str, str]]:
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in stats.miss_reasons.items())
+    return [
+        ("directory", stats.path),
+        ("counted since", time_text(stats.since) or "the beginning"),
+        ("hits", f"{stats.hits:,} ({stats.hit_rate:.1%} of what was not in memory)"),
+        ("misses", f"{stats.misses:,}{f' ({reasons})' if reasons else ''}"),
+        ("compiled", f"{plural(stats.compilations, 'module')} in {seconds_text(stats.compile_seconds)}"),
+        ("loaded", f"{plural(stats.loads, 'module')}, which saved {seconds_text(stats.saved_seconds)}"),
+        ("added", f"{plural(stats.added_modules, 'module')}, {size_text(stats.added_bytes)}"),
+        ("evicted", f"{plural(stats.evicted_modules, 'module')}, {size_text(stats.evicted_bytes)}"),
+        ("damaged", f"{stats.corrupt:,}"),
+        ("modules", f"{stats.modules:,}"),
+        ("functions", f"{stats.functions:,} ({plural(stats.realizations, 'realization')})"),
+        ("size", fullness(stats.bytes, stats.max_size)),
+    ]

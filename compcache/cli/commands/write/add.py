@@ -1,0 +1,184 @@
+"""``compcache add``: files of LLVM code become modules of the cache."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from compcache.build.source import Function, ModuleSource
+from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.output import Column, is_terminal, plural, print_rows, short_id, size_text
+from compcache.cli.session import Session, pass_session
+from compcache.errors import CompcacheError
+
+if TYPE_CHECKING:
+    from compcache.cache import Cache
+
+__all__ = ["command"]
+
+_BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
+
+
+@click.command("add")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option(
+    "-O",
+    "--optimize",
+    type=click.IntRange(0, 3),
+    default=2,
+    show_default=True,
+    help="LLVM's level; 0: as given.",
+)
+@click.option(
+    "--export",
+    "exports",
+    metavar="NAME[=SIGNATURE]",
+    multiple=True,
+    help="Export this function, for example --export 'dot=f64(const f64[:], const f64[:])'. Repeatable; without it every "
+    "visible function is exported, with the signature read off its LLVM type.",
+)
+@click.option(
+    "--import",
+    "imports",
+    metavar="NAME",
+    multiple=True,
+    help="A declared function that another module of the cache defines, now or later. Repeatable; SYMBOL=NAME where "
+    "the code calls it otherwise.",
+)
+@click.option(
+    "--global",
+    "globals_",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Define an external global: a number, true or false, text:TEXT, bytes:HEX, @FILE (its bytes), "
+    "native:SYMBOL[@LIBRARY] or object:MODULE:NAME. Repeatable.",
+)
+@click.option("--nogil", is_flag=True, help="Release the GIL while the exported functions run.")
+@click.option(
+    "--cpu", metavar="NAME", help="Compile for this CPU, e.g. x86-64-v3, instead of this machine's."
+)
+@click.option("--features", metavar="LIST", help="CPU features in LLVM's terms, e.g. +avx2,-avx512f.")
+@click.option("--no-bitcode", is_flag=True, help="Do not keep the optimized code for 'show --ir'.")
+@json_option
+@pass_session
+def command(
+    session: Session,
+    files: tuple[str, ...],
+    optimize: int,
+    exports: tuple[str, ...],
+    imports: tuple[str, ...],
+    globals_: tuple[str, ...],
+    nogil: bool,
+    cpu: str | None,
+    features: str | None,
+    no_bitcode: bool,
+    as_json: bool,
+) -> int:
+    """Compile LLVM assembly (.ll) or bitcode (.bc) files into the cache.
+
+    Each FILE becomes one module ("-" is standard input). A file that fails is reported, and the others are added all
+    the same. What a module imports may come from a file before it; for one that comes later name it with --import.
+    """
+    options = {
+        "functions": _functions(exports, nogil=nogil),
+        "globals": dict(_pair(text, "--global") for text in globals_) or None,
+        "imports": _imports(imports),
+        "optimize": optimize,
+        "cpu": cpu,
+        "features": features,
+        "keep_bitcode": not no_bitcode,
+    }
+    added = []
+    failed = 0
+    with session.open() as cache:
+        for path in files:
+            try:
+                added.append({"file": path, **_add(cache, path, options)})
+            except (CompcacheError, OSError, UnicodeDecodeError) as error:
+                from compcache.cli.output import say
+
+                say("error", f"{path}: {_reason(error)}")
+                failed += 1
+    _print(added, as_json=as_json)
+    return 2 if failed else 0
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is neither LLVM bitcode nor text in UTF-8"
+    if isinstance(error, OSError) and not isinstance(error, CompcacheError):
+        return f"cannot be read: {error.strerror}"
+    return str(error).replace("imports=", "--import").replace("globals=", "--global")
+
+
+def _functions(exports: tuple[str, ...], *, nogil: bool) -> dict[str, Any] | None:
+    if not exports:
+        if nogil:
+            raise click.UsageError("--nogil needs --export: name the functions that release the GIL")
+        return None
+    functions = {}
+    for text in exports:
+        name, equals, signature = text.partition("=")
+        functions[name] = Function(signature if equals else None, nogil=nogil)
+    return functions
+
+
+def _imports(texts: tuple[str, ...]) -> dict[str, str] | None:
+    pairs = [text.partition("=") for text in texts]
+    return {symbol: name or symbol for symbol, _, name in pairs} or None
+
+
+def _pair(text: str, option: str) -> tuple[str, Any]:
+    from compcache.cli.values import parse_global
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError(f"{option} {text!r} is not of the form NAME=VALUE")
+    try:
+        return name, parse_global(value)
+    except (ValueError, OSError) as error:
+        raise click.UsageError(f"{option} {name}={value[:40]}: {error}") from error
+
+
+def _add(cache: Cache, path: str, options: dict[str, Any]) -> dict[str, Any]:
+    data = _read(path)
+    source = ModuleSource(data if data.startswith(_BITCODE) else data.decode(), **options)
+    module_id = cache.add_module(source)
+    from compcache.usage.listings import describe_module
+
+    summary = describe_module(cache._store, module_id)
+    functions = [{"name": name, "signature": signature} for name, signature in summary.functions]
+    return {"module_id": module_id, "functions": functions, "size": summary.size, "seconds": summary.seconds}
+
+
+def _read(path: str) -> bytes:
+    if path == "-":
+        return sys.stdin.buffer.read()
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _print(added: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(added)
+        return
+    columns = [
+        Column("module"),
+        Column("file", flexible=True),
+        Column("functions", flexible=True),
+        Column("size", True),
+    ]
+    rows = [
+        (short_id(row["module_id"]), row["file"], _names(row["functions"]), size_text(row["size"]))
+        for row in added
+    ]
+    if rows:
+        print_rows(columns, rows)
+
+
+def _names(functions: list[dict[str, str]]) -> str:
+    if is_terminal() and len(functions) > 8:  # noqa: PLR2004 - what fits in a line
+        return plural(len(functions), "function")
+    return " ".join(function["name"] for function in functions)

@@ -1,0 +1,84 @@
+"""``compcache batch``: many modules, several processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.session import Session, pass_session
+
+if TYPE_CHECKING:
+    from compcache.batch import BatchReport
+
+__all__ = ["command"]
+
+_FAILED = 1
+_INTERRUPTED = 130
+
+
+@click.command("batch")
+@click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
+@click.option(
+    "-j",
+    "--workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How many processes; by default one for each CPU that may be used.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="How long one job may take; by default as long as it likes.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress; failures are reported at the end.")
+@json_option
+@pass_session
+def command(
+    session: Session,
+    specs: tuple[str, ...],
+    workers: int | None,
+    timeout: float | None,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Compile many modules in several processes; skip what the cache holds.
+
+    Each SPEC is an LLVM assembly or bitcode file (.ll, .bc), a Python file (its attribute "jobs", or FILE.py:ATTRIBUTE),
+    or package.module:attribute. The attribute is an iterable of jobs, or a function that returns one; a job is a
+    compcache.ModuleSource, a compcache.batch.Job, or a tuple (func_name, build[, args]).
+
+    A job that fails costs no other one anything, and the batch can be interrupted and started again. The exit status is
+    0 where everything is in the cache at the end, 1 where a job failed, 130 after Ctrl-C.
+    """
+    from compcache.batch import BatchInterrupted, compile_many
+    from compcache.batch.spec import SpecError, read_specs
+
+    try:
+        jobs = read_specs(specs)
+    except SpecError as error:
+        raise click.UsageError(str(error)) from error
+    with session.open() as cache:
+        try:
+            report = compile_many(cache, jobs, workers=workers, timeout=timeout, progress=not quiet)
+        except TypeError as error:
+            raise click.UsageError(str(error)) from error
+        except BatchInterrupted as interrupt:
+            report = interrupt.report
+    _print(report, quiet=quiet, as_json=as_json)
+    if report.interrupted:
+        return _INTERRUPTED
+    return _FAILED if report.failed else 0
+
+
+def _print(report: BatchReport, *, quiet: bool, as_json: bool) -> None:
+    from compcache.cli.output import say
+
+    for record in report.failed if quiet else ():
+        say("error", f"{record.name}: {record.message}")
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        click.echo(str(report))

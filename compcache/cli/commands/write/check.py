@@ -1,0 +1,87 @@
+"""``compcache check``: is the cache healthy?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from compcache.cli.jsontext import fields_of, json_option, print_json
+from compcache.cli.output import Column, is_terminal, plural, print_rows, seconds_text, show_progress, style
+from compcache.cli.session import Session, pass_session
+
+if TYPE_CHECKING:
+    from compcache.maintain.report_types import CheckReport, Finding
+
+__all__ = ["command"]
+
+
+@click.command("check")
+@click.option(
+    "--repair", is_flag=True, help="Put damaged modules in quarantine, rebuild the index, clear leftovers."
+)
+@click.option("--no-checksums", is_flag=True, help="Do not read the code of every module.")
+@click.option("--recompile", is_flag=True, help="Translate the code that is kept again, and compare it.")
+@json_option
+@pass_session
+def command(session: Session, repair: bool, no_checksums: bool, recompile: bool, as_json: bool) -> int:
+    """Check the whole cache, in steps.
+
+    permissions (others must not be able to write), leftovers, manifests (records decode), checksums (every byte is as
+    published, images match their records), code (with --recompile), edges (imports that nothing provides), index, statistics. Exit status 1
+    where there is an error that was not repaired; notes alone are none. In a pipe each line is one finding: severity,
+    kind, subject, message.
+    """
+    from compcache.maintain.check import check
+
+    with session.open() if repair else session.look() as cache:
+        report = check(
+            cache._store,
+            repair=repair,
+            checksums=not no_checksums,
+            recompile=recompile,
+            progress=show_progress,
+        )
+    if as_json:
+        print_json({"healthy": bool(report), **fields_of(report)})
+    else:
+        _print(report)
+    return 0 if report else 1
+
+
+def _print(report: CheckReport) -> None:
+    if is_terminal():
+        columns = [
+            Column("step"),
+            Column("checked", True),
+            Column("time", True),
+            Column("found", flexible=True),
+        ]
+        rows = [
+            (step.name, f"{step.checked:,}", seconds_text(step.seconds), _numbers(step.numbers))
+            for step in report.steps
+        ]
+        print_rows(columns, rows)
+        for finding in report.findings:
+            colour = "green" if finding.repaired else "red" if finding.severity == "error" else "yellow"
+            state = "repaired" if finding.repaired else finding.severity
+            click.echo(f"{style(state, fg=colour)}: {finding.message}")
+    else:
+        print_rows([], [_cells(finding) for finding in report.findings])
+    repaired = sum(finding.repaired for finding in report.findings)
+    notes = sum(finding.severity == "note" and not finding.repaired for finding in report.findings)
+    text = ", ".join([
+        plural(len(report.errors), "error"), plural(notes, "note"), f"{repaired} repaired",
+    ])  # fmt: skip
+    click.echo(
+        f"{'healthy' if report else 'not healthy'}: {text}, in {seconds_text(report.seconds)}", err=True
+    )
+
+
+def _cells(finding: Finding) -> tuple[str, ...]:
+    state = "repaired" if finding.repaired else finding.severity
+    return state, finding.kind, finding.subject, finding.message
+
+
+def _numbers(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{name} {number:,}" for name, number in numbers.items() if number)

@@ -1,0 +1,48 @@
+"""``compcache clear``: an empty cache."""
+
+from __future__ import annotations
+
+import click
+
+from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.output import plural, size_text
+from compcache.cli.session import Session, pass_session
+
+__all__ = ["command"]
+
+
+@click.command("clear")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@json_option
+@pass_session
+def command(session: Session, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Remove every module from the cache.
+
+    Code that is loaded stays loaded; whoever looks for a function from now on misses it. Asks first, unless -y is
+    given; without a terminal to ask on, -y is needed.
+    """
+    from compcache.maintain.clear import clear, clearable
+
+    with session.look() as cache:
+        modules, size = clearable(cache._store)
+    text = f"{plural(modules, 'module')} ({size_text(size)}) in {session.directory}"
+    if not dry_run and modules:
+        _confirm(text, yes=yes)
+        with session.open() as cache:
+            clear(cache._store)
+    if as_json:
+        print_json({"modules": modules, "size": size, "dry_run": dry_run})
+    else:
+        click.echo(f"{'would remove' if dry_run else 'removed'} {text}")
+
+
+def _confirm(text: str, *, yes: bool) -> None:
+    import sys
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"nobody to ask whether to remove {text}: give -y")
+    if not click.confirm(f"Remove {text}?", err=True):
+        raise click.Abort

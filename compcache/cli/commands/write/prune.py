@@ -1,0 +1,120 @@
+"""``compcache prune``: remove what a policy says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from compcache.cli.jsontext import fields_of, json_option, print_json
+from compcache.cli.output import (
+    Column,
+    age_text,
+    id_text,
+    is_terminal,
+    plural,
+    print_rows,
+    show_progress,
+    size_text,
+    time_text,
+)
+from compcache.cli.params import DURATION, SIZE
+from compcache.cli.session import Session, pass_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from compcache.maintain.report_types import PrunedModule, PruneReport
+
+__all__ = ["command"]
+
+
+@click.command("prune")
+@click.option("--max-size", "max_bytes", type=SIZE, help="Keep the modules within this size (500M, 2GiB).")
+@click.option("--max-modules", type=click.IntRange(0), metavar="N", help="Keep at most N modules.")
+@click.option("--unused-for", type=DURATION, help="Remove what was not used for this long (30d, 12h).")
+@click.option("--older-than", type=DURATION, help="Remove what was created longer ago than this.")
+@click.option("--duplicates", is_flag=True, help="Remove surplus copies of functions for the same hosts.")
+@click.option(
+    "--stale", type=DURATION, help="Remove code of CPUs, LLVM versions and formats not used for this long."
+)
+@click.option(
+    "--match", multiple=True, metavar="PATTERN", help="Only modules whose functions all match this glob."
+)
+@click.option(
+    "--keep", multiple=True, metavar="PATTERN", help="Keep functions that match, and what they depend on."
+)
+@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@json_option
+@pass_session
+def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, **options: Any) -> None:
+    """Remove modules, the least recently used first, and leftovers of interrupted additions.
+
+    Using a function uses what it depends on. Nothing goes that something which stays needs; pinned functions stay
+    with all that they depend on (compcache pin). Without options only leftovers go. --match without other options
+    removes every module that matches. Programs that have loaded a module keep it; for others it is a miss.
+
+    Asks before it removes modules, unless -y is given; without a terminal to ask on, -y is needed. In a pipe each
+    line is one module, with tabs between reason, module, size in bytes, time of the last use and functions.
+    """
+    from compcache.maintain.policy import PrunePolicy
+    from compcache.maintain.prune import carry_out, propose
+
+    with session.look() if dry_run else session.open() as cache:
+        proposal = propose(
+            cache._store, PrunePolicy(**options), progress=show_progress, fold_statistics=not dry_run
+        )
+        report = proposal.report
+        if not dry_run:
+            if report.removed and not yes:
+                _confirm(report, session.directory)
+            report = carry_out(cache._store, proposal)
+    if as_json:
+        print_json({**fields_of(report), "bytes_freed": report.bytes_freed})
+    else:
+        _print(report)
+
+
+def _confirm(planned: PruneReport, directory: str) -> None:
+    import sys
+
+    size = size_text(sum(module.size for module in planned.removed))
+    text = f"{plural(len(planned.removed), 'module')} ({size}) from {directory}"
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"nobody to ask whether to remove {text}: give -y, or --dry-run to see which")
+    if not click.confirm(f"Remove {text}?", err=True):
+        raise click.Abort
+
+
+def _print(report: PruneReport) -> None:
+    columns = [
+        Column("reason"), Column("module"), Column("size", True), Column("last use", True), Column("functions", flexible=True),
+    ]  # fmt: skip
+    if report.removed or not is_terminal():
+        print_rows(columns, map(_cells(), report.removed))
+    verb = "would remove" if report.dry_run else "removed"
+    parts = [f"{verb} {plural(len(report.removed), 'module')}"]
+    if report.leftovers:
+        parts.append(plural(len(report.leftovers), "leftover"))
+    click.echo(
+        f"{' and '.join(parts)} ({size_text(report.bytes_freed)}); {plural(report.modules_after, 'module')} "
+        f"({size_text(report.bytes_after)}) {'would stay' if report.dry_run else 'left'}",
+        err=True,
+    )
+    if report.indexed:
+        verb = "would be found again" if report.dry_run else "can be found again"
+        click.echo(f"{plural(len(report.indexed), 'module')} of interrupted additions {verb}", err=True)
+    if report.needed:
+        click.echo(f"{plural(len(report.needed), 'module')} stayed because others need them", err=True)
+    if not report.within_limits:
+        click.echo(
+            "the limits are exceeded still: what is left is pinned, kept, or needed by what is", err=True
+        )
+
+
+def _cells() -> Callable[[PrunedModule], tuple[str, ...]]:
+    """What makes a row of a module, for people or for programs."""
+    shown = id_text()
+    size, age = (size_text, age_text) if is_terminal() else (str, time_text)
+    return lambda m: (m.reason, shown(m.module_id), size(m.size), age(m.last_used), " ".join(m.functions))

@@ -1,0 +1,85 @@
+"""The graph section of a module file: the module's dependency graph, for people and tools.
+
+A zlib-compressed msgpack array of one row for each global value of the optimized module: ``[symbol, kind, func_name or
+None, signature, references]``, where the references are the symbols of other rows. The notes section is a msgpack map of
+what does not change the code.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgpack
+
+from compcache.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["ModuleGraph", "SymbolNode", "decode_graph", "decode_notes", "encode_graph", "encode_notes"]
+
+_MAX_GRAPH = 1 << 30
+
+
+class SymbolNode(NamedTuple):
+    """One node: kind is function, variable, global (filled at load), import or native."""
+
+    symbol: str
+    kind: str
+    func_name: str | None
+    signature: str
+    references: tuple[str, ...]
+
+
+class ModuleGraph(NamedTuple):
+    """All nodes of a module by symbol."""
+
+    nodes: dict[str, SymbolNode]
+
+
+def encode_graph(nodes: Iterable[SymbolNode]) -> bytes:
+    """The graph section of a module."""
+    rows = [list(node) for node in nodes]
+    return zlib.compress(msgpack.packb(rows, use_bin_type=True, unicode_errors="surrogatepass"), 1)
+
+
+def decode_graph(section: bytes) -> ModuleGraph:
+    """The graph in a module file's section.
+
+    Raises:
+        FormatError: the section is no graph.
+    """
+    try:
+        inflated = zlib.decompressobj().decompress(section, _MAX_GRAPH)
+        rows = msgpack.unpackb(inflated, raw=False, unicode_errors="surrogatepass", strict_map_key=False)
+        nodes = [SymbolNode(s, k, f, g, tuple(r)) for s, k, f, g, r in rows]
+    except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
+        raise FormatError(f"the graph section does not decode: {error}") from error
+    return ModuleGraph({node.symbol: node for node in nodes})
+
+
+def encode_notes(seconds: float, identity: Any) -> bytes:
+    """The notes section: when and in how many seconds the module was compiled, and its identity."""
+    notes: dict[str, Any] = {"created": time.time(), "seconds": seconds}
+    if identity is not None:
+        components = identity.components() if hasattr(identity, "components") else identity
+        notes["identity"] = {str(k): str(v) for k, v in dict(components).items()}
+    packed: bytes = msgpack.packb(notes, use_bin_type=True)
+    return packed
+
+
+def decode_notes(section: bytes) -> dict[str, Any]:
+    """The notes in a module file's section.
+
+    Raises:
+        FormatError: the section is no notes.
+    """
+    try:
+        notes = msgpack.unpackb(section, raw=False)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise FormatError(f"the notes section does not decode: {error}") from error
+    if not isinstance(notes, dict):
+        raise FormatError("the notes section is no map")
+    return notes

@@ -1,0 +1,361 @@
+"""The index: which modules realize a function, and which files have been verified, without listing modules.
+
+It is a set of immutable segment files in one directory, named ``<level>-<digest>.idx``. An addition publishes a
+segment of level 0; when more than eight of them have come together they are merged with the next levels, each
+level holding eight times as many modules as the one below. So a cache of any size has a handful of segments,
+and an addition costs amortized `8 * levels / 2` rewrites of its own entries.
+
+A segment (little-endian) is ``"CCINDEX1" | size of the function table u64 | function table | module table``; both
+tables are of `compcache.formats.table`. A function entry is the key of the name, a module_id and the offset of the
+function's record. A module entry is `ModuleEntry`: the stamp under which the file was verified, and the sizes
+that a reader needs.
+
+The index is derived and never believed further than it can be checked: an entry whose module file is gone is
+no entry, a stamp that does not match the file is no stamp, a damaged segment is set aside and rebuilt from the
+manifests. So additions and merges need no lock; merges take one only to save work.
+
+The digest in a segment's name is that of its content, in every version of the format. So a segment that does not
+decode is told from a damaged one: where its name is right, another version of this package has written it, and it is
+neither used nor touched. Files with other names are not the index's at all.
+
+Limitations: what was removed from disk stays in the segments until the next merge or prune; names are compared
+by their 128-bit key here, and in full by who reads the record.
+"""
+
+from __future__ import annotations
+
+import stat as stat_module
+from _struct import Struct  # what `struct` re-exports: a file less to read
+
+from compcache import files as file_ops
+from compcache.digest import DIGEST_SIZE, digest, name_key
+from compcache.errors import FormatError, UnknownVersionError
+from compcache.formats.table import Table
+from compcache.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+__all__ = ["Index", "ModuleEntry", "Segment", "Stamp"]
+
+MAGIC = b"CCINDEX1"
+HEADER = Struct("<8sQ")
+FUNCTION = Struct("<16s16sI4x")
+MODULE = Struct("<16s4QQQ8sII16s16s")
+_STAMP = Struct("<4Q")
+_TRUSTED = Struct("<QQ8sII16s16s")
+_READ_WHOLE = 1 << 16
+NAME_SIZE = 12  # bytes of the digest in a segment's name
+_CHUNK = 1 << 20
+SUFFIX = ".idx"
+
+
+class Stamp(Record):
+    """What identifies an unchanged file: inode, size, modification and change time in nanoseconds."""
+
+    __slots__ = ("inode", "size", "mtime", "ctime")
+    inode: int
+    size: int
+    mtime: int
+    ctime: int
+
+    @staticmethod
+    def of(status: os.stat_result) -> Stamp:
+        """The stamp of a file from its `stat` result."""
+        return Stamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    @staticmethod
+    def packed(status: os.stat_result) -> bytes:
+        """The same as bytes, as it stands in an encoded entry."""
+        return _STAMP.pack(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+class ModuleEntry(Record):
+    """What the index knows of a module file that was verified while it had `stamp`.
+
+    `image` and `records` are the sizes of these sections; `target_id` digests what the code requires of a
+    host; `flags` says how the image is loaded; `functions` is their number, for tools; `key` is what the image's
+    module table must repeat; `mac` signs the entry where the cache has a key.
+    """
+
+    __slots__ = ("module_id", "stamp", "image", "records", "target_id", "flags", "functions", "key", "mac")
+    module_id: bytes
+    stamp: Stamp
+    image: int
+    records: int
+    target_id: bytes
+    flags: int
+    functions: int
+    key: bytes
+    mac: bytes
+
+    def encode(self) -> bytes:
+        """The entry as bytes, its key first."""
+        s = self.stamp
+        return MODULE.pack(
+            self.module_id, s.inode, s.size, s.mtime, s.ctime, self.image, self.records, self.target_id,
+            self.flags, self.functions, self.key, self.mac,
+        )  # fmt: skip
+
+    @staticmethod
+    def decode(data: bytes) -> ModuleEntry:
+        """The entry in bytes that `encode` made."""
+        module_id, inode, size, mtime, ctime, *rest = MODULE.unpack(data)
+        return ModuleEntry(module_id, Stamp(inode, size, mtime, ctime), *rest)
+
+
+class _Descriptor:
+    """An open file that is closed with the last reader."""
+
+    __slots__ = ("_files", "number")
+
+    def __init__(self, files: file_ops.Files) -> None:
+        self._files = files
+        self.number = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "number", -1) >= 0:
+            self._files.close(self.number)
+
+
+class Segment:
+    """One segment file, opened by its first use. Small ones are read whole, larger ones piece by piece."""
+
+    __slots__ = ("_directory", "_files", "_tables", "name")
+
+    def __init__(self, files: file_ops.Files, directory: str, name: str) -> None:
+        self._files = files
+        self._directory = directory
+        self._tables: tuple[Table, Table] | None = None
+        self.name = name
+
+    @property
+    def functions(self) -> Table:
+        """The function entries."""
+        return (self._tables or self._open())[0]
+
+    @property
+    def modules(self) -> Table:
+        """The module entries."""
+        return (self._tables or self._open())[1]
+
+    @property
+    def level(self) -> int:
+        """The level in the segment's name."""
+        return _level_of(self.name)
+
+    def _open(self) -> tuple[Table, Table]:
+        """Open the file; threads that do so at once each have their own descriptor until one of them is kept.
+
+        Raises:
+            FileNotFoundError: it was merged into another one.
+            FormatError: it is damaged.
+        """
+        opened = _Descriptor(self._files)
+        try:
+            opened.number = self._files.open(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
+        except OSError as error:
+            import errno
+
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
+                raise FormatError(f"{self.name} is not a regular file") from error
+            raise
+        pread = self._files.pread
+        status = self._files.fstat(opened.number)
+        if not stat_module.S_ISREG(status.st_mode):
+            raise FormatError(f"{self.name} is not a regular file")
+        size = status.st_size
+        whole = size <= _READ_WHOLE
+        if whole:
+            data = pread(opened.number, size, 0)
+
+            def read(offset: int, count: int) -> bytes:
+                return data[offset : offset + count]
+        else:
+
+            def read(offset: int, count: int) -> bytes:
+                return pread(opened.number, count, offset)
+
+        header = read(0, HEADER.size)
+        if len(header) < HEADER.size or header[:8] != MAGIC:
+            raise FormatError(f"{self.name} is no index segment of a known version")
+        second = HEADER.size + HEADER.unpack(header)[1]
+        functions = Table(read, HEADER.size, constant=whole)
+        if HEADER.size + functions.size != second or functions.width != FUNCTION.size:
+            raise FormatError(f"{self.name} is damaged")
+        modules = Table(read, second, constant=whole)
+        if modules.width != MODULE.size or second + modules.size != size:
+            raise FormatError(f"{self.name} is damaged")
+        self._tables = functions, modules
+        return self._tables
+
+    def explain(self, error: FormatError) -> FormatError:
+        """What it means that the file does not decode: `UnknownVersionError` where its name fits its content."""
+        try:
+            actual = digest(self._chunks(), size=NAME_SIZE).hex()
+        except OSError:
+            return error
+        if self.name[3 : 3 + 2 * NAME_SIZE] != actual:
+            return error
+        return UnknownVersionError(f"{self.name} is of another version of the format: {error}")
+
+    def _chunks(self) -> Iterator[bytes]:
+        opened = _Descriptor(self._files)
+        opened.number = self._files.open(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
+        offset = 0
+        while part := self._files.pread(opened.number, _CHUNK, offset):
+            yield part
+            offset += len(part)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._tables = None
+
+
+def _level_of(name: str) -> int:
+    return int(name[:2])
+
+
+def _is_segment_name(name: str) -> bool:
+    level, dash, rest = name[:2], name[2:3], name[3:]
+    return (
+        rest.endswith(SUFFIX)
+        and dash == "-"
+        and level.isdecimal()
+        and level.isascii()
+        and len(rest) == 2 * NAME_SIZE + len(SUFFIX)
+        and not rest[: 2 * NAME_SIZE].strip("0123456789abcdef")
+    )
+
+
+class Index:
+    """The segments of one directory, as this process last saw them.
+
+    A look-up that finds nothing looks at the directory again; one that finds something does not.
+    """
+
+    __slots__ = ("_hint", "ignored", "_segments", "damaged", "directory", "files", "problem", "temporary")
+
+    def __init__(self, files: file_ops.Files, directory: str, temporary: str) -> None:
+        self.files = files
+        self.directory = directory
+        self.temporary = temporary
+        self._segments: tuple[Segment, ...] | None = None
+        self._hint: Segment | None = None
+        self.ignored: set[str] = set()
+        self.damaged: dict[str, str] = {}
+        self.problem = ""  # why the index, or a part of it, could not be read when it was last tried
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, the largest first."""
+        if self._segments is None:
+            self.refresh()
+        assert self._segments is not None
+        return self._segments
+
+    def refresh(self) -> bool:
+        """Look at the directory again; whether anything changed."""
+        self.problem = ""
+        names = self._names()
+        old = {segment.name: segment for segment in self._segments or ()}
+        if self._segments is not None and names == list(old):
+            return False
+        self._segments = tuple([old.get(name) or Segment(self.files, self.directory, name) for name in names])
+        return True
+
+    def _names(self) -> list[str]:
+        try:
+            if stat_module.S_ISLNK(self.files.lstat(self.directory).st_mode):
+                self.problem = f"{self.directory} is a symbolic link, which is not followed"
+                return []
+            found = self.files.listdir(self.directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            self.problem = f"{self.directory} cannot be read: {error.strerror}"
+            return []
+        left_out = self.damaged.keys() | self.ignored
+        names = [name for name in found if _is_segment_name(name) and name not in left_out]
+        return sorted(names, key=lambda name: (-_level_of(name), name))
+
+    def find(self, name: str) -> Iterator[tuple[bytes, int]]:
+        """The (module_id, offset of the function's record) of every realization, without duplicates.
+
+        Lazily, the largest segment first: who takes the first answer opens no more than it must.
+        """
+        key = name_key(name)
+        seen: set[bytes] = set()
+        waiting = list(self.segments)
+        asked = set()
+        while waiting:
+            segment = waiting.pop(0)
+            asked.add(segment.name)
+            values = self.look_up(segment, key, modules=False)
+            if values is None:  # merged into another segment meanwhile
+                waiting = [other for other in self.segments if other.name not in asked]
+                continue
+            for value in values:
+                if value not in seen:
+                    seen.add(value)
+                    self._hint = segment
+                    yield value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE : DIGEST_SIZE + 4], "little")
+
+    def module(self, module_id: bytes) -> list[ModuleEntry]:
+        """What is known of a module, one entry for each stamp."""
+        return [
+            ModuleEntry.decode(module_id + value)
+            for segment in self.segments
+            for value in self.look_up(segment, module_id, modules=True) or ()
+        ]
+
+    def verified(
+        self, module_id: bytes, status: os.stat_result
+    ) -> Iterator[tuple[int, int, bytes, int, int, bytes, bytes]]:
+        """The entries of a module that were made while its file had this status.
+
+        Each as (image, records, target_id, flags, functions, key, mac); see `ModuleEntry`. The segment that
+        answered last is asked first: a module's entries are published and merged together.
+        """
+        stamp = Stamp.packed(status)
+        hint = self._hint
+        order = (
+            self.segments
+            if hint is None
+            else (hint, *[other for other in self.segments if other is not hint])
+        )
+        for segment in order:
+            for value in self.look_up(segment, module_id, modules=True) or ():
+                if value.startswith(stamp):
+                    yield _TRUSTED.unpack_from(value, _STAMP.size)
+
+    def look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
+        """What a segment has under a key; None where it is not there any more."""
+        try:
+            return (segment.modules if modules else segment.functions).find(key)
+        except FileNotFoundError:
+            self.refresh()
+            return None
+        except FormatError as error:
+            self.set_aside(segment, error)
+            return []
+        except OSError as error:
+            self.problem = f"{self.directory}/{segment.name} cannot be read: {error.strerror or error}"
+            return []
+
+    def set_aside(self, segment: Segment, error: FormatError) -> None:
+        """Do without a segment that does not decode, and remember why."""
+        reason = segment.explain(error)
+        if isinstance(reason, UnknownVersionError):
+            self.ignored.add(segment.name)
+        else:
+            self.damaged[segment.name] = str(reason)
+        segment.close()
+        self._segments = tuple([other for other in self.segments if other is not segment])
+
+    def close(self) -> None:
+        """Let go of the segment files."""
+        self._segments = None
+        self._hint = None

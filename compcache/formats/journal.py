@@ -1,0 +1,22 @@
+"""How processes append what they count to the journal of their host: `compcache.formats.statistics` describes it."""
+
+from __future__ import annotations
+
+from compcache.digest import check
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["BATCH_END", "HOUR", "JOURNAL_SUFFIX", "encode_batch"]
+
+#: The journals that processes append to. Two hosts append to two files: between them appending is not atomic.
+JOURNAL_SUFFIX = ".journal1"
+BATCH_END = "= "
+HOUR = 3600  # seconds; what belongs to no module is counted by it
+
+
+def encode_batch(lines: Iterable[str]) -> bytes:
+    """One batch: the empty line separates it from one before it that was torn within a line."""
+    text = "\n".join(lines)
+    return f"\n\n{text}\n{BATCH_END}{check(text.encode()).hex()}\n".encode()

@@ -1,0 +1,29 @@
+"""The table that an image exports: where its functions, entry points, slots and variables are.
+
+Layout (little-endian), at the address of `TABLE_SYMBOL`::
+
+    magic "CCMODULE" | ABI version u32 | number of symbols u32 | key of the module (16 bytes) | offsets i32
+
+An offset is counted from the start of the table, one for each symbol; the linker resolves all of them, so that mapping
+relocates nothing. The key is that of the module record; magic, version and key are compared before an offset is used.
+"""
+
+from __future__ import annotations
+
+__all__ = ["TABLE_HEAD_SIZE", "TABLE_MAGIC", "TABLE_SYMBOL", "has_table"]
+
+TABLE_SYMBOL = "compcache_module"
+TABLE_MAGIC = b"CCMODULE"
+TABLE_HEAD_SIZE = len(TABLE_MAGIC) + 8  # what stands before the key
+
+
+def has_table(image: bytes, key: bytes, abi: int, symbols: int) -> bool:
+    """Whether an image holds a table with this key and ABI version, and at least so many symbols."""
+    at = image.find(key)
+    while at >= 0:
+        head = image[max(at - TABLE_HEAD_SIZE + len(TABLE_MAGIC), 0) : at]
+        found_abi, count = int.from_bytes(head[:4], "little"), int.from_bytes(head[4:], "little")
+        if len(head) == TABLE_HEAD_SIZE - len(TABLE_MAGIC) and found_abi == abi and count >= symbols:
+            return True
+        at = image.find(key, at + 1)
+    return False

@@ -1,0 +1,87 @@
+"""Definitions of global variables: what a module's `external global` is filled with when code is loaded.
+
+Each kind is a small frozen class: `encode` and `decode` turn it into bytes and back, `load` gives the bytes for
+the variable's storage and the objects that must live as long as those bytes are in use, and raises
+`GlobalValidationError` where the definition no longer holds. `register` makes a kind of your own known.
+
+Plain Python values serve as definitions too (`define`): int, float, bool, bytes, str, anything with a buffer, and
+objects that can be found again by their name.
+"""
+
+from __future__ import annotations
+
+from compcache.globals.definition import GlobalDefinition, Storage, decode_definition, register
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from compcache.globals.blocks import Buffer, Bytes, Text
+    from compcache.globals.definition import LoadContext as LoadContext  # a kind of your own is given one
+    from compcache.globals.native import NativeSymbol
+    from compcache.globals.objects import DictMember, ObjectIdentity, PythonObject
+    from compcache.globals.pickled import Pickled
+    from compcache.globals.scalars import Boolean, Float, Integer
+
+__all__ = [
+    "Boolean",
+    "Buffer",
+    "Bytes",
+    "DictMember",
+    "Float",
+    "GlobalDefinition",
+    "Integer",
+    "NativeSymbol",
+    "ObjectIdentity",
+    "Pickled",
+    "PythonObject",
+    "Storage",
+    "Text",
+    "decode_definition",
+    "define",
+    "register",
+]
+
+_HOMES = {
+    "Boolean": "scalars",
+    "Buffer": "blocks",
+    "Bytes": "blocks",
+    "DictMember": "objects",
+    "Float": "scalars",
+    "Integer": "scalars",
+    "NativeSymbol": "native",
+    "ObjectIdentity": "objects",
+    "Pickled": "pickled",
+    "PythonObject": "objects",
+    "Text": "blocks",
+}
+
+
+def define(value: object) -> GlobalDefinition:
+    """The definition that a plain value stands for; a definition stands for itself.
+
+    Raises:
+        GlobalValidationError: the value is none that can be stored without pickle.
+    """
+    if isinstance(value, GlobalDefinition):
+        return value
+    from compcache.globals.blocks import Buffer, Bytes, Text
+    from compcache.globals.objects import PythonObject
+    from compcache.globals.scalars import Boolean, Float, Integer
+
+    for cls, types in ((Boolean, bool), (Integer, int), (Float, float), (Bytes, bytes), (Text, str)):
+        if isinstance(value, types):
+            return cls(value)
+    try:
+        memoryview(value).release()  # type: ignore[arg-type]
+    except TypeError:
+        return PythonObject.of(value)
+    return Buffer.of(value)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

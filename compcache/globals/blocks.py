@@ -1,0 +1,109 @@
+"""Blocks of memory: bytes, texts and snapshots of buffers, which live beside the image or in the variable."""
+
+from __future__ import annotations
+
+from struct import calcsize
+from struct import error as StructError  # noqa: N812 - it is a class
+
+from compcache.globals.definition import GlobalDefinition, Storage, misfit, register
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from compcache.globals.definition import LoadContext
+
+__all__ = ["Buffer", "Bytes", "Text"]
+
+_POINTER_SIZE = 8
+
+
+def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+    """Bytes that live beside the image: mutable, and this load's own."""
+    if storage.form == "inline":
+        if len(data) > storage.size:
+            raise misfit(f"a value of {len(data)} bytes", storage)
+        return data.ljust(storage.size, b"\0"), None
+    if storage.form not in ("pointer", "span"):
+        raise misfit(f"a value of {len(data)} bytes", storage)
+    keep = bytearray(data + b"\0")
+    address = context.address_of(keep).to_bytes(_POINTER_SIZE, "little")
+    length = count.to_bytes(8, "little") if storage.form == "span" else b""
+    return address + length, memoryview(keep)  # the view keeps the bytearray from being resized
+
+
+@register
+class Bytes(GlobalDefinition):
+    """Bytes, followed by a NUL: a pointer, a pointer and their number, or the bytes in place."""
+
+    __slots__ = ("value",)
+    value: bytes
+    kind = "bytes"
+
+    def encode(self) -> bytes:
+        return bytes(self.value)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Bytes:
+        return cls(payload)
+
+    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+        return _pack_span(self.value, len(self.value), storage, context)
+
+
+@register
+class Text(GlobalDefinition):
+    """A text as UTF-8, followed by a NUL; the length counts bytes."""
+
+    __slots__ = ("value",)
+    value: str
+    kind = "text"
+
+    def encode(self) -> bytes:
+        return self.value.encode("utf-8", "surrogatepass")
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Text:
+        return cls(payload.decode("utf-8", "surrogatepass"))
+
+    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+        data = self.encode()
+        return _pack_span(data, len(data), storage, context)
+
+
+@register
+class Buffer(GlobalDefinition):
+    """A snapshot of a buffer, taken by `Buffer.of`; the length of a span counts elements.
+
+    Every load decodes its own copy, which the code may change.
+    """
+
+    __slots__ = ("data", "format")
+    data: bytes
+    format: str
+    kind = "buffer"
+
+    @classmethod
+    def of(cls, exporter: Any) -> Buffer:
+        """The content of any object with a buffer, in C order, as it is now."""
+        with memoryview(exporter) as view:
+            return cls(view.tobytes(), view.format)
+
+    @property
+    def itemsize(self) -> int:
+        """The size of an element in bytes; 1 where the format is none of the struct module's."""
+        try:
+            return calcsize(self.format)
+        except StructError:
+            return 1
+
+    def encode(self) -> bytes:
+        return self.format.encode() + b"\0" + self.data
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Buffer:
+        format_, _, data = payload.partition(b"\0")
+        return cls(data, format_.decode())
+
+    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+        return _pack_span(self.data, len(self.data) // self.itemsize, storage, context)

@@ -1,0 +1,170 @@
+"""What every kind of global variable has in common: its storage, its bytes, and how it is found by its kind."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from compcache.errors import GlobalValidationError
+from compcache.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import ClassVar, Protocol
+
+    class LoadContext(Protocol):
+        """What a definition may ask of the process that loads it."""
+
+        allow_pickle: bool
+
+        def address_of(self, buffer: object) -> int:
+            """The address of an object's buffer."""
+
+        def find_symbol(self, name: str, library: str | None) -> int:
+            """The address of a native symbol, 0 where there is none."""
+
+
+__all__ = [
+    "GlobalDefinition",
+    "Storage",
+    "decode_definition",
+    "invalid",
+    "known_kinds",
+    "misfit",
+    "pack_integer",
+    "pack_object",
+    "register",
+    "shown",
+]
+
+_MAX_SHOWN_BITS = 256
+
+#: The module that registers a kind when it is imported: a load imports those that it needs and no others.
+_HOMES = {
+    "boolean": "compcache.globals.scalars",
+    "buffer": "compcache.globals.blocks",
+    "bytes": "compcache.globals.blocks",
+    "float": "compcache.globals.scalars",
+    "identity": "compcache.globals.objects",
+    "integer": "compcache.globals.scalars",
+    "member": "compcache.globals.objects",
+    "native": "compcache.globals.native",
+    "numba": "compcache.numba.entries.description",
+    "numba-symbol": "compcache.numba.entries.helper_symbols",
+    "object": "compcache.globals.objects",
+    "pickle": "compcache.globals.pickled",
+    "text": "compcache.globals.blocks",
+}
+
+
+class Storage(Record):
+    """The storage of a global variable, read off its LLVM type: a form and a size in bytes.
+
+    Forms: "int", "float", "pointer"; "span" (`{ptr, i64}`: address and length) and "inline" (an array or
+    struct that receives the bytes themselves).
+    """
+
+    __slots__ = ("form", "size")
+    form: str
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.form} of {self.size} bytes"
+
+
+class GlobalDefinition(Record):
+    """The base of all kinds. `kind` names the class in stored modules and never changes its meaning.
+
+    `revalidate` says that the value is looked up again at every load, even where the variable is filled.
+    """
+
+    __slots__ = ()
+    kind: ClassVar[str] = ""
+    revalidate: ClassVar[bool] = False
+
+    def encode(self) -> bytes:
+        """The definition as bytes, all that `decode` needs."""
+        raise NotImplementedError
+
+    @classmethod
+    def decode(cls, payload: bytes) -> GlobalDefinition:
+        """The definition in `payload`; any exception means that the payload is malformed."""
+        raise NotImplementedError
+
+    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+        """The bytes for the storage, exactly `storage.size`, and what to keep alive beside them.
+
+        Raises:
+            GlobalValidationError: the value is not what it was, or does not fit the storage.
+        """
+        raise NotImplementedError
+
+
+_kinds: dict[str, type[GlobalDefinition]] = {}
+
+
+def register(cls: type[GlobalDefinition]) -> type[GlobalDefinition]:
+    """Make a kind known to this process, by its `kind`; usable as a class decorator.
+
+    Raises:
+        ValueError: another class has that kind already, or it is empty.
+    """
+    if not cls.kind or _kinds.setdefault(cls.kind, cls) is not cls:
+        raise ValueError(f"{cls.__qualname__} needs a kind of its own, not {cls.kind!r}")
+    return cls
+
+
+def known_kinds() -> tuple[str, ...]:
+    """The names of all kinds that this process can decode, sorted."""
+    return tuple(sorted(_HOMES.keys() | _kinds.keys()))
+
+
+def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
+    """The definition of a stored global.
+
+    Raises:
+        GlobalValidationError: the kind is not registered in this process, or the payload is malformed.
+    """
+    if kind not in _kinds and kind in _HOMES:
+        import_module(_HOMES[kind])
+    cls = _kinds.get(kind)
+    if cls is None:
+        raise invalid(f"its kind {kind!r} is not registered in this process (compcache.globals.register)")
+    try:
+        return cls.decode(payload)
+    except Exception as error:
+        raise invalid(f"its definition of kind {kind!r} does not decode: {error}") from error
+
+
+def invalid(reason: str) -> GlobalValidationError:
+    """The error of a definition that does not hold."""
+    return GlobalValidationError(reason, reason=reason)
+
+
+def misfit(what: str, storage: Storage) -> GlobalValidationError:
+    """The error of a value that its storage cannot take."""
+    return invalid(f"{what} does not fit its storage ({storage})")
+
+
+def pack_integer(value: int, storage: Storage) -> bytes:
+    """An integer as the bytes of its storage.
+
+    Raises:
+        GlobalValidationError: it does not fit.
+    """
+    if storage.form not in ("int", "pointer"):
+        raise misfit(shown(value), storage)
+    try:
+        return value.to_bytes(storage.size, "little", signed=value < 0)
+    except OverflowError:
+        raise misfit(shown(value), storage) from None
+
+
+def shown(value: int) -> str:
+    """An integer as a message shows it."""
+    bits = value.bit_length()
+    return f"the integer {value}" if bits <= _MAX_SHOWN_BITS else f"an integer of {bits} bits"
+
+
+def pack_object(value: object, storage: Storage) -> tuple[bytes, object]:
+    """The address of an object as the bytes of its storage, and the object, which must live as long as these."""
+    return pack_integer(id(value), storage), value

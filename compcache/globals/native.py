@@ -1,0 +1,41 @@
+"""Addresses of native symbols."""
+
+from __future__ import annotations
+
+from compcache.globals.definition import GlobalDefinition, Storage, invalid, pack_integer, register
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from compcache.globals.definition import LoadContext
+
+__all__ = ["NativeSymbol"]
+
+
+@register
+class NativeSymbol(GlobalDefinition):
+    """The address of a native symbol of the process, or of a shared library that is loaded for it.
+
+    It serves for external globals and for functions that the module declares.
+    """
+
+    __slots__ = ("name", "library")
+    name: str
+    library: str | None
+    kind = "native"
+
+    def __init__(self, name: str, library: str | None = None) -> None:
+        super().__init__(name, library)
+
+    def encode(self) -> bytes:
+        return f"{self.name}\0{self.library or ''}".encode()
+
+    @classmethod
+    def decode(cls, payload: bytes) -> NativeSymbol:
+        name, library = payload.decode().split("\0")
+        return cls(name, library or None)
+
+    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+        address = context.find_symbol(self.name, self.library)
+        if not address:
+            raise invalid(f"{self.library or 'the process'} has no native symbol {self.name!r}")
+        return pack_integer(address, storage), None

@@ -1,0 +1,167 @@
+"""Python objects, found again by their names when code is loaded."""
+
+from __future__ import annotations
+
+import sys
+
+from compcache.errors import GlobalValidationError
+from compcache.globals.definition import GlobalDefinition, Storage, invalid, pack_object, register
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from compcache.globals.definition import LoadContext
+
+__all__ = ["DictMember", "ObjectIdentity", "PythonObject"]
+
+
+def _find(module: str, qualname: str) -> object:
+    """The object of this name, importing its module if need be."""
+    try:
+        __import__(module)
+        found: object = sys.modules[module]
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except (ImportError, KeyError, AttributeError) as error:
+        raise invalid(f"{module}:{qualname} cannot be found: {error}") from error
+    return found
+
+
+def _name_of(value: object) -> tuple[str, str]:
+    """Where to find an object again: `__reduce__` where that is a name (numpy's ufuncs), else its own name."""
+    try:
+        reduced = value.__reduce__()
+    except Exception:  # noqa: BLE001 - any failure to reduce means that there is no such name
+        reduced = None
+    qualname = reduced if isinstance(reduced, str) else getattr(value, "__qualname__", None)
+    module = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)
+    candidates = [module] if isinstance(module, str) else []
+    candidates += [name for name in _modules_with(value, qualname) if name not in candidates]
+    for candidate in candidates:
+        if isinstance(qualname, str) and _is_found(candidate, qualname, value):
+            return candidate, qualname
+    raise invalid(
+        f"{value!r} of type {type(value).__qualname__} cannot be found again by module and name; define it as "
+        "PythonObject(module, qualname), or as Pickled(value) where the cache is opened with allow_pickle=True"
+    )
+
+
+def _modules_with(value: object, qualname: object) -> list[str]:
+    """Loaded modules that hold the object under this name, for objects that do not know their module."""
+    if not isinstance(qualname, str):
+        return []
+    top = type(value).__module__.partition(".")[0]
+    loaded = [name for name, module in list(sys.modules.items()) if module is not None]
+    loaded.sort(key=lambda name: (name != top, name.count("."), name))
+    return [name for name in loaded if getattr(sys.modules[name], "__dict__", {}).get(qualname) is value]
+
+
+def _is_found(module: str, qualname: str, value: object) -> bool:
+    try:
+        return _find(module, qualname) is value
+    except GlobalValidationError:
+        return False
+
+
+@register
+class PythonObject(GlobalDefinition):
+    """The object that a module holds under a dotted name: a `PyObject *`, kept alive with the code."""
+
+    __slots__ = ("module", "qualname")
+    module: str
+    qualname: str
+    kind = "object"
+    revalidate = True
+
+    @classmethod
+    def of(cls, value: object) -> GlobalDefinition:
+        """The definition by which `value` will be found again.
+
+        Raises:
+            GlobalValidationError: it has no such name.
+        """
+        return cls(*_name_of(value))
+
+    def encode(self) -> bytes:
+        return f"{self.module}\0{self.qualname}".encode()
+
+    @classmethod
+    def decode(cls, payload: bytes) -> PythonObject:
+        module, qualname = payload.decode().split("\0")
+        return cls(module, qualname)
+
+    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+        return pack_object(_find(self.module, self.qualname), storage)
+
+
+@register
+class ObjectIdentity(PythonObject):
+    """The identity (`id`) of the object of this name, for code that compares but does not use it."""
+
+    __slots__ = ("module", "qualname")  # `Record` reads the fields of a class off its own slots
+    kind = "identity"
+
+
+@register
+class DictMember(GlobalDefinition):
+    """The value under `key` (str, int or bytes) in a dict of this name; its type is checked at every load.
+
+    `expected` names the type as ``module:qualname``; pass the class itself to `DictMember.of`.
+    """
+
+    __slots__ = ("module", "qualname", "key", "expected")
+    module: str
+    qualname: str
+    key: str | int | bytes
+    expected: str
+    kind = "member"
+    revalidate = True
+
+    @classmethod
+    def of(cls, module: str, qualname: str, key: str | int | bytes, expected: type) -> DictMember:
+        """The definition with the expected type given as a class."""
+        return cls(module, qualname, key, f"{expected.__module__}:{expected.__qualname__}")
+
+    def encode(self) -> bytes:
+        if isinstance(self.key, bytes):
+            tagged = b"b" + self.key
+        elif isinstance(self.key, str):
+            tagged = b"s" + self.key.encode()
+        elif isinstance(self.key, int):
+            tagged = b"i%d" % self.key
+        else:
+            raise invalid(f"the key {self.key!r} of {self.module}:{self.qualname} is neither str, int nor bytes")
+        return f"{self.module}\0{self.qualname}\0{self.expected}\0".encode() + tagged
+
+    @classmethod
+    def decode(cls, payload: bytes) -> DictMember:
+        module, qualname, expected, tagged = payload.split(b"\0", 3)
+        return cls(module.decode(), qualname.decode(), _decode_key(tagged), expected.decode())
+
+    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+        where = f"{self.module}:{self.qualname}"
+        mapping = _find(self.module, self.qualname)
+        if not isinstance(mapping, dict):
+            raise invalid(f"{where} is no dict but of type {type(mapping).__qualname__}")
+        value = _member(mapping, self.key, where)
+        module, _, qualname = self.expected.partition(":")
+        expected = _find(module, qualname)
+        if not isinstance(expected, type) or not isinstance(value, expected):
+            raise invalid(f"{where}[{self.key!r}] is of type {type(value).__qualname__}, not {self.expected}")
+        return pack_object(value, storage)
+
+
+def _decode_key(tagged: bytes) -> str | int | bytes:
+    tag, data = tagged[:1], tagged[1:]
+    if tag == b"b":
+        return data
+    return data.decode() if tag == b"s" else int(data)
+
+
+def _member(mapping: Mapping[Any, object], key: object, where: str) -> object:
+    try:
+        return mapping[key]
+    except (KeyError, TypeError):
+        raise invalid(f"{where} has no member {key!r}") from None

@@ -1,0 +1,1 @@
+"""From a record to a callable: everything that a hit runs, and nothing slow."""

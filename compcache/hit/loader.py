@@ -1,0 +1,496 @@
+"""The hit path: from a function's name to a callable, loading only what that function needs.
+
+A load is a transaction in three steps. *Plan* (`compcache.hit.plan`): choose a realization for the function and for everything that its
+import slots name, reading one record each; a realization that cannot be satisfied is passed over, and cycles are
+ordinary (a greatest fixed point, computed by elimination). *Prepare*: map the images, decode the globals of the
+closure (`compcache.hit.fill`). *Commit*: fill slots and tables in one native call. Whatever fails before the commit leaves nothing behind.
+
+A load maps a module once, however many functions it takes from it, and a `Loader` has each module once: who maps a
+module claims it first, so that constructors run once, whatever other threads and cycles of imports do.
+
+Ownership points one way: target -> context -> module -> image, and module -> what its filled slots refer to (decoded
+globals, modules of other functions). All tables hold weak references. Modules and targets belong to one `Loader`,
+that is to one `Cache` object, so that nothing of one is ever seen, changed or unloaded through another. Because the
+dynamic linker maps a file once per process, `_mapped` says which files are mapped; whoever comes second, or again
+after an unload while the old mapping is still in use, maps a private copy.
+
+Locking: `_lock` guards the tables. It is reentrant (a garbage collection may run anything while it is held) and is
+never held while files are read, images mapped, globals decoded or modules imported: unloading waits for nothing.
+`_mapping` is held while a module is mapped and its constructors run, as the dynamic linker holds a lock of its own. It
+is taken before `_lock`; who has `_lock` already (a finalizer in a garbage collection) does not wait for it.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import RLock
+from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
+
+from compcache.errors import CompcacheError, FormatError, LinkError, StorageError
+from compcache.formats.manifest import IMAGE_OBJECT, NO_ENTRY, FunctionRecord, GlobalRecord, decode_function
+from compcache.hit.runtime import load_runtime
+from compcache.hit.target import TargetContext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from compcache.hit.fill import Kept
+    from compcache.hit.plan import Plan
+    from compcache.hit.target import TypedCallTarget
+    from compcache.store import ModuleFile, Store
+
+__all__ = ["Choice", "LoadedModule", "Loader"]
+
+_WORD = 8
+
+_lock = RLock()
+_mapping = RLock()
+#: The files that are mapped in this process, {path: weak reference to the module that maps it}: the one intern table.
+#: Process-wide because glibc hands out one mapping per file, weak because only users keep code alive.
+_mapped: dict[str, ref[LoadedModule]] = {}
+
+
+#: For how many seconds a fork, or a finalizer that holds `_lock`, waits for another thread's constructors.
+_PATIENCE = 10.0
+
+
+def _before_fork() -> None:
+    """Wait until no other thread maps anything: the child would wait forever for the dynamic linker's own lock."""
+    _mapping.acquire(timeout=_PATIENCE)
+
+
+def _after_fork_in_parent() -> None:
+    if _is_mine(_mapping):
+        _mapping.release()
+
+
+def _after_fork_in_child() -> None:
+    """A forked child has only the thread that forked: nobody would release a lock held by another."""
+    global _lock, _mapping  # noqa: PLW0603 - see above
+    _lock = RLock()
+    if _is_mine(_mapping):
+        _mapping.release()
+    else:
+        _mapping = RLock()
+
+
+def _is_mine(lock: Any) -> bool:
+    """Whether this thread holds a reentrant lock."""
+    return bool(lock._is_owned())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )
+
+
+class LoadedModule:
+    """A mapped image and what its filled slots refer to.
+
+    `slots` maps the number of each filled slot to what must live as long as the image: the module that a function
+    slot points into, or the decoded value of a global. `image` is None while the module is only claimed; `committed`
+    tells whether a load that uses it has succeeded.
+    """
+
+    __slots__ = ("__weakref__", "committed", "image", "module_id", "size", "slots")
+
+    def __init__(self, module_id: bytes, size: int) -> None:
+        self.module_id = module_id
+        self.size = size
+        self.image: Any = None
+        self.committed = False
+        self.slots: dict[int, object] = {}
+
+
+class Source:
+    """A module as one load sees it: its open file, and the mapped module once there is one."""
+
+    __slots__ = ("file", "loaded")
+
+    def __init__(self, file: ModuleFile, loaded: LoadedModule | None) -> None:
+        self.file = file
+        self.loaded = loaded
+
+    def release(self) -> None:
+        """Let go of everything that the load holds of the module."""
+        self.file.close()
+        self.loaded = None
+
+
+class Choice:
+    """One realization that a plan has chosen, and what it still has to provide for it."""
+
+    __slots__ = ("fills", "globals", "imports", "module_id", "record", "source")
+
+    def __init__(self, source: Source, record: FunctionRecord) -> None:
+        self.source = source
+        self.module_id = source.file.module_id
+        self.record = record
+        self.imports: list[tuple[int, str]] = []
+        self.globals: list[GlobalRecord] = []
+        self.fills: list[tuple[GlobalRecord, bytes, Kept]] | None = None
+
+    @property
+    def loaded(self) -> LoadedModule:
+        """The module that the realization is in, which is mapped by now."""
+        loaded = self.source.loaded
+        assert loaded is not None
+        return loaded
+
+
+class Loader:
+    """Loads functions of one store; what it handed out is in its tables as long as somebody holds it."""
+
+    __slots__ = ("__weakref__", "_by_link", "_mine", "allow_pickle", "closed", "decoded", "opened", "store", "targets")
+
+    def __init__(self, store: Store, *, allow_pickle: bool) -> None:
+        self.store = store
+        self.allow_pickle = allow_pickle
+        self.targets: dict[str, ref[TypedCallTarget]] = {}
+        self._by_link: dict[str, ref[TypedCallTarget]] = {}
+        self._mine: dict[bytes, ref[LoadedModule]] = {}
+        self.closed = False
+        self.decoded = 0  # how many globals were decoded,
+        self.opened = 0  # and images mapped, by loads that succeeded
+
+    # ------------------------------------------------------------------- plan
+
+    def load(self, func_name: str, owner: object = None) -> TypedCallTarget:
+        """The target of a function, loading it if need be. `owner` is kept alive by the target.
+
+        Raises:
+            NotCachedError: there is no realization that this host can use.
+            CompcacheError: there are realizations, but none can be loaded; the reason against the first one.
+        """
+        index = self.store.index
+        known = index.segments
+        try:
+            return self._load(func_name, owner)
+        except CompcacheError:
+            index.refresh()
+            if index.segments is known:
+                raise
+        return self._load(func_name, owner)  # somebody has added something meanwhile
+
+    def _load(self, func_name: str, owner: object) -> TypedCallTarget:
+        target = None
+        while target is None:  # again where another thread has loaded or unloaded one of the modules meanwhile
+            target = self._load_once(func_name, owner)
+        return target
+
+    def _load_once(self, func_name: str, owner: object) -> TypedCallTarget | None:
+        """The usual case without a plan: the first realization is usable and needs nothing but its own module."""
+        sources: dict[bytes, Source] = {}
+        candidates = self.candidates(func_name)
+        choice = error = None
+        try:
+            try:
+                for module_id, offset in candidates:
+                    choice = self.open_candidate(func_name, module_id, offset, sources)
+                    if choice.record.needs or choice.record.entry == NO_ENTRY:
+                        break
+                    self._provide(choice.source)
+                    return self._commit(func_name, {func_name: choice}, owner)
+            except FileNotFoundError:
+                choice = None  # pruned since the index was read
+            except (CompcacheError, OSError) as failure:
+                choice, error = None, failure
+            from compcache.hit.plan import Plan
+
+            plan = Plan(self, func_name, candidates, sources, choice, error)
+            chosen = plan.choose()
+            while not self._prepare(plan, chosen):
+                chosen = plan.choose()
+            return self._commit(func_name, chosen, owner)
+        finally:
+            for source in sources.values():
+                source.release()
+
+    def candidates(self, func_name: str) -> Iterator[tuple[bytes, int]]:
+        """The realizations of a function, those in modules that are loaded first."""
+        later = []
+        for candidate in self.store.find(func_name):
+            if not self._mine or self._loaded(candidate[0]) is not None:
+                yield candidate
+            else:
+                later.append(candidate)
+        yield from later
+
+    def _loaded(self, module_id: bytes) -> LoadedModule | None:
+        known = self._mine.get(module_id)
+        module = known() if known is not None else None
+        return module if module is not None and module.image is not None else None
+
+    def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: dict[bytes, Source]) -> Choice:
+        """Read the record of a realization. Raises one of the errors that make it no candidate.
+
+        `sources` has the modules that this load has opened; who started the load releases them.
+        """
+        source = sources.get(module_id) or self._open_source(module_id, sources)
+        try:
+            record = decode_function(source.file.read_record(offset))
+            if record.name != func_name:
+                raise FormatError(f"the record at offset {offset} is of another function")
+        except FormatError as error:
+            raise self.condemn(sources, module_id, error) from error
+        return Choice(source, record)
+
+    def _open_source(self, module_id: bytes, sources: dict[bytes, Source]) -> Source:
+        file = self.store.open_module(module_id)
+        try:
+            if file.target_id != self.store.native_target:
+                self.require_usable(file)
+            source = sources[module_id] = Source(file, self._loaded(module_id))
+        except FormatError as error:
+            raise self.store.condemn(file, error) from error
+        except BaseException:
+            file.close()
+            raise
+        return source
+
+    def condemn(self, sources: dict[bytes, Source], module_id: bytes, error: FormatError) -> CompcacheError:
+        """What to raise of a module that does not decode; this load uses no more of it."""
+        source = sources.pop(module_id)
+        source.loaded = None
+        return self.store.condemn(source.file, error)
+
+    def require_usable(self, file: ModuleFile) -> None:
+        """Check that this host can run the code of a module.
+
+        Raises:
+            IncompatibleTargetError: it cannot; the message says why.
+        """
+        from compcache.hit.plan import require_usable
+
+        require_usable(self.store, file)
+
+    def runtime(self) -> Any:
+        """The native runtime of this process."""
+        return load_runtime(self.store)
+
+    # ---------------------------------------------------------------- prepare
+
+    def _prepare(self, plan: Plan, chosen: dict[str, Choice]) -> bool:
+        """Map images and decode globals; False where a choice turned out to be none."""
+        for name, choice in chosen.items():
+            try:
+                self._provide(choice.source)
+                if choice.fills is None:
+                    choice.fills = self._decode(choice) if choice.globals else []
+            except (CompcacheError, OSError) as error:
+                plan.reject(name, error)
+                return False
+        return True
+
+    def _provide(self, source: Source) -> None:
+        """Have the module mapped, by whoever comes first: once for all functions and all threads."""
+        if source.loaded is None:
+            with _Impatient() if _is_mine(_lock) else _mapping:
+                source.loaded = self._loaded(source.file.module_id) or self._map(source.file)
+
+    def _map(self, file: ModuleFile) -> LoadedModule:
+        module = LoadedModule(file.module_id, file.image)
+        try:
+            if not _claim(self._mine, file.module_id, module):
+                name = file.module_id.hex()
+                raise LinkError(f"module {name} is being mapped: a constructor of it asks for it", module_id=name)
+            module.image = self._map_image(file, module)
+        finally:
+            if module.image is None:  # whoever looks at the traceback keeps the module alive, but claims nothing
+                _give_up(self._mine, file.module_id, module)
+                _give_up(_mapped, file.path, module)
+        return module
+
+    def _map_image(self, file: ModuleFile, module: LoadedModule) -> Any:
+        try:
+            if file.flags == IMAGE_OBJECT:
+                return self._map_object(file)
+            if not file.copied and _claim(_mapped, file.path, module):
+                return self._map_shared(file)
+            return self._map_copy(file)
+        except (OSError, ValueError) as error:
+            if isinstance(error, CompcacheError):
+                raise
+            name = file.module_id.hex()
+            raise LinkError(f"module {name} cannot be mapped: {error}", module_id=name) from error
+
+    def _map_shared(self, file: ModuleFile) -> Any:
+        try:
+            return self.runtime().open_image(os.fsencode(file.path), file.key, file if file.in_memory else None)
+        except OSError:
+            return self._map_copy(file)  # a noexec mount: the same bytes in memory
+
+    def _map_copy(self, file: ModuleFile) -> Any:
+        from compcache.images.anonymous_file import anonymous_image
+
+        with anonymous_image(file.read(0, file.image)) as path:
+            return self.runtime().open_image(os.fsencode(path), file.key, None)
+
+    def _map_object(self, file: ModuleFile) -> Any:
+        from compcache.formats.module_table import TABLE_SYMBOL
+        from compcache.images.orc import link_object
+
+        linked = link_object(file.read(0, file.image), TABLE_SYMBOL)
+        return self.runtime().adopt_image(linked.address, file.key, linked)
+
+    def _decode(self, choice: Choice) -> list[tuple[GlobalRecord, bytes, Kept]]:
+        from compcache.hit.fill import decode_globals
+
+        return decode_globals(self, choice)
+
+    # ----------------------------------------------------------------- commit
+
+    def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object) -> TypedCallTarget | None:
+        """Fill slots and tables; None where another thread has loaded one of the modules anew meanwhile."""
+        runtime = self.runtime()
+        target = self._make_target(runtime, chosen[func_name], owner)
+        with _lock:
+            if self.closed:
+                raise StorageError(f"the cache {self.store.root} was closed while {func_name!r} was loaded")
+            known = self.targets.get(func_name)
+            existing = known() if known is not None else None
+            if existing is not None:
+                return existing
+            if not self._agree(chosen):
+                return None
+            writes, updates = self._writes(runtime, chosen)
+            modules = {c.module_id: c.loaded for c in chosen.values()}
+            mine = {key: _weak(self._mine, key, m) for key, m in modules.items() if self._loaded(key) is None}
+            updates += [*self._table_updates(func_name, target), self._mine, mine]
+            runtime.commit(b"".join(writes), tuple(updates))
+            for module in modules.values():
+                self.opened += not module.committed
+                module.committed = True
+            self.decoded += sum(len(c.fills or ()) for c in chosen.values())
+        return target
+
+    def _agree(self, chosen: dict[str, Choice]) -> bool:
+        """Whether no module that this loader has by now is another mapping than the one that was prepared."""
+        return all(self._loaded(choice.module_id) in (None, choice.loaded) for choice in chosen.values())
+
+    def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
+        record = root.record
+        context = TargetContext(record.name, record.symbol, root.loaded, record.signature, self.store.root, owner)
+        target: TypedCallTarget = runtime.make_target(
+            root.loaded.image, record.function, record.entry, record.name, context
+        )
+        return target
+
+    def _table_updates(self, func_name: str, target: TypedCallTarget) -> list[dict[Any, Any]]:
+        key = f"{target.link_name}\0{func_name}"
+        by_name, by_link = self.targets, self._by_link
+
+        def forget(_: ref[TypedCallTarget]) -> None:
+            _remove_dead_weakref(by_name, func_name)
+            _remove_dead_weakref(by_link, key)
+
+        weak = ref(target, forget)
+        return [by_name, {func_name: weak}, by_link, {key: weak}]
+
+    def _writes(self, runtime: Any, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
+        writes: list[bytes] = []
+        updates: list[dict[Any, Any]] = []
+        for choice in chosen.values():
+            module = choice.loaded
+            filled: dict[int, object] = {}
+            for slot, name in choice.imports:
+                provider = chosen[name]
+                if slot not in module.slots:
+                    address = runtime.address(provider.loaded.image, provider.record.function)
+                    writes.append(_write(runtime.address(module.image, slot), address.to_bytes(_WORD, "little")))
+                    filled[slot] = provider.loaded
+            for record, data, keep in choice.fills or ():
+                if module.slots.get(record.slot) is keep.before:
+                    writes.append(_write(runtime.address(module.image, record.slot), data))
+                    filled[record.slot] = keep
+            if filled:
+                updates += [module.slots, filled]
+        return writes, updates
+
+    # ----------------------------------------------------------------- unload
+
+    def unload(self, func_name: str) -> int:
+        """Invalidate every target of the modules in which this loader found the function; how many those were."""
+        modules = {module_id for module_id, _ in self.store.find(func_name)}
+        known = self.targets.get(func_name)
+        target = known() if known is not None else None
+        if target is not None and target._context is not None:
+            modules.add(target._context.module.module_id)
+        with _lock:
+            for module_id in modules:
+                self._mine.pop(module_id, None)
+            return self._invalidate(lambda context: context.module.module_id in modules)
+
+    def close(self) -> None:
+        """Invalidate every target that this loader handed out, and hand out no more."""
+        with _lock:
+            self.closed = True
+            self._mine.clear()
+            self._invalidate(lambda _: True)
+
+    def _invalidate(self, concerns: Callable[[TargetContext], bool]) -> int:
+        count = 0
+        for key, weak in list(self._by_link.items()):
+            target = weak()
+            context = target._context if target is not None else None
+            if target is None or context is None or not concerns(context):
+                continue
+            self.runtime().invalidate(target)
+            count += 1
+            if self._by_link.get(key) is weak:
+                del self._by_link[key]
+            if self.targets.get(context.func_name) is weak:
+                del self.targets[context.func_name]
+        return count
+
+    def loaded_modules(self) -> list[LoadedModule]:
+        """The modules that this loader has loaded and somebody still uses."""
+        modules = [self._loaded(module_id) for module_id in list(self._mine)]
+        return [module for module in modules if module is not None]
+
+    def loaded_targets(self) -> list[TypedCallTarget]:
+        """The valid targets that this loader handed out and somebody still holds."""
+        found = [weak() for weak in list(self._by_link.values())]
+        return [target for target in found if target is not None]
+
+
+def _write(address: int, data: bytes) -> bytes:
+    return b"".join([
+        address.to_bytes(_WORD, "little"), len(data).to_bytes(_WORD, "little"), data, bytes(-len(data) % _WORD),
+    ])  # fmt: skip
+
+
+class _Impatient:
+    """Takes `_mapping`, but not after an endless wait: whoever has it may be waiting for `_lock`, which we hold."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        if not _mapping.acquire(timeout=_PATIENCE):
+            raise LinkError("a finalizer asks for a function while another thread maps a module")
+
+    def __exit__(self, *_: object) -> None:
+        _mapping.release()
+
+
+def _weak(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> ref[LoadedModule]:
+    """A reference that leaves the table when the module goes."""
+    return ref(module, lambda _: _remove_dead_weakref(table, key))
+
+
+def _claim(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> bool:
+    """Make `module` the one of this key, unless another one is; `_mapping` is held."""
+    known = table.get(key)
+    if known is not None and known() is not None:
+        return False
+    table[key] = _weak(table, key, module)
+    return True
+
+
+def _give_up(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> None:
+    known = table.get(key)
+    if known is not None and known() is module:
+        del table[key]

@@ -1,0 +1,249 @@
+"""Chooses realizations for a function and for everything that its closure imports (not read by plain hits)."""
+
+from __future__ import annotations
+
+from compcache.errors import (
+    CompcacheError,
+    FormatError,
+    IncompatibleTargetError,
+    IntegrityError,
+    NotCachedError,
+    SignatureError,
+    UndefinedSymbolError,
+)
+from compcache.formats import host
+from compcache.formats.manifest import NO_ENTRY, decode_global, decode_module, decode_needs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from compcache.hit.loader import Choice, Loader, Source
+    from compcache.store import ModuleFile, Store
+
+__all__ = ["Plan", "require_usable"]
+
+
+class _Node:
+    """One function of a plan: the realizations not yet tried, the chosen one, the first reason against another."""
+
+    __slots__ = ("candidates", "choice", "dependents", "error")
+
+    def __init__(self, candidates: Iterator[tuple[bytes, int]]) -> None:
+        self.candidates = candidates
+        self.choice: Choice | None = None
+        self.dependents: dict[str, None] = {}
+        self.error: Exception | None = None
+
+
+class Plan:
+    """Which realization to use for a function and for everything that its closure imports."""
+
+    def __init__(
+        self,
+        loader: Loader,
+        root: str,
+        candidates: Iterator[tuple[bytes, int]],
+        sources: dict[bytes, Source],
+        opened: Choice | None,
+        error: Exception | None,
+    ) -> None:
+        """Go on with the root's `candidates` where a load has come to: `opened`, or what is wrong with the first."""
+        self._loader = loader
+        self._root = root
+        self._sources = sources
+        self._opened = opened
+        self._nodes: dict[str, _Node] = {root: _Node(candidates)}
+        self._nodes[root].error = error
+        self._pending = [root]
+
+    def choose(self) -> dict[str, Choice]:
+        """The chosen realizations of the root and all that it reaches, or the error why there are none."""
+        while self._pending:
+            name = self._pending.pop()
+            node = self._nodes.get(name)
+            if node is None:
+                node = self._nodes[name] = _Node(self._loader.candidates(name))
+            if node.choice is None:
+                self._advance(name, node)
+        return self._reachable()
+
+    def _advance(self, name: str, node: _Node) -> None:
+        """Choose the next realization of a function, or tell its dependents that there is none."""
+        choice, self._opened = self._opened, None
+        while choice is not None or (choice := self._next(name, node)) is not None:
+            try:
+                self._read_needs(choice)
+                if name == self._root:
+                    _require_entry(choice)
+                self._require_imports(choice)
+            except (CompcacheError, OSError) as error:
+                node.error = node.error or error
+                choice = None
+                continue
+            node.choice = choice
+            for _, imported in choice.imports:
+                self._depend(name, imported)
+            return
+        if name == self._root:
+            raise self._root_error(node)
+        for dependent in node.dependents:
+            self._drop_dependent(dependent, name, node)
+
+    def _next(self, name: str, node: _Node) -> Choice | None:
+        """The next realization of a function whose record can be read."""
+        for module_id, offset in node.candidates:
+            try:
+                return self._loader.open_candidate(name, module_id, offset, self._sources)
+            except FileNotFoundError:
+                continue  # pruned since the index was read
+            except (CompcacheError, OSError) as error:
+                node.error = node.error or error
+        return None
+
+    def _read_needs(self, choice: Choice) -> None:
+        try:
+            _read_needs(self._loader, choice)
+        except FormatError as error:
+            raise self._loader.condemn(self._sources, choice.module_id, error) from error
+
+    def _require_imports(self, choice: Choice) -> None:
+        for _, imported in choice.imports:
+            node = self._nodes.get(imported)
+            if node is not None and node.choice is None and imported not in self._pending:
+                exhausted = imported != choice.record.name and not _may_have_more(node)
+                if exhausted:
+                    raise self._missing_import(choice, imported, node)
+
+    def _depend(self, name: str, imported: str) -> None:
+        node = self._nodes.get(imported)
+        if node is None:
+            node = self._nodes[imported] = _Node(self._loader.candidates(imported))
+            self._pending.append(imported)
+        node.dependents[name] = None
+
+    def _drop_dependent(self, name: str, missing: str, missing_node: _Node) -> None:
+        node = self._nodes[name]
+        choice = node.choice
+        if choice is not None and any(imported == missing for _, imported in choice.imports):
+            node.error = node.error or self._missing_import(choice, missing, missing_node)
+            node.choice = None
+            self._pending.append(name)
+
+    def _missing_import(self, choice: Choice, imported: str, node: _Node) -> UndefinedSymbolError:
+        why = f" ({node.error})" if node.error is not None else ""
+        error = UndefinedSymbolError(
+            f"function {choice.record.name!r} of module {choice.module_id.hex()} needs {imported!r}, of which the cache "
+            f"{self._loader.store.root} holds no usable realization{why}; add a module that defines it",
+            symbols=[imported],
+            func_name=choice.record.name,
+            module_id=choice.module_id.hex(),
+        )
+        error.__cause__ = node.error
+        return error
+
+    def reject(self, name: str, error: Exception) -> None:
+        """A chosen realization failed later on: go on without it."""
+        node = self._nodes[name]
+        node.error = node.error or error
+        node.choice = None
+        self._pending.append(name)
+
+    def _reachable(self) -> dict[str, Choice]:
+        chosen: dict[str, Choice] = {}
+        stack = [self._root]
+        while stack:
+            name = stack.pop()
+            if name in chosen:
+                continue
+            choice = self._nodes[name].choice
+            assert choice is not None
+            chosen[name] = choice
+            stack += [imported for _, imported in choice.imports]
+        return chosen
+
+    def _root_error(self, node: _Node) -> Exception:
+        name, root = self._root, self._loader.store.root
+        error = node.error
+        if error is None or isinstance(error, (IncompatibleTargetError, IntegrityError)):
+            problem = error or self._loader.store.index.problem
+            why = f": {problem}" if problem else ""
+            message = f"function {name!r} is not in the cache {root}{why}"
+            not_cached = NotCachedError(message, func_name=name, cache_dir=root)
+            not_cached.__cause__ = error
+            return not_cached
+        return error
+
+
+def _may_have_more(node: _Node) -> bool:
+    """Whether a node without a choice has not been tried to its end."""
+    for candidate in node.candidates:
+        node.candidates = _chain(candidate, node.candidates)
+        return True
+    return False
+
+
+def _chain(first: tuple[bytes, int], rest: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+    yield first
+    yield from rest
+
+
+def _require_entry(choice: Choice) -> None:
+    record = choice.record
+    if record.entry == NO_ENTRY:
+        raise SignatureError(
+            f"function {record.name!r} of module {choice.module_id.hex()} cannot be called from Python: "
+            f"{record.signature.removeprefix('! ')}; other modules can import it"
+        )
+
+
+def require_usable(store: Store, file: ModuleFile) -> None:
+    """Check that this host can run the code of a module.
+
+    Raises:
+        IncompatibleTargetError: it cannot; the message says why.
+    """
+    if file.target_id == store.native_target:
+        return
+    machine = store.host()
+    platform = host.platform_name()
+    record = decode_module(file.read_record(0))
+    module = file.module_id.hex()
+    if record.abi != host.ABI_VERSION or record.triple != platform:
+        raise IncompatibleTargetError(
+            f"module {module} is for {record.triple} (ABI {record.abi}), this process is {platform} "
+            f"(ABI {host.ABI_VERSION})",
+            module_id=module,
+        )
+    missing = machine.missing(record.features)
+    if missing:
+        raise IncompatibleTargetError(
+            f"module {module} was compiled for {record.cpu} and uses {', '.join(missing[:8])}, which this "
+            f"{machine.cpu} does not have",
+            module_id=module,
+        )
+
+
+def _read_needs(loader: Loader, choice: Choice) -> None:
+    """Collect the slots that the function reaches; those that are filled already cost nothing."""
+    stack = [choice.record.needs] if choice.record.needs else []
+    seen = set(stack)
+    loaded = choice.source.loaded
+    filled = loaded.slots if loaded is not None else {}
+    while stack:
+        needs = decode_needs(choice.source.file.read_record(stack.pop()))
+        choice.imports += [pair for pair in needs.imports if pair[0] not in filled]
+        choice.globals += [decode_global(choice.source.file.read_record(offset)) for offset in needs.globals]
+        for symbol in needs.natives:
+            if not loader.runtime().find_symbol(symbol.encode("utf-8", "surrogateescape"), None):
+                raise UndefinedSymbolError(
+                    f"function {choice.record.name!r} of module {choice.module_id.hex()} uses the native symbol "
+                    f"{symbol!r}, which this process does not have",
+                    symbols=[symbol],
+                    func_name=choice.record.name,
+                    module_id=choice.module_id.hex(),
+                )
+        for child in needs.children:
+            if child not in seen:
+                seen.add(child)
+                stack.append(child)

@@ -1,0 +1,198 @@
+"""What a process counts while it uses a cache, and how that reaches the disk without a lock.
+
+Counting appends to a list; what is in the list is appended, as one batch, to the journal of this host
+(`compcache.formats.journal`): at once where the last time is a while ago, else when the process exits or a cache is closed. A
+process that is killed loses what it counted in its last second of counting. Appending to a file costs two
+microseconds where making one costs eighty. Tools add journals up and fold them (`compcache.usage.ledger`). This is on the
+hit path: it imports nothing that is not there already, never waits, and a disk that cannot be written to is no error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import time
+
+from compcache.digest import name_key
+from compcache.files import DIRECTORY_MODE, FILE_MODE, Files
+from compcache.formats.journal import HOUR, JOURNAL_SUFFIX, encode_batch
+from compcache.store import NullRecorder
+
+__all__ = ["Recorder", "recorder_for"]
+
+SWITCH_VARIABLE = "COMPCACHE_STATS"
+_PAUSE_SECONDS = 1.0
+#: A journal of this size is folded, at its exit, by who made it that long.
+_LONG = 1 << 18
+
+
+class Recorder:
+    """Counts what happens in one cache directory; what cannot be written is forgotten.
+
+    Events are (time, counter, amount, func_name or "", module_id or b""): appending one is atomic, so that threads
+    need no lock and none is counted twice or lost.
+    """
+
+    __slots__ = (
+        "_directory",
+        "_events",
+        "_files",
+        "_flushed",
+        "_is_long",
+        "_registered",
+        "_rows",
+        "_seen",
+        "unaccounted",
+    )
+
+    def __init__(self, files: Files, root: str) -> None:
+        self._files = files
+        self._directory = f"{root}/stats"
+        self._registered = False
+        self._is_long = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew, as a forked child must: its parent writes what was counted before."""
+        self._events: list[tuple[float, str, float, str, bytes]] = []
+        self._rows: list[bytes] = []
+        self._flushed = 0.0
+        self._seen: dict[bytes, object] = {}
+        self._registered = self._registered and "multiprocessing.util" not in sys.modules
+        self.unaccounted = 0  # bytes added that are not in the estimate yet (compcache.maintain.size_limit)
+
+    def hit(self, func_name: str, module_id: bytes) -> None:
+        """A function was found and loaded from a module."""
+        self.count("hits", 1, func_name, module_id)
+
+    def missed(self, error: Exception) -> None:
+        """A function was not there, or nothing usable; `error` says why."""
+        from compcache.hit.miss import log_miss, miss_reason
+
+        log_miss(error)
+        self.count(f"misses.{miss_reason(error)}")
+
+    def compiled(self, seconds: float) -> None:
+        """A module was compiled."""
+        self.count("compilations")
+        self.count("compile_seconds", seconds)
+
+    def added(self, size: int, rows: list[bytes]) -> None:
+        """A module was published; `rows` are items of what the roster will say of it."""
+        self._rows.extend(rows)
+        self.count("added_modules")
+        self.count("added_bytes", size)
+
+    def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
+        """Something happened, `amount` times."""
+        now = time()
+        self._events.append((now, counter, amount, func_name, module_id))
+        if not 0 <= now - self._flushed < _PAUSE_SECONDS:
+            self._flushed = now
+            self.flush()
+        elif not self._registered:
+            self._register()
+
+    def _register(self) -> None:
+        self._registered = True
+        import atexit
+
+        atexit.register(self._at_exit)
+        # Workers of multiprocessing leave with os._exit: they run its finalizers, but not those of atexit.
+        pool = sys.modules.get("multiprocessing.util")
+        if pool is not None:
+            pool.Finalize(None, self.flush, exitpriority=0)
+
+    def _at_exit(self) -> None:
+        self.flush()
+        if self._is_long:
+            try:
+                from compcache.usage.ledger import fold_small
+
+                fold_small(self._files, os.path.dirname(self._directory))
+            except Exception:  # noqa: BLE001 - who fills a journal next folds it; an exit is no time for tracebacks
+                return
+
+    def flush(self) -> None:
+        """Append what was counted so far to the journal, if anything was."""
+        if not self._events:
+            return
+        lines = []
+        sums: dict[tuple[float, str], float] = {}
+        for when, counter, amount, func_name, module_id in _drain(self._events):
+            if not module_id:
+                hour = when // HOUR * HOUR
+                sums[hour, counter] = sums.get((hour, counter), 0) + amount
+                continue
+            lines.append(f"{when} {counter} {amount} {module_id.hex()} {name_key(func_name).hex()}")
+            mine = object()
+            if self._seen.setdefault(module_id, mine) is mine:  # atomic: threads may meet here
+                lines.append(f"{when} loads 1 {module_id.hex()}")
+        lines += [f"{hour} {counter} {amount}" for (hour, counter), amount in sums.items()]
+        lines += [f"row {row.hex()}" for row in dict.fromkeys(_drain(self._rows))]
+        self._write(encode_batch(lines))
+
+    def _write(self, data: bytes) -> None:
+        path = f"{self._directory}/{_host_name()}{JOURNAL_SUFFIX}"
+        try:
+            descriptor = self._open(path)
+            try:
+                self._files.write(descriptor, data)
+                size = self._files.fstat(descriptor).st_size
+            finally:
+                self._files.close(descriptor)
+        except OSError:
+            return
+        if size >= _LONG and not self._is_long:
+            self._is_long = True
+            self._register()
+
+    def _open(self, path: str) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            return self._files.open(path, flags, FILE_MODE)
+        except FileNotFoundError:
+            try:  # noqa: SIM105 - contextlib is a slow import
+                self._files.mkdir(self._directory, DIRECTORY_MODE)
+            except FileExistsError:
+                pass  # another thread or process was faster
+            return self._files.open(path, flags, FILE_MODE)
+
+
+def _drain(items: list) -> list:  # type: ignore[type-arg]
+    """All items, taken out one by one: other threads may append, and take out, at the same time."""
+    taken = []
+    try:
+        while items:
+            taken.append(items.pop())
+    except IndexError:
+        pass  # another thread took the last one
+    return taken
+
+
+def _host_name() -> str:
+    name = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
+    return name.replace("/", "_")[:64] or "host"
+
+
+#: One recorder per directory and process, however many cache objects there are: what is pending is kept until the exit.
+_recorders: dict[str, Recorder] = {}
+
+
+def recorder_for(files: Files, root: str, *, readonly: bool) -> Recorder | NullRecorder:
+    """The recorder of a directory; one that counts nothing for a cache that must not be written to."""
+    if readonly or os.environ.get(SWITCH_VARIABLE) in ("0", "off", "no", "false"):
+        return NullRecorder()
+    if type(files) is not Files:
+        return Recorder(files, root)
+    known = _recorders.get(root)
+    return known if known is not None else _recorders.setdefault(root, Recorder(files, root))
+
+
+def _forget_all() -> None:
+    for recorder in _recorders.values():
+        recorder.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

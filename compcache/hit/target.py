@@ -1,0 +1,194 @@
+"""Typed call targets: what Python sees of a compiled function.
+
+`TypedCallTarget` is the Python half. The native half, a subclass that the runtime makes (`runtime.ll`), carries the
+vectorcall slot and owns image and context, so that the code and everything that it uses live as long as the target.
+"""
+
+from __future__ import annotations
+
+from compcache.record import Record, set_field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import inspect
+    from typing import Any, NoReturn
+
+    from compcache.signature import Signature
+
+__all__ = ["TargetContext", "TypedCallTarget", "install", "link_name_of"]
+
+
+def link_name_of(symbol: str, module_id: bytes) -> str:
+    """The name of one realization: its symbol and the module that holds it."""
+    return f"{symbol}@{module_id.hex()}"
+
+
+class TargetContext(Record):
+    """What a target owns and knows: the loaded module, its names, and where it came from."""
+
+    __slots__ = ("func_name", "symbol", "module", "signature_text", "cache_path", "owner")
+    func_name: str
+    symbol: str
+    module: Any
+    signature_text: str
+    cache_path: str
+    owner: object
+
+    def __init__(
+        self, func_name: str, symbol: str, module: Any, signature_text: str, cache_path: str, owner: object
+    ) -> None:
+        set_field(self, "func_name", func_name)
+        set_field(self, "symbol", symbol)
+        set_field(self, "module", module)
+        set_field(self, "signature_text", signature_text)
+        set_field(self, "cache_path", cache_path)
+        set_field(self, "owner", owner)
+
+
+class TypedCallTarget:
+    """A compiled function: call it with positional arguments of the types in its `signature`.
+
+    A call checks the number and the types of the arguments and raises `TypeError`, `OverflowError` or `ValueError`
+    as CPython's own functions do. Arguments of buffer type (`T[:]`) are taken from any C-contiguous buffer of that
+    element type, without a copy. A target keeps alive all that its code needs; it can be pickled, copied and
+    weakly referenced. After `unload` or `close` it raises `TargetUnloadedError`.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        _name: str
+        _context: TargetContext
+        _function: int
+
+        def __call__(self, *args: Any) -> Any:
+            """Call the function."""
+
+    @property
+    def func_name(self) -> str:
+        """The identity under which the cache knows the function."""
+        _require_valid(self)
+        return self._name
+
+    @property
+    def link_name(self) -> str:
+        """The name of the realization that was loaded, unique among all modules."""
+        context = _require_valid(self)
+        return link_name_of(context.symbol, context.module.module_id)
+
+    @property
+    def module_id(self) -> str:
+        """The module that the code is in, as `Cache.add_module` returned it."""
+        module_id: bytes = _require_valid(self).module.module_id
+        return module_id.hex()
+
+    @property
+    def signature(self) -> Signature:
+        """The types of parameters and result."""
+        from compcache.signature import Signature
+
+        return Signature.parse(_require_valid(self).signature_text.removeprefix("nogil "))
+
+    @property
+    def nogil(self) -> bool:
+        """Whether calls release the GIL."""
+        return _require_valid(self).signature_text.startswith("nogil ")
+
+    @property
+    def address(self) -> int:
+        """The address of the native function, for other native code; valid as long as the target is alive."""
+        _require_valid(self)
+        return self._function
+
+    @property
+    def __name__(self) -> str:
+        return self._name
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        import inspect
+
+        signature = self.signature
+        parameters = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY, annotation=str(parameter))
+            for name, parameter in zip(signature.parameter_names(), signature.parameters, strict=True)
+        ]
+        return inspect.Signature(parameters, return_annotation=str(signature.result))
+
+    def __repr__(self) -> str:
+        context = self._context
+        if context is None or not _is_valid(self):
+            return f"<TypedCallTarget {self._name!r} (unloaded)>"
+        return f"<TypedCallTarget {self._name!r}: {context.signature_text} in module {context.module.module_id.hex()}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        context = _require_valid(self)
+        from compcache.cache import find_again
+
+        return find_again, (context.cache_path, self._name)
+
+    def __copy__(self) -> TypedCallTarget:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TypedCallTarget:
+        return self
+
+
+# ------------------------------------------------------------------------- the runtime's side
+
+_runtime: Any = None
+
+
+def _is_valid(target: TypedCallTarget) -> bool:
+    return _runtime is not None and bool(_runtime.is_valid(target)) and target._context is not None
+
+
+def _require_valid(target: TypedCallTarget) -> TargetContext:
+    if not _is_valid(target):
+        _raise_unloaded(target)
+    return target._context
+
+
+def install(runtime: Any) -> None:
+    """Give the native runtime its base class and hooks; once per process, before any target is made."""
+    global _runtime  # noqa: PLW0603 - the native module is one per process, and so is what it calls back
+    native_type = runtime.setup(TypedCallTarget, _raise_unloaded, _raise_arity, _raise_value, _find_pointer)
+    native_type.__doc__ = property(_documentation)
+    _runtime = runtime
+
+
+# What native code and `help()` call when they need words; those are in a file that a hit does not read.
+
+
+def _documentation(target: TypedCallTarget) -> str:
+    if not _is_valid(target):
+        return f"{target._name}: unloaded"
+    from compcache.hit.call_errors import describe
+
+    return describe(target)
+
+
+def _raise_unloaded(target: TypedCallTarget) -> NoReturn:
+    from compcache.hit.call_errors import raise_unloaded
+
+    raise_unloaded(target)
+
+
+def _raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | None) -> None:
+    from compcache.hit.call_errors import raise_arity
+
+    raise_arity(target, given, names)
+
+
+def _raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
+    from compcache.hit.call_errors import raise_value
+
+    raise_value(target, index, value)
+
+
+def _find_pointer(value: object) -> int | None:
+    if isinstance(value, TypedCallTarget):
+        return value.address
+    from compcache.hit.call_errors import find_pointer
+
+    return find_pointer(value)

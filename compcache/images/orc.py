@@ -1,0 +1,69 @@
+"""The second loader: objects through llvmlite's ORC, where there is no linker or the platform is not ELF."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import llvmlite.binding as llvm
+
+from compcache.errors import IntegrityError
+from compcache.images import elf
+from compcache.images.native_target import initialize, target_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["LinkedObject", "link_object"]
+
+_numbers = itertools.count()
+
+
+class LinkedObject(NamedTuple):
+    """Code that ORC has mapped: the address of its symbol, and what keeps it mapped."""
+
+    address: int
+    tracker: Any
+
+
+@functools.cache
+def _jit() -> Any:
+    initialize()
+    return llvm.create_lljit_compiler(target_machine("", "", 2), use_jit_link=True)
+
+
+def link_object(obj: bytes, symbol: str) -> LinkedObject:
+    """Map an object and resolve what it refers to in the process and the platform's libraries.
+
+    Raises:
+        IntegrityError: ORC cannot link it.
+    """
+    builder = llvm.JITLibraryBuilder()
+    builder.add_object_img(obj)
+    builder.export_symbol(symbol)
+    if elf.is_elf(obj):
+        for name, address in _addresses(elf.undefined_symbols(obj)):
+            builder.import_symbol(name, address)
+    else:
+        builder.add_current_process()
+    try:
+        tracker = builder.link(_jit(), f"compcache-{next(_numbers)}")
+    except RuntimeError as error:
+        raise IntegrityError(f"ORC cannot link an object: {error}", reason=str(error)) from error
+    return LinkedObject(tracker[symbol], tracker)
+
+
+def _addresses(names: Iterable[str]) -> Iterable[tuple[str, int]]:
+    from compcache.images.platform_symbols import platform_library
+
+    process = ctypes.CDLL(None)
+    for name in names:
+        library = platform_library(name)
+        handle = ctypes.CDLL(library) if library else process
+        try:
+            address = ctypes.addressof(ctypes.c_char.in_dll(handle, name))
+        except ValueError:
+            address = 0  # a weak reference: who needs it checks before loading
+        yield name, address

@@ -1,0 +1,1 @@
+"""Answers questions about single functions: realizations, graphs, code, why something is not cached."""

@@ -1,0 +1,222 @@
+"""The dependency graph across the modules of a cache: functions by name, and the variables that they use.
+
+Functions that are private to a module are looked through; what they refer to counts as what their callers refer to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.depgraph import DependencyGraph
+from compcache.errors import CompcacheError, FormatError, NotCachedError
+from compcache.formats.graph import decode_graph
+from compcache.inspect.descriptions import FunctionGraph, GraphNode
+from compcache.usage import listings
+from compcache.usage.module_reader import ModuleSections, read_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from compcache.formats.graph import ModuleGraph
+    from compcache.hit.loader import Loader
+    from compcache.store import Store
+    from compcache.usage.module_files import Progress
+
+__all__ = ["function_graph", "whole_graph"]
+
+_PROGRESS_STEP = 256
+_ANONYMOUS = ("__const", "anon.", "switch.table", "str", ".")
+
+
+class _Module:
+    """The graph of one module, decoded once. Keys are symbols."""
+
+    __slots__ = ("_dependencies", "exports", "graph", "module_id", "problem", "transparent")
+
+    def __init__(self, module_id: str, graph: ModuleGraph, problem: str) -> None:
+        self.module_id = module_id
+        self.problem = problem
+        self.graph = graph.nodes
+        self._dependencies = DependencyGraph({name: node.references for name, node in graph.nodes.items()})
+        self.exports = {
+            node.func_name: name
+            for name, node in graph.nodes.items()
+            if node.kind == "function" and node.func_name
+        }
+        self.transparent = frozenset(
+            name for name, node in graph.nodes.items() if not _is_shown(node.kind, name, node.func_name)
+        )
+
+    def successors(self, symbol: str) -> list[str]:
+        """What a node refers to, directly or by way of what is not shown."""
+        return self._dependencies.through(symbol, self.transparent)
+
+
+def _is_shown(kind: str, symbol: str, func_name: str | None) -> bool:
+    if kind == "function":
+        return func_name is not None
+    return kind != "variable" or not symbol.startswith(_ANONYMOUS)
+
+
+class _Builder:
+    """Collects nodes and edges. A node's key is its kind and its name, for what a module owns the module as well."""
+
+    def __init__(self, modules_of: Callable[[str], Iterator[_Module]]) -> None:
+        self._modules_of = modules_of  # those that realize a function, the first choice first
+        self._numbers: dict[tuple[str, str, str], int] = {}
+        self._nodes: list[GraphNode] = []
+        self._edges: dict[tuple[int, int], None] = {}
+        self._waiting: list[tuple[int, _Module, str]] = []
+
+    def add_function(self, func_name: str) -> int:
+        """The number of a function's node; its successors are added by `walk`."""
+        known = self._numbers.get(("function", func_name, ""))
+        if known is not None:
+            return known
+        found = self._find(func_name)
+        if found is None:
+            return self._add(
+                ("function", func_name, ""), GraphNode("missing", func_name, "", "", "not in the cache")
+            )
+        module, symbol = found
+        node = GraphNode(
+            "function", func_name, module.graph[symbol].signature, module.module_id, module.problem
+        )
+        number = self._add(("function", func_name, ""), node)
+        self._waiting.append((number, module, symbol))
+        return number
+
+    def walk(self) -> None:
+        """Add everything that is reached."""
+        while self._waiting:
+            number, module, symbol = self._waiting.pop()
+            for other in module.successors(symbol):
+                self._edges[number, self._add_reference(module, other)] = None
+
+    def _add_reference(self, module: _Module, symbol: str) -> int:
+        node = module.graph[symbol]
+        if node.kind in ("function", "import"):
+            return self.add_function(node.func_name or symbol)
+        owner = "" if node.kind == "native" else module.module_id
+        name = node.func_name or symbol
+        known = self._numbers.get((node.kind, name, owner))
+        if known is not None:
+            return known
+        number = self._add((node.kind, name, owner), GraphNode(node.kind, name, "", owner, ""))
+        self._waiting.append((number, module, symbol))
+        return number
+
+    def _add(self, key: tuple[str, str, str], node: GraphNode) -> int:
+        number = self._numbers[key] = len(self._nodes)
+        self._nodes.append(node)
+        return number
+
+    def _find(self, func_name: str) -> tuple[_Module, str] | None:
+        """The realization that a load would choose, else one that this host cannot use."""
+        fallback = None
+        for module in self._modules_of(func_name):
+            symbol = module.exports.get(func_name)
+            if symbol is not None:
+                if not module.problem:
+                    return module, symbol
+                fallback = fallback or (module, symbol)
+        return fallback
+
+    def result(self) -> FunctionGraph:
+        """What was collected."""
+        return FunctionGraph(tuple(self._nodes), tuple(self._edges))
+
+
+def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> FunctionGraph:
+    """What these functions depend on, transitively and across modules.
+
+    Args:
+        store: the directory.
+        loader: knows which realization this process would use.
+        roots: func_names.
+
+    Raises:
+        NotCachedError: a root is not in the cache.
+    """
+    builder = _Builder(_Looked(store, loader).modules_of)
+    for name in roots:
+        number = builder.add_function(name)
+        if builder._nodes[number].kind == "missing":
+            raise NotCachedError(
+                f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root
+            )
+    builder.walk()
+    return builder.result()
+
+
+class _Looked:
+    """Finds modules as a load does: by the index, verified."""
+
+    def __init__(self, store: Store, loader: Loader) -> None:
+        self._store = store
+        self._loader = loader
+        self._modules: dict[bytes, _Module | None] = {}
+
+    def modules_of(self, func_name: str) -> Iterator[_Module]:
+        """The modules that realize a function."""
+        for module_id, _ in self._loader.candidates(func_name):
+            if module_id not in self._modules:
+                self._modules[module_id] = self._read(module_id)
+            module = self._modules[module_id]
+            if module is not None:
+                yield module
+
+    def _read(self, module_id: bytes) -> _Module | None:
+        problem = ""
+        try:
+            with self._store.open_module(module_id) as file:
+                try:
+                    self._loader.require_usable(file)
+                except CompcacheError as error:
+                    problem = str(error)
+                return _Module(module_id.hex(), read_graph(file), problem)
+        except (FileNotFoundError, CompcacheError):
+            return None
+
+
+def whole_graph(store: Store, progress: Progress | None = None) -> FunctionGraph:
+    """All functions and what they depend on. Every module is read once, and what cannot be read is left out.
+
+    Args:
+        store: the directory.
+        progress: called with (modules read, modules to read) now and then.
+    """
+    realized: dict[str, list[bytes]] = {}
+    problems: dict[bytes, str] = {}
+    for module in listings.modules(store, progress):
+        module_id = bytes.fromhex(module.module_id)
+        problems[module_id] = module.problem
+        for name, _ in module.functions:
+            realized.setdefault(name, []).append(module_id)
+    modules: dict[bytes, _Module | None] = {}
+
+    def modules_of(func_name: str) -> Iterator[_Module]:
+        for module_id in realized.get(func_name, ()):
+            if module_id not in modules:
+                modules[module_id] = _read_module(store, module_id, problems[module_id])
+                if progress is not None and len(modules) % _PROGRESS_STEP == 0:
+                    progress(len(modules), len(problems))
+            module = modules[module_id]
+            if module is not None:
+                yield module
+
+    builder = _Builder(modules_of)
+    for name in sorted(realized):
+        builder.add_function(name)
+    builder.walk()
+    if progress is not None:
+        progress(len(problems), len(problems))
+    return builder.result()
+
+
+def _read_module(store: Store, module_id: bytes, problem: str) -> _Module | None:
+    try:
+        with ModuleSections(store, module_id) as file:
+            return _Module(module_id.hex(), decode_graph(file.graph()), problem)
+    except (OSError, FormatError):
+        return None

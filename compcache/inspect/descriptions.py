@@ -1,0 +1,138 @@
+"""Records that the package hands out to people and tools. All are frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "CacheInfo",
+    "FunctionGraph",
+    "FunctionReport",
+    "GlobalReport",
+    "GraphNode",
+    "LoadedState",
+    "Realization",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Realization:
+    """One stored copy of a function.
+
+    `size` is that of its module's file in bytes; `created` is in seconds since the epoch; `problem` says why
+    this host cannot use it, and is empty where it can.
+    """
+
+    func_name: str
+    link_name: str
+    module_id: str
+    signature: str
+    cpu: str
+    features: str
+    llvm_version: str
+    image_kind: str
+    size: int
+    created: float
+    loaded: bool
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedState:
+    """What a cache object has in memory: ids of modules, names of targets, bytes of mapped images."""
+
+    modules: tuple[str, ...]
+    targets: tuple[str, ...]
+    bytes_mapped: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """A cache directory as a whole: sizes in bytes, numbers of what is in it, and what would be used to fill it.
+
+    `size` is that of the modules, which additions keep below `max_size` (None: no limit), `other_size` that of all other
+    files; `hits` and `misses` are of all processes since the statistics were zeroed.
+    """
+
+    directory: str
+    exists: bool
+    format: str
+    modules: int
+    functions: int
+    realizations: int
+    size: int
+    max_size: int | None
+    other_size: int
+    hits: int
+    misses: int
+    quarantined: int
+    linker: str
+    loader: str
+    platform: str
+    cpu: str
+    features: str
+    llvm_version: str
+    version: str
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits among all requests that were not answered from memory; 0.0 where there were none."""
+        requests = self.hits + self.misses
+        return self.hits / requests if requests else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalReport:
+    """One global variable that loading fills: `kind` is that of its definition, `definition` shows it to people."""
+
+    name: str
+    kind: str
+    form: str
+    size: int
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionReport:
+    """All that is known of one cached function.
+
+    `dependencies`, `globals` and `natives` are those of the realization in `module_id`, which is the one that a load
+    would choose; `identity` is what its builder said of it, `seconds` how long compiling its module took. `uses` are, for
+    each realization in the same order, how often it was loaded, and when last (0.0: never).
+    """
+
+    func_name: str
+    signature: str
+    module_id: str
+    realizations: tuple[Realization, ...]
+    dependencies: tuple[str, ...]
+    globals: tuple[GlobalReport, ...]
+    natives: tuple[str, ...]
+    has_code: bool
+    seconds: float
+    identity: tuple[tuple[str, str], ...]
+    uses: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """One node of a cache's dependency graph.
+
+    kind: "function"; "missing", a function that something imports and the cache does not hold; "global", filled when
+    code is loaded; "variable", a module's own; or "native", a symbol of the process. `module_id` is empty where the
+    node belongs to no module.
+    """
+
+    kind: str
+    name: str
+    signature: str
+    module_id: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionGraph:
+    """A dependency graph across modules: nodes, and edges as pairs of node numbers; roots come first."""
+
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[tuple[int, int], ...]

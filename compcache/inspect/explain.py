@@ -1,0 +1,177 @@
+"""Why a function was, or would be, a miss: each realization with what is wrong with it, and the nearest variants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from compcache.errors import CompcacheError, FormatError
+from compcache.hit.loader import Loader
+from compcache.hit.miss import miss_reason
+from compcache.identity import Difference, compare, label_of
+from compcache.inspect.functions import realizations
+from compcache.inspect.uncached import Refusal, read_all
+from compcache.usage.module_reader import read_notes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from compcache.identity import Identity
+    from compcache.inspect.descriptions import Realization
+    from compcache.store import Store
+    from compcache.usage.module_files import Progress
+
+__all__ = ["Explanation", "Variant", "Verdict", "explain"]
+
+_MAX_COMPARED = 64
+_MAX_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One realization: `reason` is empty where it can be loaded, else absent, cpu, damaged, dependency, global, ...
+
+    `message` says the same in words.
+    """
+
+    realization: Realization
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A stored function of the same label, and the components in which it differs from the one asked for.
+
+    `differences` is None where one of the two was stored without an `Identity`.
+    """
+
+    func_name: str
+    module_id: str
+    created: float
+    differences: tuple[Difference, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a function is to be had or not.
+
+    `hit` is whether a load succeeds now; `reason` and `message` say why not, as in `Verdict`; `verdicts` are all
+    realizations, and `variants` the stored functions of the same label, the most similar first. `refusals` tell why a
+    function of that label was compiled and not cached, the latest first; on a miss `message` says it, too.
+    """
+
+    func_name: str
+    hit: bool
+    reason: str
+    message: str
+    verdicts: tuple[Verdict, ...]
+    variants: tuple[Variant, ...]
+    refusals: tuple[Refusal, ...] = ()
+
+
+class _OneRealization(Loader):
+    """A loader that knows only one realization of one function."""
+
+    __slots__ = ("_candidate", "_name")
+
+    def __init__(self, store: Store, name: str, candidate: tuple[bytes, int], *, allow_pickle: bool) -> None:
+        super().__init__(store, allow_pickle=allow_pickle)
+        self._name = name
+        self._candidate = candidate
+
+    def candidates(self, func_name: str) -> Iterator[tuple[bytes, int]]:
+        """The one realization; of other functions all."""
+        return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name)
+
+
+def explain(
+    store: Store,
+    loader: Loader,
+    func_name: str,
+    identity: Identity | None = None,
+    progress: Progress | None = None,
+) -> Explanation:
+    """Why a function is to be had or not; see `Cache.explain`."""
+    copies = {bytes.fromhex(copy.module_id): copy for copy in realizations(store, loader, func_name)}
+    verdicts = []
+    for module_id, offset in store.find_all(func_name):
+        if module_id in copies:
+            alone = _OneRealization(store, func_name, (module_id, offset), allow_pickle=loader.allow_pickle)
+            error = _try(alone, func_name)
+            reason = "" if error is None else miss_reason(error)
+            verdicts.append(Verdict(copies[module_id], reason, "" if error is None else str(error)))
+    error = _try(Loader(store, allow_pickle=loader.allow_pickle), func_name)
+    own = identity.components() if identity is not None else _components_of(store, copies)
+    label = identity.label if identity is not None else label_of(func_name) or func_name
+    refusals = _refusals(store, label)
+    reason, message = ("", "") if error is None else (miss_reason(error), str(error))
+    if reason == "absent" and refusals:
+        reason, message = "refused", "; ".join(f"{r.name} was compiled and not cached: {r.reason}" for r in refusals)
+    return Explanation(
+        func_name,
+        error is None,
+        reason,
+        message,
+        tuple(verdicts),
+        _variants(store, func_name, label, own, progress),
+        refusals,
+    )
+
+
+def _belongs(name: str | None, label: str) -> bool:
+    """Whether a name is the label, or the label with the types of arguments."""
+    return name is not None and (name == label or name.startswith(f"{label}("))
+
+
+def _refusals(store: Store, label: str) -> tuple[Refusal, ...]:
+    return tuple([refusal for refusal in read_all(store) if _belongs(refusal.name, label)])
+
+
+def _try(loader: Loader, func_name: str) -> Exception | None:
+    """Load the function as a hit would, then let go of it; the error, if there is one."""
+    try:
+        loader.load(func_name)
+    except (CompcacheError, OSError) as error:
+        return error
+    finally:
+        loader.close()
+    return None
+
+
+def _components_of(store: Store, modules: Mapping[bytes, object]) -> dict[str, str] | None:
+    """The identity that one of these modules was stored with."""
+    for module_id in modules:
+        try:
+            with store.open_module(module_id) as module:
+                found = read_notes(module).get("identity")
+        except (FileNotFoundError, CompcacheError, FormatError):
+            continue
+        if isinstance(found, dict):
+            return {str(name): str(text) for name, text in found.items()}
+    return None
+
+
+def _variants(
+    store: Store,
+    func_name: str,
+    label: str,
+    own: dict[str, str] | None,
+    progress: Progress | None,
+) -> tuple[Variant, ...]:
+    from compcache.usage.snapshot import look_over
+
+    present, rows, _ = look_over(store, progress)
+    same = [
+        (present[module_id].modified, name, module_id)
+        for module_id, row in rows.items()
+        for name in row.names
+        if name != func_name and name.startswith(label) and _belongs(label_of(name), label)
+    ]
+    found = []
+    for created, name, module_id in sorted(same, reverse=True)[:_MAX_COMPARED]:
+        stored = _components_of(store, {module_id: None})
+        differences = None if own is None or stored is None else compare(own, stored)
+        found.append(Variant(name, module_id.hex(), created, differences))
+    found.sort(key=lambda variant: _MAX_COMPARED if variant.differences is None else len(variant.differences))
+    return tuple(found[:_MAX_SHOWN])

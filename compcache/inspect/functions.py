@@ -1,0 +1,262 @@
+"""What people ask about cached functions (imports msgpack and dataclasses; not on the hit path)."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from compcache.depgraph import DependencyGraph
+from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
+from compcache.errors import CompcacheError, NotCachedError
+from compcache.formats.manifest import (
+    GlobalRecord,
+    decode_function,
+    decode_global,
+    decode_module,
+    decode_needs,
+)
+from compcache.hit.target import link_name_of
+from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalReport, Realization
+from compcache.publish import index_merge
+from compcache.usage.ledger import read_ledger
+from compcache.usage.module_reader import read_graph, read_notes
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from compcache.formats.graph import ModuleGraph
+    from compcache.hit.loader import Loader
+    from compcache.store import ModuleFile, Store
+    from compcache.usage.module_files import Progress
+
+__all__ = ["cache_info", "dependencies", "describe_function", "realizations"]
+
+
+def realizations(store: Store, loader: Loader, func_name: str) -> tuple[Realization, ...]:
+    """Every stored copy of a function that is there and not damaged."""
+    loaded = {module.module_id for module in loader.loaded_modules()}
+    found = []
+    for module_id, offset in store.find_all(func_name):
+        try:
+            with store.open_module(module_id) as module:
+                found.append(_describe(loader, module, offset, loaded=module_id in loaded))
+        except (FileNotFoundError, CompcacheError):
+            continue
+    return tuple(found)
+
+
+def _describe(loader: Loader, module: ModuleFile, offset: int, *, loaded: bool) -> Realization:
+    record = decode_function(module.read_record(offset))
+    header = decode_module(module.read_record(0))
+    problem = ""
+    try:
+        loader.require_usable(module)
+    except CompcacheError as error:
+        problem = str(error)
+    return Realization(
+        func_name=record.name,
+        link_name=link_name_of(record.symbol, module.module_id),
+        module_id=module.module_id.hex(),
+        signature=record.signature,
+        cpu=header.cpu,
+        features=header.features,
+        llvm_version=header.llvm_version,
+        image_kind=header.image_kind,
+        size=module.size,
+        created=float(read_notes(module).get("created", 0.0)),
+        loaded=loaded,
+        problem=problem,
+    )
+
+
+def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bool) -> tuple[str, ...]:
+    """The func_names that a function refers to, looking through functions that are private to its module."""
+    order: dict[str, None] = {}
+    waiting = [func_name]
+    seen = {func_name}
+    while waiting:
+        name = waiting.pop(0)
+        found = _direct_dependencies(store, loader, name)
+        if found is None:
+            if name == func_name:
+                raise NotCachedError(
+                    f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root
+                )
+            continue
+        for other in found:
+            order[other] = None
+            if transitive and other not in seen:
+                seen.add(other)
+                waiting.append(other)
+    return tuple(order)
+
+
+def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> list[str] | None:
+    for module_id, offset in loader.candidates(func_name):
+        try:
+            with store.open_module(module_id) as module:
+                symbol = decode_function(module.read_record(offset)).symbol
+                return _named_successors(read_graph(module), symbol)
+        except (FileNotFoundError, CompcacheError):
+            continue
+    return None
+
+
+def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
+    edges = {name: node.references for name, node in graph.nodes.items()}
+    named = {
+        name: node.func_name
+        for name, node in graph.nodes.items()
+        if node.func_name is not None and node.kind in ("function", "import")
+    }
+    transparent = [name for name in edges if name not in named]
+    found = DependencyGraph(edges).through(symbol, transparent)
+    return [named[name] for name in found if name in named]
+
+
+def cache_info(store: Store, max_size: int | None = None, progress: Progress | None = None) -> CacheInfo:
+    """The cache as a whole, counted by the index, the directory and the statistics: no module is opened.
+
+    `max_size` is the limit that the cache was opened with, as for `Cache`; `progress` is called with (files, all files)
+    now and then while the status of module files is asked for.
+    """
+    from compcache import __version__
+    from compcache.build import codegen
+    from compcache.formats import host
+    from compcache.images import system_linker
+    from compcache.usage.limits import effective_limit
+    from compcache.usage.module_files import list_modules
+    from compcache.usage.statistics import hits_and_misses
+
+    store._renew_index()
+    present = list_modules(store, progress)
+    names, realizations = _count_functions(store, present)
+    hits, misses = hits_and_misses(store)
+    linker = system_linker.find_linker()
+    machine = store.host()
+    return CacheInfo(
+        directory=store.root,
+        exists=os.path.isdir(store.root),
+        format="modules-v1, index-v1",
+        modules=len(present),
+        functions=names,
+        realizations=realizations,
+        size=sum(status.size for status in present.values()),
+        max_size=effective_limit(max_size),
+        hits=hits,
+        misses=misses,
+        other_size=_size_below(store.root, leave_out="modules-v1"),
+        quarantined=len(_list(store.path("quarantine"))),
+        linker=str(linker) if linker is not None else "none",
+        loader="shared objects through dlopen" if linker is not None else "objects through ORC",
+        platform=host.platform_name(),
+        cpu=machine.cpu,
+        features=machine.features,
+        llvm_version=codegen.llvm_version(),
+        version=__version__,
+    )
+
+
+def _count_functions(store: Store, present: Container[bytes]) -> tuple[int, int]:
+    """How many functions the modules realize, and how many realizations there are."""
+    names: set[bytes] = set()
+    seen: set[bytes] = set()
+    for segment in index_merge.readable(store.index):
+        for entry in segment.functions.entries():
+            if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] in present:
+                names.add(entry[:KEY_SIZE])
+                seen.add(entry)
+    return len(names), len(seen)
+
+
+def _list(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0  # removed meanwhile
+
+
+def _size_below(root: str, *, leave_out: str) -> int:
+    total = 0
+    for directory, directories, files in os.walk(root):
+        if directory == root and leave_out in directories:
+            directories.remove(leave_out)
+        total += sum(_size_of(os.path.join(directory, name)) for name in files)
+    return total
+
+
+def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionReport:
+    """All that is known of one function.
+
+    Raises:
+        NotCachedError: no module on disk holds it.
+    """
+    copies = realizations(store, loader, func_name)
+    if not copies:
+        raise NotCachedError(
+            f"function {func_name!r} is not in the cache {store.root}", func_name=func_name, cache_dir=store.root
+        )
+    chosen = next((copy for copy in copies if not copy.problem), copies[0])
+    module_id = bytes.fromhex(chosen.module_id)
+    offset = next(offset for other, offset in store.find_all(func_name) if other == module_id)
+    with store.open_module(module_id) as module:
+        record = decode_function(module.read_record(offset))
+        globals_ = _globals_of(module, record.needs)
+        graph = read_graph(module)
+        notes = read_notes(module)
+        has_code = module.footer().bitcode > 0
+    identity = notes.get("identity")
+    used = read_ledger(store).uses
+    key = name_key(func_name)
+    return FunctionReport(
+        func_name=func_name,
+        signature=chosen.signature,
+        module_id=chosen.module_id,
+        realizations=copies,
+        dependencies=tuple(_named_successors(graph, record.symbol)),
+        globals=globals_,
+        natives=_natives_of(graph, record.symbol),
+        has_code=has_code,
+        seconds=float(notes.get("seconds", 0.0)),
+        identity=tuple((str(k), str(v)) for k, v in identity.items()) if isinstance(identity, dict) else (),
+        uses=tuple([used.get((key, bytes.fromhex(copy.module_id)), (0, 0.0)) for copy in copies]),
+    )
+
+
+def _globals_of(module: ModuleFile, needs: int) -> tuple[GlobalReport, ...]:
+    """The globals that loading a function fills, its closure inside the module included."""
+    found: dict[int, GlobalReport] = {}
+    waiting = [needs] if needs else []
+    seen = set(waiting)
+    while waiting:
+        record = decode_needs(module.read_record(waiting.pop()))
+        for offset in record.globals:
+            found.setdefault(offset, _describe_global(decode_global(module.read_record(offset))))
+        waiting += [child for child in record.children if child not in seen]
+        seen.update(record.children)
+    return tuple(sorted(found.values(), key=lambda report: report.name))
+
+
+def _describe_global(record: GlobalRecord) -> GlobalReport:
+    from compcache.globals import decode_definition
+
+    try:
+        definition = repr(decode_definition(record.kind, record.payload))
+    except CompcacheError as error:
+        definition = str(error)
+    return GlobalReport(record.name, record.kind, record.form, record.size, definition)
+
+
+def _natives_of(graph: ModuleGraph, symbol: str) -> tuple[str, ...]:
+    """The native symbols that a function uses, by way of private functions and variables too."""
+    nodes = graph.nodes
+    edges = DependencyGraph({name: node.references for name, node in nodes.items()})
+    transparent = [n for n, node in nodes.items() if node.kind == "variable" or (node.kind == "function" and node.func_name is None)]
+    return tuple(name for name in edges.through(symbol, transparent) if nodes[name].kind == "native")

@@ -1,0 +1,103 @@
+"""Why functions are compiled and not cached: small files that `explain` reads, one per function.
+
+Nothing else depends on them. A few hundred are kept, the latest; damaged ones count as absent. Writing one is a service
+to people: where that fails, nothing is lost and nobody is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgpack
+
+from compcache.digest import CHECK_SIZE, check, name_key
+from compcache.errors import StorageError
+from compcache.publish.writer import publish_file
+
+if TYPE_CHECKING:
+    from compcache.store import Store
+
+__all__ = ["Refusal", "forget", "note", "read_all"]
+
+_DIRECTORY = "refusals-v1"
+_SUFFIX = ".refusal"
+_MAX_KEPT = 512
+_MAX_TEXT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A function that was compiled and not cached: its name, why, and when, in seconds since the epoch."""
+
+    name: str
+    reason: str
+    created: float
+
+
+def _file_name(name: str) -> str:
+    return f"{name_key(name).hex()}{_SUFFIX}"
+
+
+def note(store: Store, name: str, reason: str) -> None:
+    """Keep why a function is not cached; what was kept of it before is replaced."""
+    name, reason = name[:_MAX_TEXT], reason[:_MAX_TEXT]
+    if store.readonly:
+        return
+    known = _read(store, _file_name(name))
+    if known is not None and (known.name, known.reason) == (name, reason):
+        return
+    packed: bytes = msgpack.packb([name, reason, time.time()], unicode_errors="surrogatepass")
+    with contextlib.suppress(StorageError):
+        publish_file(store, (_DIRECTORY, _file_name(name)), check(packed) + packed)
+        _limit(store)
+
+
+def forget(store: Store, name: str) -> None:
+    """A function is cached now."""
+    if not store.readonly:
+        with contextlib.suppress(OSError):
+            store.files.unlink(store.path(_DIRECTORY, _file_name(name[:_MAX_TEXT])))
+
+
+def read_all(store: Store) -> list[Refusal]:
+    """All that is kept, the latest first."""
+    found = [_read(store, name) for name in _names(store)]
+    return sorted((f for f in found if f is not None), key=lambda refusal: -refusal.created)
+
+
+def _read(store: Store, file_name: str) -> Refusal | None:
+    data = store.read_file(_DIRECTORY, file_name)
+    if data is None or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
+        return None
+    try:
+        name, reason, created = msgpack.unpackb(data[CHECK_SIZE:], unicode_errors="surrogatepass")
+        found = Refusal(str(name), str(reason), float(created))
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return None
+    return found if _file_name(found.name) == file_name else None
+
+
+def _names(store: Store) -> list[str]:
+    try:
+        names = store.files.listdir(store.path(_DIRECTORY))
+    except OSError:
+        return []
+    return [name for name in names if name.endswith(_SUFFIX)]
+
+
+def _limit(store: Store) -> None:
+    """Remove the oldest where there are too many."""
+    names = _names(store)
+    if len(names) <= _MAX_KEPT:
+        return
+    ages = []
+    for name in names:
+        path = store.path(_DIRECTORY, name)
+        with contextlib.suppress(OSError):
+            ages.append((store.files.stat(path).st_mtime_ns, path))
+    for _, path in sorted(ages)[: len(names) - _MAX_KEPT]:
+        with contextlib.suppress(OSError):
+            store.files.unlink(path)

@@ -1,0 +1,504 @@
+"""Is a cache healthy? Named, timed steps; each returns what it looked at and what it found.
+
+Nothing is changed unless it is asked for: then damaged modules go to quarantine, the index is rebuilt, leftovers are
+removed and permissions set right. A check reads with its own eyes: neither stamps nor the roster are believed where
+a step says that it verifies something.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.digest import DIGEST_SIZE, KEY_SIZE, digest, name_key
+from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
+from compcache.files import DIRECTORY_MODE, FILE_MODE, make_directories, unique_name
+from compcache.formats import host
+from compcache.formats.footer import is_signed_with, module_digest
+from compcache.formats.index import Stamp
+from compcache.formats.manifest import (
+    FUNCTION,
+    GLOBAL,
+    IMAGE_OBJECT,
+    MODULE,
+    NEEDS,
+    NO_ENTRY,
+    decode_function,
+    decode_global,
+    decode_module,
+    decode_needs,
+    image_flag,
+    iterate_frames,
+)
+from compcache.formats.module_table import has_table
+from compcache.maintain.report_types import CheckReport, CheckStep, Finding
+from compcache.usage.module_reader import ModuleSections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from compcache.store import Store
+    from compcache.usage.module_files import Progress
+    from compcache.usage.module_rows import Row
+
+    Step = Callable[["_Check"], tuple[int, dict[str, int]]]
+
+__all__ = ["STEPS", "check"]
+
+_CHUNK = 1 << 20
+_ELF = b"\x7fELF"
+_DIRECTORIES = (
+    "modules-v1",
+    "index-v1",
+    "runtime-v1",
+    "hosts-v1",
+    "pins-v1",
+    "roster-v1",
+    "refusals-v1",
+    "stats",
+    "tmp",
+    "locks",
+    "quarantine",
+)
+
+
+def check(
+    store: Store,
+    *,
+    repair: bool = False,
+    checksums: bool = True,
+    recompile: bool = False,
+    progress: Progress | None = None,
+) -> CheckReport:
+    """Check a cache directory.
+
+    Args:
+        store: the directory.
+        repair: set right what can be.
+        checksums: read every module whole, and compare it with its digest and its image with its records.
+        recompile: translate the code that is kept beside images again, and compare it with the module.
+        progress: called with (modules read, modules to read) now and then.
+
+    Raises:
+        StorageError: a repair was asked for and the cache is read-only.
+    """
+    if repair and store.readonly:
+        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=store.root)
+    state = _Check(store, repair=repair, progress=progress)
+    steps = []
+    for name, step in STEPS.items():
+        if (name == "checksums" and not checksums) or (name == "code" and not recompile):
+            continue
+        state.step = name
+        started = time.perf_counter()
+        checked, numbers = step(state)
+        steps.append(CheckStep(name, checked, time.perf_counter() - started, numbers))
+    return CheckReport(tuple(steps), tuple(state.findings))
+
+
+class _Check:
+    """What the steps share: the directory, what is in it, and the findings so far."""
+
+    def __init__(self, store: Store, *, repair: bool, progress: Progress | None) -> None:
+        self.store = store
+        self.repair = repair
+        self.progress = progress
+        self.step = ""
+        self.findings: list[Finding] = []
+        self.present: dict[bytes, os.stat_result] = {}
+        self.rows: dict[bytes, Row] = {}
+        self.unusable: set[bytes] = set()
+
+    def find(
+        self, kind: str, subject: str, message: str, *, note: bool = False, repaired: bool = False
+    ) -> None:
+        """Add a finding."""
+        severity = "note" if note else "error"
+        self.findings.append(Finding(self.step, kind, severity, subject, message, repaired))
+
+    def damaged(self, module_id: bytes, reason: str) -> None:
+        """A module cannot be used as it is."""
+        path = self.store.module_path(module_id)
+        done = self.repair and _set_aside(self.store, path)
+        what = (
+            "it is in quarantine now"
+            if done
+            else "repair puts it in quarantine, and what it held is compiled again"
+        )
+        self.find("damaged", module_id.hex(), f"{path} is damaged: {reason}; {what}", repaired=done)
+        self.present.pop(module_id, None)  # later steps have nothing to say about it
+        self.rows.pop(module_id, None)
+        if not done:
+            self.unusable.add(module_id)
+
+
+def _set_aside(store: Store, path: str) -> bool:
+    target = store.path("quarantine", f"{os.path.basename(path)}.{unique_name()}")
+    try:
+        make_directories(store.files, os.path.dirname(target))
+        store.files.rename(path, target)
+    except OSError:
+        return False
+    store.stats.count("corrupt")
+    return True
+
+
+# --------------------------------------------------------------------- permissions
+
+
+def _permissions(state: _Check) -> tuple[int, dict[str, int]]:
+    """Nobody else can write where code is loaded from."""
+    store = state.store
+    if not hasattr(os, "getuid"):
+        return 0, {}
+    checked = 0
+    paths = [store.root, *[store.path(name) for name in _DIRECTORIES]]
+    base = store.path("modules-v1")
+    paths += [f"{base}/{fan}" for fan in _names(store, base)]
+    for path in paths:
+        try:
+            status = store.files.lstat(path)
+        except OSError:
+            continue
+        checked += 1
+        _check_mode(state, path, status, DIRECTORY_MODE)
+    return checked, {}
+
+
+def _check_mode(state: _Check, path: str, status: os.stat_result, wanted: int) -> None:
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISLNK(status.st_mode):
+        state.find(
+            "permissions", path, f"{path} is a symbolic link, which the cache does not make: remove it"
+        )
+    elif status.st_uid not in (os.getuid(), 0):
+        state.find(
+            "permissions", path, f"{path} belongs to user {status.st_uid}: whoever that is can run code here"
+        )
+    elif mode & 0o022:
+        done = state.repair and _set_mode(path, wanted)
+        what = "" if done else f"; repair, or chmod go-w {path}"
+        state.find("permissions", path, f"other users can write to {path} ({mode:04o}){what}", repaired=done)
+
+
+def _set_mode(path: str, mode: int) -> bool:
+    try:
+        os.chmod(path, mode)
+    except OSError:
+        return False
+    return True
+
+
+# ----------------------------------------------------------------------- leftovers
+
+
+def _leftovers(state: _Check) -> tuple[int, dict[str, int]]:
+    """Temporary files, damaged files and files that do not belong here."""
+    from compcache.maintain.policy import PrunePolicy
+    from compcache.maintain.prune import clear_leftovers, find_leftovers
+
+    store = state.store
+    found = find_leftovers(store, PrunePolicy(), time.time())
+    removed = {file.path for file in clear_leftovers(store, found)} if state.repair else set()
+    for file in found:
+        done = file.path in removed
+        what = "" if done else "; repair or prune removes it"
+        state.find(
+            "leftover",
+            file.path,
+            f"{file.path}: {file.reason}, {file.size} bytes{what}",
+            note=True,
+            repaired=done,
+        )
+    strangers = list(_strangers(store))
+    for path in strangers:
+        state.find(
+            "stranger", path, f"{path} is no file of this cache; remove it if you know what it is", note=True
+        )
+    quarantined = len(_names(store, store.path("quarantine")))
+    return len(found) + len(strangers), {
+        "leftovers": len(found),
+        "strangers": len(strangers),
+        "quarantined": quarantined,
+    }
+
+
+def _strangers(store: Store) -> Iterator[str]:
+    base = store.path("modules-v1")
+    length = len(".ccm") + 2 * DIGEST_SIZE
+    for fan in _names(store, base):
+        for name in _names(store, f"{base}/{fan}"):
+            if len(name) != length or not name.endswith(".ccm") or name[:2] != fan:
+                yield f"{base}/{fan}/{name}"
+
+
+def _names(store: Store, directory: str) -> list[str]:
+    try:
+        return sorted(store.files.listdir(directory))
+    except OSError:
+        return []
+
+
+# --------------------------------------------------------------- manifests, checksums
+
+
+def _manifests(state: _Check) -> tuple[int, dict[str, int]]:
+    """Every module's records decode, and say what its files say."""
+    from compcache.usage.ledger import read_ledger
+    from compcache.usage.module_files import status_of_modules
+    from compcache.usage.module_rows import load_rows
+
+    store = state.store
+    state.present = status_of_modules(store)
+    state.rows = load_rows(store, state.present, lambda: read_ledger(store).rows(), state.progress)
+    for module_id, status in list(state.present.items()):
+        if status.st_mode & 0o022:
+            _check_mode(state, store.module_path(module_id), status, FILE_MODE)
+        if module_id not in state.rows:
+            state.damaged(module_id, _why_unreadable(store, module_id))
+    functions = sum(len(row.names) for row in state.rows.values())
+    return len(state.present), {"functions": functions}
+
+
+def _why_unreadable(store: Store, module_id: bytes) -> str:
+    try:
+        with ModuleSections(store, module_id) as reader:
+            list(iterate_frames(reader.records()))
+    except (OSError, FormatError) as error:
+        return str(error)
+    return "its records do not decode"
+
+
+def _checksums(state: _Check) -> tuple[int, dict[str, int]]:
+    """Every byte is what was published, and the image has what the records say."""
+    size = 0
+    total = len(state.present)
+    for number, module_id in enumerate(list(state.present)):
+        if state.progress is not None and number % 64 == 0:
+            state.progress(number, total)
+        try:
+            with ModuleSections(state.store, module_id) as reader:
+                size += reader.size
+                _verify(state.store, reader)
+        except FileNotFoundError:
+            continue
+        except (OSError, FormatError) as error:
+            state.damaged(module_id, str(error))
+    return total, {"bytes": size}
+
+
+def _code(state: _Check) -> tuple[int, dict[str, int]]:
+    """The code that is kept beside the images can be translated again, and is that of the module."""
+    from compcache.maintain.recompile import recompile
+
+    kept = compared = 0
+    total = len(state.present)
+    for number, module_id in enumerate(list(state.present)):
+        if state.progress is not None and number % 8 == 0:
+            state.progress(number, total)
+        try:
+            done = recompile(state.store, module_id.hex())
+            kept += done.translated
+            compared += done.compared
+        except FileNotFoundError:
+            continue
+        except (OSError, CompcacheError) as error:
+            state.damaged(module_id, str(error))
+    return total, {"recompiled": kept, "compared": compared}
+
+
+def _verify(store: Store, reader: ModuleSections) -> None:
+    """Raise `FormatError` with the reason if a module is not what it should be."""
+    footer = reader.footer
+    if footer.module_id != reader.module_id:
+        raise FormatError("the file holds another module than its name says")
+    if store.signing_key and not is_signed_with(footer, store.signing_key):
+        raise FormatError("it does not carry the signature of this cache's key")
+    content = (reader.read(at, min(_CHUNK, footer.content - at)) for at in range(0, footer.content, _CHUNK))
+    if (
+        module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode)
+        != reader.module_id
+    ):
+        raise FormatError("its content does not have the digest that it was published with")
+    if digest([reader.notes()]) != footer.notes_digest:
+        raise FormatError("its notes are not those that it was published with")
+    _compare(reader.image(), reader.records())
+
+
+class _Needed(NamedTuple):
+    """What the records of a module ask of its image."""
+
+    key: bytes
+    symbols: int
+    is_object: bool
+    abi: int
+
+
+def _compare(image: bytes, records: bytes) -> None:
+    """The image must hold the module table that the records number symbols of."""
+    needed = _needs_of(records)
+    if not image.startswith(_ELF) and not needed.is_object:
+        raise FormatError("its image is no ELF file")
+    if needed.abi != host.ABI_VERSION:
+        return
+    if not has_table(image, needed.key, needed.abi, needed.symbols):
+        raise FormatError("its image does not hold the symbols that its records name")
+
+
+def _needs_of(records: bytes) -> _Needed:
+    header = None
+    highest = -1
+    for _, payload in iterate_frames(records):
+        kind = payload[:1]
+        if kind == MODULE:
+            header = decode_module(payload)
+        elif kind == FUNCTION:
+            record = decode_function(payload)
+            highest = max(highest, record.function, -1 if record.entry == NO_ENTRY else record.entry)
+        elif kind == NEEDS:
+            highest = max([highest, *[slot for slot, _ in decode_needs(payload).imports]])
+        elif kind == GLOBAL:
+            highest = max(highest, decode_global(payload).slot)
+    if header is None:
+        raise FormatError("it has no module record")
+    return _Needed(header.key, highest + 1, image_flag(header.image_kind) == IMAGE_OBJECT, header.abi)
+
+
+# --------------------------------------------------------------------------- edges
+
+
+def _edges(state: _Check) -> tuple[int, dict[str, int]]:
+    """Every import of a module is provided by another one."""
+    provided = {name for row in state.rows.values() for name in row.names}
+    missing: dict[str, list[bytes]] = {}
+    edges = 0
+    for module_id, row in state.rows.items():
+        edges += len(row.imports)
+        for name in row.imports:
+            if name not in provided:
+                missing.setdefault(name, []).append(module_id)
+    for name, modules in sorted(missing.items()):
+        more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
+        message = f"no module holds {name!r}, which module {modules[0].hex()}{more} imports: what needs it misses until it is added"
+        state.find("dangling", name, message)
+    return edges, {"dangling": len(missing)}
+
+
+# --------------------------------------------------------------------------- index
+
+
+def _index(state: _Check) -> tuple[int, dict[str, int]]:
+    """The index says what the modules say."""
+    store = state.store
+    try:
+        store.index.refresh()
+    except OSError as error:
+        raise StorageError(f"cannot read the index of {store.root}: {error}", path=store.root) from error
+    entries, stamps = _index_content(store)
+    wanted = _wanted_entries(state)
+    missing = wanted - entries
+    stale = entries - wanted
+    if state.unusable:
+        stale = {entry for entry in stale if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] not in state.unusable}
+    unverified = sum(
+        1 for module_id, status in state.present.items() if not _is_stamped(stamps.get(module_id, ()), status)
+    )
+    damaged = dict(store.index.damaged)
+    numbers = {
+        "missing": len(missing),
+        "stale": len(stale),
+        "unverified": unverified,
+        "damaged": len(damaged),
+    }
+    if damaged or missing or stale:
+        _repair_index(state, missing, stale, damaged)
+    return len(entries), numbers
+
+
+def _index_content(store: Store) -> tuple[set[bytes], dict[bytes, list[bytes]]]:
+    entries: set[bytes] = set()
+    stamps: dict[bytes, list[bytes]] = {}
+    for segment in store.index.segments:
+        try:
+            entries.update([data[: KEY_SIZE + DIGEST_SIZE + 4] for data in segment.functions.entries()])
+            for data in segment.modules.entries():
+                stamps.setdefault(data[:DIGEST_SIZE], []).append(data)
+        except FileNotFoundError:
+            continue  # merged meanwhile
+        except (FormatError, OSError) as error:
+            store.index.damaged[segment.name] = str(error)
+    return entries, stamps
+
+
+def _wanted_entries(state: _Check) -> set[bytes]:
+    return {
+        name_key(name) + module_id + offset.to_bytes(4, "little")
+        for module_id, row in state.rows.items()
+        for name, offset in zip(row.names, row.offsets, strict=True)
+    }
+
+
+def _is_stamped(entries: list[bytes] | tuple[()], status: os.stat_result) -> bool:
+    wanted = Stamp.packed(status)
+    return any(data.startswith(wanted, DIGEST_SIZE) for data in entries)
+
+
+def _repair_index(state: _Check, missing: set[bytes], stale: set[bytes], damaged: dict[str, str]) -> None:
+    done = state.repair and _rebuild(state)
+    what = "it was rebuilt" if done else "repair rebuilds it"
+    root = state.store.root
+    for name, reason in damaged.items():
+        state.find("index", name, f"segment {name} of the index is damaged ({reason}); {what}", repaired=done)
+    if missing:
+        example = next(iter(missing))[KEY_SIZE : KEY_SIZE + DIGEST_SIZE].hex()
+        message = (
+            f"the index of {root} lacks {len(missing)} functions, for example of module {example}: an addition was "
+            f"interrupted, and whoever asks for them compiles once more; {what}{'' if done else ', prune adds them after an hour'}"
+        )
+        state.find("unindexed", root, message, note=True, repaired=done)
+    if stale:
+        message = f"the index of {root} names {len(stale)} functions in modules that are gone, which costs only space; {what}"
+        state.find("stale", root, message, note=True, repaired=done)
+
+
+def _rebuild(state: _Check) -> bool:
+    from compcache.publish.index_rebuild import rebuild_index
+
+    try:
+        rebuild_index(state.store)
+    except (OSError, IntegrityError):
+        return False
+    return True
+
+
+# --------------------------------------------------------------------- what is kept beside
+
+
+def _statistics(state: _Check) -> tuple[int, dict[str, int]]:
+    """Statistics can be read, and pins are of functions that are there."""
+    from compcache.maintain.pins import pinned
+    from compcache.usage.ledger import read_ledger
+
+    ledger = read_ledger(state.store)
+    provided = {name for row in state.rows.values() for name in row.names}
+    pins = pinned(state.store)
+    for name in pins:
+        if name not in provided:
+            message = f"{name!r} is pinned, but no module holds it; unpin it, or add it"
+            state.find("pin", name, message, note=True)
+    return len(ledger.files), {"files": len(ledger.files), "incomplete": len(ledger.torn), "pins": len(pins)}
+
+
+#: The steps in their order: what is set aside early is not looked at again.
+STEPS: dict[str, Step] = {
+    "permissions": _permissions,
+    "leftovers": _leftovers,
+    "manifests": _manifests,
+    "checksums": _checksums,
+    "code": _code,
+    "edges": _edges,
+    "index": _index,
+    "statistics": _statistics,
+}

@@ -1,0 +1,57 @@
+"""Pins: functions that no prune removes. Each is one small file that holds the function's name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.digest import name_key
+from compcache.errors import StorageError
+from compcache.publish.writer import publish_file
+
+if TYPE_CHECKING:
+    from compcache.store import Store
+
+__all__ = ["pin", "pinned", "unpin"]
+
+_DIRECTORY = "pins-v1"
+
+
+def _file_name(func_name: str) -> str:
+    return f"{name_key(func_name).hex()}.pin"
+
+
+def pin(store: Store, func_name: str) -> bool:
+    """Pin a function; whether it was not pinned before."""
+    new = store.read_file(_DIRECTORY, _file_name(func_name)) is None
+    if new:
+        publish_file(store, (_DIRECTORY, _file_name(func_name)), func_name.encode("utf-8", "surrogatepass"))
+    return new
+
+
+def unpin(store: Store, func_name: str) -> bool:
+    """Undo a pin; whether there was one."""
+    path = store.path(_DIRECTORY, _file_name(func_name))
+    if store.readonly:
+        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=path)
+    try:
+        store.files.unlink(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StorageError(f"cannot remove {path}: {error.strerror}", path=path, errno=error.errno) from error
+    return True
+
+
+def pinned(store: Store) -> tuple[str, ...]:
+    """The pinned functions, sorted; files that are no pins are left out."""
+    try:
+        names = store.files.listdir(store.path(_DIRECTORY))
+    except OSError:
+        return ()
+    found = []
+    for name in names:
+        data = store.read_file(_DIRECTORY, name)
+        text = data.decode("utf-8", "replace") if data else ""
+        if _file_name(text) == name:
+            found.append(text)
+    return tuple(sorted(found))

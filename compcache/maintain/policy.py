@@ -1,0 +1,389 @@
+"""What a prune removes: a pure function of the modules there are, a policy and the time.
+
+Modules go least recently used first, where using a function uses what it depends on. A module that a kept one
+needs stays, unless another kept module realizes the same functions; a module goes together with those that
+would lose something they had. No files and no LLVM here; `compcache.maintain.prune` carries plans out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from fnmatch import translate
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+__all__ = ["Entry", "Plan", "PrunePolicy", "Removal", "plan_prune"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunePolicy:
+    """What to remove from a cache, and what to leave there whatever else is said.
+
+    Nothing is removed that no field asks for: a policy without arguments only clears leftovers away.
+    Durations are seconds or a `datetime.timedelta`; name patterns are shell patterns (``*``, ``?``, ``[abc]``).
+
+    Args:
+        max_bytes: remove the least recently used modules until their files have at most this many bytes in all.
+            None (no limit) because automatic pruning keeps the cache's own size limit anyway.
+        max_modules: the same with their number, for file systems that count files. None, because few do.
+        unused_for: remove what was not used for this long; what was never used counts from its creation.
+            None, because an old function is as right as a new one: only the lack of space is a reason.
+        older_than: remove what was created longer ago than this, used or not, unless a younger module needs it.
+            None, for the same reason.
+        duplicates: remove realizations for which another module holds the same functions for the same hosts.
+            False, because duplicates are harmless, and removing them costs whoever has loaded one a second
+            mapping.
+        stale: remove code of CPUs, LLVM versions and platforms of which nothing was used or added for this long,
+            and directories of other formats that have not changed for this long. None, because other hosts
+            that share the directory may be switched off for a while.
+        match: only modules all of whose functions match one of these patterns may be removed; alone, they are.
+            Empty: every module may.
+        keep: functions that match one of these patterns stay, with what they depend on, as pinned ones do.
+            Empty: only pins count.
+        grace: how old a temporary file must be to be a leftover. One hour: longer than any publication takes,
+            also where the clocks of hosts differ.
+        quarantine_for: how long damaged files stay in quarantine. A week: time to look at them.
+
+    Raises:
+        ValueError: a limit or a duration is negative.
+    """
+
+    max_bytes: int | None = None
+    max_modules: int | None = None
+    unused_for: float | timedelta | None = None
+    older_than: float | timedelta | None = None
+    duplicates: bool = False
+    stale: float | timedelta | None = None
+    match: str | Iterable[str] = ()
+    keep: str | Iterable[str] = ()
+    grace: float | timedelta = 3600.0
+    quarantine_for: float | timedelta = 7 * 86400.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("match", "keep"):
+                value = (value,) if isinstance(value, str) else tuple(value)
+            elif isinstance(value, timedelta):
+                value = value.total_seconds()
+            if isinstance(value, (int, float)) and value < 0:
+                raise ValueError(f"{field.name} must not be negative: {value!r}")
+            object.__setattr__(self, field.name, value)
+
+    @property
+    def removes_modules(self) -> bool:
+        """Whether the policy can remove any module at all."""
+        limits = (self.max_bytes, self.max_modules, self.unused_for, self.older_than, self.stale)
+        return self.duplicates or bool(self.match) or any(limit is not None for limit in limits)
+
+
+class Entry(NamedTuple):
+    """One module as the policy sees it.
+
+    `created` and `used` (0.0: never) are in seconds since the epoch. `imports` are the func_names that it needs of
+    other modules. Code of the same `target` runs on the same hosts; `generation` is what goes stale together.
+    """
+
+    module_id: bytes
+    size: int
+    created: float
+    used: float
+    functions: tuple[str, ...]
+    imports: tuple[str, ...]
+    target: object = None
+    generation: object = None
+    pinned: bool = False
+
+
+class Removal(NamedTuple):
+    """An entry that goes, and why: unused, old, duplicate, stale, matched, size or count."""
+
+    entry: Entry
+    reason: str
+
+
+class Plan(NamedTuple):
+    """What goes, dependents before what they depend on; and what stays only because something kept needs it."""
+
+    removed: tuple[Removal, ...]
+    needed: tuple[Entry, ...]
+
+
+def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float) -> Plan:
+    """Decide what a prune removes.
+
+    Args:
+        entries: all modules of the cache.
+        policy: what to remove.
+        now: the time that ages count from; what claims to be younger counts as of now.
+    """
+    if not policy.removes_modules:
+        return Plan((), ())
+    population = _Population(entries, now)
+    protected = population.protect(policy)
+    may_go = _eligible(entries, policy, protected)
+    reasons = _by_criteria(population, policy, now, may_go)
+    needed = population.rescue(reasons)
+    if policy.duplicates:
+        _add_duplicates(population, may_go, reasons)
+    _keep_limits(population, policy, may_go, reasons)
+    order = sorted(reasons, key=population.rank.__getitem__)
+    return Plan(
+        tuple([Removal(entries[number], reasons[number]) for number in order]),
+        tuple([entries[number] for number in sorted(needed) if number not in reasons]),
+    )
+
+
+class _Population:
+    """The entries by number, who provides and who imports each function, and when each was used in effect."""
+
+    def __init__(self, entries: Sequence[Entry], now: float) -> None:
+        self.entries = entries
+        self.providers: dict[str, list[int]] = {}
+        self.importers: dict[str, list[int]] = {}
+        for number, entry in enumerate(entries):
+            for name in entry.functions:
+                self.providers.setdefault(name, []).append(number)
+            for name in entry.imports:
+                self.importers.setdefault(name, []).append(number)
+        self.recency = [min(max(entry.used, entry.created), now) for entry in entries]
+        self.used = list(self.recency)
+        self._order = self._newest_first()
+        self.place = [0] * len(entries)
+        for place, number in enumerate(self._order):
+            self.place[number] = place
+        self.rank = [0] * len(entries)
+        self.account(())
+
+    def _newest_first(self) -> list[int]:
+        """The numbers of the entries: the latest used first, then the latest created, then by module_id.
+
+        Three stable sorts, the least important key first: comparing tuples of keys takes three times as long.
+        """
+        entries, recency = self.entries, self.recency
+        order = sorted(range(len(entries)), key=[entry.module_id for entry in entries].__getitem__)
+        order.sort(key=[entry.created for entry in entries].__getitem__, reverse=True)
+        order.sort(key=recency.__getitem__, reverse=True)
+        return order
+
+    def account(self, gone: Collection[int]) -> None:
+        """Work out what is used when one that depends on it is used, without those that are gone.
+
+        A depth-first walk from the most recently used entries on reaches each entry with the latest use of all
+        its dependents first, and leaves it before them. What is gone keeps its rank, before all others.
+        """
+        alive = [number for number in self._order if number not in gone] if gone else self._order
+        needs = self._needs(gone)
+        seen = bytearray(len(self.entries))
+        left: list[int] = []
+        for root in alive:
+            if seen[root]:
+                continue
+            seen[root] = 1
+            if not needs[root]:
+                self.used[root] = self.recency[root]
+                left.append(root)
+                continue
+            walk = [(root, iter(needs[root]))]
+            while walk:
+                number, rest = walk[-1]
+                for following in rest:
+                    if not seen[following]:
+                        seen[following] = 1
+                        walk.append((following, iter(needs[following])))
+                        break
+                else:
+                    self.used[number] = self.recency[root]
+                    left.append(number)
+                    walk.pop()
+        # The least recently used first; of those that were used at once, dependents before what they depend on.
+        first = len(self.entries) if gone else 0
+        left.reverse()
+        for place, number in enumerate(sorted(left, key=self.used.__getitem__)):
+            self.rank[number] = first + place
+
+    def _needs(self, gone: Collection[int]) -> list[Sequence[int]]:
+        """The entries that provide the imports of each: of several that are not gone the one that was used last."""
+        needs: list[Sequence[int]] = []
+        for entry in self.entries:
+            needed = []
+            for name in entry.imports:
+                found: Sequence[int] = self.providers.get(name, ())
+                if gone:
+                    found = [number for number in found if number not in gone]
+                if found:
+                    needed.append(found[0] if len(found) == 1 else min(found, key=self.place.__getitem__))
+            needs.append(needed)
+        return needs
+
+    def protect(self, policy: PrunePolicy) -> set[int]:
+        """What is pinned or to be kept, and what that depends on."""
+        keep = _matcher(policy.keep)
+        roots = [
+            n for n, e in enumerate(self.entries) if e.pinned or (policy.keep and any(map(keep, e.functions)))
+        ]
+        seen = set(roots)
+        needs = self._needs(()) if roots else []
+        for number in roots:  # grows while it is walked
+            for other in needs[number]:
+                if other not in seen:
+                    seen.add(other)
+                    roots.append(other)
+        return seen
+
+    def rescue(self, reasons: dict[int, str]) -> set[int]:
+        """Take out of `reasons` what those that stay need and nothing else that stays provides; which that was."""
+        rescued: set[int] = set()
+        if not reasons:
+            return rescued
+        kept = [number for number in range(len(self.entries)) if number not in reasons]
+        have = {name for number in kept for name in self.entries[number].functions}
+        for number in kept:  # grows while it is walked
+            for name in self.entries[number].imports:
+                if name in have or name not in self.providers:
+                    continue
+                best = min(self.providers[name], key=self.place.__getitem__)
+                del reasons[best]
+                rescued.add(best)
+                kept.append(best)
+                have.update(self.entries[best].functions)
+        return rescued
+
+    def dependents(self, number: int, alive: bytearray) -> list[int]:
+        """The entry and every other that is alive and would lose something with it, the farthest first."""
+        if not self._has_importer(number, alive):
+            return [number]  # nearly always, for the least recently used one comes first
+        group = [number]
+        seen = {number}
+        lost: dict[str, int] = {}
+        for member in group:  # grows while it is walked
+            for name in self.entries[member].functions:
+                if name not in self.importers:
+                    continue
+                lost[name] = lost.get(name, 0) + 1
+                if lost[name] < sum(alive[other] for other in self.providers[name]):
+                    continue
+                for other in self.importers[name]:
+                    if alive[other] and other not in seen:
+                        seen.add(other)
+                        group.append(other)
+        return group[::-1]
+
+    def _has_importer(self, number: int, alive: bytearray) -> bool:
+        """Whether any entry that is alive imports something of this one."""
+        importers = self.importers
+        for name in self.entries[number].functions:
+            if name in importers:
+                for other in importers[name]:
+                    if alive[other]:
+                        return True
+        return False
+
+
+def _matcher(patterns: str | Iterable[str]) -> Callable[[str], object]:
+    texts = [translate(pattern) for pattern in patterns]
+    return re.compile("|".join(texts)).match if texts else lambda _: None
+
+
+def _eligible(entries: Sequence[Entry], policy: PrunePolicy, protected: set[int]) -> list[int]:
+    """The entries that may go at all."""
+    free = [number for number in range(len(entries)) if number not in protected]
+    if not policy.match:
+        return free
+    matches = _matcher(policy.match)
+    return [n for n in free if entries[n].functions and all(matches(name) for name in entries[n].functions)]
+
+
+def _by_criteria(
+    population: _Population, policy: PrunePolicy, now: float, may_go: list[int]
+) -> dict[int, str]:
+    """The entries that go for what they are, whatever the size of the cache."""
+    entries, reasons = population.entries, dict[int, str]()
+    stale = _stale_generations(population, policy, now)
+    conditions = (policy.max_bytes, policy.max_modules, policy.unused_for, policy.older_than, policy.stale)
+    match_alone = bool(policy.match) and not policy.duplicates and all(c is None for c in conditions)
+    unused_since = _since(policy.unused_for, now)
+    created_before = _since(policy.older_than, now)
+    for number in may_go:
+        if match_alone:
+            reasons[number] = "matched"
+        elif population.used[number] < unused_since:
+            reasons[number] = "unused"
+        elif entries[number].created < created_before:
+            reasons[number] = "old"
+        elif entries[number].generation in stale:
+            reasons[number] = "stale"
+    return reasons
+
+
+def _since(age: float | timedelta | None, now: float) -> float:
+    """The moment before which something is too old; minus infinity where nothing is."""
+    assert not isinstance(age, timedelta)  # the policy made seconds of it
+    return float("-inf") if age is None else now - age
+
+
+def _stale_generations(population: _Population, policy: PrunePolicy, now: float) -> set[object]:
+    if policy.stale is None:
+        return set()
+    newest: dict[object, float] = {}
+    for entry, used in zip(population.entries, population.used, strict=True):
+        newest[entry.generation] = max(used, newest.get(entry.generation, used))
+    since = _since(policy.stale, now)
+    return {generation for generation, used in newest.items() if used < since}
+
+
+def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[int, str]) -> None:
+    """Drop the worst of the modules for which others hold every function for the same hosts."""
+    entries = population.entries
+    several = {name for name, providers in population.providers.items() if len(providers) > 1}
+    may_go = [n for n in may_go if n not in reasons and several.issuperset(entries[n].functions)]
+    copies: dict[tuple[str, object], int] = {}
+    for number, entry in enumerate(entries if may_go else ()):
+        if number not in reasons:
+            for name in several.intersection(entry.functions):
+                copies[name, entry.target] = copies.get((name, entry.target), 0) + 1
+    for number in sorted(may_go, key=population.place.__getitem__, reverse=True):
+        keys = [(name, entries[number].target) for name in entries[number].functions]
+        if keys and all(copies[key] > 1 for key in keys):
+            reasons[number] = "duplicate"
+            for key in keys:
+                copies[key] -= 1
+
+
+def _keep_limits(
+    population: _Population, policy: PrunePolicy, may_go: list[int], reasons: dict[int, str]
+) -> None:
+    """Let the least recently used entries go until the limits are kept, or nothing more may go."""
+    entries = population.entries
+    alive = bytearray([number not in reasons for number in range(len(entries))])
+    size = sum(entry.size for number, entry in enumerate(entries) if alive[number])
+    count = sum(alive)
+
+    def excess() -> str:
+        if policy.max_bytes is not None and size > policy.max_bytes:
+            return "size"
+        return "count" if policy.max_modules is not None and count > policy.max_modules else ""
+
+    if not excess():
+        return
+    if reasons:
+        population.account(reasons)
+    allowed = set(may_go)
+    for number in sorted((n for n in may_go if alive[n]), key=population.rank.__getitem__):
+        reason = excess()
+        if not reason:
+            return
+        if not alive[number]:
+            continue
+        group = population.dependents(number, alive)
+        if not allowed.issuperset(group):
+            continue
+        for member in group:
+            reasons[member] = reason
+            alive[member] = 0
+            size -= entries[member].size
+            count -= 1

@@ -1,0 +1,435 @@
+"""Carries out what `compcache.maintain.policy` plans: reads what there is, removes files, and rewrites the index.
+
+The order makes it safe to be killed at any point: modules go one by one, dependents first, and an index entry
+whose file is gone is no entry; then the index is published without them. Whoever holds or opens a module
+meanwhile has it, or misses it; mapped code stays mapped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import stat
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.digest import DIGEST_SIZE, KEY_SIZE
+from compcache.errors import FormatError, StorageError
+from compcache.files import read_file
+from compcache.formats.statistics import SUFFIX, decode_stats
+from compcache.maintain.pins import pinned
+from compcache.maintain.policy import Entry, PrunePolicy, Removal, plan_prune
+from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
+from compcache.maintain.unindexed import find_orphans, index_modules
+from compcache.publish.index_merge import keep_newest, readable, replace_segments, segment_level
+from compcache.publish.locks import wait_lock
+from compcache.usage.ledger import fold, read_ledger, settle
+from compcache.usage.module_files import list_modules
+from compcache.usage.module_rows import load_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator, Mapping
+
+    from compcache.maintain.policy import Plan
+    from compcache.maintain.unindexed import Orphans
+    from compcache.store import Store
+    from compcache.usage.ledger import Ledger
+    from compcache.usage.module_files import FileStatus, Progress
+    from compcache.usage.module_rows import Platform, Row
+
+__all__ = ["Proposal", "carry_out", "clear_leftovers", "find_leftovers", "propose", "prune", "rewrite_index"]
+
+_VERSIONED = ("modules-v", "index-v", "runtime-v", "hosts-v", "pins-v", "roster-v", "refusals-v")
+_CURRENT = frozenset(
+    ("modules-v1", "index-v1", "runtime-v1", "hosts-v1", "pins-v1", "roster-v1", "refusals-v1")
+)
+_INDEX_LOCK_SECONDS = 2.0
+
+
+def prune(
+    store: Store,
+    policy: PrunePolicy,
+    *,
+    dry_run: bool = False,
+    now: float | None = None,
+    progress: Progress | None = None,
+    spare: Container[bytes] = (),
+) -> PruneReport:
+    """Remove what a policy says.
+
+    Args:
+        store: the cache directory.
+        policy: what to remove.
+        dry_run: only report what would be removed.
+        now: the time that ages count from; None is the present.
+        progress: called with (done, all) now and then while modules are read.
+        spare: modules that are to stay as if they were pinned.
+
+    Raises:
+        StorageError: the cache is read-only, or a file could not be removed.
+    """
+    if not dry_run:
+        _require_writable(store)
+    proposal = propose(store, policy, now=now, progress=progress, spare=spare, fold_statistics=not dry_run)
+    return proposal.report if dry_run else carry_out(store, proposal)
+
+
+class Proposal(NamedTuple):
+    """A prune that is planned, and has changed nothing yet; `report` is that of a dry run."""
+
+    policy: PrunePolicy
+    present: Mapping[bytes, FileStatus]
+    plan: Plan
+    orphans: Orphans
+    report: PruneReport
+
+
+def propose(
+    store: Store,
+    policy: PrunePolicy,
+    *,
+    now: float | None = None,
+    progress: Progress | None = None,
+    spare: Container[bytes] = (),
+    fold_statistics: bool = False,
+) -> Proposal:
+    """Plan a prune; see `prune`."""
+    started = time.perf_counter()
+    now = time.time() if now is None else now
+    present = list_modules(store, progress)
+    entries = _read_entries(
+        store, policy, present, spare=spare, now=now, progress=progress, fold_statistics=fold_statistics
+    )
+    plan = plan_prune(entries, policy, now)
+    assert isinstance(policy.grace, float | int)  # the policy made seconds of all durations
+    orphans = find_orphans(store, present, now - policy.grace)
+    leftovers = (*find_leftovers(store, policy, now), *_damaged(store, orphans, present))
+    gone = {removal.entry.module_id for removal in plan.removed}
+    report = _report(present, policy, plan, leftovers, dry_run=True)
+    indexed = tuple([module_id.hex() for module_id in orphans.sound if module_id not in gone])
+    return Proposal(
+        policy,
+        present,
+        plan,
+        orphans,
+        dataclasses.replace(report, indexed=indexed, seconds=time.perf_counter() - started),
+    )
+
+
+def carry_out(store: Store, proposal: Proposal) -> PruneReport:
+    """Do what was planned, but for what has been pinned, used or come to be needed since.
+
+    Raises:
+        StorageError: the cache is read-only, or a file could not be removed.
+    """
+    started = time.perf_counter()
+    _require_writable(store)
+    present = proposal.present
+    removed = _remove(store, proposal.plan, present)
+    leftovers = clear_leftovers(store, proposal.report.leftovers)
+    gone = {removal.entry.module_id for removal in removed}
+    indexed: tuple[bytes, ...] = ()
+    with suppress(OSError):  # they stay as invisible as they were
+        indexed = index_modules(store, [m for m in proposal.orphans.sound if m not in gone])
+    report = _report(
+        present, proposal.policy, proposal.plan._replace(removed=removed), leftovers, dry_run=False
+    )
+    seconds = proposal.report.seconds + time.perf_counter() - started
+    return dataclasses.replace(
+        report, indexed=tuple([module_id.hex() for module_id in indexed]), seconds=seconds
+    )
+
+
+def _require_writable(store: Store) -> None:
+    if store.readonly:
+        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=store.root)
+
+
+def _report(
+    present: Mapping[bytes, FileStatus],
+    policy: PrunePolicy,
+    plan: Plan,
+    leftovers: tuple[PrunedFile, ...],
+    *,
+    dry_run: bool,
+) -> PruneReport:
+    report = PruneReport(
+        dry_run=dry_run,
+        removed=tuple([_describe(removal) for removal in plan.removed]),
+        leftovers=leftovers,
+        needed=tuple([entry.module_id.hex() for entry in plan.needed]),
+        modules_before=len(present),
+        bytes_before=sum(status.size for status in present.values()),
+        within_limits=True,
+        seconds=0.0,
+    )
+    fits = policy.max_bytes is None or report.bytes_after <= policy.max_bytes
+    fits = fits and (policy.max_modules is None or report.modules_after <= policy.max_modules)
+    return dataclasses.replace(report, within_limits=fits)
+
+
+def _damaged(store: Store, orphans: Orphans, present: Mapping[bytes, FileStatus]) -> Iterator[PrunedFile]:
+    for module_id in orphans.damaged:
+        yield PrunedFile(store.module_path(module_id), present[module_id].size, "damaged module in no index")
+
+
+def _describe(removal: Removal) -> PrunedModule:
+    (module_id, size, created, used, functions, *_), reason = removal
+    return _describe_fields((module_id.hex(), functions, size, created, used, reason))
+
+
+#: What was removed from its fields, without the call of a constructor written in Python; and so is an entry below.
+_describe_fields: Callable[[tuple[Any, ...]], PrunedModule] = partial(tuple.__new__, PrunedModule)
+
+
+def _read_entries(
+    store: Store,
+    policy: PrunePolicy,
+    present: Mapping[bytes, FileStatus],
+    *,
+    spare: Container[bytes],
+    now: float,
+    progress: Progress | None,
+    fold_statistics: bool,
+) -> list[Entry]:
+    """All modules as the policy sees them; none where it has nothing to do."""
+    if not policy.removes_modules or (_limits_only(policy) and not _exceeded(policy, present)):
+        return []
+    rows = load_rows(store, present, lambda: read_ledger(store).rows(), progress)
+
+    def seconds_of(module_id: bytes) -> float:
+        return rows[module_id].seconds if module_id in rows else 0.0
+
+    if fold_statistics:
+        ledger = fold(store, seconds_of, now=now, present=present)
+    else:
+        ledger = settle(read_ledger(store), seconds_of, now)
+    return list(_entries(present, rows, ledger, frozenset(pinned(store)), spare))
+
+
+def _limits_only(policy: PrunePolicy) -> bool:
+    criteria = (policy.unused_for, policy.older_than, policy.stale)
+    return not policy.duplicates and not policy.match and all(c is None for c in criteria)
+
+
+def _exceeded(policy: PrunePolicy, present: Mapping[bytes, FileStatus]) -> bool:
+    """Whether a limit is: the usual prune has nothing to do, and need not read what modules are."""
+    if policy.max_modules is not None and len(present) > policy.max_modules:
+        return True
+    return policy.max_bytes is not None and sum(s.size for s in present.values()) > policy.max_bytes
+
+
+def _entries(
+    present: Mapping[bytes, FileStatus],
+    rows: Mapping[bytes, Row],
+    ledger: Ledger,
+    pins: frozenset[str],
+    spare: Container[bytes],
+) -> Iterator[Entry]:
+    """What the policy sees: modules that cannot be read hold no functions and need none."""
+    used = ledger.last_uses()
+    # Numbers for platforms: the policy compares them a hundred thousand times, and platforms are long.
+    targets: dict[tuple[object, ...], int] = {}
+    generations: dict[Platform, tuple[int, int]] = {}
+    numbers: dict[int, tuple[int, int]] = {}  # the same by identity: rows share their platforms
+    for module_id, (size, created) in present.items():
+        last = used.get(module_id, 0.0)
+        row = rows.get(module_id)
+        if row is None:
+            yield Entry(module_id, size, created, last, (), (), module_id, None, module_id in spare)
+            continue
+        _, platform, _, names, _, imports, _ = row
+        known = numbers.get(id(platform))
+        if known is None:
+            target = targets.setdefault((platform.abi, platform.triple, platform.features), len(targets))
+            known = numbers[id(platform)] = generations.setdefault(platform, (target, len(generations)))
+        pinned_ = module_id in spare or (bool(pins) and not pins.isdisjoint(names))
+        yield _new((module_id, size, created, last, names, imports, *known, pinned_))
+
+
+_new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
+
+
+def _remove(store: Store, plan: Plan, present: Mapping[bytes, FileStatus]) -> tuple[Removal, ...]:
+    """Remove the planned modules, but for what was added meanwhile and needs them; those that are gone now."""
+    from compcache.usage.size_estimate import remember_size
+
+    if not plan.removed:
+        return ()
+    spared = _spared(store, plan, present)
+    removed = []
+    for removal in plan.removed:
+        if removal.entry.module_id in spared:
+            continue
+        try:
+            store.remove_module(removal.entry.module_id)
+        except OSError as error:
+            path = store.module_path(removal.entry.module_id)
+            raise StorageError(
+                f"cannot remove {path}: {error.strerror}", path=path, errno=error.errno
+            ) from error
+        removed.append(removal)
+    gone = {removal.entry.module_id for removal in removed}
+    rewrite_index(store, {module_id for module_id in present if module_id not in gone}, gone)
+    freed = sum(removal.entry.size for removal in removed)
+    store.stats.count("evicted_modules", len(removed))
+    store.stats.count("evicted_bytes", freed)
+    remember_size(store, sum(status.size for status in present.values()) - freed)
+    return tuple(removed)
+
+
+def _spared(store: Store, plan: Plan, present: Mapping[bytes, object]) -> set[bytes]:
+    """The modules of the plan that were pinned or used since it was made, or are imported by modules added since.
+
+    What those need in turn stays, too.
+    """
+    providers: dict[str, list[Entry]] = {}
+    for removal in plan.removed:
+        for name in removal.entry.functions:
+            providers.setdefault(name, []).append(removal.entry)
+    newcomers = [module_id for module_id in store.module_ids() if module_id not in present]
+    rows = load_rows(store, newcomers, dict, store_result=False) if newcomers else {}
+    wanted = [name for row in rows.values() for name in row.imports]
+    wanted += [name for name in pinned(store) if name in providers]
+    used = read_ledger(store).last_uses()
+    spared: set[bytes] = set()
+    for entry in [r.entry for r in plan.removed if used.get(r.entry.module_id, 0.0) > r.entry.used]:
+        spared.add(entry.module_id)
+        wanted += entry.imports
+    seen = set(wanted)
+    for name in wanted:  # grows while it is walked
+        for entry in providers.get(name, ()):
+            if entry.module_id not in spared:
+                spared.add(entry.module_id)
+                wanted += [other for other in entry.imports if other not in seen]
+                seen.update(entry.imports)
+    return spared
+
+
+def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes]) -> None:
+    """Publish the index without the modules that are gone, and without what it says of files that never were.
+
+    Entries of modules that were added meanwhile, in neither set, are looked up on disk. It is only an optimization,
+    so that not being able to write is no error.
+    """
+    with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
+        segments = readable(store.index)
+        functions: set[bytes] = set()
+        modules: dict[bytes, bytes] = {}
+        known: dict[bytes, bool] = {}
+
+        def is_there(module_id: bytes) -> bool:
+            there = known.get(module_id)
+            if there is None:
+                there = module_id not in gone and (module_id in present or store.exists(module_id))
+                known[module_id] = there
+            return there
+
+        try:
+            for segment in segments:
+                for data in segment.modules.entries():
+                    if is_there(data[:DIGEST_SIZE]):
+                        keep_newest(modules, data)
+                functions.update(
+                    [e for e in segment.functions.entries() if is_there(e[KEY_SIZE : KEY_SIZE + DIGEST_SIZE])]
+                )
+            level = segment_level(len(modules))
+            replace_segments(
+                store.index, sorted(functions), [modules[key] for key in sorted(modules)], level, segments
+            )
+        except (FormatError, OSError):
+            return  # what cannot be read is rebuilt by the next look-up, what cannot be written stays
+
+
+# ---------------------------------------------------------------------- leftovers
+
+
+def find_leftovers(store: Store, policy: PrunePolicy, now: float) -> tuple[PrunedFile, ...]:
+    """Temporary files and damaged ones whose time is over, and directories of other formats if those may go."""
+    assert isinstance(policy.grace, float | int)  # the policy made seconds of all durations
+    assert isinstance(policy.quarantine_for, float | int)
+    found = [
+        *_older(store, store.temporary, now - policy.grace, "temporary file"),
+        *_older(store, store.path("quarantine"), now - policy.quarantine_for, "in quarantine"),
+    ]
+    found += _torn_statistics(store, now - policy.grace)
+    if policy.stale is not None:
+        assert isinstance(policy.stale, float | int)
+        found += _other_formats(store, now - policy.stale)
+    return tuple(found)
+
+
+def _names(store: Store, directory: str) -> list[str]:
+    try:
+        return sorted(store.files.listdir(directory))
+    except OSError:
+        return []
+
+
+def _older(store: Store, directory: str, before: float, reason: str) -> Iterator[PrunedFile]:
+    for name in _names(store, directory):
+        path = f"{directory}/{name}"
+        try:
+            status = store.files.lstat(path)
+        except OSError:
+            continue
+        # The change time as well: a rename into quarantine sets it, and keeps the time of the content.
+        if max(status.st_mtime, status.st_ctime) < before and not stat.S_ISDIR(status.st_mode):
+            yield PrunedFile(path, status.st_size, reason)
+
+
+def _torn_statistics(store: Store, before: float) -> list[PrunedFile]:
+    files = _older(store, store.path("stats"), before, "damaged statistics")
+    return [file for file in files if file.path.endswith(SUFFIX) and _is_torn(store, file)]
+
+
+def _is_torn(store: Store, file: PrunedFile) -> bool:
+    try:
+        decode_stats(read_file(store.files, file.path, file.size))
+    except FormatError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _other_formats(store: Store, before: float) -> list[PrunedFile]:
+    found: list[PrunedFile] = []
+    for name in _names(store, store.root):
+        if name not in _CURRENT and name.startswith(_VERSIONED):
+            files = list(_walk(store, store.path(name)))
+            if all(changed < before for _, _, changed in files):
+                found += [PrunedFile(path, size, "another format") for path, size, _ in files]
+    return found
+
+
+def _walk(store: Store, path: str) -> Iterator[tuple[str, int, float]]:
+    """Everything below a directory, and itself last, as (path, size, time of the last change)."""
+    waiting = [(path, False)]
+    while waiting:
+        path, listed = waiting.pop()
+        try:
+            status = store.files.lstat(path)
+        except OSError:
+            continue
+        if stat.S_ISDIR(status.st_mode) and not listed:
+            waiting.append((path, True))
+            waiting += [(f"{path}/{name}", False) for name in _names(store, path)]
+        else:
+            yield path, 0 if listed else status.st_size, status.st_mtime
+
+
+def clear_leftovers(store: Store, leftovers: tuple[PrunedFile, ...]) -> tuple[PrunedFile, ...]:
+    """Remove these files; those that are gone now. What cannot be removed stays."""
+    removed = []
+    for leftover in leftovers:
+        try:
+            try:
+                store.files.unlink(leftover.path)
+            except (IsADirectoryError, PermissionError):
+                store.files.rmdir(leftover.path)
+        except OSError:
+            continue
+        removed.append(leftover)
+    return tuple(removed)

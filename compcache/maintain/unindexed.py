@@ -1,0 +1,101 @@
+"""Modules that no index segment names: what is left of an addition that ended between its two publications.
+
+Nobody finds such a module until it is added again. A sound one only lacks its index entry. What is damaged, which a
+power failure can leave where the disk does not keep its promises, would be in the way of nobody but the disk's owner.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.digest import DIGEST_SIZE, KEY_SIZE
+from compcache.errors import FormatError, UnknownVersionError
+from compcache.formats.footer import (
+    is_signed_with,
+    module_digest,
+)
+from compcache.publish import index_merge
+from compcache.usage.module_reader import ModuleSections
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from compcache.store import Store
+    from compcache.usage.module_files import FileStatus
+
+__all__ = ["Orphans", "find_orphans", "index_modules"]
+
+_CHUNK = 1 << 20
+
+
+class Orphans(NamedTuple):
+    """Modules that no index segment names, by whether their content is what their names say."""
+
+    sound: tuple[bytes, ...] = ()
+    damaged: tuple[bytes, ...] = ()
+
+
+def find_orphans(store: Store, present: Mapping[bytes, FileStatus], before: float) -> Orphans:
+    """The orphans among the modules that are present and have not been modified since `before`.
+
+    What another version of the package has written, or what this cache's key has not signed, is not ours to judge.
+    """
+    try:
+        named = {
+            entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
+            for segment in index_merge.readable(store.index)
+            for entry in segment.functions.entries()
+        }
+    except (FormatError, OSError):
+        return Orphans()  # the next look-up rebuilds the index
+    sound, damaged = [], []
+    for module_id in present.keys() - named:
+        if present[module_id].modified < before:
+            try:
+                if _holds_functions(store, module_id):
+                    sound.append(module_id)
+            except (UnknownVersionError, OSError):
+                continue
+            except FormatError:
+                damaged.append(module_id)
+    return Orphans(tuple(sorted(sound)), tuple(sorted(damaged)))
+
+
+def _holds_functions(store: Store, module_id: bytes) -> bool:
+    """Whether an intact module is one of ours with functions; FormatError if it is not intact."""
+    from compcache.usage.module_rows import read_row
+
+    with ModuleSections(store, module_id) as module:
+        footer = module.footer
+        chunks = (
+            module.read(at, min(_CHUNK, footer.content - at)) for at in range(0, footer.content, _CHUNK)
+        )
+        sizes = footer.image, footer.records, footer.graph, footer.bitcode
+        if module_digest(chunks, *sizes) != module_id:
+            raise FormatError("its content does not have the digest that it was published with")
+        if store.signing_key and not is_signed_with(footer, store.signing_key):
+            return False
+    row = read_row(store, module_id)
+    return row is not None and bool(row.names)
+
+
+def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Publish an index segment of these modules; those that are in it.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    from compcache.publish.index_rebuild import index_module
+
+    functions: set[bytes] = set()
+    entries = []
+    indexed = []
+    for module_id in sorted(module_ids):
+        entry = index_module(store, module_id, functions)
+        if entry is not None:
+            entries.append(entry.encode())
+            indexed.append(module_id)
+    if entries:
+        index_merge.publish_segment(store.index, index_merge.segment_level(len(entries)), sorted(functions), entries)
+        store.index.refresh()
+    return tuple(indexed)

@@ -1,0 +1,27 @@
+"""What LLVM says of this machine, kept in the cache directory so that it is asked once per boot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.build.host_probe import probe_host
+from compcache.errors import StorageError
+from compcache.formats.host import Host, boot_key, encode_host, host_file
+from compcache.publish.writer import publish_file
+
+if TYPE_CHECKING:
+    from compcache.store import Store
+
+__all__ = ["probe_and_remember"]
+
+
+def probe_and_remember(store: Store) -> Host:
+    """This machine; the answer is kept in the cache directory where that can be written."""
+    found = probe_host()
+    boot = boot_key(store.files)
+    if boot and not store.readonly:
+        try:
+            publish_file(store, host_file(boot, store.signing_key), encode_host(found, store.signing_key))
+        except StorageError:
+            return found  # asked again by the next process
+    return found

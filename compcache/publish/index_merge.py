@@ -1,0 +1,226 @@
+"""Writes the index (miss path and tools): additions, merges, replacements. `compcache.formats.index` says what it is."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from compcache import files as file_ops
+from compcache.digest import DIGEST_SIZE, digest, name_key
+from compcache.errors import FormatError
+from compcache.formats.index import FUNCTION, HEADER, MAGIC, MODULE, NAME_SIZE, SUFFIX, ModuleEntry
+from compcache.formats.table import encode_table
+from compcache.publish.locks import try_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from compcache.formats.index import Index, Segment
+    from compcache.store import Store
+
+__all__ = [
+    "add",
+    "encode_function_entry",
+    "encode_segment",
+    "keep_newest",
+    "merge",
+    "merge_additions",
+    "needs_merge",
+    "publish_segment",
+    "readable",
+    "remove_damaged",
+    "replace_segments",
+    "segment_level",
+]
+
+_FANOUT = 8
+#: How many entries are sorted at a time: merging needs memory for these beside the bytes of the result.
+_RANGE = 1 << 13
+
+
+def encode_function_entry(name: str, module_id: bytes, offset: int) -> bytes:
+    """A function entry: this module realizes `name` in the record at `offset`."""
+    return FUNCTION.pack(name_key(name), module_id, offset)
+
+
+def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes]) -> bytes:
+    """The bytes of a segment of encoded entries: sorted, each as it is or several in a row as one piece."""
+    table = encode_table(functions, FUNCTION.size)
+    return b"".join([HEADER.pack(MAGIC, len(table)), table, encode_table(modules, MODULE.size)])
+
+
+def segment_level(modules: int) -> int:
+    """The level of a merged segment with this many modules."""
+    level, capacity = 1, _FANOUT * _FANOUT
+    while modules > capacity:
+        level, capacity = level + 1, capacity * _FANOUT
+    return level
+
+
+def add(index: Index, functions: Iterable[tuple[str, int]], module: ModuleEntry) -> None:
+    """Publish what a module realizes, as (name, offset of its record), and its entry.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    entries = sorted({encode_function_entry(name, module.module_id, offset) for name, offset in functions})
+    publish_segment(index, 0, entries, [module.encode()])
+
+
+def publish_segment(index: Index, level: int, functions: Iterable[bytes], modules: Iterable[bytes]) -> str:
+    """Publish a segment of entries as `encode_segment` takes them; its name.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    data = encode_segment(functions, modules)
+    name = f"{level:02d}-{digest([data], size=NAME_SIZE).hex()}{SUFFIX}"
+    path = f"{index.directory}/{name}"
+    # Additions are not waited for: what a power failure takes is found by prune, or added again.
+    file_ops.publish(index.files, index.temporary, path, [data], sync=level > 0)
+    return name
+
+
+def needs_merge(index: Index) -> bool:
+    """Whether more additions have come together than look-ups should read."""
+    index.refresh()
+    return sum(1 for segment in index.segments if segment.level == 0) > _FANOUT
+
+
+def merge(index: Index) -> None:
+    """Merge the additions, with as many levels as their number needs.
+
+    Raises:
+        OSError: the merged segment could not be written; nothing is lost.
+    """
+    index.refresh()
+    left_out: set[str] = set()
+    while True:
+        chosen, level = _choose([segment for segment in index.segments if segment.name not in left_out])
+        try:
+            modules = _merge_modules(chosen)
+            functions = _merge_functions(chosen)
+        except _UnreadableError as problem:
+            left_out.add(problem.segment.name)
+            if isinstance(problem.error, FormatError):
+                index.set_aside(problem.segment, problem.error)
+            continue
+        replace_segments(index, functions, modules, level, chosen)
+        return
+
+
+class _UnreadableError(Exception):
+    """Raised when a segment that is to be merged is damaged, gone or cannot be read."""
+
+    def __init__(self, segment: Segment, error: Exception) -> None:
+        super().__init__(segment, error)
+        self.segment = segment
+        self.error = error
+
+
+def _choose(segments: Iterable[Segment]) -> tuple[list[Segment], int]:
+    """The additions and the levels that they fill, and the level of all of these together."""
+    chosen: list[Segment] = []
+    level = 0
+    modules = 0
+    for segment in sorted(segments, key=lambda segment: segment.level):
+        if segment.level > level:
+            break
+        with suppress(FormatError, OSError):  # merging it will tell
+            modules += segment.modules.count
+        chosen.append(segment)
+        level = max(segment_level(modules), level)
+    return chosen, level
+
+
+def _merge_modules(segments: Iterable[Segment]) -> list[bytes]:
+    modules: dict[bytes, bytes] = {}
+    for segment in segments:
+        try:
+            for data in segment.modules.entries():
+                keep_newest(modules, data)
+        except (FormatError, OSError) as error:
+            raise _UnreadableError(segment, error) from error
+    return [modules[key] for key in sorted(modules)]
+
+
+def _merge_functions(segments: Sequence[Segment]) -> list[bytes]:
+    """The entries of all segments, sorted and without duplicates, some thousands of them a piece.
+
+    Keys are uniform, so that each piece is what has the same first bits.
+    """
+    bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
+    pieces = []
+    for number in range(1 << bits):
+        entries: set[bytes] = set()
+        for segment in segments:
+            try:
+                entries.update(segment.functions.entries_of_range(number, bits))
+            except (FormatError, OSError) as error:
+                raise _UnreadableError(segment, error) from error
+        pieces.append(b"".join(sorted(entries)))
+    return pieces
+
+
+def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
+    """Of two entries of a module keep the one whose file changed later."""
+    key = data[:DIGEST_SIZE]
+    other = modules.get(key)
+    if other is None or ModuleEntry.decode(other).stamp.ctime < ModuleEntry.decode(data).stamp.ctime:
+        modules[key] = data
+
+
+def replace_segments(
+    index: Index,
+    functions: Iterable[bytes],
+    modules: Iterable[bytes],
+    level: int,
+    replaced: Iterable[Segment],
+) -> None:
+    """Publish a segment, of entries as `encode_segment` takes them, and remove those that it replaces.
+
+    Raises:
+        OSError: it could not be written; those that it replaces are still there.
+    """
+    name = publish_segment(index, level, functions, modules)
+    for segment in replaced:
+        if segment.name != name:
+            _remove(index, segment.name)
+    index.refresh()
+
+
+def readable(index: Index) -> tuple[Segment, ...]:
+    """The segments that are there now and of a known format, all opened; for who replaces them."""
+    index.refresh()
+    for segment in index.segments:
+        index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
+    return index.segments
+
+
+def remove_damaged(index: Index) -> None:
+    """Remove the segments that turned out to be damaged; the caller rebuilds what they held."""
+    for name in list(index.damaged):
+        try:
+            _remove(index, name)
+        except OSError:
+            index.ignored.add(name)
+    index.damaged.clear()
+
+
+def _remove(index: Index, name: str) -> None:
+    try:
+        index.files.unlink(f"{index.directory}/{name}")
+    except FileNotFoundError:
+        return
+
+
+def merge_additions(store: Store) -> None:
+    """Merge the newest index segments where there are too many, unless another process is at it.
+
+    Raises:
+        OSError: the merged segment could not be written; nothing is lost.
+    """
+    if needs_merge(store.index):
+        with try_lock(store, "index-merge") as owned:
+            if owned:
+                merge(store.index)

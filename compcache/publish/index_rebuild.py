@@ -1,0 +1,74 @@
+"""Rebuilds the index from the modules on disk (miss path and tools)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
+from compcache.files import is_settled
+from compcache.formats.index import Stamp
+from compcache.formats.manifest import FUNCTION, decode_function, iterate_frames
+from compcache.publish import index_merge
+
+if TYPE_CHECKING:
+    from compcache.formats.index import ModuleEntry
+    from compcache.store import ModuleFile, Store
+
+__all__ = ["index_module", "module_functions", "rebuild_index"]
+
+_NO_STAMP = Stamp(0, 0, 0, 0)
+
+
+def module_functions(module: ModuleFile) -> list[tuple[str, int]]:
+    """The (name, record offset) of every function that a module realizes.
+
+    Raises:
+        FormatError: a record is damaged.
+    """
+    section = module.read(module.image, module.records)
+    return [
+        (decode_function(payload).name, offset)
+        for offset, payload in iterate_frames(section)
+        if payload[:1] == FUNCTION
+    ]
+
+
+def rebuild_index(store: Store) -> int:
+    """Replace the index by one made from the modules that are there; how many those are.
+
+    Damaged modules go to quarantine. Additions that others publish meanwhile stay.
+
+    Raises:
+        OSError: the new index could not be written; the old one is still there.
+    """
+    replaced = index_merge.readable(store.index)
+    functions: set[bytes] = set()
+    modules: dict[bytes, bytes] = {}
+    for module_id in store.module_ids():
+        entry = index_module(store, module_id, functions)
+        if entry is not None:
+            modules[module_id] = entry.encode()
+    level = index_merge.segment_level(len(modules))
+    index_merge.replace_segments(
+        store.index, sorted(functions), [modules[key] for key in sorted(modules)], level, replaced
+    )
+    index_merge.remove_damaged(store.index)
+    return len(modules)
+
+
+def index_module(store: Store, module_id: bytes, functions: set[bytes]) -> ModuleEntry | None:
+    """The index entry of a module, whose function entries are added to `functions`; None where it is not usable."""
+    try:
+        module = store.open_module(module_id, leave_stamp=False)
+    except (FileNotFoundError, IncompatibleTargetError, IntegrityError, StorageError):
+        return None
+    try:
+        found = module_functions(module)
+        status = store.files.fstat(module.descriptor)
+    except FormatError as error:
+        store.condemn(module, error)
+        return None
+    finally:
+        module.close()
+    functions.update(index_merge.encode_function_entry(name, module_id, offset) for name, offset in found)
+    return store.entry_of(module, Stamp.of(status) if is_settled(status) else _NO_STAMP, len(found))

@@ -1,0 +1,192 @@
+"""What the store does with files that no stamp vouches for, or that are damaged."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from compcache import files as file_ops
+from compcache.errors import (
+    FormatError,
+    IncompatibleTargetError,
+    StorageError,
+    UnknownVersionError,
+    UntrustedDirectoryError,
+)
+from compcache.formats import host
+from compcache.formats.footer import is_signed_with, module_digest
+from compcache.formats.manifest import decode_module, image_flag
+from compcache.publish import index_merge
+from compcache.publish.quarantine import quarantine, refuse, require_real_directories, warn, warn_once
+from compcache.store import ModuleFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from compcache.errors import CompcacheError
+    from compcache.formats.index import ModuleEntry
+    from compcache.store import Store
+
+__all__ = [
+    "condemn",
+    "distrust",
+    "recover_index",
+    "unreadable",
+    "verify_module",
+]
+
+_CHUNK = 1 << 20
+
+
+def verify_module(
+    store: Store, module: ModuleFile, status: os.stat_result, *, leave_stamp: bool, owner: int | None
+) -> ModuleFile:
+    """Check all that a stamp vouches for, and leave a stamp for the next one who opens the file.
+
+    Returns:
+        The module; a copy of it where others could change the file meanwhile.
+
+    Raises:
+        FormatError: the file is not what it was published as.
+        IntegrityError: it is another user's, or not signed with the key.
+    """
+    if not stat.S_ISREG(status.st_mode):
+        raise FormatError("it is not a regular file")
+    if owner is not None and status.st_uid != owner:
+        raise refuse(store, module.path, f"it belongs to user {status.st_uid}, not to you ({owner})")
+    require_real_directories(store, os.path.dirname(module.path))
+    signed = _is_signed(store, module)
+    if store.exposed and signed:
+        module = _copy(module)
+        signed = _is_signed(store, module)
+    if store.verify or store.signing_key:
+        _require_intact(module)
+    if not signed:
+        raise refuse(store, module.path, "it does not carry the signature of this cache's key")
+    footer = module.footer()
+    module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))
+    record = decode_module(module.read_record(0))
+    flags = image_flag(record.image_kind)
+    platform = record.triple if record.abi == host.ABI_VERSION else f"abi{record.abi}"
+    target = host.target_id(platform, record.features)
+    module.describe(footer.image, footer.records, target, flags, record.key)
+    if store.verify and leave_stamp and not store.readonly and not module.copied and file_ops.is_settled(status):
+        _leave_stamp(store, store.entry_of(module, status))
+    return module
+
+
+def _is_signed(store: Store, module: ModuleFile) -> bool:
+    return not store.signing_key or is_signed_with(module.footer(), store.signing_key)
+
+
+def _require_intact(module: ModuleFile) -> None:
+    """Raise a FormatError unless the content has the digest in the footer and in the file's name."""
+    footer = module.footer()
+    if footer.module_id != module.module_id:
+        raise FormatError("the file holds another module than its name says")
+    content = _chunks(module, footer.content)
+    actual = module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode)
+    if actual != footer.module_id:
+        raise FormatError("its content does not have the digest that it was published with")
+
+
+def _copy(module: ModuleFile) -> ModuleFile:
+    """A copy in memory of a file that others can write to."""
+    from compcache.images.anonymous_file import anonymous_file
+
+    copy = ModuleFile(module._files, module.path, module.module_id)
+    copy.descriptor, _ = anonymous_file(*_chunks(module, module.size))
+    copy.size = module.size
+    copy.copied = True
+    module.close()
+    return copy
+
+
+def _chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
+    for offset in range(0, size, _CHUNK):
+        yield module.read(offset, min(_CHUNK, size - offset))
+
+
+def _leave_stamp(store: Store, entry: ModuleEntry) -> None:
+    try:
+        index_merge.add(store.index, (), entry)
+        index_merge.merge_additions(store)
+    except OSError:
+        return  # the next one verifies again
+
+
+def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheError:
+    """See `Store.condemn`."""
+    try:
+        if isinstance(error, UnknownVersionError) or _is_intact(module):
+            name = module.module_id.hex()
+            return IncompatibleTargetError(
+                f"module {name} was written by another version of compcache: {error}", module_id=name
+            )
+        return quarantine(store, module.path, str(error))
+    finally:
+        module.close()
+
+
+def _is_intact(module: ModuleFile) -> bool:
+    if module.descriptor < 0 or not stat.S_ISREG(os.fstat(module.descriptor).st_mode):
+        return False
+    try:
+        _require_intact(module)
+    except (FormatError, OSError):
+        return False
+    return True
+
+
+def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheError:
+    """What to raise where a module file cannot be read."""
+    path = module.path
+    module.close()
+    if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket: nothing that was published
+        return quarantine(store, path, "it is not a regular file")
+    return StorageError(f"cannot read {path}: {error.strerror or error}", path=path, errno=error.errno)
+
+
+def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int) -> UntrustedDirectoryError:
+    """The exception that says why a root is not to be trusted, and what to do."""
+    advice = "pass trust=True if you vouch for everyone who can write there, or a signing_key"
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
+        message = (
+            f"the cache directory {root} is a symbolic link of user {link.st_uid}, not yours ({user}): loading from it "
+            f"could run their code; choose another directory, or {advice}"
+        )
+    elif status.st_uid != user:
+        message = (
+            f"the cache directory {root} belongs to user {status.st_uid}, not to you ({user}): loading from it would "
+            f"run their code; choose another directory, or {advice}"
+        )
+    else:
+        message = (
+            f"the cache directory {root} can be written by other users (mode {stat.S_IMODE(status.st_mode):o}): "
+            f"loading from it would run their code; run 'chmod go-w {root}', or {advice}"
+        )
+    return UntrustedDirectoryError(message, path=root)
+
+
+def recover_index(store: Store) -> None:
+    """Rebuild an index that is damaged or was deleted, where that can be done."""
+    damaged = dict(store.index.damaged)
+    if damaged:
+        names = ", ".join(sorted(damaged))
+        what = "it cannot be rebuilt by a read-only cache" if store.readonly else "rebuilding it"
+        warn_once(
+            store,
+            names,
+            f"the index of {store.root} is damaged ({names}: {next(iter(damaged.values()))}); {what}",
+        )
+    if store.readonly:
+        return
+    from compcache.publish.index_rebuild import rebuild_index
+
+    try:
+        if any(True for _ in store.module_ids()):
+            rebuild_index(store)
+    except OSError as error:
+        warn(f"the index of {store.root} cannot be rebuilt: {error}")

@@ -1,0 +1,141 @@
+"""The writing side of the store (miss path): modules and small files become visible, complete or not at all."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from compcache import files as file_ops
+from compcache.errors import IncompatibleTargetError, IntegrityError, StorageError
+from compcache.formats.footer import (
+    encode_container,
+)
+from compcache.formats.index import Stamp
+from compcache.publish import index_merge
+from compcache.publish.quarantine import require_real_directories, warn
+from compcache.store import ModuleFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from compcache.store import Sections, Store
+
+__all__ = ["keep_in_memory", "publish_file", "publish_module"]
+
+_CACHEDIR_TAG = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# This directory holds compiled code that compcache can make again.\n"
+    b"# For information about cache directory tags see https://bford.info/cachedir/\n"
+)
+
+
+def publish_module(
+    store: Store, sections: Sections, functions: Iterable[tuple[str, int]], *, target: bytes, flags: int, key: bytes
+) -> bytes:
+    """Publish a module: its sections (image, records, graph, bitcode, notes) and what it realizes.
+
+    A module that is there already, with the same digest, is left as it is.
+
+    Returns:
+        The module_id.
+
+    Raises:
+        StorageError: it could not be stored; the cache is as it was.
+    """
+    functions = list(functions)
+    module_id, parts = encode_container(*sections, store.signing_key)
+    path = store.module_path(module_id)
+    _require_writable(store, path)
+    try:
+        _prepare(store, path)
+        stamp = _existing(store, module_id)
+        if stamp is not None and _is_indexed(store, module_id, stamp, functions):
+            return module_id
+        if stamp is None:
+            stamp = Stamp.of(file_ops.publish(store.files, store.temporary, path, parts))
+        module = ModuleFile(store.files, path, module_id)
+        module.describe(len(sections[0]), len(sections[1]), target, flags, key)
+        index_merge.add(store.index, functions, store.entry_of(module, stamp, len(functions)))
+    except OSError as error:
+        message = f"cannot store a module in {store.root}: {error.strerror or error}"
+        raise StorageError(message, path=path, errno=error.errno) from error
+    try:
+        index_merge.merge_additions(store)
+    except OSError as error:
+        warn(f"the index of {store.root} could not be merged: {error}")
+    return module_id
+
+
+def _require_writable(store: Store, path: str) -> None:
+    if store.readonly:
+        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=path)
+
+
+def _existing(store: Store, module_id: bytes) -> Stamp | None:
+    """The stamp of a healthy file that is there already."""
+    if module_id in store._in_memory:
+        return None  # not on disk, for all that is known
+    try:
+        with store.open_module(module_id, leave_stamp=False) as module:
+            return Stamp.of(store.files.fstat(module.descriptor))
+    except (FileNotFoundError, IntegrityError, IncompatibleTargetError):
+        return None
+
+
+def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, functions: list[tuple[str, int]]) -> bool:
+    """Whether the index knows this file, and that it realizes these functions."""
+    index = store.index
+    index.refresh()
+    if all(entry.stamp != stamp for entry in index.module(module_id)):
+        return False
+    # The entries of an addition stand in one segment: one for all.
+    return not functions or (module_id, functions[0][1]) in index.find(functions[0][0])
+
+
+def _prepare(store: Store, path: str) -> None:
+    """Create the root where it is not there, and refuse to write a file through symbolic links."""
+    tag = store.path("CACHEDIR.TAG")
+    try:
+        store.files.stat(tag)
+    except FileNotFoundError:
+        file_ops.make_directories(store.files, store.root)
+        store.check_root()  # somebody else may have made it since it was opened
+        require_real_directories(store, store.temporary)
+        file_ops.publish(store.files, store.temporary, tag, [_CACHEDIR_TAG], sync=False)
+    for directory in (os.path.dirname(path), store.temporary, store.path("index-v1")):
+        require_real_directories(store, directory)
+
+
+def publish_file(store: Store, names: tuple[str, ...], data: bytes) -> str:
+    """Publish a small file of another kind below the root; its path.
+
+    Raises:
+        StorageError: it could not be stored.
+    """
+    path = store.path(*names)
+    _require_writable(store, path)
+    try:
+        _prepare(store, path)
+        file_ops.publish(store.files, store.temporary, path, [data])
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}", path=path, errno=error.errno) from error
+    return path
+
+
+def keep_in_memory(
+    store: Store, sections: Sections, functions: Iterable[tuple[str, int]], *, target: bytes, flags: int, key: bytes
+) -> bytes:
+    """Keep a module that could not be published, for this store object alone; its module_id."""
+    from compcache.images.anonymous_file import anonymous_file
+
+    module_id, parts = encode_container(*sections, store.signing_key)
+    descriptor, path = anonymous_file(*parts)
+    module = ModuleFile(store.files, path, module_id)
+    module.descriptor = descriptor
+    module.size = store.files.fstat(descriptor).st_size
+    module.in_memory = True
+    module.describe(len(sections[0]), len(sections[1]), target, flags, key)
+    store._in_memory[module_id] = module
+    for name, offset in functions:
+        store._memory_names.setdefault(name, {})[module_id, offset] = None
+    return module_id

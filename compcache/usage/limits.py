@@ -1,0 +1,48 @@
+"""The size that additions keep a cache directory below: what was given, set in the environment, or the default."""
+
+from __future__ import annotations
+
+import os
+import re
+
+__all__ = ["DEFAULT_MAX_SIZE", "LIMIT_VARIABLE", "effective_limit", "parse_size"]
+
+LIMIT_VARIABLE = "COMPCACHE_MAX_SIZE"
+#: Half a million modules of ten kilobytes, more than most projects ever compile, and yet a size that a home directory
+#: can be expected to hold: people of other compiler caches live with this very default.
+DEFAULT_MAX_SIZE = 5 << 30
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """The bytes that a text like ``500M``, ``1.5 GiB`` or ``4096`` stands for; units are powers of 1024.
+
+    Raises:
+        ValueError: it is no such text.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"{text!r} is no size: expected a number of bytes, or one with a unit, like 500M or 2GiB"
+        )
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def effective_limit(given: int | None) -> int | None:
+    """The limit in bytes: what was given, else $COMPCACHE_MAX_SIZE, else the default; None where it is 0, no limit.
+
+    Raises:
+        ValueError: it is negative, or the variable is no size.
+    """
+    if given is None:
+        text = os.environ.get(LIMIT_VARIABLE, "").strip()
+        if not text:
+            return DEFAULT_MAX_SIZE
+        try:
+            given = parse_size(text)
+        except ValueError as error:
+            raise ValueError(f"{LIMIT_VARIABLE}: {error}") from None
+    if given < 0:
+        raise ValueError(f"max_size must not be negative: {given}")
+    return given or None

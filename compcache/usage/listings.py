@@ -1,0 +1,174 @@
+"""Lists of all functions and modules of a cache, for people and tools: no module is read that the roster knows."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from compcache.digest import name_key
+from compcache.formats import host
+from compcache.formats.statistics import LOADS_KEY
+from compcache.usage.ledger import read_ledger
+from compcache.usage.module_rows import Platform, Row, read_row
+from compcache.usage.snapshot import look_over
+from compcache.usage.summaries import FunctionSummary, ModuleSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from compcache.store import Store
+    from compcache.usage.ledger import Ledger
+    from compcache.usage.module_files import Progress
+
+__all__ = ["describe_module", "functions", "modules"]
+
+_NEVER = (0, 0.0)
+
+
+def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummary]:
+    """Every module that is there and can be read, in the order of their ids."""
+    now = time.time()
+    present, rows, ledger = look_over(store, progress)
+    last, _ = _last_uses(ledger, rows)
+    problem_of = _Problems(store)
+    counts = _counts(ledger)
+    found = []
+    for module_id in sorted(rows):
+        row = rows[module_id]
+        size, modified = present[module_id]
+        used = counts.get(module_id, 0), last.get(module_id, 0.0)
+        found.append(_summary(row, size, min(modified, now), problem_of[row.platform], used))
+    return found
+
+
+class _Problems(dict[Platform, str]):
+    """Why this host cannot use code of a platform, worked out once for each."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+
+    def __missing__(self, platform: Platform) -> str:
+        self[platform] = problem = _problem(self._store, platform)
+        return problem
+
+
+def describe_module(store: Store, module_id: str) -> ModuleSummary:
+    """One module.
+
+    Raises:
+        FileNotFoundError: it is not there, or cannot be read.
+    """
+    key = bytes.fromhex(module_id)
+    status = store.files.stat(store.module_path(key))
+    row = read_row(store, key)
+    if row is None:
+        raise FileNotFoundError(f"module {module_id} cannot be read from {store.root}")
+    ledger = read_ledger(store)
+    counts = [
+        count for (name, other), (count, _) in ledger.uses.items() if other == key and name != LOADS_KEY
+    ]
+    used = sum(counts), ledger.last_uses().get(key, 0.0)
+    return _summary(row, status.st_size, status.st_mtime, _problem(store, row.platform), used)
+
+
+def functions(
+    store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None
+) -> list[FunctionSummary]:
+    """Every function that a module realizes, or those whose names `select` accepts, in the order of their names."""
+    now = time.time()
+    present, rows, ledger = look_over(store, progress)
+    last, imported = _last_uses(ledger, rows)
+    counts = _counts(ledger)
+    found: dict[str, FunctionSummary] = {}
+    several: dict[str, list[FunctionSummary]] = {}
+    problem_of = _Problems(store)
+    for module_id, (_, platform, _, names, _, _, signatures) in rows.items():
+        size, modified = present[module_id]
+        created = min(modified, now)
+        problem, modules_, module_used = problem_of[platform], (module_id.hex(),), last.get(module_id, 0.0)
+        for name, signature in zip(names, signatures):  # noqa: B905 - as long as one another, 100,000 times
+            if select is None or select(name):
+                uses, when = 0, module_used
+                if when and len(names) == 1:  # its uses are those of its function: no need to digest the name
+                    uses = counts.get(module_id, 0)
+                elif when:
+                    uses, when = ledger.uses.get((name_key(name), module_id), _NEVER)
+                    when = max(when, imported.get(name, 0.0))
+                copy = _new((name, signature, 1, size, created, problem, modules_, uses, when))
+                first = found.setdefault(name, copy)
+                if first is not copy:
+                    several.setdefault(name, [first]).append(copy)
+    for name, copies in several.items():
+        found[name] = _together(copies)
+    return [found[name] for name in sorted(found)]
+
+
+#: A function's summary from its fields, without the call of a constructor written in Python.
+_new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, FunctionSummary)
+
+
+def _together(copies: list[FunctionSummary]) -> FunctionSummary:
+    """One summary of a function that several modules realize."""
+    copies.sort(key=lambda copy: (bool(copy.problem), copy.modules))
+    return copies[0]._replace(
+        realizations=len(copies),
+        size=sum(copy.size for copy in copies),
+        created=max(copy.created for copy in copies),
+        modules=tuple(sorted(copy.modules[0] for copy in copies)),
+        uses=sum(copy.uses for copy in copies),
+        last_used=max(copy.last_used for copy in copies),
+    )
+
+
+def _counts(ledger: Ledger) -> dict[bytes, int]:
+    """How often functions of each module were used."""
+    counts: dict[bytes, int] = {}
+    for (key, module_id), (count, _) in ledger.uses.items():
+        if key != LOADS_KEY:
+            counts[module_id] = counts.get(module_id, 0) + count
+    return counts
+
+
+def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, float], dict[str, float]]:
+    """When each module, and each function that a module imports, was last used: using one uses what it depends on."""
+    last = ledger.last_uses()
+    used = sorted(last.keys() & rows.keys(), key=last.__getitem__)
+    if not any(rows[module_id].imports for module_id in used):
+        return last, {}
+    providers = {name: module_id for module_id, row in rows.items() for name in row.names}
+    if len(providers) < sum([len(row.names) for row in rows.values()]):
+        # Of several modules that realize a function the one that was used last.
+        providers.update({name: module_id for module_id in used for name in rows[module_id].names})
+    imported: dict[str, float] = {}
+    seen: set[bytes] = set()
+    for root in reversed(used):
+        if root in seen:
+            continue
+        seen.add(root)
+        when, waiting = last[root], [root]
+        for module_id in waiting:  # grows while it is walked
+            last[module_id] = when  # never earlier than its own: the latest come first
+            for name in rows[module_id].imports:
+                imported.setdefault(name, when)
+                provider = providers.get(name)
+                if provider is not None and provider not in seen:
+                    seen.add(provider)
+                    waiting.append(provider)
+    return last, imported
+
+
+def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int, float]) -> ModuleSummary:
+    platform = row.platform
+    return ModuleSummary(
+        row.module_id.hex(), tuple(zip(row.names, row.signatures, strict=True)), row.imports, size, created,
+        row.seconds, platform.cpu, platform.features, platform.llvm_version, platform.image_kind, problem, *used,
+    )  # fmt: skip
+
+
+def _problem(store: Store, platform: Platform) -> str:
+    if platform.abi != host.ABI_VERSION or platform.triple != host.platform_name():
+        return f"for {platform.triple} (ABI {platform.abi})"
+    missing = store.host().missing(platform.features)
+    return f"needs {', '.join(missing[:8])}" if missing else ""

@@ -1,0 +1,94 @@
+"""Reads the sections of a module file for tools: no index, no stamp and no quarantine, and as few calls as can be.
+
+Most of what tools ask for is at the end of a file; so the end is read at once, and small modules with it.
+"""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING, Any, Self
+
+from compcache.errors import FormatError
+from compcache.files import READ_FLAGS, read_at
+from compcache.formats.footer import FOOTER_SIZE, decode_footer
+from compcache.formats.graph import decode_graph, decode_notes
+
+if TYPE_CHECKING:
+    from compcache.formats.footer import Footer
+    from compcache.formats.graph import ModuleGraph
+    from compcache.store import ModuleFile, Store
+
+__all__ = ["ModuleSections", "read_graph", "read_notes"]
+
+_TAIL = 1 << 13
+
+
+class ModuleSections:
+    """An open module file, of which nothing is believed but what its footer's checksum covers.
+
+    Raises:
+        OSError: it cannot be opened.
+        FormatError: it is no module file.
+    """
+
+    __slots__ = ("_descriptor", "_files", "_start", "_tail", "footer", "module_id", "size")
+
+    def __init__(self, store: Store, module_id: bytes) -> None:
+        self._files = store.files
+        self.module_id = module_id
+        self._descriptor = self._files.open(store.module_path(module_id), READ_FLAGS)
+        try:
+            status = self._files.fstat(self._descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise FormatError("it is not a regular file")
+            self.size: int = status.st_size
+            self._start = max(self.size - _TAIL, 0)
+            self._tail: bytes = self._files.pread(self._descriptor, self.size - self._start, self._start)
+            self.footer: Footer = decode_footer(self._tail[-FOOTER_SIZE:], self.size)
+        except BaseException:
+            self._files.close(self._descriptor)
+            raise
+
+    def read(self, offset: int, size: int) -> bytes:
+        """`size` bytes, or fewer at the end of the file."""
+        if offset >= self._start:
+            at = offset - self._start
+            return self._tail[at : at + size]
+        return read_at(self._files, self._descriptor, offset, size)
+
+    def image(self) -> bytes:
+        """The code."""
+        return self.read(0, self.footer.image)
+
+    def records(self) -> bytes:
+        """The records."""
+        return self.read(self.footer.image, self.footer.records)
+
+    def graph(self) -> bytes:
+        """The dependency graph, as it is stored."""
+        return self.read(self.footer.image + self.footer.records, self.footer.graph)
+
+    def notes(self) -> bytes:
+        """The notes."""
+        return self.read(self.footer.content, self.footer.notes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close(self._descriptor)
+
+
+def read_graph(module: ModuleFile) -> ModuleGraph:
+    """The dependency graph of a module."""
+    footer = module.footer()
+    return decode_graph(module.read(footer.image + footer.records, footer.graph))
+
+
+def read_notes(module: ModuleFile) -> dict[str, Any]:
+    """The notes of a module; empty where they are damaged."""
+    footer = module.footer()
+    try:
+        return decode_notes(module.read(footer.content, footer.notes))
+    except FormatError:
+        return {}

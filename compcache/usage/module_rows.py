@@ -1,0 +1,265 @@
+"""The roster: for every module what tools ask of all modules at once, in one file.
+
+Look-ups never read it. It is derived: a row says what a module's own records say, and because module_ids are
+digests of content a row is never out of date. Additions leave their rows in their process's statistics file;
+what is in neither is read from the modules themselves, once.
+
+``roster-v1/roster`` is ``"CCROSTR1" | check | msgpack [platforms, rows]``; a row is ``[module_id, number of
+its platform, seconds, names, offsets, imports, signatures]``. Platforms are kept apart because the list of a CPU's
+features is longer than all the rest.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgpack
+
+from compcache import files as file_ops
+from compcache.digest import CHECK_SIZE, check
+from compcache.errors import FormatError
+from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function, decode_module, iterate_frames
+from compcache.usage.module_reader import ModuleSections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from compcache.store import Store
+    from compcache.usage.module_files import Progress
+
+__all__ = [
+    "Platform",
+    "Row",
+    "decode_rows",
+    "encode_rows",
+    "load_rows",
+    "make_row",
+    "read_row",
+]
+
+_MAGIC = b"CCROSTR1"
+_NAMES = ("roster-v1", "roster")
+_MAX_ROSTER = 1 << 31
+_PLATFORM_FIELDS = 2  # of its item in a statistics file, where a row has those of `Row`
+_KEY_AT, _KEY_SIZE = 9, 16  # where a module record holds its key
+
+
+class Platform(NamedTuple):
+    """What a module's code is for, and what made it."""
+
+    image_kind: str
+    triple: str
+    cpu: str
+    features: str
+    llvm_version: str
+    abi: int
+
+
+class Row(NamedTuple):
+    """One module: its compile time in seconds, its functions with their record offsets and signatures, its imports."""
+
+    module_id: bytes
+    platform: Platform
+    seconds: float
+    names: tuple[str, ...]
+    offsets: tuple[int, ...]
+    imports: tuple[str, ...]
+    signatures: tuple[str, ...]
+
+
+#: A row from its fields, without the call of a constructor written in Python.
+_new: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
+
+
+def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
+    """The row of a module from its sections.
+
+    Raises:
+        FormatError: a record is damaged.
+    """
+    platform: Platform | None = None
+    functions = []
+    imports: dict[str, None] = {}
+    for offset, payload in iterate_frames(records):
+        kind = payload[:1]
+        if kind == FUNCTION:
+            record = decode_function(payload)
+            functions.append((record.name, offset, record.signature))
+        elif kind == NEEDS:
+            imports.update(dict.fromkeys(_imports_of(payload)))
+        elif kind == MODULE:
+            platform = _platform_of(payload[:_KEY_AT], payload[_KEY_AT + _KEY_SIZE :])
+    if platform is None:
+        raise FormatError("the module has no module record")
+    names, offsets, signatures = zip(*functions, strict=True) if functions else ((), (), ())
+    own = set(names)
+    imported = tuple([name for name in imports if name not in own])
+    return Row(module_id, platform, _seconds(notes), names, offsets, imported, signatures)
+
+
+@lru_cache(maxsize=256)
+def _platform_of(head: bytes, rest: bytes) -> Platform:
+    """The platform in a module record less its key: few records differ in anything else."""
+    h = decode_module(head + bytes(_KEY_SIZE) + rest)
+    return Platform(h.image_kind, h.triple, h.cpu, h.features, h.llvm_version, h.abi)
+
+
+def _imports_of(needs: bytes) -> list[str]:
+    """The func_names that a needs record imports, which come first in it."""
+    names = []
+    at = 5
+    for _ in range(int.from_bytes(needs[1:at], "little")):
+        start = at + 8
+        at = start + int.from_bytes(needs[at + 4 : start], "little")
+        if at > len(needs):
+            raise FormatError("a needs record is truncated")
+        names.append(needs[start:at].decode("utf-8", "surrogatepass"))
+    return names
+
+
+def _seconds(notes: bytes) -> float:
+    try:
+        value = msgpack.unpackb(notes, raw=False, strict_map_key=False).get("seconds", 0.0)
+    except (ValueError, TypeError, AttributeError, msgpack.UnpackException):
+        return 0.0
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def encode_rows(rows: Iterable[Row]) -> list[bytes]:
+    """Rows for a statistics file: items that can be put together with others in any order, each only once."""
+    platforms: dict[Platform, tuple[bytes, bytes]] = {}
+    items = []
+    for row in rows:
+        known = platforms.get(row.platform)
+        if known is None:
+            packed = _pack(list(row.platform))
+            known = platforms[row.platform] = check(packed), packed
+        items.append(_pack((row.module_id, known[0], *row[2:])))
+    return [_pack((digest, packed)) for digest, packed in platforms.values()] + items
+
+
+def decode_rows(data: bytes) -> list[Row]:
+    """The rows of which `encode_rows` made the items in `data`; none where that is something else."""
+    try:
+        items = _items(data)
+        platforms = {item[0]: Platform(*_unpack(item[1])) for item in items if len(item) == _PLATFORM_FIELDS}
+        rows = [item for item in items if len(item) == len(Row._fields)]
+        return [_new((row[0], platforms[row[1]], *row[2:])) for row in rows if row[1] in platforms]
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return []
+
+
+def _items(data: bytes) -> list[Any]:
+    """The msgpack values that follow one another; see `_unpack`."""
+    try:
+        return _stream(data, "strict")
+    except UnicodeDecodeError:
+        return _stream(data, "surrogatepass")
+
+
+def _stream(data: bytes, unicode_errors: str) -> list[Any]:
+    size = max(len(data), 1)
+    unpacker = msgpack.Unpacker(
+        raw=False, use_list=False, unicode_errors=unicode_errors, max_buffer_size=size
+    )
+    unpacker.feed(data)
+    return list(unpacker)
+
+
+def _pack(value: object) -> bytes:
+    packed: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass")
+    return packed
+
+
+def read_row(store: Store, module_id: bytes) -> Row | None:
+    """The row of a module, read from its file; None where that is gone or damaged. Nothing is quarantined."""
+    try:
+        with ModuleSections(store, module_id) as module:
+            return make_row(module_id, module.records(), module.notes())
+    except (OSError, FormatError, UnicodeDecodeError):
+        return None
+
+
+def load_rows(
+    store: Store,
+    present: Iterable[bytes],
+    known: Callable[[], Mapping[bytes, Row]],
+    progress: Progress | None = None,
+    *,
+    store_result: bool = True,
+) -> dict[bytes, Row]:
+    """The rows of the modules that are present; those that cannot be read are left out.
+
+    Args:
+        store: the cache directory.
+        present: the modules.
+        known: gives rows that are in no roster yet; called where they are wanted.
+        progress: called with (modules read, modules to read) now and then while modules are read.
+        store_result: keep what was read for the next tool.
+    """
+    stored = _read_roster(store)
+    present = dict.fromkeys(present)  # a set that keeps the order
+    if present.keys() == stored.keys():
+        return stored
+    rows: dict[bytes, Row] = {}
+    missing = []
+    lately = known() if present.keys() - stored.keys() else {}
+    for module_id in present:
+        row = stored.get(module_id) or lately.get(module_id)
+        if row is None:
+            missing.append(module_id)
+        else:
+            rows[module_id] = row
+    for number, module_id in enumerate(missing):
+        row = read_row(store, module_id)
+        if row is not None:
+            rows[module_id] = row
+        if progress is not None and number % 256 == 0:
+            progress(number, len(missing))
+    if store_result and rows.keys() != stored.keys():
+        _write_roster(store, rows)
+    return rows
+
+
+def _read_roster(store: Store) -> dict[bytes, Row]:
+    try:
+        data = file_ops.read_file(store.files, store.path(*_NAMES), _MAX_ROSTER)
+    except OSError:
+        return {}
+    start = len(_MAGIC) + CHECK_SIZE
+    if data[: len(_MAGIC)] != _MAGIC or check(data[start:]) != data[len(_MAGIC) : start]:
+        return {}
+    try:
+        platforms, rows = _unpack(memoryview(data)[start:])
+        known = [Platform(*platform) for platform in platforms]
+        return {key: _new((key, known[number], *rest)) for key, number, *rest in rows}
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException):
+        return {}
+
+
+def _unpack(content: memoryview | bytes) -> Any:
+    """What is in a msgpack text; names that are no UTF-8 are rare, and being ready for them takes twice the time."""
+    try:
+        return msgpack.unpackb(content, raw=False, use_list=False)
+    except UnicodeDecodeError:
+        return msgpack.unpackb(content, raw=False, use_list=False, unicode_errors="surrogatepass")
+
+
+def _write_roster(store: Store, rows: Mapping[bytes, Row]) -> None:
+    """Publish the roster where that can be done: the next tool reads the modules again otherwise."""
+    if store.readonly:
+        return
+    numbers: dict[Platform, int] = {}
+    # In the order in which other tables have their modules: what is read together then lies together in memory.
+    packed = [
+        (module_id, numbers.setdefault(rows[module_id].platform, len(numbers)), *rows[module_id][2:])
+        for module_id in sorted(rows)
+    ]
+    content = _pack([[list(platform) for platform in numbers], packed])
+    try:
+        file_ops.publish(
+            store.files, store.temporary, store.path(*_NAMES), [_MAGIC, check(content), content], sync=False
+        )
+    except OSError:
+        return

@@ -1,0 +1,98 @@
+"""What a cache holds and what its processes counted, as one report (tools)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from compcache.errors import StorageError
+from compcache.formats.journal import HOUR
+from compcache.usage.ledger import fold, read_ledger, zero
+from compcache.usage.limits import effective_limit
+from compcache.usage.module_files import list_modules
+from compcache.usage.module_rows import load_rows
+from compcache.usage.summaries import CacheStats
+
+if TYPE_CHECKING:
+    from compcache.store import Store
+    from compcache.usage.ledger import Ledger
+    from compcache.usage.module_files import Progress
+
+__all__ = ["cache_stats", "hits_and_misses", "zero_stats"]
+
+
+def cache_stats(
+    store: Store, max_size: int | None, since: float | None = None, progress: Progress | None = None
+) -> CacheStats:
+    """Count what is there, and add up what processes counted from `since` on."""
+    present = list_modules(store, progress)
+    rows = load_rows(store, present, lambda: read_ledger(store).rows(), progress)
+
+    def seconds_of(module_id: bytes) -> float:
+        return rows[module_id].seconds if module_id in rows else 0.0
+
+    ledger = fold(store, seconds_of, now=time.time(), present=present, force=True)
+    totals, start = _totals(ledger, since)
+    names = [name for row in rows.values() for name in row.names]
+
+    def number(counter: str) -> int:
+        return round(totals.get(counter, 0))
+
+    reasons = {
+        name.removeprefix("misses."): round(n) for name, n in totals.items() if name.startswith("misses.")
+    }
+    return CacheStats(
+        path=store.root,
+        modules=len(present),
+        functions=len(set(names)),
+        realizations=len(names),
+        bytes=sum(status.size for status in present.values()),
+        max_size=effective_limit(max_size),
+        since=start,
+        hits=number("hits"),
+        misses=sum(reasons.values()),
+        miss_reasons=dict(sorted(reasons.items())),
+        loads=number("loads"),
+        compilations=number("compilations"),
+        compile_seconds=totals.get("compile_seconds", 0.0),
+        saved_seconds=totals.get("saved_seconds", 0.0),
+        added_modules=number("added_modules"),
+        added_bytes=number("added_bytes"),
+        evicted_modules=number("evicted_modules"),
+        evicted_bytes=number("evicted_bytes"),
+        corrupt=number("corrupt"),
+        counters=dict(sorted(totals.items())),
+    )
+
+
+def hits_and_misses(store: Store) -> tuple[int, int]:
+    """How many functions all processes found, and how many they missed, since the statistics were zeroed."""
+    totals, _ = _totals(read_ledger(store), None)
+    missed = sum(number for name, number in totals.items() if name.startswith("misses."))
+    return round(totals.get("hits", 0)), round(missed)
+
+
+def _totals(ledger: Ledger, since: float | None) -> tuple[dict[str, float], float]:
+    """The counters by name from `since` on, and what they really count from."""
+    first = int(since) // HOUR if since is not None else 0
+    start = float(first * HOUR)
+    totals: dict[str, float] = {}
+    for (hour, name), value in ledger.counters.items():
+        if name == "zeroed":
+            start = max(start, value)
+        elif hour >= first:
+            totals[name] = totals.get(name, 0) + value
+    return totals, start
+
+
+def zero_stats(store: Store) -> None:
+    """Set all counters to zero.
+
+    Raises:
+        StorageError: the cache is read-only, or somebody else is folding its statistics.
+    """
+    if store.readonly:
+        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=store.root)
+    if not zero(store, time.time()):
+        message = f"another process is at work on the statistics of {store.root}; try again"
+        raise StorageError(message, path=store.path("stats"))
