@@ -11,20 +11,32 @@ PYTEST_ARGS ?=
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RUN_PYTEST := $(BIN)/python -m pytest
+# The extension module in C is built with each installation, and anew when one of these changes.
+NATIVE := $(wildcard compcache/hit/native/*.[ch])
+BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/hit/native_build.py $(NATIVE)
 
-.PHONY: help demo test lint format stress fault peer bench screenshots clean
+.PHONY: help build demo test sanitize lint format stress fault peer bench screenshots clean
 
 help:
+	@echo 'make build    .venv with the project and what it needs, the native runtime built; all others do this first'
 	@echo 'make demo     compile the example kernels, load them in a fresh process, compare'
 	@echo 'make test     the default tests, under two minutes'
-	@echo 'make lint     ruff and mypy'
+	@echo 'make lint     ruff, mypy, and the C compiler with its warnings as errors'
+	@echo 'make sanitize tests on a native runtime with AddressSanitizer and UndefinedBehaviorSanitizer (needs gcc)'
 	@echo 'make stress   long randomized and multi-process tests (COMPCACHE_TEST_SECONDS: how long each)'
 	@echo 'make fault    file-system faults, kills and bit flips'
 	@echo 'make peer     C libraries and Numba functions that this project did not write (needs a package index)'
 	@echo 'make screenshots  the pictures of the README, from real runs (the page of the graph needs Chromium)'
 	@echo 'make bench    compare with other caches, write docs/benchmarks.md (BENCH_ARGS=--quick: shorter)'
 
-$(INSTALLED): pyproject.toml
+# Installations share the work tree's extension modules: one for all Pythons, one for each free-threaded version.
+ifeq ($(wildcard compcache/hit/_runtime*.so),)
+.PHONY: $(INSTALLED)
+endif
+
+build: $(INSTALLED)
+
+$(INSTALLED): $(BUILT_FROM)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo 'make: compcache needs Python 3.11 or later: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
@@ -37,9 +49,33 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(RUN_PYTEST) --numprocesses auto $(PYTEST_ARGS)
 
+C_WARNINGS := -Wall -Wextra -Werror
+C_OPTIONS = -O2 -std=gnu11 -DCOMPCACHE_LIMITED_API=0x030B0000 -DCOMPCACHE_SOURCE_DIGEST='""' -DCOMPCACHE_SOURCES='""' \
+  -I$(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('include'))")
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	@if command -v $(CC) >/dev/null; then echo '$(CC) $(C_WARNINGS) ...'; else echo 'no C compiler: C is not checked'; exit; fi; \
+	for file in $(filter %.c,$(NATIVE)); do $(CC) $(C_WARNINGS) $(C_OPTIONS) -c $$file -o /dev/null || exit 1; done
+
+# A copy of the work tree with another native runtime. LLVM and the interpreter are not instrumented; leaks are not looked
+# for (an interpreter that ends leaves much behind), and freed memory is not used again, which one test waits for.
+SANITIZED := build/sanitized
+SANITIZE_TESTS ?= tests/test_runtime.py tests/test_lifetimes.py tests/test_loading.py tests/test_threads.py \
+  tests/test_shapes_and_tuples.py tests/test_transactions.py
+LIBASAN = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=libubsan.so)
+
+sanitize: $(INSTALLED)
+	rm -rf $(SANITIZED)
+	mkdir -p $(SANITIZED)
+	cp -r build_backend compcache examples tests pyproject.toml $(SANITIZED)
+	rm $(SANITIZED)/compcache/hit/_runtime*.so
+	gcc -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -fPIC -shared $(C_OPTIONS) \
+	  $(filter %.c,$(NATIVE)) -o $(SANITIZED)/compcache/hit/_runtime.abi3.so
+	cd $(SANITIZED) && LD_PRELOAD='$(LIBASAN)' ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/$(SANITIZED) \
+	  $(abspath $(BIN))/python -m pytest -p no:cacheprovider -k 'not reused_addresses and not sources_that_are_here' \
+	  $(SANITIZE_TESTS) $(PYTEST_ARGS)
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .
@@ -48,7 +84,7 @@ stress fault: $(INSTALLED)
 	$(RUN_PYTEST) -m $@ $(PYTEST_ARGS)
 
 # An environment of its own: the packages that results are compared with are not among the project's needs.
-$(PEER_VENV)/.installed: pyproject.toml
+$(PEER_VENV)/.installed: $(BUILT_FROM)
 	$(PYTHON) -m venv $(PEER_VENV)
 	$(PEER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[peer]'
 	@touch $@
@@ -59,9 +95,9 @@ peer: $(PEER_VENV)/.installed
 # The peers of the comparison live in environments of their own: .venv-bench, and what benchmarks/publish.py makes.
 BENCH_VENV ?= .venv-bench
 
-$(BENCH_VENV)/.installed: pyproject.toml
+$(BENCH_VENV)/.installed: $(BUILT_FROM)
 	$(PYTHON) -m venv $(BENCH_VENV)
-	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check '.[bench]'
+	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
 
 bench: $(BENCH_VENV)/.installed
@@ -71,5 +107,5 @@ screenshots: $(INSTALLED)
 	$(BIN)/python docs/screenshots.py
 
 clean:
-	rm -rf $(VENV) $(PEER_VENV) $(BENCH_VENV) .venv-bench-* build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf compcache/hit/_runtime*.so $(VENV) $(PEER_VENV) $(BENCH_VENV) .venv-bench-* build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

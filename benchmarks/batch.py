@@ -3,7 +3,7 @@
     python benchmarks/batch.py                      200 jobs, 5 turns, 2 to 5 minutes
     python benchmarks/batch.py --jobs 60 --turns 2  shorter
 
-Four sides take turns, each in a fresh process with an empty cache directory that holds only the native runtime:
+Four sides take turns, each in a fresh process with an empty cache directory that knows the host:
 *one process* adds the modules one after the other; *one worker* and *two workers* give the same jobs to
 `compile_many`, whose time includes starting and ending the processes; *two halves* is what the machine itself can
 do: two processes that know nothing of each other, each adds half of the modules, started together when both have
@@ -77,7 +77,7 @@ def measure(side: str, jobs: range, functions: int, directory: str) -> dict[str,
     warm = ModuleSource("define i64 @warm() {\n  ret i64 1\n}\n")
     with Cache(directory) as cache:
         if side in ("one process", "two halves"):
-            cache.add_module(warm)  # imports, LLVM's set-up, the native runtime
+            cache.add_module(warm)  # imports, LLVM's set-up
         if side == "two halves":
             print("ready", flush=True)
             sys.stdin.readline()
@@ -105,7 +105,7 @@ def processor_time() -> float:
 
 
 def prepare(workspace: Workspace) -> str:
-    """A cache directory with the native runtime and nothing else."""
+    """A cache directory that knows the host, and nothing else."""
     place = workspace.fresh_directory("prepared")
     code = f"from compcache import Cache, ModuleSource as M\nCache({place!r}).add_module(M('define i64 @w() {{ ret i64 1 }}'))"
     subprocess.run([sys.executable, "-c", code], check=True, env=workspace.environment())

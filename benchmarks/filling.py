@@ -36,7 +36,7 @@ def function_name(module: int, function: int) -> str:
 
 
 def add_small(directory: str) -> None:
-    """Add the smallest module, through the public interface; it leaves host and native runtime in the cache."""
+    """Add the smallest module, through the public interface; it leaves the host in the cache."""
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(sources.SMALL))
         cache.get_target(sources.SMALL_NAME)(1.0, 2.0)

@@ -89,7 +89,7 @@ def _workspace(root: Path, options: argparse.Namespace) -> Workspace:
     """A workspace over a copy of the package as it is now: all sections measure the same, whoever edits meanwhile."""
     snapshot = root / "snapshot"
     shutil.rmtree(snapshot, ignore_errors=True)
-    shutil.copytree(workspace.PACKAGE, snapshot, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(workspace.PACKAGE, snapshot, ignore=shutil.ignore_patterns("__pycache__", "native"))
     workspace.PACKAGE = snapshot
     return Workspace(root, quick=options.quick, modules=options.modules)
 

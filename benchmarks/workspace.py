@@ -36,7 +36,7 @@ class Workspace:
 
     def _install(self) -> None:
         shutil.rmtree(self.site, ignore_errors=True)
-        ignored = shutil.ignore_patterns("__pycache__")
+        ignored = shutil.ignore_patterns("__pycache__", "native")  # no C sources, as in a wheel
         shutil.copytree(PACKAGE, self.site / "compcache", ignore=ignored)
         shutil.copytree(HERE / "children", self.site / "children", ignore=ignored)
         for name in ("prototype.py", "sources.py"):
@@ -100,5 +100,5 @@ class Workspace:
 
 
 def _newest(folder: Path) -> int:
-    files: Sequence[Path] = [*folder.rglob("*.py"), *folder.rglob("*.ll")]
+    files: Sequence[Path] = [*folder.rglob("*.py"), *folder.rglob("*.so")]
     return max(path.stat().st_mtime_ns for path in files)

@@ -223,13 +223,11 @@ class Cache:
 
     def _publish(self, built: BuiltModule) -> str:
         from compcache.maintain.size_limit import note_addition
-        from compcache.publish.runtime_build import ensure_runtime
         from compcache.publish.writer import publish_module
 
         module_id = publish_module(
             self._store, built.sections, built.functions, target=built.target, flags=built.flags, key=built.key
         )
-        ensure_runtime(self._store)
         note_addition(self._store, module_id, built.sections, self._max_size)
         return module_id.hex()
 

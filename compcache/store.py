@@ -5,7 +5,6 @@
     <root>/CACHEDIR.TAG
     <root>/modules-v1/<aa>/<module_id>.ccm   one module each (compcache.formats.footer)
     <root>/index-v1/*.idx                    derived from the modules (compcache.formats.index)
-    <root>/runtime-v1/*.so                   the native half of the hit path (compcache.hit.runtime)
     <root>/hosts-v1/<boot>.host              what LLVM said of this machine (compcache.formats.host)
     <root>/locks/ tmp/ stats/ quarantine/
 

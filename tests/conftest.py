@@ -33,7 +33,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache directory that holds what every cache needs once: the native runtime, and what LLVM says of the host."""
+    """A cache directory that holds what every cache needs once: what LLVM says of the host."""
     root = tmp_path_factory.mktemp("prepared") / "cache"
     with Cache(root) as cache:
         module_id = cache.add_module(ModuleSource(constant("unused", 0)))

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from damage import FUNCTIONS, Case, every_bit, run_cases
-from helpers import adder, caller, module_file, run_fresh
+from helpers import adder, caller, module_file
 
 from compcache import Cache, CacheWarning, ModuleSource
 from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer
-from compcache.hit import runtime
 from compcache.publish.writer import publish_module
 from compcache.store import Store
 
@@ -144,8 +143,6 @@ def test_whatever_befalls_a_file_is_a_miss_at_worst(pristine: Path, key: str, sh
     cases = []
     for path in everything:
         name = str(path.relative_to(pristine))
-        if name.startswith("runtime-v1"):
-            continue  # loaded once per process: see below
         size = path.stat().st_size
         cases += [Case(name, "truncate", number) for number in (size, size // 2, 1)]
         cases += [Case(name, "append", number) for number in (1, 5000)]
@@ -158,59 +155,6 @@ def test_whatever_befalls_a_file_is_a_miss_at_worst(pristine: Path, key: str, sh
     counts = require_right_or_miss(results, files, pristine)
     assert counts["miss"] > 0
     print(f"{len(cases)} truncated, extended, emptied, deleted and swapped files: {counts}")
-
-
-@pytest.mark.parametrize(
-    "short", [True, pytest.param(False, marks=[pytest.mark.fault, pytest.mark.timeout(1200)])]
-)
-def test_a_damaged_native_runtime_is_never_mapped(pristine: Path, key: str, short: bool) -> None:
-    """Bits of its head and tail and a sample of the rest; truncations; what was appended."""
-    (path,) = [
-        p for p in (pristine / "runtime-v1").iterdir() if p.name == runtime.runtime_file(key.encode())[1]
-    ]
-    good = path.read_bytes()
-    rng = random.Random(9)
-    bits = [*range(8 * 64), *range(8 * len(good) - 8 * 64, 8 * len(good))]
-    bits += [rng.randrange(8 * len(good)) for _ in range(3000)]
-    damaged = [flipped(good, bit) for bit in (rng.sample(bits, 20) if short else bits)]
-    damaged += [good[:-1], good[: len(good) // 2], good[:40], b"", good + b"\0", bytes(len(good))]
-    store = Store(str(pristine), signing_key=key.encode() or None)
-    for data in damaged:
-        path.write_bytes(data)
-        store.complaints.clear()
-        if len(data) > 32:
-            with pytest.warns(CacheWarning, match="is damaged"):
-                assert runtime._from_directory(store) is None
-            assert not path.exists()
-        else:
-            assert runtime._from_directory(store) is None
-    print(f"{len(damaged)} damaged runtimes, none mapped")
-
-
-def flipped(data: bytes, bit: int) -> bytes:
-    at, shift = divmod(bit, 8)
-    return data[:at] + bytes([data[at] ^ (1 << shift)]) + data[at + 1 :]
-
-
-@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "delete"])
-def test_a_process_repairs_a_damaged_native_runtime(pristine: Path, key: str, damage: str) -> None:
-    (path,) = [
-        p for p in (pristine / "runtime-v1").iterdir() if p.name == runtime.runtime_file(key.encode())[1]
-    ]
-    good = path.read_bytes()
-    path.unlink()
-    if damage != "delete":
-        path.write_bytes({"flip": flipped(good, 80_000), "cut": good[:-100], "empty": b""}[damage])
-    script = f"""
-    import warnings
-    warnings.simplefilter("ignore")
-    from compcache import Cache
-    with Cache(directory, signing_key={key!r} or None) as cache:
-        result = cache.get_target("f")(1), "llvmlite" in sys.modules
-    """
-    assert run_fresh(pristine, script) == (2, True)
-    assert run_fresh(pristine, script) == (2, False)
-    assert path.read_bytes()[:4] == good[:4]
 
 
 # ------------------------------------------------------------------------------------ changes within a tick

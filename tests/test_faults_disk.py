@@ -26,6 +26,7 @@ from mock_directory import FaultyFiles, cache_on, fail_at, full_disk, no_permiss
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, NotCachedError, PrunePolicy
 from compcache.digest import check, digest
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container
+from compcache.formats.host import ABI_VERSION
 from compcache.formats.manifest import ManifestWriter, decode_module, encode_module, iterate_frames
 from compcache.publish.index_rebuild import rebuild_index
 
@@ -301,7 +302,7 @@ def use_readonly(place: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "state", ["healthy", "damaged module", "damaged index", "no index", "no runtime", "empty"]
+    "state", ["healthy", "damaged module", "damaged index", "no index", "empty"]
 )
 def test_a_read_only_cache_writes_nothing(stored: Path, state: str) -> None:
     first = next((stored / "index-v1").iterdir())
@@ -311,8 +312,8 @@ def test_a_read_only_cache_writes_nothing(stored: Path, state: str) -> None:
         flip_byte(module_file(stored, f), 50)
     elif state == "damaged index":
         flip_byte(first, 30)
-    elif state in ("no index", "no runtime"):
-        shutil.rmtree(stored / {"no index": "index-v1", "no runtime": "runtime-v1"}[state])
+    elif state == "no index":
+        shutil.rmtree(stored / "index-v1")
     elif state == "empty":
         shutil.rmtree(stored)
         stored.mkdir(0o700)
@@ -322,7 +323,7 @@ def test_a_read_only_cache_writes_nothing(stored: Path, state: str) -> None:
     assert (answers["new"], answers["again"]) == (6, 6)
     for name in ("add", "prune", "pin", "clear", "zero"):
         assert answers[name] is True, name
-    if state in ("healthy", "no runtime"):
+    if state == "healthy":
         assert (answers["f"], answers["g"]) == (2, 21)
     elif state == "damaged module":
         assert (answers["f"], answers["g"]) == ("NotCachedError", 21)
@@ -458,7 +459,7 @@ FOREIGN = (
     ".DS_Store", "Thumbs.db", "lost+found/x", "README", ".git/HEAD", "modules-v1/.DS_Store", "modules-v1/README/notes",
     "modules-v1/zz/x.ccm", "modules-v1/ab/.nfs000000000000001", "modules-v1/ab/abcd.ccm", "index-v1/._00-a.idx",
     "index-v1/notes.idx", "index-v1/00-short.idx", "index-v1/00-0123456789abcdef01234567.idx.bak", "index-v1/desktop.ini",
-    "runtime-v1/libother.so", "hosts-v1/.directory", "locks/other.lock", "stats/.DS_Store", "quarantine/mine",
+    "hosts-v1/.directory", "locks/other.lock", "stats/.DS_Store", "quarantine/mine",
 )  # fmt: skip
 
 
@@ -524,7 +525,7 @@ def with_module_record(change: Callable[[bytes], bytes]) -> Callable[[list[bytes
 
 def newer_abi(payload: bytes) -> bytes:
     record = decode_module(payload)
-    fields = {name: getattr(record, name) for name in record.__slots__} | {"abi": 2}
+    fields = {name: getattr(record, name) for name in record.__slots__} | {"abi": ABI_VERSION + 1}
     return encode_module(type(record)(**fields))
 
 

@@ -22,7 +22,6 @@ from mock_directory import Crash, FaultyFiles, MockDirectory, cache_on, crash_be
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy
 from compcache.hit.recorder import Recorder
-from compcache.publish import runtime_build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,16 +30,6 @@ if TYPE_CHECKING:
     from compcache.linker import BuiltModule
 
 KILLS = 200
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _runtime_built_once() -> Iterator[None]:
-    """The native runtime is published in every empty directory, but compiled and linked only once."""
-    image = runtime_build._shared(runtime_build._object())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime_build, "_object", lambda: b"")
-        patch.setattr(runtime_build, "_shared", lambda _: image)
-        yield
 
 
 class Scene(NamedTuple):

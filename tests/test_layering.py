@@ -47,7 +47,6 @@ DOORS = {
     ("store", "publish.quarantine"): "a file that a look-up finds damaged is set aside",
     ("store", "publish.host_file"): "the first use on a machine asks LLVM what it is, and keeps the answer",
     ("hit.recorder", "usage.ledger"): "a process that has filled a journal folds it when it exits",
-    ("hit.runtime", "publish.runtime_build"): "the native runtime is built where the directory does not have it",
     ("hit.target", "cache"): "a pickled target names the function that opens its cache again",
     ("inspect.functions", "__init__"): "the version of the package stands in one place",
 }
@@ -237,7 +236,7 @@ def test_a_hit_runs_no_module_of_the_miss_path(cache: Cache) -> None:
     result = sorted(name for name in sys.modules if name.startswith("compcache."))
     """
     loaded = {name.removeprefix("compcache.") for name in run_fresh(cache.path, script)}
-    assert loaded == HIT_PATH - {"__init__"}
+    assert loaded == HIT_PATH - {"__init__"} | {"hit._runtime"}  # the extension module in C
 
 
 @pytest.mark.parametrize("name", sorted(HIT_PATH | ALSO_OF_HITS))

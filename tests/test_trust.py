@@ -94,7 +94,6 @@ def test_what_is_created_is_private_whatever_the_umask(tmp_path: Path, umask: in
         "CACHEDIR.TAG",
         "modules-v1",
         "index-v1",
-        "runtime-v1",
         "hosts-v1",
         "locks",
         "tmp",
@@ -170,17 +169,6 @@ def test_a_file_of_another_user_in_an_own_directory_is_a_miss(directory: Path) -
 
 
 @as_root
-def test_a_native_runtime_of_another_user_is_not_loaded(directory: Path) -> None:
-    fill(directory, adder("f", 1))
-    (runtime,) = (directory / "runtime-v1").iterdir()
-    assert load(directory)[3] is False
-    os.chown(runtime, OTHER_USER, OTHER_USER)
-    value, _, maps, built_anew = load(directory)
-    assert (value, built_anew) == (2, True)
-    assert str(runtime) not in maps or runtime.stat().st_uid == 0
-
-
-@as_root
 def test_a_directory_that_somebody_makes_after_it_was_opened_is_not_used(tmp_path: Path) -> None:
     root = tmp_path / "late"
     with Cache(root) as cache:
@@ -202,7 +190,6 @@ def test_a_key_opens_a_shared_directory_and_maps_private_copies_only(directory: 
     value, warnings, maps, llvm = load(directory, KEY)
     assert (value, warnings, llvm) == (2, [], False)
     assert any(path.endswith(".ccm") for path in maps)
-    assert any(path.endswith(".so") for path in maps)
     directory.chmod(0o777)
     assert load(directory, KEY) == (2, [], [], False)
 
@@ -364,19 +351,6 @@ def test_a_forged_stamp_does_not_vouch_for_a_module_in_a_signed_cache(
             store.open_module(bytes.fromhex(first))
 
 
-def test_the_native_runtime_is_sealed_with_the_key(directory: Path) -> None:
-    fill(directory, adder("f", 1), key=KEY)
-    plain, signed = sorted((directory / "runtime-v1").iterdir(), key=lambda path: len(path.name))
-    assert load(directory, KEY) == (2, [], load(directory, KEY)[2], False)
-    shutil.copyfile(plain, signed)  # sealed, but not with the key
-    value, warnings, _, built_anew = load(directory, KEY)
-    assert (value, built_anew) == (2, True)
-    assert len(warnings) == 1
-    assert f"{signed} is damaged" in warnings[0]
-    assert load(directory, KEY)[3] is False
-    assert load(directory)[:2] == (2, [])
-
-
 def test_what_a_host_can_do_is_believed_only_if_signed(directory: Path) -> None:
     """A description that promises features which the CPU lacks would make code run that it cannot run."""
     fill(directory, adder("f", 1), key=KEY)
@@ -443,7 +417,7 @@ def test_an_index_segment_that_is_no_file_is_set_aside(directory: Path, tmp_path
     ("place", "kind"),
     [
         *itertools.product(["module", "segment"], ["directory", "pipe", "socket"]),
-        *itertools.product(["runtime", "host", "tag"], ["pipe"]),
+        *itertools.product(["host", "tag"], ["pipe"]),
     ],
 )
 def test_what_is_no_file_is_no_entry_and_nobody_waits_for_it(directory: Path, place: str, kind: str) -> None:
@@ -451,7 +425,6 @@ def test_what_is_no_file_is_no_entry_and_nobody_waits_for_it(directory: Path, pl
     path = {
         "module": lambda: module_file(directory, module_id),
         "segment": lambda: next((directory / "index-v1").iterdir()),
-        "runtime": lambda: next((directory / "runtime-v1").iterdir()),
         "host": lambda: next((directory / "hosts-v1").iterdir()),
         "tag": lambda: directory / "CACHEDIR.TAG",
     }[place]()

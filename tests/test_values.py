@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import compcache
 from compcache import Signature, SignatureError, errors
 from compcache.build.ir_text import parse_head, quote, read_module, split_parameters, symbol_counts, unquote
 from compcache.depgraph import DependencyGraph, Need
 from compcache.digest import check, digest, mac, name_key
-from compcache.hit.runtime import REVISION
 from compcache.record import Record
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
@@ -37,11 +34,6 @@ def test_purposes_places_and_keys_separate_digests() -> None:
     assert len({check(b"x", salt) for salt in range(10)}) == 10
     keys = [b"k", b"l", b"m" * 64, b"m" * 65, b"m" * 66, b""]
     assert len({mac(b"x", key) for key in keys}) == len(keys)
-
-
-def test_the_revision_of_the_runtime_is_the_digest_of_its_source() -> None:
-    source = Path(compcache.__file__).with_name("hit").joinpath("runtime.ll").read_bytes()
-    assert hashlib.blake2b(source, digest_size=6).hexdigest() == REVISION
 
 
 # ------------------------------------------------------------------------------------ records

@@ -29,7 +29,7 @@ def main(scratch: str, kind: str, count: int, repetitions: int) -> None:
         directory = f"{scratch}/add-{repetition}"
         shutil.rmtree(directory, ignore_errors=True)
         with Cache(directory) as cache:
-            cache.add_module(ModuleSource(sources.SMALL))  # linker found, native runtime built
+            cache.add_module(ModuleSource(sources.SMALL))  # linker found
             started = perf_counter()
             cache.add_module(ModuleSource(text, optimize=LEVEL))
             elapsed = perf_counter() - started

@@ -1,10 +1,11 @@
 """Generates the native entry points of call targets, and the table that tells where everything is.
 
-An entry point is a vectorcall (PEP 590) written in LLVM assembly against CPython's stable ABI: it checks and
-converts the arguments, calls the function whose address its target carries, and converts the result. Functions of
-the same signature share one. What is not on the way of a successful call is left to the native runtime, through
-the pointers of `%Api` in `runtime.ll`; the layouts of `%Target`, `%Api` and `%Table` are repeated here and
-versioned by `compcache.formats.host.ABI_VERSION`.
+An entry point is a vectorcall (PEP 590) written in LLVM assembly against CPython's stable ABI, with one difference:
+in place of the callable it gets a `Callee`, by which it finds the function, the runtime and the target, so that no image
+depends on how CPython lays out objects. It checks and converts the arguments, calls the function and converts the
+result. Functions of the same signature share one. What is not on the way of a successful call is left to the native
+runtime. The layouts (`Callee`, `EntryApi`, `ModuleTable`) are those of `hit/native/image_abi.h`, versioned by
+`compcache.formats.host.ABI_VERSION`.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ __all__ = [
 ]
 
 _MAGIC = int.from_bytes(TABLE_MAGIC, "little")
-_API_AT, _FUNCTION_AT = 32, 24
+_FUNCTION_AT, _API_AT = 0, 8  # of Callee
 _VIEW_NDIM, _VIEW_SHAPE = 36, 48  # of Py_buffer, which is part of the stable ABI
+# of EntryApi
 _FAIL_ARITY, _FAIL_VALUE, _BUFFER, _POINTER, _U64, _CSTR, _FROM_CSTR = range(0, 56, 8)
 _KIND_LETTER = {SIGNED: "i", UNSIGNED: "u", FLOAT: "f", BOOL: "b"}
 _BY_LLVM_TYPE = {
@@ -267,7 +269,7 @@ class _Body:
         self.block(label)
 
     def api(self, offset: int) -> str:
-        api = self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr %self, i64 {_API_AT}')}")
+        api = self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr %callee, i64 {_API_AT}')}")
         return self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr {api}, i64 {offset}')}")
 
     def no_error_if(self, suspect: str) -> None:
@@ -301,8 +303,8 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
     body.branch(body.value(f"and i1 {right}, {plain}"), "convert", "arity")
     body.block("arity")
     hook = body.api(_FAIL_ARITY)
-    accepted = body.value(f"call i1 {hook}(ptr %self, i64 %given, i64 {count}, ptr %names)")
-    body.branch(accepted, "convert", "fail")
+    accepted = body.value(f"call i32 {hook}(ptr %callee, i64 %given, i64 {count}, ptr %names)")
+    body.branch(body.value(f"icmp ne i32 {accepted}, 0"), "convert", "fail")
     body.block("convert")
     types = iter(entry.types)
     arguments: list[str] = []
@@ -317,7 +319,7 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
         for i in views:
             body.emit(f"call void @PyBuffer_Release(ptr %view{i})")
         body.emit(f"ret ptr {result}")
-    head = f"define hidden ptr @{quote(symbol)}(ptr %self, ptr %args, i64 %nargsf, ptr %names) uwtable {{"
+    head = f"define hidden ptr @{quote(symbol)}(ptr %callee, ptr %args, i64 %nargsf, ptr %names) uwtable {{"
     return "\n".join([head, *body.lines, "}", ""])
 
 
@@ -342,8 +344,8 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, re
         return _convert_integer(body, index, item, kind, size)
     view = f", ptr %view{index}" if kind == POINTER else ""
     hook = body.api({POINTER: _POINTER, CSTR: _CSTR}.get(kind, _U64))
-    good = body.value(f"call i1 {hook}(ptr %self, i64 {index}, ptr {item}{view}, ptr %out{index})")
-    body.require(good, "fail")
+    converted = body.value(f"call i32 {hook}(ptr %callee, i64 {index}, ptr {item}{view}, ptr %out{index})")
+    body.require(body.value(f"icmp ne i32 {converted}, 0"), "fail")
     return [f"{llvm_type} {body.value(f'load {llvm_type}, ptr %out{index}')}"]
 
 
@@ -351,8 +353,8 @@ def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *,
     element = parameter.type
     want = element.size | ord(_KIND_LETTER[element.kind]) << 8 | int(writable) << 16
     hook = body.api(_BUFFER)
-    good = body.value(f"call i1 {hook}(ptr %self, i64 {index}, ptr {item}, ptr %view{index}, i32 {want})")
-    body.require(good, "fail")
+    acquired = body.value(f"call i32 {hook}(ptr %callee, i64 {index}, ptr {item}, ptr %view{index}, i32 {want})")
+    body.require(body.value(f"icmp ne i32 {acquired}, 0"), "fail")
     data = body.value(f"load ptr, ptr %view{index}")
     if parameter.dimensions:
         return [f"ptr {data}", *_shape(body, index, parameter.dimensions, item)]
@@ -367,7 +369,7 @@ def _shape(body: _Body, index: int, dimensions: int, item: str) -> list[str]:
     good, bad = body.name("ok"), body.name("shape")
     body.branch(body.value(f"icmp eq i32 {count}, {dimensions}"), good, bad)
     body.block(bad)
-    body.emit(f"call void {body.api(_FAIL_VALUE)}(ptr %self, i64 {index}, ptr {item})", "br label %fail")
+    body.emit(f"call void {body.api(_FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
     body.block(good)
     shape = body.value(f"load ptr, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {_VIEW_SHAPE}')}")
     places = [body.value(f"getelementptr inbounds i64, ptr {shape}, i64 {axis}") for axis in range(dimensions)]
@@ -393,13 +395,13 @@ def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -
     good, bad = body.name("ok"), body.name("range")
     body.branch(body.value(f"icmp eq i64 {number}, {back}"), good, bad)
     body.block(bad)
-    body.emit(f"call void {body.api(_FAIL_VALUE)}(ptr %self, i64 {index}, ptr {item})", "br label %fail")
+    body.emit(f"call void {body.api(_FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
     body.block(good)
     return [f"i{8 * size} {attribute} {narrow}"]
 
 
 def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) -> None:
-    at = body.value(f"getelementptr inbounds i8, ptr %self, i64 {_FUNCTION_AT}")
+    at = body.value(f"getelementptr inbounds i8, ptr %callee, i64 {_FUNCTION_AT}")
     function = body.value(f"load ptr, ptr {at}")
     if entry.nogil:
         body.emit("%thread = call ptr @PyEval_SaveThread()")

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ABI_VERSION", "Host", "boot_key", "decode_host", "encode_host", "host_file", "platform_name", "required", "target_id"]
 
-#: The interface between module images, the native runtime and this package; in `runtime.ll` as well.
-ABI_VERSION = 1
+#: The interface between module images, the native runtime and this package; `COMPCACHE_ABI_VERSION` in C.
+ABI_VERSION = 2
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 

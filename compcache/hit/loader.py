@@ -269,7 +269,7 @@ class Loader:
 
     def runtime(self) -> Any:
         """The native runtime of this process."""
-        return load_runtime(self.store)
+        return load_runtime()
 
     # ---------------------------------------------------------------- prepare
 

@@ -52,7 +52,6 @@ _ELF = b"\x7fELF"
 _DIRECTORIES = (
     "modules-v1",
     "index-v1",
-    "runtime-v1",
     "hosts-v1",
     "pins-v1",
     "roster-v1",

@@ -29,7 +29,7 @@ def clear(store: Store) -> int:
     """Remove every module, index and catalog, refusals and what is in quarantine; how many modules those were.
 
     The modules go first: an index that names modules which are gone is an ordinary miss, not the other way round.
-    What the native runtime and the host's description are stored in stays, for it does not depend on the modules.
+    The host's description stays, for it does not depend on the modules.
 
     Raises:
         StorageError: the cache is read-only.

@@ -60,7 +60,7 @@ def markdown(record: dict[str, Any]) -> str:
         rows(header, hits),
         "The process that filled the cache (imports, compilation, storing, the first call), milliseconds, once:",
         rows(header, colds),
-        "What it left on disk, KiB (compcache's include the native runtime and what is known of the host, once per cache):",
+        "What it left on disk, KiB (compcache's include what is known of the host, once per cache):",
         rows(header, disks),
     ])  # fmt: skip
 

@@ -1,0 +1,169 @@
+/* What entry points call: checks and conversions of arguments that take more than one call of the C API. */
+#include "runtime.h"
+
+#include <string.h>
+
+/* --------------------------------------------------------------------------------------------------- complaints */
+
+static int fail_arity(const Callee *callee, int64_t given, int64_t Py_UNUSED(expected), PyObject *names) {
+    RuntimeState *state = state_of_target(callee->target);
+    PyObject *count = state != NULL ? PyLong_FromLongLong(given) : NULL;
+    if (count == NULL) {
+        return 0;
+    }
+    PyObject *shown = names != NULL ? names : Py_None;
+    PyObject *result = PyObject_CallFunctionObjArgs(state->raise_arity, callee->target, count, shown, NULL);
+    Py_DECREF(count);
+    Py_XDECREF(result);
+    return result != NULL;
+}
+
+static void fail_value(const Callee *callee, int64_t index, PyObject *object) {
+    RuntimeState *state = state_of_target(callee->target);
+    PyObject *number = state != NULL ? PyLong_FromLongLong(index) : NULL;
+    if (number != NULL) {
+        call_raising_hook(state->raise_value, callee->target, number, object);
+        Py_DECREF(number);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------- buffers */
+
+/* The kind of the only item in a format of the struct module, in native byte order: one of the letters i u f b, or 0. */
+static char format_kind(const char *format) {
+    static const char native_order = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? '<' : '>';
+    if (format == NULL) {
+        return 'u'; /* bytes */
+    }
+    if (*format == '@' || *format == '=' || *format == native_order) {
+        format++;
+    }
+    if (format[0] == '\0' || format[1] != '\0') {
+        return 0;
+    }
+    switch (format[0]) {
+    case 'b': case 'h': case 'i': case 'l': case 'q': case 'n':
+        return 'i';
+    case 'B': case 'H': case 'I': case 'L': case 'Q': case 'N': case 'c':
+        return 'u';
+    case 'f': case 'd':
+        return 'f';
+    case '?':
+        return 'b';
+    default:
+        return 0;
+    }
+}
+
+/* Whether the error that an exporter raised is its answer about the buffer. Others (MemoryError, an interrupt) are
+ * nobody's to replace. */
+static int exporter_refused(void) {
+    return PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError)
+        || PyErr_ExceptionMatches(PyExc_BufferError);
+}
+
+/* A C-contiguous buffer of one element type. `wanted` is the size of an element | its kind << 8 | writable << 16. */
+static int acquire_buffer(const Callee *callee, int64_t index, PyObject *object, Py_buffer *view, uint32_t wanted) {
+    const Py_ssize_t size = wanted & 0xff;
+    const char kind = (char)(wanted >> 8 & 0xff);
+    const int writable = wanted >> 16 & 1 ? PyBUF_WRITABLE : 0;
+    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | writable) != 0) {
+        view->obj = NULL;
+        if (exporter_refused()) {
+            PyErr_Clear();
+            fail_value(callee, index, object); /* names function and parameter */
+        }
+        return 0;
+    }
+    if (view->itemsize == size && format_kind(view->format) == kind) {
+        return 1;
+    }
+    PyBuffer_Release(view); /* sets `obj` to NULL */
+    fail_value(callee, index, object);
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------------ pointers */
+
+static int address_of(PyObject *number, void **out) {
+    *out = PyLong_AsVoidPtr(number);
+    return *out != NULL || !PyErr_Occurred();
+}
+
+/* An int, None, what the hook knows (ctypes, targets), else any contiguous buffer. */
+static int acquire_pointer(const Callee *callee, int64_t index, PyObject *object, Py_buffer *view, void **out) {
+    if (object == Py_None) {
+        *out = NULL;
+        return 1;
+    }
+    if (PyLong_Check(object)) {
+        return address_of(object, out);
+    }
+    RuntimeState *state = state_of_target(callee->target);
+    PyObject *answer = state != NULL ? PyObject_CallFunctionObjArgs(state->find_pointer, object, NULL) : NULL;
+    if (answer == NULL) {
+        return 0;
+    }
+    const int known = answer != Py_None;
+    const int converted = known && address_of(answer, out);
+    Py_DECREF(answer);
+    if (known) {
+        return converted;
+    }
+    if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) != 0) {
+        view->obj = NULL;
+        PyErr_Clear();
+        fail_value(callee, index, object);
+        return 0;
+    }
+    *out = view->buf;
+    return 1;
+}
+
+/* ------------------------------------------------------------------------------------------------ numbers, text */
+
+static int to_u64(const Callee *Py_UNUSED(callee), int64_t Py_UNUSED(index), PyObject *object, uint64_t *out) {
+    PyObject *integer = PyNumber_Index(object);
+    if (integer == NULL) {
+        return 0;
+    }
+    *out = PyLong_AsUnsignedLongLong(integer);
+    Py_DECREF(integer);
+    return *out != UINT64_MAX || !PyErr_Occurred();
+}
+
+/* str as UTF-8, or bytes; without an embedded NUL. */
+static int to_cstr(const Callee *callee, int64_t index, PyObject *object, const char **out) {
+    if (PyUnicode_Check(object)) {
+        Py_ssize_t size;
+        *out = PyUnicode_AsUTF8AndSize(object, &size);
+        if (*out != NULL && strlen(*out) != (size_t)size) {
+            PyErr_SetString(PyExc_ValueError, "embedded null character");
+            return 0;
+        }
+        return *out != NULL;
+    }
+    if (PyBytes_Check(object)) {
+        /* Without a place for the size, this raises ValueError for an embedded NUL itself. */
+        return PyBytes_AsStringAndSize(object, (char **)out, NULL) == 0;
+    }
+    fail_value(callee, index, object);
+    return 0;
+}
+
+static PyObject *from_cstr(const char *text) {
+    if (text == NULL) {
+        Py_RETURN_NONE;
+    }
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "surrogateescape");
+}
+
+const EntryApi entry_api = {
+    .fail_arity = fail_arity,
+    .fail_value = fail_value,
+    .acquire_buffer = acquire_buffer,
+    .acquire_pointer = acquire_pointer,
+    .to_u64 = to_u64,
+    .to_cstr = to_cstr,
+    .from_cstr = from_cstr,
+};

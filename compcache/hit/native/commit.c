@@ -1,0 +1,104 @@
+/* The last step of a load: filling slots in the memory of images, together with the tables that record it. */
+#include "runtime.h"
+
+#include <string.h>
+
+#define WORD sizeof(uint64_t)
+
+/* One store: address, size, and the bytes, padded to a multiple of a word. */
+typedef struct {
+    uint64_t address;
+    uint64_t size;
+} StoreHead;
+
+/* Other threads may be running the code that reads a slot: one that holds a pointer is stored in one piece. */
+static void store_bytes(void *address, const char *data, size_t size) {
+    if (size == WORD && (uintptr_t)address % WORD == 0) {
+        uint64_t value;
+        memcpy(&value, data, WORD);
+        __atomic_store_n((uint64_t *)address, value, __ATOMIC_RELEASE);
+    } else {
+        memcpy(address, data, size);
+    }
+}
+
+/* Whether `writes` is a row of whole stores. The caller made it: this guards against mistakes, not against malice. */
+static int writes_are_whole(const char *writes, size_t size) {
+    while (size >= sizeof(StoreHead)) {
+        StoreHead head;
+        memcpy(&head, writes, sizeof head);
+        const size_t left = size - sizeof head;
+        if (head.size > left || (head.size + WORD - 1) / WORD * WORD > left) {
+            return 0;
+        }
+        const size_t whole = sizeof head + (head.size + WORD - 1) / WORD * WORD;
+        writes += whole;
+        size -= whole;
+    }
+    return size == 0;
+}
+
+static void store_all(const char *writes, size_t size) {
+    for (const char *at = writes, *end = writes + size; at < end;) {
+        StoreHead head;
+        memcpy(&head, at, sizeof head);
+        at += sizeof head;
+        store_bytes((void *)(uintptr_t)head.address, at, head.size);
+        at += (head.size + WORD - 1) / WORD * WORD;
+    }
+}
+
+/* commit(writes: bytes, updates: tuple[dict, ...]) -> None
+ * `updates` is a row of pairs of dicts, the second of which is merged into the first.
+ *
+ * One call, so that no signal handler and, where there is a GIL, no other thread sees half of it (the keys of the
+ * tables are str, bytes and int: merging runs no Python code). The stores come first because they cannot fail: a slot
+ * that is filled but not recorded is filled again by the next load; the other way round it would be believed. */
+PyObject *commit(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *writes, *updates;
+    if (!PyArg_ParseTuple(args, "SO!:commit", &writes, &PyTuple_Type, &updates)) {
+        return NULL;
+    }
+    const char *bytes = PyBytes_AsString(writes);
+    const size_t size = (size_t)PyBytes_Size(writes);
+    const Py_ssize_t count = PyTuple_Size(updates);
+    if (!writes_are_whole(bytes, size) || count % 2 != 0) {
+        PyErr_SetString(PyExc_ValueError, "commit() takes a row of whole stores and pairs of dicts");
+        return NULL;
+    }
+    store_all(bytes, size);
+    for (Py_ssize_t i = 0; i < count; i += 2) {
+        if (PyDict_Update(PyTuple_GetItem(updates, i), PyTuple_GetItem(updates, i + 1)) != 0) {
+            return NULL;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+/* peek(address: int, size: int) -> bytes; the caller knows that the memory is there */
+PyObject *peek(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *number;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "On:peek", &number, &size)) {
+        return NULL;
+    }
+    const char *address = PyLong_AsVoidPtr(number);
+    if (address == NULL) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "there is nothing at address 0");
+        }
+        return NULL;
+    }
+    return PyBytes_FromStringAndSize(address, size);
+}
+
+/* buffer_address(object) -> int; the caller keeps the object alive and does not resize it */
+PyObject *buffer_address(PyObject *Py_UNUSED(module), PyObject *object) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) != 0) {
+        return NULL;
+    }
+    void *address = view.buf;
+    PyBuffer_Release(&view);
+    return PyLong_FromVoidPtr(address);
+}

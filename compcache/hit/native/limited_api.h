@@ -1,0 +1,38 @@
+/* Python.h, and what the limited API of 3.11 lacks.
+ *
+ * The extension is built once for every CPython from 3.11 on (abi3). Free-threaded builds have no limited API before
+ * 3.15; setup.py leaves the macro away there, and the extension is for that version alone.
+ */
+#ifndef COMPCACHE_LIMITED_API_H
+#define COMPCACHE_LIMITED_API_H
+
+#ifndef Py_GIL_DISABLED
+#ifdef COMPCACHE_LIMITED_API
+#define Py_LIMITED_API COMPCACHE_LIMITED_API
+#endif
+#endif
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h> /* PyMemberDef and the T_ constants: in Python.h itself only since 3.12 */
+
+#if defined(Py_LIMITED_API) && Py_LIMITED_API < 0x030C0000
+/* Vectorcall (PEP 590) is in every CPython since 3.8 and its ABI has not changed since, but it was declared for the
+ * limited API only in 3.12. These are 3.12's declarations; the function is exported by all versions. */
+typedef PyObject *(*vectorcallfunc)(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames);
+PyAPI_FUNC(PyObject *) PyVectorcall_Call(PyObject *callable, PyObject *args, PyObject *kwargs);
+#define Py_TPFLAGS_HAVE_VECTORCALL (1UL << 11)
+#endif
+
+/* Slots of module definitions that came with 3.12 and 3.13. Older interpreters refuse numbers that they do not know,
+ * so these are added by a look at the version of the interpreter that runs (module.c). */
+#ifndef Py_mod_multiple_interpreters
+#define Py_mod_multiple_interpreters 3
+#define Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED ((void *)0)
+#endif
+#ifndef Py_mod_gil
+#define Py_mod_gil 4
+#define Py_MOD_GIL_NOT_USED ((void *)1)
+#endif
+
+#endif

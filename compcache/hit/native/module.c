@@ -1,0 +1,144 @@
+/* The extension module compcache.hit._runtime: its state, its functions, its initialization (PEP 489). */
+#include "runtime.h"
+
+/* What the extension was built from, for Python to compare with the sources beside it. COMPCACHE_SOURCES, the names of
+ * the files, is empty unless the extension was built in a source checkout: installed packages compare nothing. */
+#if !defined(COMPCACHE_SOURCE_DIGEST) || !defined(COMPCACHE_SOURCES)
+#error "setup.py defines these: build with `pip install -e .` or `make`"
+#endif
+
+/* setup(base: type, raise_unloaded, raise_arity, raise_value, find_pointer) -> type
+ * Makes the type of all targets, a subclass of `base`. A second call returns the type that the first one made. */
+static PyObject *setup(PyObject *module, PyObject *args) {
+    RuntimeState *state = module_state(module);
+    PyObject *base, *unloaded, *arity, *value, *pointer;
+    if (!PyArg_ParseTuple(args, "O!OOOO:setup", &PyType_Type, &base, &unloaded, &arity, &value, &pointer)) {
+        return NULL;
+    }
+    if (state->target_type == NULL) {
+        PyObject *type = PyType_FromModuleAndSpec(module, &target_spec, base);
+        if (type == NULL) {
+            return NULL;
+        }
+        state->raise_unloaded = Py_NewRef(unloaded);
+        state->raise_arity = Py_NewRef(arity);
+        state->raise_value = Py_NewRef(value);
+        state->find_pointer = Py_NewRef(pointer);
+        state->target_type = (PyTypeObject *)type; /* takes over the reference */
+    }
+    return Py_NewRef((PyObject *)state->target_type);
+}
+
+/* end() -> None; the interpreter begins to end */
+static PyObject *end(PyObject *module, PyObject *Py_UNUSED(nothing)) {
+    module_state(module)->ending = 1;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"open_image", open_image, METH_VARARGS, NULL},
+    {"adopt_image", adopt_image, METH_VARARGS, NULL},
+    {"address", image_address, METH_VARARGS, NULL},
+    {"find_symbol", find_symbol, METH_VARARGS, NULL},
+    {"make_target", make_target, METH_VARARGS, NULL},
+    {"invalidate", invalidate, METH_O, NULL},
+    {"is_valid", is_valid, METH_O, NULL},
+    {"commit", commit, METH_VARARGS, NULL},
+    {"peek", peek, METH_VARARGS, NULL},
+    {"buffer_address", buffer_address, METH_O, NULL},
+    {"setup", setup, METH_VARARGS, NULL},
+    {"end", end, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+/* Which files are mapped is known to one interpreter, while the dynamic linker has one mapping of a file for all of
+ * them: two interpreters would share slots and global variables without knowing it. */
+static int require_main_interpreter(void) {
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+        PyErr_SetString(PyExc_ImportError, "compcache works in the main interpreter of a process only, not in "
+                                           "subinterpreters: call compiled code from the main one");
+        return -1;
+    }
+    return 0;
+}
+
+static int execute(PyObject *module) {
+    RuntimeState *state = module_state(module);
+    if (require_main_interpreter() < 0) {
+        return -1;
+    }
+    state->image_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &image_spec, NULL);
+    if (state->image_type == NULL) {
+        return -1;
+    }
+    if (PyModule_AddIntConstant(module, "ABI_VERSION", COMPCACHE_ABI_VERSION) < 0
+        || PyModule_AddStringConstant(module, "SOURCE_DIGEST", COMPCACHE_SOURCE_DIGEST) < 0
+        || PyModule_AddStringConstant(module, "SOURCES", COMPCACHE_SOURCES) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg) {
+    RuntimeState *state = module_state(module);
+    Py_VISIT(state->image_type);
+    Py_VISIT(state->target_type);
+    Py_VISIT(state->raise_unloaded);
+    Py_VISIT(state->raise_arity);
+    Py_VISIT(state->raise_value);
+    Py_VISIT(state->find_pointer);
+    return 0;
+}
+
+static int clear(PyObject *module) {
+    RuntimeState *state = module_state(module);
+    Py_CLEAR(state->image_type);
+    Py_CLEAR(state->target_type);
+    Py_CLEAR(state->raise_unloaded);
+    Py_CLEAR(state->raise_arity);
+    Py_CLEAR(state->raise_value);
+    Py_CLEAR(state->find_pointer);
+    return 0;
+}
+
+static void release(void *module) {
+    clear((PyObject *)module);
+}
+
+static PyModuleDef_Slot slots_3_11[] = {
+    {Py_mod_exec, (void *)execute},
+    {0, NULL},
+};
+
+static PyModuleDef_Slot slots_3_12[] = {
+    {Py_mod_exec, (void *)execute},
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+    {0, NULL},
+};
+
+static PyModuleDef_Slot slots_3_13[] = {
+    {Py_mod_exec, (void *)execute},
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+    {0, NULL},
+};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "compcache.hit._runtime",
+    .m_doc = "The native half of the hit path.",
+    .m_size = sizeof(RuntimeState),
+    .m_methods = functions,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = release,
+};
+
+PyMODINIT_FUNC PyInit__runtime(void) {
+    if (Py_Version >= 0x030D0000) {
+        definition.m_slots = slots_3_13;
+    } else {
+        definition.m_slots = Py_Version >= 0x030C0000 ? slots_3_12 : slots_3_11;
+    }
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,60 @@
+/* The native half of the hit path: what its files share.
+ *
+ *   images.c     Image, a mapped library: unmapped when the last reference goes
+ *   targets.c    the native half of TypedCallTarget: its vectorcall runs an entry point of an image
+ *   arguments.c  what entry points call to check and convert arguments
+ *   commit.c     stores into the memory of images, together with the tables that record them
+ *   module.c     the extension module and its state
+ *
+ * Ownership: a target owns its image and its context, an image owns what keeps its code valid. Nothing points back.
+ * Functions return new references and borrow their arguments unless their comment says otherwise. Errors that a
+ * person reads are worded in Python (compcache/hit/call_errors.py), through the hooks of the module's state.
+ */
+#ifndef COMPCACHE_RUNTIME_H
+#define COMPCACHE_RUNTIME_H
+
+#include "image_abi.h"
+
+typedef struct {
+    PyTypeObject *image_type;
+    PyTypeObject *target_type; /* NULL until setup() was called */
+    PyObject *raise_unloaded;  /* (target): raises */
+    PyObject *raise_arity;     /* (target, given, names or None): raises, or returns where nothing is wrong */
+    PyObject *raise_value;     /* (target, index, object): raises */
+    PyObject *find_pointer;    /* (object): the address that it stands for, or None */
+    int ending;                /* set when the interpreter begins to end: from then on images stay mapped */
+} RuntimeState;
+
+static inline RuntimeState *module_state(PyObject *module) {
+    return (RuntimeState *)PyModule_GetState(module);
+}
+
+/* images.c */
+extern PyType_Spec image_spec;
+PyObject *open_image(PyObject *module, PyObject *args);
+PyObject *adopt_image(PyObject *module, PyObject *args);
+PyObject *image_address(PyObject *module, PyObject *args);
+PyObject *find_symbol(PyObject *module, PyObject *args);
+/* The address of a symbol of an image's table; NULL with an exception if the image or the index is not right. */
+void *symbol_address(RuntimeState *state, PyObject *image, Py_ssize_t index);
+
+/* targets.c */
+extern PyType_Spec target_spec;
+PyObject *make_target(PyObject *module, PyObject *args);
+PyObject *invalidate(PyObject *module, PyObject *target);
+PyObject *is_valid(PyObject *module, PyObject *target);
+/* The state of the module that made a target's type; NULL with an exception once the garbage collector has taken the
+ * type apart, which it does before the last calls of finalizers. */
+RuntimeState *state_of_target(PyObject *target);
+/* Call a hook that must raise; there is an exception afterwards in any case. */
+void call_raising_hook(PyObject *hook, PyObject *target, PyObject *second, PyObject *third);
+
+/* arguments.c */
+extern const EntryApi entry_api;
+
+/* commit.c */
+PyObject *commit(PyObject *module, PyObject *args);
+PyObject *peek(PyObject *module, PyObject *args);
+PyObject *buffer_address(PyObject *module, PyObject *object);
+
+#endif

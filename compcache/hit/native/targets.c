@@ -1,0 +1,173 @@
+/* The native half of TypedCallTarget.
+ *
+ * A call goes through the target's vectorcall slot: the trampoline `call_entry` of a valid target, `call_unloaded`
+ * after it was invalidated. The entry point gets a Callee, so that images know nothing of this struct.
+ */
+#include "runtime.h"
+
+#include <stddef.h>
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall; /* call_entry or call_unloaded */
+    EntryPoint entry;          /* inside `image` */
+    Callee callee;             /* its `function` is inside `image` */
+    PyObject *name;            /* str */
+    PyObject *image;           /* keeps the code mapped */
+    PyObject *context;         /* keeps alive what the code uses; NULL after the collector has cleared the target */
+    PyObject *weak_references;
+} Target;
+
+/* ---------------------------------------------------------------------------------------------------- calls */
+
+static PyObject *call_entry(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
+    Target *self = (Target *)object;
+    return self->entry(&self->callee, args, nargsf, names);
+}
+
+static PyObject *call_unloaded(PyObject *object, PyObject *const *Py_UNUSED(args), size_t Py_UNUSED(nargsf),
+                               PyObject *Py_UNUSED(names)) {
+    RuntimeState *state = state_of_target(object);
+    if (state != NULL) {
+        call_raising_hook(state->raise_unloaded, object, NULL, NULL);
+    }
+    return NULL;
+}
+
+RuntimeState *state_of_target(PyObject *target) {
+    return (RuntimeState *)PyType_GetModuleState(Py_TYPE(target));
+}
+
+void call_raising_hook(PyObject *hook, PyObject *target, PyObject *second, PyObject *third) {
+    PyObject *result = NULL;
+    if (hook != NULL) {
+        result = PyObject_CallFunctionObjArgs(hook, target, second, third, NULL);
+        if (result == NULL) {
+            return;
+        }
+        Py_DECREF(result);
+    }
+    PyErr_SetString(PyExc_SystemError, "a call target failed, and the hook that says why is gone or did not raise");
+}
+
+/* ------------------------------------------------------------------------------------------ making, invalidating */
+
+/* make_target(image: Image, function: int, entry: int, name: str, context: object) -> TypedCallTarget
+ * `function` and `entry` are numbers in the table of the image. */
+PyObject *make_target(PyObject *module, PyObject *args) {
+    RuntimeState *state = module_state(module);
+    PyObject *image, *name, *context;
+    Py_ssize_t function_index, entry_index;
+    if (!PyArg_ParseTuple(args, "OnnUO:make_target", &image, &function_index, &entry_index, &name, &context)) {
+        return NULL;
+    }
+    void *function = symbol_address(state, image, function_index);
+    void *entry = function != NULL ? symbol_address(state, image, entry_index) : NULL;
+    if (entry == NULL) {
+        return NULL;
+    }
+    if (state->target_type == NULL) {
+        PyErr_SetString(PyExc_SystemError, "make_target() was called before setup()");
+        return NULL;
+    }
+    Target *self = (Target *)PyType_GenericAlloc(state->target_type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->vectorcall = call_entry;
+    self->entry = (EntryPoint)entry;
+    self->callee = (Callee){.function = function, .api = &entry_api, .target = (PyObject *)self};
+    self->name = Py_NewRef(name);
+    self->image = Py_NewRef(image);
+    self->context = Py_NewRef(context);
+    return (PyObject *)self;
+}
+
+static Target *checked_target(PyObject *module, PyObject *object) {
+    if (Py_TYPE(object) != module_state(module)->target_type) {
+        PyErr_SetString(PyExc_TypeError, "the argument is not a TypedCallTarget");
+        return NULL;
+    }
+    return (Target *)object;
+}
+
+/* invalidate(target) -> None; a call that is running goes on, every later one raises */
+PyObject *invalidate(PyObject *module, PyObject *target) {
+    Target *self = checked_target(module, target);
+    if (self == NULL) {
+        return NULL;
+    }
+    /* Other threads may be calling: in free-threaded builds nothing else orders this store. */
+    __atomic_store_n(&self->vectorcall, call_unloaded, __ATOMIC_RELEASE);
+    Py_RETURN_NONE;
+}
+
+/* is_valid(target) -> bool */
+PyObject *is_valid(PyObject *module, PyObject *target) {
+    Target *self = checked_target(module, target);
+    if (self == NULL) {
+        return NULL;
+    }
+    return PyBool_FromLong(__atomic_load_n(&self->vectorcall, __ATOMIC_ACQUIRE) == call_entry);
+}
+
+/* -------------------------------------------------------------------------------------------------- the type */
+
+static int target_traverse(PyObject *object, visitproc visit, void *arg) {
+    Target *self = (Target *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->context);
+    return 0;
+}
+
+/* A collected target can no longer be called: what its code needs may be gone before it is. Its image stays until the
+ * target itself goes. */
+static int target_clear(PyObject *object) {
+    Target *self = (Target *)object;
+    __atomic_store_n(&self->vectorcall, call_unloaded, __ATOMIC_RELEASE);
+    Py_CLEAR(self->context);
+    return 0;
+}
+
+static void target_dealloc(PyObject *object) {
+    Target *self = (Target *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    if (self->weak_references != NULL) {
+        PyObject_ClearWeakRefs(object);
+    }
+    Py_XDECREF(self->name);
+    /* The context goes before the image: what it owns may have destructors that expect mapped code. */
+    Py_CLEAR(self->context);
+    Py_XDECREF(self->image);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static PyMemberDef target_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Target, vectorcall), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Target, weak_references), READONLY, NULL},
+    {"_function", T_ULONGLONG, offsetof(Target, callee.function), READONLY, NULL},
+    {"_name", T_OBJECT, offsetof(Target, name), READONLY, NULL},
+    {"_image", T_OBJECT, offsetof(Target, image), READONLY, NULL},
+    {"_context", T_OBJECT, offsetof(Target, context), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot target_slots[] = {
+    {Py_tp_dealloc, (void *)target_dealloc},
+    {Py_tp_traverse, (void *)target_traverse},
+    {Py_tp_clear, (void *)target_clear},
+    {Py_tp_call, (void *)PyVectorcall_Call},
+    {Py_tp_members, target_members},
+    {0, NULL},
+};
+
+/* The name is that of the base class, under which Python code knows targets. */
+PyType_Spec target_spec = {
+    .name = "compcache.hit.target.TypedCallTarget",
+    .basicsize = sizeof(Target),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = target_slots,
+};

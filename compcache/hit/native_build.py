@@ -1,0 +1,54 @@
+"""What the extension module is built from, and the errors where it is missing or was built from other sources.
+
+setup.py runs this file alone, for paths and digest: it imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["missing", "require_same_sources", "source_digest", "source_paths"]
+
+_SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
+_BUILD = "in a source checkout run `make build`, or `pip install -e .`"
+
+
+def source_paths() -> list[str]:
+    """The C files and headers."""
+    return [os.path.join(_SOURCES, name) for name in sorted(os.listdir(_SOURCES)) if name.endswith((".c", ".h"))]
+
+
+def source_digest() -> str:
+    """What changes whenever one of them does."""
+    import hashlib
+
+    digest = hashlib.blake2b(digest_size=16)
+    for path in source_paths():
+        with open(path, "rb") as file:
+            content = file.read()
+        digest.update(f"{os.path.basename(path)}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def missing(error: ImportError) -> ImportError:
+    """The error for an extension module that is not there."""
+    return ImportError(
+        f"the native runtime of compcache is not there, or for another Python ({error}): {_BUILD}; else install the "
+        "package again",
+        name=error.name,
+    )
+
+
+def require_same_sources(extension: ModuleType) -> None:
+    """Check that an extension module was built from the sources beside it.
+
+    Raises:
+        ImportError: it was not; the message names the command to run.
+    """
+    if source_digest() != extension.SOURCE_DIGEST:
+        path = extension.__file__
+        raise ImportError(f"{path} was not built from the sources in {_SOURCES} as they are now: {_BUILD}", path=path)

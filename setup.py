@@ -1,0 +1,67 @@
+"""The extension module in C; all else about the package is in pyproject.toml."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import sysconfig
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "build_backend"))
+from c_compiler import find_system_compiler, require_python_headers, zig_command
+
+_build = runpy.run_path("compcache/hit/native_build.py")
+source_digest, source_paths = _build["source_digest"], _build["source_paths"]
+
+#: Free-threaded builds have no limited API before 3.15: they get an extension for their version alone.
+LIMITED_API = None if sysconfig.get_config_var("Py_GIL_DISABLED") else "0x030B0000"
+
+
+class BuildExtension(build_ext):  # type: ignore[misc]  # setuptools has no types here
+    """Builds with the system's C compiler, else with the one in the `ziglang` wheel."""
+
+    def finalize_options(self) -> None:
+        """Tell the extension of its sources where it is put beside them, as in an editable installation."""
+        super().finalize_options()
+        names = " ".join(os.path.basename(path) for path in source_paths()) if self.inplace else ""
+        for extension in self.extensions or ():
+            extension.define_macros.append(("COMPCACHE_SOURCES", f'"{names}"'))
+
+    def build_extensions(self) -> None:
+        """Choose the compiler, then build."""
+        require_python_headers()
+        compiler = find_system_compiler()
+        if compiler is None:
+            self._use(zig_command())
+        elif not os.environ.get("CC") and compiler != sysconfig.get_config_var("CC"):
+            self._use([compiler])
+        super().build_extensions()
+
+    def _use(self, compiler: list[str]) -> None:
+        """Use a compiler that this Python was not built with, and none of the flags that were for that one."""
+        self.compiler.set_executables(compiler_so=[*compiler, "-O2", "-fPIC"], linker_so=[*compiler, "-shared"])
+
+
+def native_extension() -> Extension:
+    """The native half of the hit path."""
+    macros = [("COMPCACHE_SOURCE_DIGEST", f'"{source_digest()}"')]
+    if LIMITED_API:
+        macros.append(("COMPCACHE_LIMITED_API", LIMITED_API))
+    return Extension(
+        "compcache.hit._runtime",
+        sources=[os.path.relpath(path) for path in source_paths() if path.endswith(".c")],
+        depends=[os.path.relpath(path) for path in source_paths() if path.endswith(".h")],
+        define_macros=macros,
+        extra_compile_args=["-std=gnu11", "-fvisibility=hidden"],
+        py_limited_api=bool(LIMITED_API),
+    )
+
+
+setup(
+    cmdclass={"build_ext": BuildExtension},
+    ext_modules=[native_extension()],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if LIMITED_API else {},
+)

@@ -1,0 +1,283 @@
+"""The extension module in C: what it refuses, what it was built from, and what images assume of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import sysconfig
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from helpers import PACKAGE_ROOT, adder, constant, run_fresh
+
+from compcache import Cache, ModuleSource
+from compcache.build.entry_points import entry_point, entry_text, read_head
+from compcache.formats.host import ABI_VERSION
+from compcache.hit import _runtime, native_build
+from compcache.hit.runtime import _require_current, load_runtime
+from compcache.signature import Signature
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
+
+NATIVE = PACKAGE_ROOT / "compcache" / "hit" / "native"
+C_COMPILER = runpy.run_path(str(PACKAGE_ROOT / "build_backend" / "c_compiler.py"))
+KEY = bytes(16)
+
+
+def built_from(path: Path, digest: str, names: str | None = None) -> ModuleType:
+    """An extension module at this path that says that it was built from sources of this digest."""
+    sources = " ".join(sorted(os.listdir(NATIVE))) if names is None else names
+    return cast("ModuleType", SimpleNamespace(__file__=str(path), SOURCE_DIGEST=digest, SOURCES=sources))
+
+
+# ------------------------------------------------------------------------------------ the two sides of the interface
+
+
+def test_python_and_c_agree_on_the_version_of_the_interface() -> None:
+    assert _runtime.ABI_VERSION == ABI_VERSION
+
+
+def test_entry_points_know_nothing_of_the_layout_of_objects() -> None:
+    """They get at function, runtime and target through the three pointers of a Callee, which is all they read of it."""
+    text = "const f64[:], i32, u64, cstr, ptr, f32, bool, i64"
+    head = "i64 @f(ptr, i64, i32 signext, i64, ptr, ptr, float, i1 zeroext, i64)"
+    signature = Signature.parse(f"i64({text})")
+    entry = entry_text("e", entry_point("f", read_head(head), signature, nogil=True))
+    offsets = {int(number) for number in re.findall(r"getelementptr inbounds i8, ptr %callee, i64 (\d+)", entry)}
+    assert offsets == {0, 8}
+    others = [line for line in entry.splitlines() if "%callee" in line and "getelementptr" not in line]
+    assert all("call i32 %v" in line or "call void %v" in line or line.startswith("define") for line in others), others
+
+
+def test_one_image_serves_targets_of_every_build_of_cpython(directory: Path) -> None:
+    """Beside this interpreter: those that the variable names, separated by colons (free-threaded ones, too)."""
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("f", 41)))
+    others = [path for path in os.environ.get("COMPCACHE_TEST_PYTHONS", "").split(":") if path]
+    script = f"import sys; sys.path.insert(0, {str(PACKAGE_ROOT)!r})\nfrom compcache import Cache\n"
+    script += f"print(Cache({str(directory)!r}).get_target('f')(1))"
+    for python in [sys.executable, *others]:
+        done = subprocess.run([python, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
+        assert (done.stdout.strip(), done.stderr) == ("42", ""), python
+
+
+def test_other_interpreters_than_the_main_one_are_refused(directory: Path) -> None:
+    script = """
+    try:
+        import _interpreters as interpreters
+    except ImportError:
+        import _xxsubinterpreters as interpreters
+    from compcache import Cache
+    code = f'''
+    import sys
+    sys.path[:] = {sys.path!r}
+    import compcache
+    try:
+        compcache.Cache({directory!r}).get_target("f")
+    except ImportError as error:
+        assert "subinterpreters" in str(error), str(error)
+    else:
+        raise AssertionError("not refused")
+    '''
+    import textwrap
+    other = interpreters.create()
+    failed = interpreters.run_string(other, textwrap.dedent(code))
+    interpreters.destroy(other)
+    result = failed is None, Cache(directory).get_target("f")()
+    """
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(constant("f", 3)))
+    assert run_fresh(directory, script) == (True, 3)
+
+
+# ------------------------------------------------------------------------------------ what it refuses
+
+
+@pytest.fixture
+def image(cache: Cache) -> Any:
+    """A mapped module, which the cache's target keeps mapped."""
+    cache.add_module(ModuleSource(constant("f", 7)))
+    target = cache.get_target("f")
+    return target._image  # type: ignore[attr-defined]
+
+
+WRONG_CALLS: dict[str, tuple[type[Exception], Any]] = {
+    "open what is not there": (OSError, lambda _: _runtime.open_image(b"/no/such/file", KEY, None)),
+    "open another library": (ValueError, lambda _: _runtime.open_image(b"libc.so.6", KEY, None)),
+    "open with a short key": (ValueError, lambda _: _runtime.open_image(b"libc.so.6", b"short", None)),
+    "adopt address 0": (ValueError, lambda _: _runtime.adopt_image(0, KEY, None)),
+    "adopt what is no address": (OverflowError, lambda _: _runtime.adopt_image(1 << 70, KEY, None)),
+    "address in no image": (TypeError, lambda _: _runtime.address(cast("Any", "image"), 0)),
+    "address of -1": (IndexError, lambda image: _runtime.address(image, -1)),
+    "address beyond the table": (IndexError, lambda image: _runtime.address(image, 1 << 20)),
+    "address in a library without a table": (
+        TypeError,
+        lambda _: _runtime.address(_runtime.open_image(b"libc.so.6", None, None), 0),
+    ),
+    "symbol of no image": (TypeError, lambda _: _runtime.find_symbol(b"f", cast("Any", "image"))),
+    "target beyond the table": (IndexError, lambda image: _runtime.make_target(image, 0, 99, "f", cast("Any", None))),
+    "target of no image": (TypeError, lambda _: _runtime.make_target(cast("Any", 1), 0, 0, "f", cast("Any", None))),
+    "invalidate no target": (TypeError, lambda _: _runtime.invalidate(cast("Any", "f"))),
+    "validity of no target": (TypeError, lambda _: _runtime.is_valid(cast("Any", None))),
+    "half a store": (ValueError, lambda _: _runtime.commit(bytes(15), ())),
+    "a store without its bytes": (ValueError, lambda _: _runtime.commit(bytes(8) + b"\x09" + bytes(15), ())),
+    "a store of everything": (ValueError, lambda _: _runtime.commit(bytes(8) + b"\xff" * 8, ())),
+    "half a pair of tables": (ValueError, lambda _: _runtime.commit(b"", ({},))),
+    "what is no table": (Exception, lambda _: _runtime.commit(b"", (cast("Any", 1), {}))),
+    "peek at 0": (ValueError, lambda _: _runtime.peek(0, 1)),
+    "address of what has no buffer": (TypeError, lambda _: _runtime.buffer_address(1)),
+    "an image of one's own": (TypeError, lambda image: type(image)()),
+    "a target of one's own": (TypeError, lambda _: _runtime.setup(*_HOOKS)()),
+}
+_HOOKS: tuple[Any, ...] = (object, *[print] * 4)
+
+
+@pytest.mark.parametrize("what", WRONG_CALLS)
+def test_what_is_wrong_is_an_exception(image: Any, what: str) -> None:
+    error, call = WRONG_CALLS[what]
+    with pytest.raises(error):
+        call(image)
+
+
+def test_stores_and_tables_are_committed_together(cache: Cache) -> None:
+    from array import array
+
+    memory = array("q", [0, 0, 0])
+    at = _runtime.buffer_address(memory)
+
+    def store(address: int, data: bytes) -> bytes:
+        head = address.to_bytes(8, sys.byteorder) + len(data).to_bytes(8, sys.byteorder)
+        return head + data + bytes(-len(data) % 8)
+
+    table: dict[str, int] = {"old": 1}
+    writes = store(at, (5).to_bytes(8, sys.byteorder)) + store(at + 8, b"abc") + store(at + 20, b"\1\0\0\0")
+    assert load_runtime().commit(writes, (table, {"new": 2}, {}, {})) is None
+    assert table == {"old": 1, "new": 2}
+    assert memory[0] == 5
+    assert _runtime.peek(at + 8, 4) == b"abc\0"
+    assert _runtime.peek(at + 20, 4) == b"\1\0\0\0"
+    assert cache.loaded().modules == ()
+
+
+# ------------------------------------------------------------------------------------ what it was built from
+
+
+def test_it_was_built_from_the_sources_that_are_here() -> None:
+    assert native_build.source_digest() == _runtime.SOURCE_DIGEST
+    assert sorted(_runtime.SOURCES.split()) == sorted(path.name for path in NATIVE.iterdir())
+
+
+@pytest.fixture
+def extension(tmp_path: Path) -> Path:
+    """A place for an extension module, beside a copy of the sources that are all older than it."""
+    shutil.copytree(NATIVE, tmp_path / "native")
+    for path in [*(tmp_path / "native").iterdir(), tmp_path / "native"]:
+        os.utime(path, (1000, 1000))
+    path = tmp_path / "_runtime.so"
+    path.touch()
+    return path
+
+
+def test_sources_that_are_older_than_the_extension_are_not_read(extension: Path) -> None:
+    _require_current(built_from(extension, "of others"))
+
+
+@pytest.mark.parametrize("name", ["images.c", "runtime.h", ""])
+def test_a_newer_source_is_compared_and_the_error_names_the_command(extension: Path, name: str) -> None:
+    path = extension.with_name("native") / name
+    os.utime(path, (1 << 33, 1 << 33))
+    _require_current(built_from(extension, native_build.source_digest()))
+    with pytest.raises(ImportError, match=r"not built from the sources.*make build.*pip install -e"):
+        _require_current(built_from(extension, "of others"))
+
+
+def test_a_source_that_is_gone_is_a_change(extension: Path) -> None:
+    (extension.with_name("native") / "commit.c").unlink()
+    with pytest.raises(ImportError, match="make build"):
+        _require_current(built_from(extension, "of others"))
+
+
+def test_a_package_without_sources_compares_nothing(extension: Path) -> None:
+    shutil.rmtree(extension.with_name("native"))
+    _require_current(built_from(extension, "of others"))
+
+
+def test_an_extension_that_is_not_there_is_told(tmp_path: Path) -> None:
+    package = tmp_path / "compcache"
+    shutil.copytree(PACKAGE_ROOT / "compcache", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    script = f"""
+    sys.path.insert(0, {str(tmp_path)!r})
+    for name in [name for name in sys.modules if name.startswith("compcache")]:
+        del sys.modules[name]
+    from compcache.hit import runtime
+    try:
+        runtime.load_runtime()
+    except ImportError as error:
+        result = str(error)
+    """
+    assert re.search(r"native runtime .* not there.*pip install -e", run_fresh(tmp_path / "cache", script))
+
+
+# ------------------------------------------------------------------------------------ how it is built
+
+
+def test_the_system_compiler_is_found_and_zig_asked_for_only_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = C_COMPILER["find_system_compiler"]
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find() is None
+    clang = tmp_path / "clang"
+    clang.write_text("#!/bin/sh\n")
+    clang.chmod(0o700)
+    assert find() == "clang"
+    monkeypatch.setenv("CC", "my-cc -m64")
+    assert find() == "my-cc -m64"
+
+
+@pytest.mark.parametrize("kind", ["wheel", "editable"])
+def test_the_backend_asks_for_zig_only_without_a_compiler(tmp_path: Path, kind: str) -> None:
+    setuptools = tmp_path / "site" / "setuptools"
+    setuptools.mkdir(parents=True)
+    (setuptools / "__init__.py").touch()
+    hooks = ["build_sdist", "build_wheel", "build_editable", "get_requires_for_build_sdist"]
+    hooks += [f"{hook}_{kind}" for hook in ("prepare_metadata_for_build",) for kind in ("wheel", "editable")]
+    hooks += ["get_requires_for_build_wheel", "get_requires_for_build_editable"]
+    (setuptools / "build_meta.py").write_text("".join(f"def {hook}(*_): return ['own']\n" for hook in hooks))
+    script = f"import compcache_backend as b; print(b.get_requires_for_build_{kind}())"
+    path = os.pathsep.join([str(PACKAGE_ROOT / "build_backend"), str(tmp_path / "site")])
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    environment = {"PATH": str(programs), "PYTHONPATH": path}
+
+    def requirements() -> str:
+        command = [sys.executable, "-S", "-c", script]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert requirements() == f"['own', '{C_COMPILER['ZIG_REQUIREMENT']}']"
+    (programs / "gcc").write_text("#!/bin/sh\n")
+    (programs / "gcc").chmod(0o700)
+    assert requirements() == "['own']"
+
+
+def test_missing_headers_name_the_packages_that_bring_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / name))
+    with pytest.raises(SystemExit, match=r"Python\.h is missing.*python3-dev.*python3-devel"):
+        C_COMPILER["require_python_headers"]()
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "Python.h").touch()
+    C_COMPILER["require_python_headers"]()
+
+
+def test_no_compiler_at_all_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(SystemExit, match=r"no C compiler.*pip install ziglang"):
+        C_COMPILER["zig_command"]()
