@@ -93,7 +93,7 @@ def _publications(
         functions = []
         for number, template in enumerate(templates):
             name = function_name(module, number)
-            fields = (template.symbol, template.signature, template.function, template.entry, template.needs)
+            fields = (template.symbol, template.signature, template.features, template.function, template.entry, template.needs)
             offset = writer.add(manifest.encode_function(manifest.FunctionRecord(name, *fields)))
             functions.append((name, offset))
         yield (built.sections[0], writer.content(), *built.sections[2:]), functions, keywords

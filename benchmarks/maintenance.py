@@ -66,12 +66,12 @@ def publish(store: Store, number: int) -> None:
     key = digest([number.to_bytes(8, "little")])
     writer = ManifestWriter()
     host = store.host()
-    platform = (platform_name(), host.cpu, host.features, "22.1.0", ABI_VERSION)
+    platform = (platform_name(), host.cpu, host.features, host.adjustments, "22.1.0", ABI_VERSION)
     writer.add(encode_module(ModuleRecord(key, "shared", *platform)))
     imports = ((1, f"function.{number - 1:08d}"),) if number % 10 else ()
     needs = writer.add(encode_needs(NeedsRecord(imports, (), (), ()))) if imports else 0
     name = f"function.{number:08d}"
-    offset = writer.add(encode_function(FunctionRecord(name, "f", "i64(i64)", 0, NO_ENTRY, needs)))
+    offset = writer.add(encode_function(FunctionRecord(name, "f", "i64(i64)", "", 0, NO_ENTRY, needs)))
     table = b"CCMODULE" + (1).to_bytes(4, "little") + (2).to_bytes(4, "little") + key
     image = b"\x7fELF" + bytes(60) + table + bytes(4000)
     sections = image, writer.content(), graph_of(name, imports), b"", encode_notes(0.05, None)

@@ -7,6 +7,7 @@ import sys
 from _weakref import ref
 
 from compcache.errors import CompcacheError, IncompatibleTargetError, NotCachedError, StorageError
+from compcache.formats.manifest import decode_function
 from compcache.hit.loader import Loader
 from compcache.hit.recorder import recorder_for
 from compcache.store import Store
@@ -146,14 +147,17 @@ class Cache:
     def has(self, func_name: str) -> bool:
         """Whether the cache holds a realization of this function that this host can use.
 
-        It reads the index and one file's footer at most; whether everything that the function needs is there as
+        It reads the index and one record at most; whether everything that the function needs is there as
         well, only `get_target` finds out.
         """
         self._require_open()
-        for module_id, _ in self._store.find(func_name):
+        for module_id, offset in self._store.find(func_name):
             try:
                 with self._store.open_module(module_id) as module:
                     self._loader.require_usable(module)
+                    record = decode_function(module.read_record(offset))
+                    if record.features:
+                        self._loader.require_features(module, record)
                     return True
             except (FileNotFoundError, IncompatibleTargetError, CompcacheError):
                 continue

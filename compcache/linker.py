@@ -43,11 +43,19 @@ from compcache.formats.graph import encode_graph, encode_notes
 from compcache.formats.manifest import NO_ENTRY, ModuleRecord, image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images import elf, platform_symbols, system_linker
+from compcache.targets.machine import (
+    TARGET_ATTRIBUTE,
+    as_text,
+    check_attributes,
+    function_requirements,
+    machine_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from compcache.formats.host import Host
+    from compcache.targets.machine import Machine
 
 __all__ = ["BuiltModule", "build_module"]
 
@@ -77,8 +85,7 @@ class _Request(NamedTuple):
     exports: tuple[Export, ...] | None
     requests: Requests
     level: int
-    cpu: str
-    features: str
+    machine: Machine
     keep_bitcode: bool
     identity: Any
 
@@ -89,6 +96,7 @@ class _Prepared(NamedTuple):
     exports: tuple[Export, ...]
     aliases: dict[str, Alias]
     resolution: Resolution
+    needs: dict[str, frozenset[str]]
 
 
 def build_module(source: ModuleSource, *, machine: Host, is_cached: Callable[[str], bool]) -> BuiltModule:
@@ -114,12 +122,15 @@ def _build(
 ) -> BuiltModule:
     module = codegen.parse(ir, context)
     codegen.check_triple(module)
-    _try_if_suspicious(module, ir, request)
+    attributes = _target_attributes(module, ir)
+    check_attributes(attributes, host.platform_name())
+    request = request._replace(machine=_safe_machine(request.machine, attributes))
+    _try_if_suspicious(module, request, attributes)
     text = ir if isinstance(ir, str) else str(module)
     if "dso_local" in text or "thread_local(" in text:
         changed = for_shared_object(str(module))  # as LLVM prints it, which is what the rewriting reads
         module = codegen.parse(changed, context) if changed is not None else module
-    target = codegen.target_machine(request.cpu, request.features, request.level)
+    target = codegen.target_machine(request.machine.cpu, request.machine.features, request.level)
     module.data_layout = str(target.target_data)
     names = aliases(str(module)) if " alias " in text or " ifunc " in text else {}
     exports = choose_exports(module, request.exports, names)
@@ -127,7 +138,8 @@ def _build(
     _check_globals(resolution)
     _prepare(module, exports, resolution, context, hide_others=request.exports is not None)
     codegen.optimize(module, target, request.level)
-    return _finish(module, context, target, request, _Prepared(exports, names, resolution), started)
+    needs = _own_requirements(exports, names, attributes, request.machine)
+    return _finish(module, context, target, request, _Prepared(exports, names, resolution, needs), started)
 
 
 def _snapshot(source: ModuleSource, machine: Host) -> _Request:
@@ -135,20 +147,52 @@ def _snapshot(source: ModuleSource, machine: Host) -> _Request:
         raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}")
     if source.optimize not in _LEVELS:
         raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
-    native = source.cpu is None
-    features = source.features if source.features is not None else machine.features if native else ""
+    target = machine_for(source.cpu, source.features, machine, host.platform_name())
     return _Request(
-        read_exports(source), read_requests(source), source.optimize, machine.cpu if native else str(source.cpu),
-        features, source.keep_bitcode, source.identity,
-    )  # fmt: skip
+        read_exports(source), read_requests(source), source.optimize, target, source.keep_bitcode, source.identity
+    )
 
 
-def _try_if_suspicious(module: Any, ir: Any, request: _Request) -> None:
-    attributes: set[str] = set()
-    if not isinstance(ir, str) or '"target-' in ir or '"tune-cpu' in ir:
-        attributes = {bytes(text).decode("utf-8", "replace") for f in module.functions for text in f.attributes}
-    if codegen.is_suspicious(request.cpu, request.features, attributes):
-        codegen.try_in_child(module, request.cpu, request.features, request.level)
+def _target_attributes(module: Any, ir: Any) -> dict[str, str]:
+    """The attributes of each function that says for which CPU it is."""
+    if isinstance(ir, str) and '"target-' not in ir and '"tune-cpu' not in ir:
+        return {}
+    found = {f.name: b" ".join(map(bytes, f.attributes)).decode("utf-8", "replace") for f in module.functions}
+    return {name: text for name, text in found.items() if '"target-' in text or '"tune-cpu' in text}
+
+
+def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:
+    """The machine, named so that no function gets features that the machine lacks.
+
+    To LLVM a function's own features take the place of the machine's, which are what takes away the features that the host's CPU has
+    by its name alone.
+    """
+    bare = any('"target-features"' in text and '"target-cpu"' not in text for text in attributes.values())
+    return machine.by_features(host.platform_name()) if bare else machine
+
+
+def _try_if_suspicious(module: Any, request: _Request, attributes: Mapping[str, str]) -> None:
+    machine = request.machine
+    pairs = {("target-cpu", machine.cpu), ("target-features", machine.features)}
+    pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}
+    if codegen.is_suspicious(pairs):
+        codegen.try_in_child(module, machine.cpu, machine.features, request.level)
+
+
+def _own_requirements(
+    exports: Iterable[Export], names: Mapping[str, Alias], attributes: Mapping[str, str], machine: Machine
+) -> dict[str, frozenset[str]]:
+    """What exported functions need of a host beside what the whole module needs, by symbol.
+
+    What they call counts nothing: a call from code without a feature to code with it is chosen at run time.
+    """
+    found = {}
+    for export in exports:
+        name = names[export.symbol].target if export.symbol in names else export.symbol
+        text = attributes.get(name, "")
+        if text:
+            found[export.symbol] = function_requirements(text, machine, host.platform_name())
+    return found
 
 
 def _check_globals(resolution: Resolution) -> None:
@@ -221,7 +265,7 @@ def _finish(
     startup = run_by_mapping(definitions, constructors)
     _check_startup(startup, definitions, resolution)
     if _has_assembly(text):
-        codegen.try_in_child(module, request.cpu, request.features, 0)
+        codegen.try_in_child(module, request.machine.cpu, request.machine.features, 0)
     bitcode = b""
     if request.keep_bitcode:
         bitcode, module = _kept(module, context)
@@ -234,7 +278,12 @@ def _finish(
     module.link_in(codegen.parse(table_text(key, symbols, entries.points, slots), context))
     image, kind = _link(codegen.emit_object(module, target), definitions, constructors, prepared)
     platform = codegen.host_platform()
-    header = ModuleRecord(key, kind, platform, request.cpu, request.features, codegen.llvm_version(), host.ABI_VERSION)
+    machine = request.machine
+    requires = machine.required_by(text)
+    header = ModuleRecord(
+        key, kind, platform, machine.cpu, requires, machine.features, codegen.llvm_version(), host.ABI_VERSION
+    )
+    extra = {name: as_text(needs - host.required(requires)) for name, needs in prepared.needs.items()}
     first_slot = len(symbols) + len(entries.points)
     numbers = {name: first_slot + i for i, name in enumerate(slots)}
     writer = RecordBuilder(header, definitions, resolution, numbers, startup)
@@ -242,12 +291,12 @@ def _finish(
     for number, export in enumerate(exports):
         entry = entries.numbers[number]
         place = NO_ENTRY if entry is None else len(symbols) + entry
-        functions.append((export.name, writer.add_function(export, entries.signatures[number], number, place)))
+        functions.append((export.name, writer.add_function(export, entries.signatures[number], number, place, extra.get(export.symbol, ""))))
     signatures = dict(zip(symbols, entries.signatures, strict=True))
     graph = encode_graph(symbol_nodes(definitions, {e.symbol: e.name for e in exports}, resolution, signatures))
     seconds = time.perf_counter() - started
     sections = image, writer.records.content(), graph, bitcode, encode_notes(seconds, request.identity)
-    return BuiltModule(sections, tuple(functions), host.target_id(platform, request.features), image_flag(kind), key, seconds)
+    return BuiltModule(sections, tuple(functions), host.target_id(platform, requires), image_flag(kind), key, seconds)
 
 
 def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
@@ -263,7 +312,7 @@ def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
 def _key(text: str, request: _Request, prepared: _Prepared) -> bytes:
     """What image and manifest must agree on: a digest of all that decides the image."""
     definitions = sorted((name, pair[0].kind, pair[0].encode()) for name, pair in prepared.resolution.storage.items())
-    settings = (prepared.exports, request.cpu, request.features, request.level, prepared.resolution.slots, definitions)
+    settings = (prepared.exports, request.machine[:2], request.level, prepared.resolution.slots, definitions)
     parts = [text.encode("utf-8", "surrogateescape"), repr(settings).encode(), codegen.llvm_version().encode()]
     return digest(parts, size=KEY_SIZE)
 

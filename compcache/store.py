@@ -5,7 +5,7 @@
     <root>/CACHEDIR.TAG
     <root>/modules-v1/<aa>/<module_id>.ccm   one module each (compcache.formats.footer)
     <root>/index-v1/*.idx                    derived from the modules (compcache.formats.index)
-    <root>/hosts-v1/<boot>.host              what LLVM said of this machine (compcache.formats.host)
+    <root>/hosts-v2/<boot and CPU>.host      what LLVM said of this machine (compcache.formats.host)
     <root>/locks/ tmp/ stats/ quarantine/
 
 The store knows no LLVM and no symbols: it hands out verified bytes. A file is verified against its digest once;
@@ -390,7 +390,7 @@ class Store:
     def native_target(self) -> bytes:
         """The `target_id` of code that was compiled for exactly this host."""
         if self._native_target is None:
-            self._native_target = host.target_id(host.platform_name(), self.host().features)
+            self._native_target = host.target_id(host.platform_name(), host.native_requirements(self.host().features))
         return self._native_target
 
     def host(self) -> Host:
@@ -400,9 +400,16 @@ class Store:
         return self._host
 
     def _remembered_host(self) -> Host | None:
-        boot = host.boot_key(self.files)
-        data = self.read_file(*host.host_file(boot, self.signing_key)) if boot else None
+        name = self.host_file()
+        data = self.read_file(*name) if name else None
         return host.decode_host(data, self.signing_key) if data else None
+
+    def host_file(self) -> tuple[str, str] | None:
+        """Where the description of this machine is; None where it cannot be told from others."""
+        from compcache.hit.runtime import load_runtime
+
+        key = host.host_key(self.files, load_runtime().processor())
+        return host.host_file(key, self.signing_key) if key else None
 
     def _ask_host(self) -> Host:
         from compcache.publish.host_file import probe_and_remember

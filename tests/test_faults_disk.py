@@ -459,7 +459,7 @@ FOREIGN = (
     ".DS_Store", "Thumbs.db", "lost+found/x", "README", ".git/HEAD", "modules-v1/.DS_Store", "modules-v1/README/notes",
     "modules-v1/zz/x.ccm", "modules-v1/ab/.nfs000000000000001", "modules-v1/ab/abcd.ccm", "index-v1/._00-a.idx",
     "index-v1/notes.idx", "index-v1/00-short.idx", "index-v1/00-0123456789abcdef01234567.idx.bak", "index-v1/desktop.ini",
-    "hosts-v1/.directory", "locks/other.lock", "stats/.DS_Store", "quarantine/mine",
+    "hosts-v2/.directory", "locks/other.lock", "stats/.DS_Store", "quarantine/mine",
 )  # fmt: skip
 
 
@@ -488,10 +488,10 @@ def test_files_of_other_tools_are_neither_used_nor_touched(stored: Path) -> None
 
 def test_other_versions_of_directories_are_left_alone(stored: Path) -> None:
     for name in ("modules", "index", "runtime", "hosts", "pins", "roster"):
-        for version in ("v0", "v2"):
+        for version in ("v0", "v99"):
             (stored / f"{name}-{version}").mkdir()
             (stored / f"{name}-{version}" / "some.file").write_bytes(b"theirs")
-    before = {name: digests for name, digests in snapshot(stored).items() if "-v0" in name or "-v2" in name}
+    before = {name: digests for name, digests in snapshot(stored).items() if "-v0" in name or "-v99" in name}
     assert len(before) == 24
     use_all(stored)
     after = snapshot(stored)
@@ -531,7 +531,7 @@ def newer_abi(payload: bytes) -> bytes:
 
 def newer_footer(data: bytes) -> bytes:
     footer = data[-FOOTER_SIZE:]
-    footer = footer[:8] + (2).to_bytes(4, "little") + footer[12:-8]
+    footer = footer[:8] + (99).to_bytes(4, "little") + footer[12:-8]
     return data[:-FOOTER_SIZE] + footer + check(footer)
 
 

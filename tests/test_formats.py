@@ -142,12 +142,12 @@ def test_a_large_table_is_found_with_few_reads() -> None:
 
 records: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "module": (
-        st.builds(ModuleRecord, st.binary(min_size=16, max_size=16), texts, texts, texts, texts, texts, u32),
+        st.builds(ModuleRecord, st.binary(min_size=16, max_size=16), texts, texts, texts, texts, texts, texts, u32),
         encode_module,
         decode_module,
     ),
     "function": (
-        st.builds(FunctionRecord, texts, texts, texts, u32, u32, u32),
+        st.builds(FunctionRecord, texts, texts, texts, texts, u32, u32, u32),
         encode_function,
         decode_function,
     ),
@@ -358,13 +358,13 @@ def manifest_bytes() -> bytes:
     writer = ManifestWriter()
     writer.add(
         encode_module(
-            ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "znver4", "+avx2,-x", "22.1.0", 1)
+            ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "znver4", "+avx2", "-x", "22.1.0", 1)
         )
     )
     glob = writer.add(encode_global(GlobalRecord("g", 3, "int", 8, "integer", b"42")))
     child = writer.add(encode_needs(NeedsRecord((), (glob,), (), ())))
     needs = writer.add(encode_needs(NeedsRecord(((2, "other"),), (glob,), ("strlen",), (child,))))
-    writer.add(encode_function(FunctionRecord("f\u00fc", "f", "i64(i64)", 0, 1, needs)))
+    writer.add(encode_function(FunctionRecord("f\u00fc", "f", "i64(i64)", "+avx512f", 0, 1, needs)))
     return writer.content()
 
 
@@ -378,9 +378,9 @@ def container_bytes() -> bytes:
 
 
 GOLDEN: dict[str, tuple[Callable[[], bytes], int, str]] = {
-    "manifest": (manifest_bytes, 291, "fdf793aa0b527eabd7394a401f843cc8"),
+    "manifest": (manifest_bytes, 306, "47b4c2399020754ea93d0128e4859439"),
     "segment": (segment_bytes, 264, "fe7d8d1f8ea4407d85754b54dd2f13ba"),
-    "container": (container_bytes, 157, "3121ed357190f69161c233d329d2f60d"),
+    "container": (container_bytes, 157, "886a78e1d36855c53ba321ed03e9e2f3"),
 }
 
 
@@ -393,7 +393,7 @@ def test_the_bytes_of_each_format_are_what_they_always_were(name: str) -> None:
 
 def test_the_footer_byte_by_byte() -> None:
     data = container_bytes()[-FOOTER_SIZE:]
-    assert data[:16] == b"CCMODULE" + bytes([1, 0, 0, 0]) + bytes(4)
+    assert data[:16] == b"CCMODULE" + bytes([2, 0, 0, 0]) + bytes(4)
     assert [int.from_bytes(data[16 + 8 * n : 24 + 8 * n], "little") for n in range(5)] == [5, 7, 5, 7, 5]
     assert data[56:72] == encode_container(b"image", b"records", b"graph", b"bitcode", b"", None)[0]
     assert data[72:88] == digest([b"notes"])

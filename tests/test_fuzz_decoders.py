@@ -62,10 +62,10 @@ BYTES = 1 << 21
 
 RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     "module": (
-        encode_module(ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "cpu", "+avx", "22", 1)),
+        encode_module(ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "cpu", "+avx", "", "22", 1)),
         decode_module,
     ),
-    "function": (encode_function(FunctionRecord("f", "f", "i64(i64)", 1, 2, 3)), decode_function),
+    "function": (encode_function(FunctionRecord("f", "f", "i64(i64)", "", 1, 2, 3)), decode_function),
     "needs": (encode_needs(NeedsRecord(((1, "g"), (2, "h")), (3,), ("strlen",), (4,))), decode_needs),
     "global": (encode_global(GlobalRecord("g", 1, "int", 8, "integer", b"payload")), decode_global),
 }
@@ -234,11 +234,11 @@ def test_a_footer_that_promises_more_than_there_is() -> None:
 @FEW
 @given(st.data(), st.sampled_from([None, b"key"]))
 def test_hosts(data: st.DataObject, key: bytes | None) -> None:
-    valid = encode_host(Host("znver4", "+avx2,+fma"), key)
+    valid = encode_host(Host("znver4", "+avx2,+fma", "-pku"), key)
     changed = data.draw(st.one_of(st.composite(mutated)(valid), st.binary(max_size=60)))
     decoded = bounded(lambda d: decode_host(d, key), changed)
     assert decoded is None or changed == valid
-    assert decode_host(valid, key) == Host("znver4", "+avx2,+fma")
+    assert decode_host(valid, key) == Host("znver4", "+avx2,+fma", "-pku")
     assert decode_host(valid, b"another key") is None
 
 

@@ -7,7 +7,6 @@ triple. Where an input could be one of those, a child process tries it first (`c
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
 import subprocess
 import sys
@@ -18,12 +17,12 @@ import llvmlite.binding as llvm
 from compcache.errors import CompileError, IncompatibleTargetError
 from compcache.formats import host
 from compcache.images.native_target import initialize, target_machine
+from compcache.targets.machine import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 __all__ = [
-    "CPU_BASELINES",
     "check_triple",
     "emit_object",
     "host_platform",
@@ -42,10 +41,9 @@ __all__ = [
 _BITCODE_MAGIC = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
 _TRIAL_SECONDS = 300.0
 _NO_TRIPLE = ("", "unknown-unknown-unknown")  # the latter is what `llvmlite.ir.Module` writes by itself
-#: CPU names that every x86-64 LLVM accepts, with features that never contradict a 64-bit triple.
-CPU_BASELINES = ("", "generic", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
-_BASIC_FEATURES = frozenset(("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2", "x87"))
-_FUNCTION_TARGET = re.compile(r'"(target-cpu|target-features|tune-cpu)"="([^"]*)"')
+#: Features without which 64-bit code of a calling convention cannot be made, and those that contradict the triple.
+_BASIC_FEATURES = frozenset(("64bit", "cmov", "cx8", "fp-armv8", "fxsr", "mmx", "neon", "sse", "sse2", "x87"))
+_MODES = frozenset(("16bit-mode", "32bit-mode", "64bit-mode", "soft-float", "x32"))
 
 
 def llvm_version() -> str:
@@ -174,28 +172,26 @@ def check_triple(module: Any) -> None:
     module.triple = llvm.get_default_triple()
 
 
-def is_suspicious(cpu: str, features: str, attributes: Iterable[str]) -> bool:
-    """Whether CPU names or features of the code are such that LLVM might abort over them."""
-    pairs = [("target-cpu", cpu), ("target-features", features)]
-    for text in attributes:
-        pairs += _FUNCTION_TARGET.findall(text)
-    return any(not _is_plain(kind, value) for kind, value in set(pairs))
+def is_suspicious(attributes: Iterable[tuple[str, str]]) -> bool:
+    """Whether CPU names or features are such that LLVM might abort over them.
+
+    Args:
+        attributes: pairs like ("target-cpu", "x86-64-v3"): the machine's and the functions'.
+    """
+    return any(not _is_plain(kind, value) for kind, value in set(attributes))
 
 
 def _is_plain(kind: str, value: str) -> bool:
+    table = table_of(host_platform())
     if kind != "target-features":
-        return value in CPU_BASELINES or value == llvm.get_host_cpu_name()
-    known = _known_features()
+        return value in ("", llvm.get_host_cpu_name()) or (table is not None and value in table.cpus)
     for part in filter(None, value.split(",")):
         sign, name = part[:1], part[1:]
-        if sign not in "+-" or name not in known or (sign == "-" and name in _BASIC_FEATURES):
+        if sign not in "+-" or table is None or not table.knows(name):
+            return False
+        if name in _MODES or (sign == "-" and name in _BASIC_FEATURES):
             return False
     return True
-
-
-@functools.cache
-def _known_features() -> frozenset[str]:
-    return frozenset(llvm.get_host_cpu_features()) | _BASIC_FEATURES
 
 
 def optimize(module: Any, machine: Any, level: int) -> None:

@@ -113,7 +113,7 @@ def read_code(store: Store, module_id: str) -> KeptCode:
         bitcode = zlib.decompressobj().decompress(packed, _MAX_BITCODE)
     except zlib.error as error:
         raise FormatError(f"the bitcode of module {module_id} does not decode: {error}") from error
-    return KeptCode(bitcode, image, record.cpu, record.features, record.llvm_version)
+    return KeptCode(bitcode, image, record.cpu, record.machine_features, record.llvm_version)
 
 
 def _occurs(image: bytes, section: CodeSection, start: int, end: int) -> bool:

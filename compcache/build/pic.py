@@ -35,7 +35,7 @@ _MODEL = re.compile(r"^(@[^\n]*?\bthread_local)\((?:localexec|initialexec|locald
 _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", re.MULTILINE)
 _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
 _USED = re.compile(r"^@llvm\.used = appending global \[\d+ x ptr\] \[([^\n]*)\], section \"llvm\.metadata\"$", re.MULTILINE)
-_ALIAS = re.compile(rf"^({_NAME}) = ([^\n]*?)\b(alias|ifunc) ([^\n]*), ptr [^\n]*$", re.MULTILINE)
+_ALIAS = re.compile(rf"^({_NAME}) = ([^\n]*?)\b(alias|ifunc) ([^\n]*), ptr ([^\n]*)$", re.MULTILINE)
 _IFUNC = re.compile(rf"{_NAME[1:]} = (?:[a-z_]+(?:\([a-z]+\))? )*ifunc ")
 _RUN_SECTION = re.compile(r', section "\.(?:(?:preinit|init|fini)_array|ctors|dtors)[".]')
 _DEFAULT_PRIORITY = 65535
@@ -43,10 +43,14 @@ _HIDING = frozenset(("internal", "private", "hidden"))
 
 
 class Alias(NamedTuple):
-    """An externally visible second name of a function: its function type, and whether it is chosen at load (ifunc)."""
+    """An externally visible second name of a function.
+
+    `is_ifunc` says that a function chooses when the image is loaded; `target` is the function that has the name, or chooses.
+    """
 
     function_type: str
     is_ifunc: bool
+    target: str
 
 
 class Constructors(NamedTuple):
@@ -76,7 +80,7 @@ def aliases(text: str) -> dict[str, Alias]:
     for match in _ALIAS.finditer(text):
         function_type = match[4].strip()
         if function_type.endswith(")") and not _HIDING.intersection(match[2].split()):
-            found[_plain(match[1])] = Alias(function_type, match[3] == "ifunc")
+            found[_plain(match[1])] = Alias(function_type, match[3] == "ifunc", _plain(match[5].split(",")[0]))
     return found
 
 

@@ -52,7 +52,8 @@ class ModuleSource:
             or ``{symbol: func_name}``.
         optimize: 0 leaves the code as given; 1, 2 and 3 are LLVM's pipelines of these levels.
         cpu, features: what to compile for, in LLVM's terms; None is this machine. A cache that is shared between
-            hosts wants the least of them (``cpu="x86-64-v3"``).
+            hosts wants the least of them (``cpu="x86-64-v3"``). `features` are changes to the CPU, ``"+avx2,-fma"``.
+            The code is used by hosts that have all that these stand for, apart from tuning.
         keep_bitcode: store the optimized code beside the image, for `show --ir` and `check --recompile`.
         identity: a `compcache.Identity`, or a mapping of named components, kept with the functions.
 

@@ -1,6 +1,6 @@
 """One module, one file: image, records, graph, bitcode and notes behind one another, and a footer.
 
-Layout, version 1. The image comes first because `dlopen` and ORC ignore what follows it::
+Layout, version 2. The image comes first because `dlopen` and ORC ignore what follows it::
 
     image | records | graph | bitcode | notes | footer (FOOTER_SIZE bytes)
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["FOOTER_SIZE", "Footer", "decode_footer", "encode_container", "is_signed_with", "module_digest"]
 
 _MAGIC = b"CCMODULE"
-_VERSION = 1
+_VERSION = 2
 _FOOTER = Struct("<8sII5Q16s16s")
 FOOTER_SIZE = _FOOTER.size + MAC_SIZE + CHECK_SIZE
 _SIZES = Struct("<4Q")

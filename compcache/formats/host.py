@@ -2,7 +2,7 @@
 
 A module names its platform (architecture, operating system, object format) and the CPU features that its code
 uses. Which features the host has, only LLVM knows in its own terms; its answer is kept in the cache directory
-under the boot id of the machine, because neither CPU nor kernel change without a boot. `target_id` digests
+under the boot id of the machine, because a kernel does not change without a boot, and what the processor says of itself. `target_id` digests
 platform, ABI and features: code for exactly this host, the usual case, is recognized by comparing eight bytes.
 """
 
@@ -18,25 +18,54 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from compcache.files import Files
 
-__all__ = ["ABI_VERSION", "Host", "boot_key", "decode_host", "encode_host", "host_file", "platform_name", "required", "target_id"]
+__all__ = [
+    "ABI_VERSION",
+    "SYSTEM_FEATURES",
+    "Host",
+    "decode_host",
+    "encode_host",
+    "host_file",
+    "host_key",
+    "native_requirements",
+    "platform_name",
+    "required",
+    "target_id",
+]
 
 #: The interface between module images, the native runtime and this package; `COMPCACHE_ABI_VERSION` in C.
 ABI_VERSION = 2
+
+#: Features of the operating system's side (x86-64). No instruction of theirs is chosen by a compiler: code has them by intrinsics
+#: or assembly alone. Hypervisors hide them, so that a host rarely has all of those that its CPU's name stands for.
+SYSTEM_FEATURES = frozenset((
+    "clzero", "enqcmd", "fsgsbase", "hreset", "invpcid", "mwaitx", "pconfig", "pku", "ptwrite", "rdpru", "sgx", "shstk",
+    "uintr", "usermsr", "wbnoinvd", "xsaves",
+))  # fmt: skip
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class Host(Record):
-    """The CPU of a machine in LLVM's terms: its name, and the set of its features as sorted text."""
+    """The CPU of a machine in LLVM's terms.
 
-    __slots__ = ("cpu", "features")
+    `cpu` is its name, `features` is all that it has (``+avx2,+fma``, sorted), and `adjustments` are the changes that make
+    the one the other: what the name stands for is more, where a hypervisor hides something.
+    """
+
+    __slots__ = ("cpu", "features", "adjustments")
     cpu: str
     features: str
+    adjustments: str
 
     def missing(self, features: str) -> tuple[str, ...]:
         """The features that code requires (``+avx2,+fma``; `-x` requires nothing) and this host lacks."""
         have = required(self.features)
         return tuple(sorted(required(features) - have))
+
+
+def native_requirements(features: str) -> str:
+    """What code that was compiled for a host with these features requires, where nothing else is asked for."""
+    return ",".join(["+" + name for name in sorted(required(features) - SYSTEM_FEATURES)])
 
 
 def required(features: str) -> frozenset[str]:
@@ -65,8 +94,11 @@ def target_id(platform: str, features: str) -> bytes:
     return check(text.encode())
 
 
-def boot_key(files: Files) -> str | None:
-    """A name for this boot of this machine; None where the system does not tell."""
+def host_key(files: Files, processor: bytes) -> str | None:
+    """A name for this boot of this machine and its processor; None where the system does not tell.
+
+    `processor` is what the processor says of itself: emulators and containers share a boot with their machine.
+    """
     try:
         descriptor = files.open(_BOOT_ID, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -77,12 +109,12 @@ def boot_key(files: Files) -> str | None:
         return None
     finally:
         files.close(descriptor)
-    return digest([boot_id.strip()], size=12).hex()
+    return digest([boot_id.strip(), _PLATFORM.encode(), processor], size=12).hex()
 
 
 def encode_host(host: Host, signing_key: bytes | None = None) -> bytes:
     """A host as the bytes of its file, signed where there is a key."""
-    text = f"{host.cpu}\0{host.features}".encode()
+    text = f"{host.cpu}\0{host.features}\0{host.adjustments}".encode()
     return _seal(text, signing_key) + text
 
 
@@ -91,13 +123,13 @@ def decode_host(data: bytes, signing_key: bytes | None = None) -> Host | None:
     text = data[CHECK_SIZE:]
     if _seal(text, signing_key) != data[:CHECK_SIZE]:
         return None
-    cpu, _, features = text.decode("utf-8", "replace").partition("\0")
-    return Host(cpu, features)
+    fields = text.decode("utf-8", "replace").split("\0")
+    return Host(*fields) if len(fields) == len(Host.__slots__) else None
 
 
-def host_file(boot: str, signing_key: bytes | None) -> tuple[str, str]:
+def host_file(key: str, signing_key: bytes | None) -> tuple[str, str]:
     """Where the description of a host is, below the root of a cache: one for each key."""
-    return "hosts-v1", f"{boot}{key_suffix(signing_key)}.host"
+    return "hosts-v2", f"{key}{key_suffix(signing_key)}.host"
 
 
 def _seal(text: bytes, signing_key: bytes | None) -> bytes:

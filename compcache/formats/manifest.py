@@ -56,7 +56,7 @@ __all__ = [
 _FRAME = Struct("<I8s")
 _U32 = Struct("<I")
 _PAIR = Struct("<II")
-_FUNCTION_HEAD = Struct("<cIIIIII")
+_FUNCTION_HEAD = Struct("<cIIIIIII")
 _FIRST_READ = 512
 _MAX_FRAME = 1 << 26
 NO_ENTRY = 0xFFFFFFFF
@@ -71,15 +71,17 @@ MODULE, FUNCTION, NEEDS, GLOBAL = b"M", b"F", b"N", b"G"
 class ModuleRecord(Record):
     """What holds for a whole module.
 
-    `key` (16 bytes) is what the image's module table repeats; `image_kind` is "shared" or "object".
+    `key` (16 bytes) is what the image's module table repeats; `image_kind` is "shared" or "object". `features` are those that
+    the code requires of a host (``+avx2,+fma``, sorted); `cpu` and `machine_features` are what LLVM was given.
     """
 
-    __slots__ = ("key", "image_kind", "triple", "cpu", "features", "llvm_version", "abi")
+    __slots__ = ("key", "image_kind", "triple", "cpu", "features", "machine_features", "llvm_version", "abi")
     key: bytes
     image_kind: str
     triple: str
     cpu: str
     features: str
+    machine_features: str
     llvm_version: str
     abi: int
 
@@ -89,22 +91,26 @@ class FunctionRecord(Record):
 
     `function` and `entry` number symbols of the image's module table; `entry` is NO_ENTRY where the function
     has no signature that Python could call, and `signature` then says why. `needs` is the offset of a needs
-    record, 0 for none.
+    record, 0 for none. `features` are those that the function requires of a host beside its module's.
     """
 
-    __slots__ = ("name", "symbol", "signature", "function", "entry", "needs")
+    __slots__ = ("name", "symbol", "signature", "features", "function", "entry", "needs")
     name: str
     symbol: str
     signature: str
+    features: str
     function: int
     entry: int
     needs: int
 
-    def __init__(self, name: str, symbol: str, signature: str, function: int, entry: int, needs: int) -> None:
+    def __init__(
+        self, name: str, symbol: str, signature: str, features: str, function: int, entry: int, needs: int
+    ) -> None:
         # One of these is made by every load: a fifth of the time of the general constructor.
         set_field(self, "name", name)
         set_field(self, "symbol", symbol)
         set_field(self, "signature", signature)
+        set_field(self, "features", features)
         set_field(self, "function", function)
         set_field(self, "entry", entry)
         set_field(self, "needs", needs)
@@ -210,7 +216,9 @@ def _blob(value: bytes) -> bytes:
 
 def encode_module(record: ModuleRecord) -> bytes:
     """The payload of a module record."""
-    texts = (record.image_kind, record.triple, record.cpu, record.features, record.llvm_version)
+    texts = (
+        record.image_kind, record.triple, record.cpu, record.features, record.machine_features, record.llvm_version
+    )  # fmt: skip
     return b"".join([MODULE, _U32.pack(record.abi), _blob(record.key), *map(_text, texts)])
 
 
@@ -219,14 +227,14 @@ def decode_module(payload: bytes) -> ModuleRecord:
     reader = _Reader(payload, MODULE, "module")
     abi = reader.u32()
     key = reader.blob()
-    texts = [reader.text() for _ in range(5)]
+    texts = [reader.text() for _ in range(6)]
     reader.end()
     return ModuleRecord(key, *texts, abi)
 
 
 def encode_function(record: FunctionRecord) -> bytes:
     """The payload of a function record: type, numbers, the lengths of the texts, the texts."""
-    texts = [text.encode("utf-8", "surrogatepass") for text in (record.name, record.symbol, record.signature)]
+    texts = [text.encode("utf-8", "surrogatepass") for text in (record.name, record.symbol, record.signature, record.features)]
     return b"".join([_FUNCTION_HEAD.pack(FUNCTION, record.function, record.entry, record.needs, *map(len, texts)), *texts])
 
 
@@ -236,16 +244,19 @@ def decode_function(payload: bytes) -> FunctionRecord:
     if len(payload) < start:
         raise FormatError("a function record is truncated")
     kind, function, entry, needs, *sizes = _FUNCTION_HEAD.unpack_from(payload)
-    first, second = start + sizes[0], start + sizes[0] + sizes[1]
-    if kind != FUNCTION or second + sizes[2] != len(payload):
+    first = start + sizes[0]
+    second = first + sizes[1]
+    third = second + sizes[2]
+    if kind != FUNCTION or third + sizes[3] != len(payload):
         raise FormatError("a function record is damaged")
     try:
-        name, symbol, signature = [
-            text.decode("utf-8", "surrogatepass") for text in (payload[start:first], payload[first:second], payload[second:])
+        name, symbol, signature, features = [
+            text.decode("utf-8", "surrogatepass")
+            for text in (payload[start:first], payload[first:second], payload[second:third], payload[third:])
         ]
     except UnicodeDecodeError:
         raise FormatError("a function record holds a text that is not UTF-8") from None
-    return FunctionRecord(name, symbol, signature, function, entry, needs)
+    return FunctionRecord(name, symbol, signature, features, function, entry, needs)
 
 
 def encode_needs(record: NeedsRecord) -> bytes:

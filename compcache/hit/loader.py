@@ -234,6 +234,8 @@ class Loader:
             record = decode_function(source.file.read_record(offset))
             if record.name != func_name:
                 raise FormatError(f"the record at offset {offset} is of another function")
+            if record.features:
+                self.require_features(source.file, record)
         except FormatError as error:
             raise self.condemn(sources, module_id, error) from error
         return Choice(source, record)
@@ -266,6 +268,16 @@ class Loader:
         from compcache.hit.plan import require_usable
 
         require_usable(self.store, file)
+
+    def require_features(self, file: ModuleFile, record: FunctionRecord) -> None:
+        """Check that this host has what the function requires beside its module.
+
+        Raises:
+            IncompatibleTargetError: it has not; the message says what.
+        """
+        from compcache.hit.plan import require_features
+
+        require_features(self.store, file, record)
 
     def runtime(self) -> Any:
         """The native runtime of this process."""

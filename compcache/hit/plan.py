@@ -18,10 +18,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from compcache.formats.manifest import FunctionRecord
     from compcache.hit.loader import Choice, Loader, Source
     from compcache.store import ModuleFile, Store
 
-__all__ = ["Plan", "require_usable"]
+__all__ = ["Plan", "require_features", "require_usable"]
 
 
 class _Node:
@@ -221,6 +222,22 @@ def require_usable(store: Store, file: ModuleFile) -> None:
             f"module {module} was compiled for {record.cpu} and uses {', '.join(missing[:8])}, which this "
             f"{machine.cpu} does not have",
             module_id=module,
+        )
+
+
+def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> None:
+    """Check that this host has the features that a function requires beside its module.
+
+    Raises:
+        IncompatibleTargetError: it has not.
+    """
+    machine = store.host()
+    missing = machine.missing(record.features)
+    if missing:
+        raise IncompatibleTargetError(
+            f"function {record.name!r} of module {file.module_id.hex()} uses {', '.join(missing[:8])}, which this {machine.cpu} does "
+            "not have",
+            module_id=file.module_id.hex(),
         )
 
 

@@ -52,7 +52,7 @@ _ELF = b"\x7fELF"
 _DIRECTORIES = (
     "modules-v1",
     "index-v1",
-    "hosts-v1",
+    "hosts-v2",
     "pins-v1",
     "roster-v1",
     "refusals-v1",

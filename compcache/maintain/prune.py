@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Proposal", "carry_out", "clear_leftovers", "find_leftovers", "propose", "prune", "rewrite_index"]
 
 _VERSIONED = ("modules-v", "index-v", "runtime-v", "hosts-v", "pins-v", "roster-v", "refusals-v")
-_CURRENT = frozenset(("modules-v1", "index-v1", "hosts-v1", "pins-v1", "roster-v1", "refusals-v1"))
+_CURRENT = frozenset(("modules-v1", "index-v1", "hosts-v2", "pins-v1", "roster-v1", "refusals-v1"))
 _INDEX_LOCK_SECONDS = 2.0
 
 

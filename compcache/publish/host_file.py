@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.build.host_probe import probe_host
 from compcache.errors import StorageError
-from compcache.formats.host import Host, boot_key, encode_host, host_file
+from compcache.formats.host import Host, encode_host
 from compcache.publish.writer import publish_file
+from compcache.targets.host_probe import probe_host
 
 if TYPE_CHECKING:
     from compcache.store import Store
@@ -18,10 +18,10 @@ __all__ = ["probe_and_remember"]
 def probe_and_remember(store: Store) -> Host:
     """This machine; the answer is kept in the cache directory where that can be written."""
     found = probe_host()
-    boot = boot_key(store.files)
-    if boot and not store.readonly:
+    name = store.host_file()
+    if name and not store.readonly:
         try:
-            publish_file(store, host_file(boot, store.signing_key), encode_host(found, store.signing_key))
+            publish_file(store, name, encode_host(found, store.signing_key))
         except StorageError:
             return found  # asked again by the next process
     return found

@@ -46,6 +46,7 @@ static PyMethodDef functions[] = {
     {"commit", commit, METH_VARARGS, NULL},
     {"peek", peek, METH_VARARGS, NULL},
     {"buffer_address", buffer_address, METH_O, NULL},
+    {"processor", processor, METH_NOARGS, NULL},
     {"setup", setup, METH_VARARGS, NULL},
     {"end", end, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

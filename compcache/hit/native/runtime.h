@@ -4,6 +4,7 @@
  *   targets.c    the native half of TypedCallTarget: its vectorcall runs an entry point of an image
  *   arguments.c  what entry points call to check and convert arguments
  *   commit.c     stores into the memory of images, together with the tables that record them
+ *   processor.c  what the processor says of itself
  *   module.c     the extension module and its state
  *
  * Ownership: a target owns its image and its context, an image owns what keeps its code valid. Nothing points back.
@@ -56,5 +57,8 @@ extern const EntryApi entry_api;
 PyObject *commit(PyObject *module, PyObject *args);
 PyObject *peek(PyObject *module, PyObject *args);
 PyObject *buffer_address(PyObject *module, PyObject *object);
+
+/* processor.c */
+PyObject *processor(PyObject *module, PyObject *nothing);
 
 #endif

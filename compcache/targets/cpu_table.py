@@ -1,0 +1,123 @@
+"""What a CPU name and a list of features in LLVM's terms mean: the set of ISA features that code for them may use.
+
+llvmlite does not expand CPU names. The tables beside this file (``tables/llvm<major>-<arch>.json``, written by
+``tools/cpu_tables.py`` from LLVM's own) do. For an LLVM that has no table of its own the next older one is used: names are
+added between versions, and what they mean hardly ever changes.
+
+Of what LLVM calls features, only those count as requirements that a host can be asked for. Tuning
+(``slow-3ops-lea``, ``prefer-256-bit``), mitigations and modes change the code, and run everywhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from compcache.errors import CompileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["CpuTable", "cpu_table"]
+
+#: What the code generator has before any name: LLVM's own start for the 64-bit triples.
+_START = {"x86_64": ("64bit", "sse2"), "aarch64": ()}
+
+
+class CpuTable:
+    """The CPUs and features of one architecture, as one version of LLVM knows them."""
+
+    def __init__(self, content: Mapping[str, object]) -> None:
+        def rows(key: str) -> dict[str, tuple[str, ...]]:
+            value = content[key]
+            assert isinstance(value, dict)
+            return {name: tuple(row.split()) for name, row in value.items()}
+
+        self.arch = str(content["arch"])
+        self.cpus = rows("cpus")
+        self.required = frozenset(str(content["required"]).split())
+        self._other = frozenset(str(content["other"]).split())
+        self._implies = rows("implies")
+        self._implied_by: dict[str, list[str]] = {}
+        for name, row in self._implies.items():
+            for other in row:
+                self._implied_by.setdefault(other, []).append(name)
+
+    def check(self, cpu: str, features: str) -> None:
+        """Refuse names that LLVM would ignore, after which the code would be for another CPU than was asked for.
+
+        Raises:
+            CompileError: a name is not known, or is not of the form ``+name`` or ``-name``.
+        """
+        if cpu not in self.cpus:
+            raise CompileError(f"{cpu!r} is not a CPU of {self.arch} that LLVM knows{_advice(cpu, self.cpus)}")
+        for part in filter(None, features.split(",")):
+            if part[0] not in "+-":
+                raise CompileError(f"{part!r} does not say whether the feature is wanted: write +{part} or -{part}")
+            if not self.knows(part[1:]):
+                known = [*self._implies, *self._other]
+                raise CompileError(f"{part[1:]!r} is not a CPU feature of {self.arch} that LLVM knows{_advice(part[1:], known)}")
+
+    def knows(self, feature: str) -> bool:
+        """Whether LLVM knows a feature of this name."""
+        return feature in self._implies or feature in self._other
+
+    def expand(self, cpu: str, features: str = "") -> frozenset[str]:
+        """The ISA features that code for this CPU with these features may use, as LLVM works them out.
+
+        Args:
+            cpu: the CPU's name; "" and names that are not in the table stand for the architecture's baseline.
+            features: ``+name`` adds a feature and all that it implies, ``-name`` takes away it and all that imply it.
+        """
+        have: set[str] = set()
+        for name in (*_START[self.arch], *self.cpus.get(cpu, ())):
+            have |= self._reach(name, self._implies)
+        for part in filter(None, features.split(",")):
+            if part[0] == "-":
+                have -= self._reach(part[1:], self._implied_by)
+            elif part[1:] in self._implies:  # LLVM ignores what it does not know
+                have |= self._reach(part[1:], self._implies)
+        return frozenset(have & self.required)
+
+    def closure(self, names: Iterable[str]) -> frozenset[str]:
+        """These features and all that they imply."""
+        return frozenset().union(*[self._reach(name, self._implies) for name in names])
+
+    def supported(self, told: Iterable[str]) -> frozenset[str]:
+        """Of the features that a host says it has, those that LLVM can use: with all that they imply.
+
+        A hypervisor may hide a feature and not those that build on it; switching one of these on would switch it on, too.
+        """
+        have = set(told)
+        return frozenset(name for name in have & self.required if self._reach(name, self._implies) & self.required <= have)
+
+    def _reach(self, name: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
+        found, stack = {name}, [name]
+        while stack:
+            new = set(edges.get(stack.pop(), ())) - found
+            found |= new
+            stack += new
+        return found
+
+
+def _advice(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=3)
+    return f": did you mean {' or '.join(close)}?" if close else ""
+
+
+@functools.cache
+def cpu_table(arch: str, major: int) -> CpuTable | None:
+    """The table of an architecture for a major version of LLVM; None for an architecture that has none."""
+    folder = resources.files("compcache.targets") / "tables"
+    found = [
+        (int(version), entry)
+        for entry in folder.iterdir()
+        if entry.name.endswith(f"-{arch}.json") and (version := entry.name[4 : entry.name.index("-")]).isdecimal()
+    ]
+    older = [pair for pair in found if pair[0] <= major] or found
+    if not older:
+        return None
+    return CpuTable(json.loads(max(older, key=lambda pair: pair[0])[1].read_text()))

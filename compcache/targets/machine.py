@@ -1,0 +1,131 @@
+"""The machine that a module is compiled for, and what its code requires of a host.
+
+LLVM takes a CPU's name and a list of changes to it. Names are checked first, for LLVM compiles for something else where
+it does not know one. What code may use beyond the architecture's baseline is worked out from LLVM's own tables
+(`compcache.targets.cpu_table`), however the features were named: by a CPU, by a list, or by being those of this host.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.errors import CompileError
+from compcache.formats.host import SYSTEM_FEATURES, required
+from compcache.targets.cpu_table import cpu_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from compcache.formats.host import Host
+    from compcache.targets.cpu_table import CpuTable
+
+__all__ = ["NATIVE", "TARGET_ATTRIBUTE", "Machine", "as_text", "check_attributes", "function_requirements", "machine_for", "table_of"]
+
+#: In place of a CPU's name: this host.
+NATIVE = "native"
+_BASELINES = {"x86_64": "x86-64", "aarch64": "generic"}
+#: The attributes of a function that say for which CPU it is compiled.
+TARGET_ATTRIBUTE = re.compile(r'"(target-cpu|target-features|tune-cpu)"="([^"]*)"')
+
+
+class Machine(NamedTuple):
+    """What to compile for.
+
+    `cpu` and `features` are what LLVM is given; `requires` is what code for it needs of a host, as sorted text
+    (``+avx2,+fma``); `explicit` are the features that the source itself asked for.
+    """
+
+    cpu: str
+    features: str
+    requires: frozenset[str]
+    explicit: frozenset[str]
+
+    def by_features(self, platform: str) -> Machine:
+        """The same with every feature listed: nothing comes with the name of the CPU, and no tuning either."""
+        return self._replace(cpu=_baseline(platform), features=as_text(self.requires))
+
+    def required_by(self, code: str) -> str:
+        """What a module with this text needs of a host.
+
+        Features of the operating system's side, which no compiler uses by itself, count where the source names them, or
+        has intrinsics or assembly that could be theirs.
+        """
+        if "llvm.x86." in code or " asm " in code or "module asm" in code:
+            return as_text(self.requires)
+        return as_text(self.requires - (SYSTEM_FEATURES - self.explicit))
+
+
+def as_text(features: Iterable[str]) -> str:
+    """Features as records have them: ``+avx2,+fma``, sorted."""
+    return ",".join(["+" + name for name in sorted(features)])
+
+
+def table_of(platform: str) -> CpuTable | None:
+    """What the LLVM in use knows of the CPUs of a platform (``x86_64-linux-elf``)."""
+    import llvmlite.binding as llvm
+
+    return cpu_table(platform.partition("-")[0], llvm.llvm_version_info[0])
+
+
+def machine_for(cpu: str | None, features: str | None, host: Host, platform: str) -> Machine:
+    """The machine that a source names.
+
+    Args:
+        cpu: a name that LLVM knows; None and "native" are this host, "" is the architecture's baseline.
+        features: changes to it, ``+avx2,-fma``.
+        host: this host.
+        platform: this process's.
+
+    Raises:
+        CompileError: LLVM does not know one of the names.
+    """
+    table = table_of(platform)
+    named = features or ""
+    native = cpu is None or cpu == NATIVE
+    name = host.cpu if cpu is None or native else cpu or _baseline(platform)
+    if table is None:
+        text = ",".join(filter(None, (host.features if native else "", named)))
+        return Machine(name, text, required(text), required(named))
+    if not native:
+        table.check(name, named)
+        return Machine(name, named, table.expand(name, named), table.closure(required(named)))
+    table.check(_baseline(platform), named)
+    text = ",".join(filter(None, (host.adjustments, named)))
+    return Machine(name, text, table.expand(name, text), table.closure(required(named)))
+
+
+def _baseline(platform: str) -> str:
+    return _BASELINES.get(platform.partition("-")[0], "generic")
+
+
+def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
+    """Refuse functions for a CPU that LLVM does not know, for which it would make code for another one, or give up.
+
+    Args:
+        attributes: the attributes of each function.
+        platform: this process's.
+
+    Raises:
+        CompileError: there is one.
+    """
+    table = table_of(platform)
+    for name, text in attributes.items():
+        cpu = dict(TARGET_ATTRIBUTE.findall(text)).get("target-cpu")
+        if table is not None and cpu is not None:
+            try:
+                table.check(cpu or _baseline(platform), "")
+            except CompileError as error:
+                raise CompileError(f'function {name!r} has the attribute "target-cpu"="{cpu}": {error}') from None
+
+
+def function_requirements(attributes: str, machine: Machine, platform: str) -> frozenset[str]:
+    """What a function needs of a host because of its own ``target-cpu`` and ``target-features``.
+
+    Each of the two that it has takes the place of the machine's, as LLVM has it.
+    """
+    own = dict(TARGET_ATTRIBUTE.findall(attributes))
+    table = table_of(platform)
+    if table is None or not own.keys() - {"tune-cpu"}:
+        return required(own.get("target-features", ""))
+    return table.expand(own.get("target-cpu", machine.cpu), own.get("target-features", machine.features))
