@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         CompcacheError,
         CompileError,
         FormatError,
+        FunctionInUseError,
         GlobalValidationError,
         IncompatibleTargetError,
         IntegrityError,
@@ -38,7 +39,13 @@ if TYPE_CHECKING:
     )
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
-    from compcache.inspect.descriptions import LoadedState, Realization
+    from compcache.inspect.descriptions import (
+        CacheInfo,
+        FunctionGraph,
+        FunctionReport,
+        LoadedState,
+        Realization,
+    )
     from compcache.inspect.explain import Explanation, Variant, Verdict
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.report_types import (
@@ -50,13 +57,14 @@ if TYPE_CHECKING:
         PruneReport,
     )
     from compcache.signature import Signature
-    from compcache.usage.summaries import CacheStats
+    from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentBufferError",
     "Cache",
+    "CacheInfo",
     "CacheStats",
     "CacheWarning",
     "CheckReport",
@@ -67,6 +75,10 @@ __all__ = [
     "Finding",
     "FormatError",
     "Function",
+    "FunctionGraph",
+    "FunctionInUseError",
+    "FunctionReport",
+    "FunctionSummary",
     "GlobalValidationError",
     "Identity",
     "IncompatibleTargetError",
@@ -76,6 +88,7 @@ __all__ = [
     "LinkerError",
     "LoadedState",
     "ModuleSource",
+    "ModuleSummary",
     "NotCachedError",
     "PickleNotAllowedError",
     "PrunePolicy",
@@ -99,7 +112,12 @@ __all__ = [
 
 #: Where the public names live that a hit does not need; they are imported when they are asked for (PEP 562).
 _HOMES = {
+    "CacheInfo": "inspect.descriptions",
     "CacheStats": "usage.summaries",
+    "FunctionGraph": "inspect.descriptions",
+    "FunctionReport": "inspect.descriptions",
+    "FunctionSummary": "usage.summaries",
+    "ModuleSummary": "usage.summaries",
     "CheckReport": "maintain.report_types",
     "CheckStep": "maintain.report_types",
     "Explanation": "inspect.explain",

@@ -14,17 +14,27 @@ from compcache.store import Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
 
     from compcache.build.source import ModuleSource
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
-    from compcache.inspect.descriptions import LoadedState, Realization
+    from compcache.inspect.descriptions import (
+        CacheInfo,
+        FunctionGraph,
+        FunctionReport,
+        LoadedState,
+        Realization,
+    )
     from compcache.inspect.explain import Explanation
     from compcache.linker import BuiltModule
     from compcache.maintain.policy import PrunePolicy
+    from compcache.maintain.prune import PruneProposal
     from compcache.maintain.report_types import CheckReport, PruneReport
-    from compcache.usage.summaries import CacheStats
+    from compcache.publish.single_flight import Addition
+    from compcache.usage.module_files import Progress
+    from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary
 
 __all__ = ["Cache", "default_directory", "find_again"]
 
@@ -202,6 +212,38 @@ class Cache:
             tuple(sorted(m.module_id.hex() for m in modules)), names, sum(m.size for m in modules)
         )
 
+    @property
+    def readonly(self) -> bool:
+        """Whether it was opened never to be written to."""
+        return self._store.readonly
+
+    @property
+    def allow_pickle(self) -> bool:
+        """Whether it was opened to unpickle globals that were stored with pickle."""
+        return self._loader.allow_pickle
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments with which `Cache` opens this directory in the same way, in another process for example.
+
+        The signing key is among them, and trust is: the process that asks has checked or vouched for the directory.
+        """
+        store = self._store
+        return {
+            "path": self.path, "readonly": store.readonly, "verify": store.verify, "signing_key": store.signing_key,
+            "trust": True, "allow_pickle": self.allow_pickle, "max_size": self._max_size,
+            "lock_timeout": self._lock_timeout,
+        }  # fmt: skip
+
+    def find_target(self, func_name: str) -> TypedCallTarget | None:
+        """The call target of a function where it can be had, else None; a miss is not counted."""
+        try:
+            return self._load(func_name)
+        except CompcacheError:
+            if self._closed:
+                raise
+            return None
+
     # -------------------------------------------------------------- miss path
 
     def add_module(self, source: ModuleSource) -> str:
@@ -235,6 +277,31 @@ class Cache:
         note_addition(self._store, module_id, built.sections, self._max_size)
         return module_id.hex()
 
+    def add_missing(self, functions: Iterable[str], build: Callable[[], ModuleSource]) -> Addition:
+        """Compile and publish a module unless every one of these functions is cached.
+
+        Other processes that want the first of them meanwhile wait for this one, for a bounded time. Nothing is loaded.
+
+        Args:
+            functions: the func_names that the module is for; at least one.
+            build: called where one of them is missing; returns the source of a module that exports them all.
+
+        Raises:
+            UndefinedSymbolError: the module does not export one of them.
+            CompileError, LinkError, StorageError, ...: what `add_module` raises.
+        """
+        self._require_open()
+        from compcache.publish.single_flight import add_missing
+
+        return add_missing(self, tuple(functions), build)
+
+    def find_stored(self, functions: Iterable[str]) -> Addition | None:
+        """The modules that hold these functions, where this host can use a realization of every one; else None."""
+        self._require_open()
+        from compcache.publish.single_flight import find_stored
+
+        return find_stored(self, tuple(functions))
+
     def get_or_compile(self, func_name: str, build: Callable[[], ModuleSource]) -> TypedCallTarget:
         """The call target of a function, from the cache or compiled now.
 
@@ -262,7 +329,60 @@ class Cache:
 
         return compile_once(self, func_name, build, miss)
 
-    # ------------------------------------------------------------- inspection
+    # -------------------------------------------------------------- questions
+
+    def __iter__(self) -> Iterator[str]:
+        """The func_names of all stored functions, sorted."""
+        return iter([summary.func_name for summary in self.functions()])
+
+    def __len__(self) -> int:
+        """How many func_names `iter` gives; a list of everything is read for it, `info` counts cheaper."""
+        return len(self.functions())
+
+    def __bool__(self) -> bool:
+        """True: an empty cache is a cache."""
+        return True
+
+    def functions(
+        self, select: Callable[[str], object] | None = None, *, progress: Progress | None = None
+    ) -> list[FunctionSummary]:
+        """The stored functions, or those whose names `select` accepts, sorted by name.
+
+        `progress` is called with (done, all) now and then, here and below.
+        """
+        self._require_open()
+        from compcache.usage.listings import functions
+
+        return functions(self._store, progress, select)
+
+    def modules(self, *, progress: Progress | None = None) -> list[ModuleSummary]:
+        """The stored modules, sorted by module_id."""
+        self._require_open()
+        from compcache.usage.listings import modules
+
+        return modules(self._store, progress)
+
+    def module(self, module_id: str) -> ModuleSummary:
+        """One stored module.
+
+        Raises:
+            FileNotFoundError: it is not there, or cannot be read.
+        """
+        self._require_open()
+        from compcache.usage.listings import describe_module
+
+        return describe_module(self._store, module_id)
+
+    def function(self, func_name: str) -> FunctionReport:
+        """All that is known of one stored function.
+
+        Raises:
+            NotCachedError: no module on disk holds it.
+        """
+        self._require_open()
+        from compcache.inspect.functions import describe_function
+
+        return describe_function(self._store, self._loader, func_name)
 
     def realizations(self, func_name: str) -> tuple[Realization, ...]:
         """Every stored copy of a function, those that this host cannot use included."""
@@ -282,46 +402,91 @@ class Cache:
 
         return dependencies(self._store, self._loader, func_name, transitive=transitive)
 
-    # ------------------------------------------------------------ maintenance
+    def graph(
+        self, names: Iterable[str] | None = None, reverse: bool = False, *, progress: Progress | None = None
+    ) -> FunctionGraph:
+        """What functions depend on, transitively and across modules; of all functions where `names` is None.
 
-    def prune(self, policy: PrunePolicy, dry_run: bool = False) -> PruneReport:
-        """Remove what the policy says, least recently used first; with `dry_run` only tell what that is.
-
-        Nothing goes that something which stays needs. What is loaded, here or elsewhere, stays mapped and works.
+        With `reverse` the edges lead the other way: from each function to what refers to it.
 
         Raises:
-            StorageError: the cache is read-only, or a file could not be removed.
+            NotCachedError: one of `names` is not in the cache.
         """
         self._require_open()
-        from compcache.maintain.prune import prune
+        from compcache.inspect.call_graph import cache_graph
 
-        self._store.stats.flush()
-        return prune(self._store, policy, dry_run=dry_run)
+        return cache_graph(self._store, self._loader, names, reverse=reverse, progress=progress)
 
-    def check(self, *, repair: bool = False, checksums: bool = True, recompile: bool = False) -> CheckReport:
-        """Look for damage: checksums, records against images, dangling edges, the index, leftovers, permissions.
+    def ir(self, func_name: str, *, module_id: str | None = None, whole_module: bool = False) -> str:
+        """The optimized LLVM assembly of a stored function.
 
         Args:
-            repair: put damaged files in quarantine, rebuild the index, remove leftovers, set permissions right.
-            checksums: read every module whole; without, only what is ahead and behind of the code.
-            recompile: translate the code that is kept beside images again, and compare it with the module.
+            func_name: the function.
+            module_id: of which realization, where a prefix will do; None is the one that a load would choose.
+            whole_module: the code of its module instead.
+
+        Raises:
+            NotCachedError: no such realization is stored.
+            NoCodeError: the module was stored without its code.
         """
         self._require_open()
-        from compcache.maintain.check import check
+        from compcache.inspect.assembly import function_ir
 
-        return check(self._store, repair=repair, checksums=checksums, recompile=recompile)
+        return function_ir(self._store, self._loader, func_name, module_id, whole_module=whole_module)
 
-    def stats(self, since: float | None = None) -> CacheStats:
+    def asm(self, func_name: str, *, module_id: str | None = None, whole_module: bool = False) -> str:
+        """The native assembly of a stored function; arguments and errors are those of `ir`."""
+        self._require_open()
+        from compcache.inspect.assembly import function_asm
+
+        return function_asm(self._store, self._loader, func_name, module_id, whole_module=whole_module)
+
+    def explain(
+        self, func_name: str, identity: Identity | None = None, *, progress: Progress | None = None
+    ) -> Explanation:
+        """Why a function is, or is not, to be had: its realizations, and the stored variants nearest to it.
+
+        Args:
+            func_name: the function.
+            identity: what it is made of, if the caller has that: variants are compared with it.
+            progress: see `functions`.
+        """
+        self._require_open()
+        from compcache.inspect.explain import explain
+
+        return explain(self._store, self._loader, func_name, identity, progress)
+
+    def note_uncached(self, name: str, reason: str) -> None:
+        """Keep for `explain` why a function was compiled and not cached; None of it can fail."""
+        from compcache.inspect.uncached import note
+
+        note(self._store, name, reason)
+
+    def forget_uncached(self, name: str) -> None:
+        """Undo `note_uncached`: the function is cached now."""
+        from compcache.inspect.uncached import forget
+
+        forget(self._store, name)
+
+    def info(self, *, progress: Progress | None = None) -> CacheInfo:
+        """The cache as a whole: where it is, how much is in it, what would be used to fill it. No module is opened."""
+        self._require_open()
+        from compcache.inspect.functions import cache_info
+
+        return cache_info(self._store, self._max_size, progress)
+
+    def stats(self, since: float | None = None, *, progress: Progress | None = None) -> CacheStats:
         """What is in the cache, and what all processes that use it have counted.
 
         Args:
             since: count only from this time on, in seconds since the epoch, to the hour.
+            progress: see `functions`.
         """
         self._require_open()
         from compcache.usage.statistics import cache_stats
 
         self._store.stats.flush()
-        return cache_stats(self._store, self._max_size, since)
+        return cache_stats(self._store, self._max_size, since, progress)
 
     def zero_stats(self) -> None:
         """Set the counters that `stats` shows to zero. What was used last is not forgotten.
@@ -334,6 +499,99 @@ class Cache:
 
         self._store.stats.flush()
         zero_stats(self._store)
+
+    # ------------------------------------------------------------ maintenance
+
+    def prune(
+        self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None
+    ) -> PruneReport:
+        """Remove what the policy says, least recently used first; with `dry_run` only tell what that is.
+
+        Nothing goes that something which stays needs. What is loaded, here or elsewhere, stays mapped and works.
+
+        Raises:
+            StorageError: the cache is read-only, or a file could not be removed.
+        """
+        self._require_open()
+        from compcache.maintain.prune import prune
+
+        self._store.stats.flush()
+        return prune(self._store, policy, dry_run=dry_run, progress=progress)
+
+    def propose_prune(self, policy: PrunePolicy, *, progress: Progress | None = None) -> PruneProposal:
+        """Plan a prune, to be looked at and then carried out by `carry_out`; its `report` is that of a dry run."""
+        self._require_open()
+        from compcache.maintain.prune import propose
+
+        self._store.stats.flush()
+        return propose(self._store, policy, progress=progress, fold_statistics=not self.readonly)
+
+    def carry_out(self, proposal: PruneProposal) -> PruneReport:
+        """Do what `propose_prune` planned, but for what has been pinned, used or come to be needed since.
+
+        Raises:
+            StorageError: the cache is read-only, or a file could not be removed.
+        """
+        self._require_open()
+        from compcache.maintain.prune import carry_out
+
+        return carry_out(self._store, proposal)
+
+    def remove(self, func_name: str, force: bool = False) -> tuple[str, ...]:
+        """Remove every realization of a function; the module_ids of what was removed. What is loaded stays loaded.
+
+        Raises:
+            NotCachedError: the function is not in the cache.
+            FunctionInUseError: its modules hold other functions, others import it or it is pinned; `force` removes
+                it all the same.
+            StorageError: the cache is read-only, or a file could not be removed.
+        """
+        self._require_open()
+        from compcache.maintain.remove import remove_function
+
+        return remove_function(self._store, func_name, force=force)
+
+    def remove_module(self, module_id: str) -> bool:
+        """Remove one module with everything that it realizes; whether it was there.
+
+        Raises:
+            StorageError: the cache is read-only, or the file could not be removed.
+        """
+        self._require_open()
+        from compcache.maintain.remove import remove_modules
+
+        self._store.require_writable()
+        return bool(remove_modules(self._store, [bytes.fromhex(module_id)]))
+
+    def clear(self) -> int:
+        """Remove every module; how many those were. What is loaded stays loaded."""
+        self._require_open()
+        from compcache.maintain.clear import clear
+
+        return clear(self._store)
+
+    def check(
+        self,
+        *,
+        repair: bool = False,
+        checksums: bool = True,
+        recompile: bool = False,
+        progress: Progress | None = None,
+    ) -> CheckReport:
+        """Look for damage: checksums, records against images, dangling edges, the index, leftovers, permissions.
+
+        Args:
+            repair: put damaged files in quarantine, rebuild the index, remove leftovers, set permissions right.
+            checksums: read every module whole; without, only what is ahead and behind of the code.
+            recompile: translate the code that is kept beside images again, and compare it with the module.
+            progress: see `functions`.
+        """
+        self._require_open()
+        from compcache.maintain.check import check
+
+        return check(
+            self._store, repair=repair, checksums=checksums, recompile=recompile, progress=progress
+        )
 
     def pin(self, func_name: str) -> bool:
         """Keep a function, and what it depends on, from being pruned; whether it was not pinned before."""
@@ -355,25 +613,6 @@ class Cache:
         from compcache.maintain.pins import pinned
 
         return pinned(self._store)
-
-    def clear(self) -> int:
-        """Remove every module; how many those were. What is loaded stays loaded."""
-        self._require_open()
-        from compcache.maintain.clear import clear
-
-        return clear(self._store)
-
-    def explain(self, func_name: str, identity: Identity | None = None) -> Explanation:
-        """Why a function is, or is not, to be had: its realizations, and the stored variants nearest to it.
-
-        Args:
-            func_name: the function.
-            identity: what it is made of, if the caller has that: variants are compared with it.
-        """
-        self._require_open()
-        from compcache.inspect.explain import explain
-
-        return explain(self._store, self._loader, func_name, identity)
 
 
 def find_again(path: str, func_name: str) -> TypedCallTarget:

@@ -17,6 +17,7 @@ __all__ = [
     "CompcacheError",
     "CompileError",
     "FormatError",
+    "FunctionInUseError",
     "GlobalValidationError",
     "IncompatibleTargetError",
     "IntegrityError",
@@ -194,6 +195,25 @@ class GlobalValidationError(CompcacheError, ValueError):
         self.global_name = global_name
         self.func_name = func_name
         self.reason = reason
+
+
+class FunctionInUseError(CompcacheError, ValueError):
+    """Raised when removing a function would take away something else, and that was not forced.
+
+    `others` are the functions that its modules hold beside it, `importers` those that import it.
+    """
+
+    func_name: str
+    others: tuple[str, ...]
+    importers: tuple[str, ...]
+
+    def __init__(
+        self, message: str, *, func_name: str = "", others: Iterable[str] = (), importers: Iterable[str] = ()
+    ) -> None:
+        super().__init__(message)
+        self.func_name = func_name
+        self.others = tuple(others)
+        self.importers = tuple(importers)
 
 
 class PickleNotAllowedError(GlobalValidationError):

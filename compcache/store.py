@@ -369,6 +369,16 @@ class Store:
             return False
         return True
 
+    def require_writable(self, path: str = "") -> None:
+        """Refuse to change a cache that was opened to be read only.
+
+        Raises:
+            StorageError: it was.
+        """
+        if self.readonly:
+            message = f"the cache {self.root} was opened with readonly=True: it cannot be changed through this object"
+            raise StorageError(message, path=path or self.root)
+
     def condemn(self, module: ModuleFile, error: FormatError) -> CompcacheError:
         """Close a module file that does not decode; the exception that says why.
 

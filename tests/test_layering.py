@@ -230,6 +230,22 @@ def test_a_module_knows_nothing_of_what_is_not_its_business(name: str) -> None:
     assert KNOWS_NOTHING_OF[name].isdisjoint(known)
 
 
+CALLERS = sorted(name for name in modules() if room_of(name) in {"batch", "cli", "numba"})
+
+
+@pytest.mark.parametrize("name", CALLERS)
+def test_callers_use_what_the_facade_offers(name: str) -> None:
+    """Nobody but the package's lower floors knows what a `Cache` is made of."""
+    private = {name for name in {*vars(Cache(".")), *vars(Cache)} if name[0] == "_" and name[1] != "_"}
+    used = [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(path_of(name).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in private and ast.unparse(node.value) != "self"
+    ]
+    assert used == []
+    assert not {"store", "hit.loader"} & own_imports(name)
+
+
 def test_a_hit_runs_no_module_of_the_miss_path(cache: Cache) -> None:
     cache.add_module(ModuleSource(constant("f", 1)))
     script = """

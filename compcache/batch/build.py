@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.batch.jobs import read_exports
 from compcache.cache import Cache
 from compcache.errors import CacheWarning, StorageError
-from compcache.publish.single_flight import build_exporting, single_flight
 
 if TYPE_CHECKING:
     import os
@@ -18,20 +17,9 @@ if TYPE_CHECKING:
     from compcache.batch.jobs import Job
     from compcache.build.source import ModuleSource
 
-__all__ = ["CacheSettings", "Outcome", "build_job", "failure", "find_cached", "open_cache", "settings_of"]
+__all__ = ["Outcome", "build_job", "failure", "settings_of"]
 
 _MAX_OUTPUT = 8_000
-
-
-class CacheSettings(NamedTuple):
-    """How to open in another process the cache that the caller has open in this one."""
-
-    path: str
-    verify: bool
-    signing_key: bytes | None
-    allow_pickle: bool
-    max_size: int | None
-    lock_timeout: float | None
 
 
 class Outcome(NamedTuple):
@@ -55,65 +43,19 @@ class Outcome(NamedTuple):
         return self.kind in ("built", "cached")
 
 
-def settings_of(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, CacheSettings]:
+def settings_of(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str, Any]]:
     """The cache, and how another process opens it.
 
     Raises:
         StorageError: it is read-only.
     """
     opened = cache if isinstance(cache, Cache) else Cache(cache)
-    store = opened._store
-    if store.readonly:
+    if opened.readonly:
         raise StorageError(
             f"the cache {opened.path} was opened with readonly=True: a batch has nowhere to put what it compiles",
             path=opened.path,
         )
-    return opened, CacheSettings(
-        opened.path,
-        store.verify,
-        store.signing_key,
-        opened._loader.allow_pickle,
-        opened._max_size,
-        opened._lock_timeout,
-    )
-
-
-def open_cache(settings: CacheSettings) -> Cache:
-    """The cache; it is trusted because the caller's process has checked or vouched for it."""
-    return Cache(
-        settings.path,
-        verify=settings.verify,
-        signing_key=settings.signing_key,
-        trust=True,
-        allow_pickle=settings.allow_pickle,
-        max_size=settings.max_size,
-        lock_timeout=settings.lock_timeout,
-    )
-
-
-def find_cached(cache: Cache, functions: tuple[str, ...], started: float) -> Outcome | None:
-    """The outcome "cached" where this host can use a realization of every one of these functions."""
-    if not functions or not all(map(cache.has, functions)):
-        return None
-    found = dict([_first_module(cache, func_name) for func_name in functions])
-    seconds = time.perf_counter() - started
-    return Outcome("cached", functions, tuple(filter(None, found)), seconds, sum(found.values()))
-
-
-def _first_module(cache: Cache, func_name: str) -> tuple[str, int]:
-    """The id and the size of a module that holds the function; nothing where it was pruned at this moment."""
-    for module_id, _ in cache._store.find(func_name):
-        size = _size_of(cache, module_id)
-        if size:
-            return module_id.hex(), size
-    return "", 0
-
-
-def _size_of(cache: Cache, module_id: bytes) -> int:
-    try:
-        return cache._store.files.stat(cache._store.module_path(module_id)).st_size
-    except OSError:
-        return 0
+    return opened, opened.settings
 
 
 def build_job(cache: Cache, job: Job, functions: tuple[str, ...]) -> Outcome:
@@ -145,28 +87,17 @@ def failure(error: BaseException, functions: tuple[str, ...], started: float) ->
 
 
 def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:
-    if not functions:
-        return _build_unnamed(cache, job, started)
-    with single_flight(cache, functions[0]):
-        cached = find_cached(cache, functions, started)
-        if cached is not None:
-            return cached
-        if job.func_name is not None:
-            built = build_exporting(cache, job.func_name, job.source)
-        else:
-            built = cache._build(job.source())
-        return _published(cache, cache._publish(built), [name for name, _ in built.functions], started)
-
-
-def _build_unnamed(cache: Cache, job: Job, started: float) -> Outcome:
-    """A job whose functions are known only now: its source comes from a function, or is bitcode."""
-    source = job.source()
-    names = _exports(source)
-    cached = find_cached(cache, names, started)
-    if cached is not None:
-        return cached
-    built = cache._build(source)
-    return _published(cache, cache._publish(built), [name for name, _ in built.functions], started)
+    if functions:
+        added = cache.add_missing(functions, job.source)
+    else:  # they are known only now: its source comes from a function, or is bitcode
+        source = job.source()
+        names = _exports(source)
+        if not names:
+            module = cache.module(cache.add_module(source))
+            return Outcome("built", (), (module.module_id,), time.perf_counter() - started, module.size)
+        added = cache.add_missing(names, lambda: source)
+    kind = "cached" if added.was_cached else "built"
+    return Outcome(kind, added.functions, added.module_ids, time.perf_counter() - started, added.size)
 
 
 def _exports(source: ModuleSource) -> tuple[str, ...]:
@@ -176,8 +107,3 @@ def _exports(source: ModuleSource) -> tuple[str, ...]:
 
     with codegen.new_context() as context, codegen.parse(source.ir, context) as module:
         return read_exports(str(module))
-
-
-def _published(cache: Cache, module_id: str, names: tuple[str, ...] | list[str], started: float) -> Outcome:
-    size = _size_of(cache, bytes.fromhex(module_id))
-    return Outcome("built", tuple(names), (module_id,), time.perf_counter() - started, size)

@@ -8,26 +8,26 @@ import time
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from typing import TYPE_CHECKING
 
-from compcache.batch.build import Outcome, build_job, failure, open_cache
+from compcache.batch.build import Outcome, build_job, failure
+from compcache.cache import Cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Executor
+    from typing import Any
 
-    from compcache.batch.build import CacheSettings
     from compcache.batch.jobs import PreparedJob
-    from compcache.cache import Cache
 
 __all__ = ["run_in_executor"]
 
 _TICK = 0.1
 _lock = threading.Lock()
 #: The caches that this process has opened for jobs: an executor's process gets many, one after the other.
-_caches: dict[CacheSettings, Cache] = {}
+_caches: dict[tuple[tuple[str, Any], ...], Cache] = {}
 
 
 def run_in_executor(
-    executor: Executor, settings: CacheSettings, jobs: Sequence[PreparedJob], timeout: float | None
+    executor: Executor, settings: dict[str, Any], jobs: Sequence[PreparedJob], timeout: float | None
 ) -> Iterator[tuple[PreparedJob, Outcome | None]]:
     """Submit the jobs; yields each when it is submitted, with None, and when it has ended, with its outcome.
 
@@ -52,13 +52,14 @@ def run_in_executor(
             future.cancel()
 
 
-def _work(settings: CacheSettings, payload: bytes, functions: tuple[str, ...]) -> Outcome:
+def _work(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...]) -> Outcome:
     """One job, in a process or thread of the executor."""
     job = pickle.loads(payload)  # noqa: S301 - from the caller of compile_many
     with _lock:
-        cache = _caches.get(settings)
+        key = tuple(settings.items())
+        cache = _caches.get(key)
         if cache is None:
-            cache = _caches[settings] = open_cache(settings)
+            cache = _caches[key] = Cache(**settings)
     return build_job(cache, job, functions)
 
 

@@ -24,7 +24,6 @@ from compcache.batch.worker import Assignment, MainModule, Setup
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from compcache.batch.build import CacheSettings
     from compcache.batch.jobs import PreparedJob
 
 __all__ = ["WorkerPool"]
@@ -170,7 +169,7 @@ class WorkerPool:
     `run` may be called several times; `close` ends the processes.
     """
 
-    def __init__(self, settings: CacheSettings, workers: int, timeout: float | None) -> None:
+    def __init__(self, settings: dict[str, Any], workers: int, timeout: float | None) -> None:
         self._setup = Setup(settings, _main_module())
         self._workers = workers
         self._timeout = timeout

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from compcache.batch import worker as worker_module
-from compcache.batch.build import Outcome, find_cached, settings_of
+from compcache.batch.build import Outcome, settings_of
 from compcache.batch.executors import run_in_executor
 from compcache.batch.jobs import prepare_jobs
 from compcache.batch.pool import WorkerPool
@@ -97,6 +97,15 @@ def compile_many(
     return batch.report()
 
 
+def _cached(cache: Cache, functions: tuple[str, ...]) -> Outcome | None:
+    """The outcome of a job that needs no work; None where it needs some."""
+    started = time.perf_counter()
+    found = cache.find_stored(functions) if functions else None
+    if found is None:
+        return None
+    return Outcome("cached", functions, found.module_ids, time.perf_counter() - started, found.size)
+
+
 def _usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -117,7 +126,7 @@ class _Batch:
         """Record the jobs that need no work; the others."""
         missing = []
         for job in self._jobs:
-            outcome = find_cached(cache, job.functions, time.perf_counter())
+            outcome = _cached(cache, job.functions)
             if outcome is None:
                 missing.append(job)
             else:

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
-    from compcache.batch.build import CacheSettings, Outcome
+    from compcache.batch.build import Outcome
 
 __all__ = ["Assignment", "MainModule", "Setup", "main"]
 
@@ -38,7 +38,7 @@ class MainModule(NamedTuple):
 class Setup(NamedTuple):
     """The first message to a worker."""
 
-    settings: CacheSettings
+    settings: dict[str, Any]
     main: MainModule
 
 
@@ -90,12 +90,12 @@ def _watch_parent(descriptor: int) -> None:
 
 def _serve(connection: Connection[Any, Any]) -> NoReturn:
     from compcache import linker
-    from compcache.batch.build import open_cache
     from compcache.build import codegen
+    from compcache.cache import Cache
     from compcache.images import system_linker
 
     setup: Setup = connection.recv()
-    cache = open_cache(setup.settings)
+    cache = Cache(**setup.settings)
     codegen.initialize()
     assert linker, system_linker  # imported now, so that the first job is not charged for it
     connection.send(None)

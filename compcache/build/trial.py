@@ -6,6 +6,8 @@ import sys
 
 from compcache.build import codegen
 
+__all__ = ["main"]
+
 
 def main() -> int:
     """Optimize and emit, with the CPU, features and level of the command line."""

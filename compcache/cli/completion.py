@@ -38,14 +38,12 @@ def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> l
     """The functions of the cache whose names start like that, for the shell."""
     from compcache.cli.session import Session
     from compcache.errors import CompcacheError
-    from compcache.usage.snapshot import look_over
 
     root = ctx.find_root()
     session = Session(root.params.get("directory"), trust=bool(root.params.get("trust")))
     try:
         with session.look() as cache:
-            rows = look_over(cache._store).rows
-            names = {name for row in rows.values() for name in row.names if name.startswith(incomplete)}
+            names = [f.func_name for f in cache.functions(lambda name: name.startswith(incomplete))]
     except (CompcacheError, OSError):
         return []  # a shell has no use for a message here
-    return sorted(names)[:_MAX_NAMES]
+    return names[:_MAX_NAMES]

@@ -7,16 +7,58 @@ from typing import TYPE_CHECKING
 
 from compcache.build import codegen
 from compcache.build.kept_code import LEVELS, read_code
+from compcache.errors import NotCachedError
+from compcache.inspect.functions import realizations
 
 if TYPE_CHECKING:
+    from compcache.hit.loader import Loader
     from compcache.store import Store
 
-__all__ = ["assembly", "llvm_ir"]
+__all__ = ["function_asm", "function_ir"]
 
 _END = re.compile(r"^\.Lfunc_end\d+:$")
 
 
-def llvm_ir(store: Store, module_id: str, symbol: str | None = None) -> str:
+def function_ir(
+    store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool
+) -> str:
+    """See `Cache.ir`."""
+    found, symbol = _choose(store, loader, func_name, module_id)
+    return _llvm_ir(store, found, None if whole_module else symbol)
+
+
+def function_asm(
+    store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool
+) -> str:
+    """See `Cache.asm`."""
+    found, symbol = _choose(store, loader, func_name, module_id)
+    return _assembly(store, found, None if whole_module else symbol)
+
+
+def _choose(store: Store, loader: Loader, func_name: str, module_id: str | None) -> tuple[str, str]:
+    """The module_id and the symbol of the realization that is meant."""
+    copies = realizations(store, loader, func_name)
+    if not copies:
+        raise NotCachedError(
+            f"function {func_name!r} is not in the cache {store.root}", func_name=func_name, cache_dir=store.root
+        )
+    if module_id is None:
+        chosen = next((copy for copy in copies if not copy.problem), copies[0])
+    else:
+        found = [copy for copy in copies if copy.module_id.startswith(module_id)]
+        if len(found) != 1:
+            known = ", ".join(copy.module_id for copy in copies)
+            which = f"{len(found)} realizations" if found else "no realization"
+            raise NotCachedError(
+                f"the cache {store.root} holds {which} of {func_name!r} in a module {module_id}...; there are {known}",
+                func_name=func_name,
+                cache_dir=store.root,
+            )
+        chosen = found[0]
+    return chosen.module_id, chosen.link_name.rpartition("@")[0]
+
+
+def _llvm_ir(store: Store, module_id: str, symbol: str | None) -> str:
     """The optimized LLVM assembly of a function, or of the whole module.
 
     Raises:
@@ -28,8 +70,8 @@ def llvm_ir(store: Store, module_id: str, symbol: str | None = None) -> str:
         return str(module if symbol is None else module.get_function(symbol)).strip()
 
 
-def assembly(store: Store, module_id: str, symbol: str | None = None) -> str:
-    """The native assembly of a function, or of the whole module; raises what `llvm_ir` raises.
+def _assembly(store: Store, module_id: str, symbol: str | None) -> str:
+    """The native assembly of a function, or of the whole module; raises what `_llvm_ir` raises.
 
     It is that of the image, where this process has the LLVM that made it.
     """

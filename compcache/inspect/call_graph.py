@@ -15,14 +15,14 @@ from compcache.usage import listings
 from compcache.usage.module_reader import ModuleSections, read_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from compcache.formats.graph import ModuleGraph
     from compcache.hit.loader import Loader
     from compcache.store import Store
     from compcache.usage.module_files import Progress
 
-__all__ = ["function_graph", "whole_graph"]
+__all__ = ["cache_graph", "function_graph", "whole_graph"]
 
 _PROGRESS_STEP = 256
 _ANONYMOUS = ("__const", "anon.", "switch.table", "str", ".")
@@ -147,6 +147,47 @@ def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> Functi
             )
     builder.walk()
     return builder.result()
+
+
+def cache_graph(
+    store: Store,
+    loader: Loader,
+    names: Iterable[str] | None,
+    *,
+    reverse: bool,
+    progress: Progress | None = None,
+) -> FunctionGraph:
+    """See `Cache.graph`."""
+    if names is None:
+        graph = whole_graph(store, progress)
+        return FunctionGraph(graph.nodes, tuple([(b, a) for a, b in graph.edges])) if reverse else graph
+    roots = list(dict.fromkeys(names))
+    if not reverse:
+        return function_graph(store, loader, roots)
+    return _users(whole_graph(store, progress), store, roots)
+
+
+def _users(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> FunctionGraph:
+    """The part of a whole graph that refers to the roots, its edges turned round."""
+    numbers = {node.name: n for n, node in enumerate(graph.nodes) if node.kind in ("function", "missing")}
+    users: dict[int, list[int]] = {}
+    for a, b in graph.edges:
+        users.setdefault(b, []).append(a)
+    order: dict[int, int] = {}
+    for name in roots:
+        if name not in numbers:
+            raise NotCachedError(
+                f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root
+            )
+        order.setdefault(numbers[name], len(order))
+    waiting = list(order)
+    for number in waiting:  # grows while it is walked
+        for user in users.get(number, ()):
+            if user not in order:
+                order[user] = len(order)
+                waiting.append(user)
+    edges = [(order[b], order[a]) for b in order for a in users.get(b, ())]
+    return FunctionGraph(tuple(graph.nodes[n] for n in order), tuple(edges))
 
 
 class _Looked:

@@ -5,24 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from compcache.errors import StorageError
-
 if TYPE_CHECKING:
     from compcache.store import Store
 
-__all__ = ["clear", "clearable"]
+__all__ = ["clear"]
 
 _DERIVED = ("index-v1", "catalog-v1", "refusals-v1", "quarantine")
-
-
-def clearable(store: Store) -> tuple[int, int]:
-    """How many modules `clear` would remove, and their size in bytes."""
-    count = size = 0
-    for module_id in store.module_ids():
-        with contextlib.suppress(OSError):
-            size += store.files.stat(store.module_path(module_id)).st_size
-            count += 1
-    return count, size
 
 
 def clear(store: Store) -> int:
@@ -35,8 +23,7 @@ def clear(store: Store) -> int:
         StorageError: the cache is read-only.
         OSError: a module could not be removed; those before it are gone.
     """
-    if store.readonly:
-        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=store.root)
+    store.require_writable()
     # What is there now: whoever adds or merges meanwhile writes files of other names, which stay.
     derived = [path for name in _DERIVED for path in _files_of(store, store.path(name))]
     removed = sum([store.remove_module(module_id) for module_id in store.module_ids()])

@@ -31,8 +31,7 @@ def pin(store: Store, func_name: str) -> bool:
 def unpin(store: Store, func_name: str) -> bool:
     """Undo a pin; whether there was one."""
     path = store.path(_DIRECTORY, _file_name(func_name))
-    if store.readonly:
-        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=path)
+    store.require_writable(path)
     try:
         store.files.unlink(path)
     except FileNotFoundError:

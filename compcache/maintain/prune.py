@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from compcache.usage.module_files import FileStatus, Progress
     from compcache.usage.module_rows import Platform, Row
 
-__all__ = ["Proposal", "carry_out", "clear_leftovers", "find_leftovers", "propose", "prune", "rewrite_index"]
+__all__ = ["PruneProposal", "carry_out", "clear_leftovers", "find_leftovers", "propose", "prune", "rewrite_index"]
 
 _VERSIONED = ("modules-v", "index-v", "runtime-v", "hosts-v", "pins-v", "roster-v", "refusals-v")
 _CURRENT = frozenset(("modules-v1", "index-v1", "hosts-v2", "pins-v1", "roster-v1", "refusals-v1"))
@@ -68,12 +68,12 @@ def prune(
         StorageError: the cache is read-only, or a file could not be removed.
     """
     if not dry_run:
-        _require_writable(store)
+        store.require_writable()
     proposal = propose(store, policy, now=now, progress=progress, spare=spare, fold_statistics=not dry_run)
     return proposal.report if dry_run else carry_out(store, proposal)
 
 
-class Proposal(NamedTuple):
+class PruneProposal(NamedTuple):
     """A prune that is planned, and has changed nothing yet; `report` is that of a dry run."""
 
     policy: PrunePolicy
@@ -91,7 +91,7 @@ def propose(
     progress: Progress | None = None,
     spare: Container[bytes] = (),
     fold_statistics: bool = False,
-) -> Proposal:
+) -> PruneProposal:
     """Plan a prune; see `prune`."""
     started = time.perf_counter()
     now = time.time() if now is None else now
@@ -106,7 +106,7 @@ def propose(
     gone = {removal.entry.module_id for removal in plan.removed}
     report = _report(present, policy, plan, leftovers, dry_run=True)
     indexed = tuple([module_id.hex() for module_id in orphans.sound if module_id not in gone])
-    return Proposal(
+    return PruneProposal(
         policy,
         present,
         plan,
@@ -115,14 +115,14 @@ def propose(
     )
 
 
-def carry_out(store: Store, proposal: Proposal) -> PruneReport:
+def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     """Do what was planned, but for what has been pinned, used or come to be needed since.
 
     Raises:
         StorageError: the cache is read-only, or a file could not be removed.
     """
     started = time.perf_counter()
-    _require_writable(store)
+    store.require_writable()
     present = proposal.present
     removed = _remove(store, proposal.plan, present)
     leftovers = clear_leftovers(store, proposal.report.leftovers)
@@ -137,11 +137,6 @@ def carry_out(store: Store, proposal: Proposal) -> PruneReport:
     return dataclasses.replace(
         report, indexed=tuple([module_id.hex() for module_id in indexed]), seconds=seconds
     )
-
-
-def _require_writable(store: Store) -> None:
-    if store.readonly:
-        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=store.root)
 
 
 def _report(

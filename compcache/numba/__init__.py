@@ -67,7 +67,7 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool) -> Backend:
             )
         return installed_backend
     if isinstance(cache, Cache):
-        if not cache._loader.allow_pickle:
+        if not cache.allow_pickle:
             raise ValueError("Numba's entries are pickled: open the cache with allow_pickle=True")
         opened = cache
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import (
     CompcacheError,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
     from compcache.linker import BuiltModule
 
-__all__ = ["build_exporting", "compile_once", "single_flight"]
+__all__ = ["Addition", "add_missing", "compile_once", "find_stored"]
 
 TIMEOUT_VARIABLE = "COMPCACHE_LOCK_TIMEOUT"
 _DEFAULT_TIMEOUT = 60.0
@@ -49,7 +49,7 @@ def compile_once(
     cache: Cache, func_name: str, build: Callable[[], ModuleSource], miss: Exception
 ) -> TypedCallTarget:
     """Build, publish and load a function, unless another process does so while this one waits."""
-    with single_flight(cache, func_name) as look_again:
+    with _single_flight(cache, func_name) as look_again:
         if look_again:
             try:
                 return cache._load(func_name)
@@ -58,8 +58,61 @@ def compile_once(
         return _build_and_load(cache, func_name, build, miss)
 
 
+class Addition(NamedTuple):
+    """What `Cache.add_missing` or `Cache.find_stored` came to: the functions, the modules that hold them, their size in bytes.
+
+    `was_cached` says that all of them were there, so that nothing was built.
+    """
+
+    functions: tuple[str, ...]
+    module_ids: tuple[str, ...]
+    size: int
+    was_cached: bool
+
+
+def add_missing(cache: Cache, functions: tuple[str, ...], build: Callable[[], ModuleSource]) -> Addition:
+    """See `Cache.add_missing`."""
+    if not functions:
+        raise ValueError("add_missing needs the name of one function at least")
+    found = find_stored(cache, functions)
+    if found is not None:
+        return found
+    with _single_flight(cache, functions[0]):
+        found = find_stored(cache, functions)
+        if found is not None:
+            return found
+        built = _build_exporting(cache, functions, build)
+        module_id = cache._publish(built)
+        names = tuple([name for name, _ in built.functions])
+        return Addition(names, (module_id,), _size_of(cache, bytes.fromhex(module_id)), was_cached=False)
+
+
+def find_stored(cache: Cache, functions: tuple[str, ...]) -> Addition | None:
+    """See `Cache.find_stored`."""
+    if not all(map(cache.has, functions)):
+        return None
+    modules = dict([_first_module(cache, func_name) for func_name in functions])
+    return Addition(functions, tuple(filter(None, modules)), sum(modules.values()), was_cached=True)
+
+
+def _first_module(cache: Cache, func_name: str) -> tuple[str, int]:
+    """The id and the size of a module that holds the function; nothing where it was pruned at this moment."""
+    for module_id, _ in cache._store.find(func_name):
+        size = _size_of(cache, module_id)
+        if size:
+            return module_id.hex(), size
+    return "", 0
+
+
+def _size_of(cache: Cache, module_id: bytes) -> int:
+    try:
+        return cache._store.files.stat(cache._store.module_path(module_id)).st_size
+    except OSError:
+        return 0
+
+
 @contextmanager
-def single_flight(cache: Cache, func_name: str) -> Iterator[bool]:
+def _single_flight(cache: Cache, func_name: str) -> Iterator[bool]:
     """Wait, for a bounded time, while others build the function, then be the one who builds it.
 
     Yields:
@@ -116,8 +169,10 @@ def _timeout(cache: Cache) -> float:
         return _DEFAULT_TIMEOUT
 
 
-def build_exporting(cache: Cache, func_name: str, build: Callable[[], ModuleSource]) -> BuiltModule:
-    """The compiled module of a source that must export the function.
+def _build_exporting(
+    cache: Cache, functions: tuple[str, ...], build: Callable[[], ModuleSource]
+) -> BuiltModule:
+    """The compiled module of a source that must export these functions.
 
     Raises:
         UndefinedSymbolError: it does not.
@@ -125,11 +180,13 @@ def build_exporting(cache: Cache, func_name: str, build: Callable[[], ModuleSour
     """
     built = cache._build(build())
     names = [name for name, _ in built.functions]
-    if func_name not in names:
+    missing = [name for name in functions if name not in names]
+    if missing:
         shown = ", ".join(map(repr, names[:20])) or "nothing"
         raise UndefinedSymbolError(
-            f"build() for {func_name!r} returned a module that exports {shown} but not that function",
-            symbols=[func_name],
+            f"build() for {functions[0]!r} returned a module that exports {shown} but not "
+            f"{'that function' if len(functions) == 1 else repr(missing[0])}",
+            symbols=missing,
         )
     return built
 
@@ -138,7 +195,7 @@ def _build_and_load(
     cache: Cache, func_name: str, build: Callable[[], ModuleSource], miss: Exception
 ) -> TypedCallTarget:
     cache._store.stats.missed(miss)
-    built = build_exporting(cache, func_name, build)
+    built = _build_exporting(cache, (func_name,), build)
     _store(cache, func_name, built)
     try:
         return _load_built(cache, func_name, built)

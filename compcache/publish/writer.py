@@ -45,7 +45,7 @@ def publish_module(
     functions = list(functions)
     module_id, parts = encode_container(*sections, store.signing_key)
     path = store.module_path(module_id)
-    _require_writable(store, path)
+    store.require_writable(path)
     try:
         _prepare(store, path)
         stamp = _existing(store, module_id)
@@ -64,11 +64,6 @@ def publish_module(
     except OSError as error:
         warn(f"the index of {store.root} could not be merged: {error}")
     return module_id
-
-
-def _require_writable(store: Store, path: str) -> None:
-    if store.readonly:
-        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=path)
 
 
 def _existing(store: Store, module_id: bytes) -> Stamp | None:
@@ -113,7 +108,7 @@ def publish_file(store: Store, names: tuple[str, ...], data: bytes) -> str:
         StorageError: it could not be stored.
     """
     path = store.path(*names)
-    _require_writable(store, path)
+    store.require_writable(path)
     try:
         _prepare(store, path)
         file_ops.publish(store.files, store.temporary, path, [data])

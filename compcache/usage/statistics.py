@@ -91,8 +91,7 @@ def zero_stats(store: Store) -> None:
     Raises:
         StorageError: the cache is read-only, or somebody else is folding its statistics.
     """
-    if store.readonly:
-        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=store.root)
+    store.require_writable()
     if not zero(store, time.time()):
         message = f"another process is at work on the statistics of {store.root}; try again"
         raise StorageError(message, path=store.path("stats"))

@@ -37,16 +37,12 @@ class Backend:
 
     def refuse(self, name: str, label: str, reason: str) -> None:
         """Remember why a function is not cached, here and, under a name with its types, for `compcache explain`."""
-        from compcache.inspect import uncached
-
         self.refused[name] = reason
-        uncached.note(self.cache._store, label, reason)
+        self.cache.note_uncached(label, reason)
 
     def accept(self, label: str) -> None:
         """The function is cached now."""
-        from compcache.inspect import uncached
-
-        uncached.forget(self.cache._store, label)
+        self.cache.forget_uncached(label)
 
     def note_failure(self, name: str, error: Exception) -> None:
         """Tell that a compiled function works, but could not be stored or loaded."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from numba.core import compiler
 from numba.core.environment import Environment, lookup_environment
 
-from compcache.errors import CompcacheError, NotCachedError
 from compcache.numba.compilation import libraries, scopes
 from compcache.numba.entries.description import KIND_OBJECT, Description, request
 from compcache.numba.entries.mapped_library import MappedLibrary
@@ -32,15 +31,11 @@ def find(cache: Cache, name: str, lines: str) -> tuple[TypedCallTarget, Descript
     """The first entry of this name that holds in this process."""
     request.lines, request.found = lines, None
     try:
-        target = cache._load(name)
+        target = cache.find_target(name)
         found = request.found
-    except NotCachedError:
-        return None
-    except CompcacheError:
-        return None  # every candidate was passed over
     finally:
         request.lines, request.found = None, None
-    return (target, found) if found is not None else None
+    return (target, found) if target is not None and found is not None else None
 
 
 def load_result(cache: Cache, identity: Identity, name: str, function: Any, target_context: Any) -> Any:

@@ -60,7 +60,7 @@ def _replace(cache: Cache, func_name: str, module_id: str) -> None:
     """Remove what was exported under this name before: other code under the same name would be another function."""
     for other in cache.realizations(func_name):
         if other.module_id != module_id:
-            cache._store.remove_module(bytes.fromhex(other.module_id))
+            cache.remove_module(other.module_id)
 
 
 def _describe(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:

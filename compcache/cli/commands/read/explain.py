@@ -28,10 +28,8 @@ def command(session: Session, name: str, as_json: bool) -> int:
     For names that compcache.Identity made, also the stored variants of the same label, and in which components they
     differ. Exit status 1 where the function cannot be had. COMPCACHE_LOG=debug tells the same as it happens.
     """
-    from compcache.inspect.explain import explain
-
     with session.look() as cache:
-        found = explain(cache._store, cache._loader, name, None, show_progress)
+        found = cache.explain(name, progress=show_progress)
     if as_json:
         print_json(found)
     else:

@@ -15,9 +15,8 @@ from compcache.cli.output import show_progress
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from compcache.cache import Cache
     from compcache.inspect.descriptions import FunctionGraph
 
 __all__ = ["command"]
@@ -58,7 +57,7 @@ def command(
         )
     chosen = "json" if as_json else format_ or _by_suffix(output)
     with session.look() as cache:
-        graph = _graph(cache, names, everything=everything)
+        graph = cache.graph(None if everything else names, progress=show_progress)
     if functions_only:
         graph = _code_only(graph)
     title = "compcache: " + (" ".join(names) or session.directory)
@@ -70,16 +69,6 @@ def command(
         _write(graph, chosen, title)
     with open(output, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text.getvalue())
-
-
-def _graph(cache: Cache, names: Sequence[str], *, everything: bool) -> FunctionGraph:
-    from compcache.inspect.call_graph import function_graph, whole_graph
-
-    return (
-        whole_graph(cache._store, show_progress)
-        if everything
-        else function_graph(cache._store, cache._loader, names)
-    )
 
 
 def _code_only(graph: FunctionGraph) -> FunctionGraph:

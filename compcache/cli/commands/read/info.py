@@ -21,10 +21,8 @@ __all__ = ["command"]
 @pass_session
 def command(session: Session, as_json: bool) -> None:
     """Show where the cache is, what is in it, and what would be used to fill it."""
-    from compcache.inspect.functions import cache_info
-
     with session.look() as cache:
-        info = cache_info(cache._store, progress=show_progress)
+        info = cache.info(progress=show_progress)
     if as_json:
         known = {"directory": info.directory, "chosen_by": session.chosen_by}
         print_json({**known, **fields_of(info), "hit_rate": info.hit_rate})

@@ -66,17 +66,15 @@ def command(
     the modules that hold such a function, or whose id starts like that. In a pipe each line is one record with
     tabs between the fields: name, signature, realizations, size in bytes, time, uses, time of the last one, problem.
     """
-    from compcache.usage.listings import functions, modules
-
     found: list[Any]
     matches = re.compile("|".join(map(fnmatch.translate, patterns))).match if patterns else None
     with session.look() as cache:
         if by_module:
-            found = [*modules(cache._store, show_progress)]
+            found = [*cache.modules(progress=show_progress)]
             if matches:
                 found = [row for row in found if _selects(row, patterns, matches)]
         else:
-            found = [*functions(cache._store, show_progress, matches)]
+            found = [*cache.functions(matches, progress=show_progress)]
     if sort != "name":  # the order in which they come
         found.sort(key=_SORTS[sort])
     rows = (found[::-1] if reverse else found)[:limit]

@@ -23,8 +23,7 @@ from compcache.cli.output import (
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
-    from compcache.cache import Cache
-    from compcache.inspect.descriptions import FunctionReport, Realization
+    from compcache.inspect.descriptions import FunctionReport
 
 __all__ = ["command"]
 
@@ -48,40 +47,19 @@ def command(
 
     With --ir or --asm print its code, where the module was stored with it.
     """
-    from compcache.inspect.functions import describe_function
-
     if code is None and (whole_module or module_id is not None):
         raise click.UsageError("--module and --whole-module need --ir or --asm")
     with session.look() as cache:
-        report = describe_function(cache._store, cache._loader, name)
-        text = _code(cache, report, code, module_id, whole_module=whole_module) if code else ""
-    if code:
-        click.echo(text) if not as_json else print_json({"func_name": name, code: text})
-    elif as_json:
+        if code:
+            produce = cache.ir if code == "ir" else cache.asm
+            text = produce(name, module_id=module_id, whole_module=whole_module)
+            print_json({"func_name": name, code: text}) if as_json else click.echo(text)
+            return
+        report = cache.function(name)
+    if as_json:
         print_json(report)
     else:
         _print(report)
-
-
-def _code(
-    cache: Cache, report: FunctionReport, kind: str, module_id: str | None, *, whole_module: bool
-) -> str:
-    from compcache.inspect import assembly
-
-    chosen = _choose(report, module_id)
-    symbol = None if whole_module else chosen.link_name.rpartition("@")[0]
-    produce = assembly.llvm_ir if kind == "ir" else assembly.assembly
-    return produce(cache._store, chosen.module_id, symbol)
-
-
-def _choose(report: FunctionReport, module_id: str | None) -> Realization:
-    wanted = report.module_id if module_id is None else module_id
-    found = [copy for copy in report.realizations if copy.module_id.startswith(wanted)]
-    if len(found) != 1:
-        known = ", ".join(copy.module_id for copy in report.realizations)
-        which = "no realization" if not found else f"{len(found)} realizations"
-        raise click.UsageError(f"{which} of {report.func_name!r} in a module {wanted}...; there are {known}")
-    return found[0]
 
 
 def _print(report: FunctionReport) -> None:

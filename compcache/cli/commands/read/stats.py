@@ -38,13 +38,11 @@ def command(session: Session, since: float | None, zero: bool, as_json: bool) ->
     The numbers are of all processes and hosts that use the directory; a process that is killed may take its last
     second with it. Requests that were answered from memory are not counted.
     """
-    from compcache.usage.statistics import cache_stats, zero_stats
-
     if zero:
         with session.open() as cache:
-            zero_stats(cache._store)
+            cache.zero_stats()
     with session.look() as cache:
-        stats = cache_stats(cache._store, None, since, show_progress)
+        stats = cache.stats(since, progress=show_progress)
     if as_json:
         print_json({**fields_of(stats), "hit_rate": stats.hit_rate})
     else:

@@ -146,9 +146,7 @@ def _add(cache: Cache, path: str, options: dict[str, Any]) -> dict[str, Any]:
     data = _read(path)
     source = ModuleSource(data if data.startswith(_BITCODE) else data.decode(), **options)
     module_id = cache.add_module(source)
-    from compcache.usage.listings import describe_module
-
-    summary = describe_module(cache._store, module_id)
+    summary = cache.module(module_id)
     functions = [{"name": name, "signature": signature} for name, signature in summary.functions]
     return {"module_id": module_id, "functions": functions, "size": summary.size, "seconds": summary.seconds}
 

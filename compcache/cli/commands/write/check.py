@@ -32,11 +32,8 @@ def command(session: Session, repair: bool, no_checksums: bool, recompile: bool,
     where there is an error that was not repaired; notes alone are none. In a pipe each line is one finding: severity,
     kind, subject, message.
     """
-    from compcache.maintain.check import check
-
     with session.open() if repair else session.look() as cache:
-        report = check(
-            cache._store,
+        report = cache.check(
             repair=repair,
             checksums=not no_checksums,
             recompile=recompile,

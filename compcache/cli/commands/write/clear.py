@@ -22,15 +22,14 @@ def command(session: Session, yes: bool, dry_run: bool, as_json: bool) -> None:
     Code that is loaded stays loaded; whoever looks for a function from now on misses it. Asks first, unless -y is
     given; without a terminal to ask on, -y is needed.
     """
-    from compcache.maintain.clear import clear, clearable
-
     with session.look() as cache:
-        modules, size = clearable(cache._store)
+        info = cache.info()
+    modules, size = info.modules, info.size
     text = f"{plural(modules, 'module')} ({size_text(size)}) in {session.directory}"
     if not dry_run and modules:
         _confirm(text, yes=yes)
         with session.open() as cache:
-            clear(cache._store)
+            cache.clear()
     if as_json:
         print_json({"modules": modules, "size": size, "dry_run": dry_run})
     else:

@@ -59,17 +59,14 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, **opti
     line is one module, with tabs between reason, module, size in bytes, time of the last use and functions.
     """
     from compcache.maintain.policy import PrunePolicy
-    from compcache.maintain.prune import carry_out, propose
 
     with session.look() if dry_run else session.open() as cache:
-        proposal = propose(
-            cache._store, PrunePolicy(**options), progress=show_progress, fold_statistics=not dry_run
-        )
+        proposal = cache.propose_prune(PrunePolicy(**options), progress=show_progress)
         report = proposal.report
         if not dry_run:
             if report.removed and not yes:
                 _confirm(report, session.directory)
-            report = carry_out(cache._store, proposal)
+            report = cache.carry_out(proposal)
     if as_json:
         print_json({**fields_of(report), "bytes_freed": report.bytes_freed})
     else:

@@ -1,0 +1,90 @@
+"""Removes all realizations of one function, unless that would take something else away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.errors import FunctionInUseError, NotCachedError, StorageError
+from compcache.maintain.pins import pinned, unpin
+from compcache.maintain.prune import rewrite_index
+from compcache.usage.ledger import read_ledger
+from compcache.usage.module_files import list_modules
+from compcache.usage.module_rows import load_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from compcache.store import Store
+    from compcache.usage.module_rows import Row
+
+__all__ = ["remove_function", "remove_modules"]
+
+
+def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, ...]:
+    """See `Cache.remove`."""
+    store.require_writable()
+    present = list_modules(store)
+    rows = load_rows(store, present, lambda: read_ledger(store).rows())
+    holders = {module_id: row for module_id, row in rows.items() if func_name in row.names}
+    if not holders:
+        raise NotCachedError(
+            f"function {func_name!r} is not in the cache {store.root}: there is nothing to remove",
+            func_name=func_name,
+            cache_dir=store.root,
+        )
+    if not force:
+        _require_unused(store, func_name, holders, rows)
+    removed = remove_modules(store, sorted(holders))
+    unpin(store, func_name)
+    return tuple([module_id.hex() for module_id in removed])
+
+
+def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
+    """Remove module files and what the index says of them; those that were there.
+
+    Raises:
+        StorageError: one could not be removed; those before it are gone.
+    """
+    removed: list[bytes] = []
+    try:
+        removed.extend(module_id for module_id in module_ids if store.remove_module(module_id))
+    except OSError as error:
+        message = f"cannot remove a module of {store.root}: {error.strerror or error}"
+        raise StorageError(message, path=str(error.filename or store.root), errno=error.errno) from error
+    finally:
+        if removed:
+            rewrite_index(store, (), frozenset(removed))
+    return removed
+
+
+def _require_unused(
+    store: Store, func_name: str, holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]
+) -> None:
+    others = tuple(sorted({name for row in holders.values() for name in row.names} - {func_name}))
+    importers = tuple(
+        sorted(
+            name
+            for module_id, row in rows.items()
+            if module_id not in holders and func_name in row.imports
+            for name in row.names
+        )
+    )
+    reasons = []
+    if others:
+        reasons.append(f"its module also holds {_shown(others)}")
+    if importers:
+        reasons.append(f"{_shown(importers)} import{'s' if len(importers) == 1 else ''} it")
+    if func_name in pinned(store):
+        reasons.append("it is pinned")
+    if reasons:
+        raise FunctionInUseError(
+            f"function {func_name!r} is not removed: {'; '.join(reasons)}; force=True (rm --force) removes it all the same",
+            func_name=func_name,
+            others=others,
+            importers=importers,
+        )
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    shown = ", ".join(map(repr, names[:5]))
+    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")  # noqa: PLR2004 - a line of them

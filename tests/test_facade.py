@@ -1,0 +1,191 @@
+"""What the facade says of a cache as a whole, and how functions are removed through it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import adder, caller, constant, run_fresh
+
+from compcache import (
+    Cache,
+    FunctionInUseError,
+    ModuleSource,
+    NotCachedError,
+    StorageError,
+    UndefinedSymbolError,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAIR = adder("one", 1) + adder("two", 2)
+
+
+@pytest.fixture
+def filled(cache: Cache) -> Cache:
+    """Two modules: one of two functions, and one that imports the first of these."""
+    cache.add_module(ModuleSource(PAIR))
+    cache.add_module(ModuleSource(caller("user", "one", plus=5)))
+    return cache
+
+
+def test_a_cache_iterates_over_its_functions(filled: Cache) -> None:
+    assert list(filled) == ["one", "two", "user"]
+    assert len(filled) == 3
+    assert "two" in filled
+    assert [f.func_name for f in filled.functions()] == list(filled)
+    assert [f.func_name for f in filled.functions(lambda name: name.startswith("t"))] == ["two"]
+
+
+def test_an_empty_cache_is_true(cache: Cache) -> None:
+    assert cache
+    assert len(cache) == 0
+    assert list(cache) == []
+
+
+def test_modules_tell_what_they_hold_and_import(filled: Cache) -> None:
+    pair, user = sorted(filled.modules(), key=lambda module: len(module.imports))
+    assert [name for name, _ in pair.functions] == ["one", "two"]
+    assert (user.functions, user.imports) == ((("user", "i64(x: i64)"),), ("one",))
+    assert filled.module(user.module_id) == user
+    with pytest.raises(FileNotFoundError):
+        filled.module("00" * 16)
+
+
+def names(graph: object) -> set[tuple[str, str]]:
+    return {(graph.nodes[a].name, graph.nodes[b].name) for a, b in graph.edges}  # type: ignore[attr-defined]
+
+
+def test_a_graph_leads_either_way(filled: Cache) -> None:
+    assert names(filled.graph()) == {("user", "one")}
+    assert names(filled.graph(reverse=True)) == {("one", "user")}
+    assert names(filled.graph(["user"])) == {("user", "one")}
+    assert names(filled.graph(["one"])) == set()
+    assert names(filled.graph(["one"], reverse=True)) == {("one", "user")}
+    assert [node.name for node in filled.graph(["one"], reverse=True).nodes] == ["one", "user"]
+    for reverse in (False, True):
+        with pytest.raises(NotCachedError, match="nobody"):
+            filled.graph(["nobody"], reverse)
+
+
+def test_the_users_of_a_function_are_found_through_other_modules(cache: Cache) -> None:
+    cache.add_module(ModuleSource(adder("base", 1)))
+    for number in range(5):
+        callee = f"level{number - 1}" if number else "base"
+        cache.add_module(ModuleSource(caller(f"level{number}", callee)))
+    found = cache.graph(["base"], reverse=True)
+    assert [node.name for node in found.nodes] == ["base", *[f"level{number}" for number in range(5)]]
+
+
+def test_code_is_shown_of_one_function_or_its_module(filled: Cache) -> None:
+    assert "@two" in filled.ir("two")
+    assert "@one" not in filled.ir("two")
+    assert "@one" in filled.ir("two", whole_module=True)
+    assert "two:" in filled.asm("two")
+    assert filled.ir("two", module_id=filled.function("two").module_id[:6]) == filled.ir("two")
+    with pytest.raises(NotCachedError, match="no realization"):
+        filled.ir("two", module_id="nothing like it")
+    with pytest.raises(NotCachedError):
+        filled.asm("nobody")
+
+
+def test_the_whole_is_described(filled: Cache) -> None:
+    info = filled.info()
+    assert (info.modules, info.functions, info.directory) == (2, 3, filled.path)
+    assert filled.function("user").dependencies == ("one",)
+
+
+def test_a_function_that_others_need_is_not_removed(filled: Cache) -> None:
+    with pytest.raises(FunctionInUseError, match="its module also holds 'two'; 'user' imports it") as caught:
+        filled.remove("one")
+    assert (caught.value.others, caught.value.importers) == (("two",), ("user",))
+    assert list(filled) == ["one", "two", "user"]
+    assert filled.get_target("user")(1) == 7
+
+
+def test_a_function_that_nobody_needs_is_removed(filled: Cache, directory: Path) -> None:
+    module_id = filled.function("user").module_id
+    assert filled.remove("user") == (module_id,)
+    assert list(filled) == ["one", "two"]
+    script = "from compcache import Cache; result = Cache(directory).has('user'), Cache(directory).has('one')"
+    assert run_fresh(directory, script) == (False, True)
+    assert filled.check().findings == ()
+
+
+def test_what_is_removed_stays_loaded(filled: Cache) -> None:
+    user, one = filled.get_target("user"), filled.get_target("one")
+    filled.remove("user")
+    assert len(filled.remove("one", force=True)) == 1
+    assert (user(1), one(1)) == (7, 2)
+    assert list(filled) == []
+
+
+def test_every_realization_goes(cache: Cache) -> None:
+    for number in range(3):
+        cache.add_module(ModuleSource(constant("f", number)))
+    assert len(cache.remove("f")) == 3
+    assert not cache.has("f")
+    with pytest.raises(NotCachedError, match="nothing to remove"):
+        cache.remove("f")
+
+
+def test_a_pinned_function_is_removed_by_force_alone(cache: Cache) -> None:
+    cache.add_module(ModuleSource(constant("f", 1)))
+    cache.pin("f")
+    with pytest.raises(FunctionInUseError, match="pinned"):
+        cache.remove("f")
+    assert cache.remove("f", force=True)
+    assert cache.pinned() == ()
+
+
+def test_a_module_is_removed_by_its_id(filled: Cache) -> None:
+    module_id = filled.function("user").module_id
+    assert filled.remove_module(module_id)
+    assert not filled.remove_module(module_id)
+    assert not filled.has("user")
+
+
+def test_a_read_only_cache_removes_nothing(filled: Cache, directory: Path) -> None:
+    with Cache(directory, readonly=True) as looking:
+        assert looking.readonly
+        with pytest.raises(StorageError, match="readonly"):
+            looking.remove("user")
+        with pytest.raises(StorageError, match="readonly"):
+            looking.remove_module(looking.function("user").module_id)
+    assert "user" in filled
+
+
+def test_a_target_is_found_without_counting_a_miss(filled: Cache) -> None:
+    target = filled.find_target("one")
+    assert target is filled.get_target("one")
+    assert filled.find_target("nobody") is None
+    assert filled.stats().misses == 0
+
+
+def test_what_is_missing_is_added_once(cache: Cache) -> None:
+    built = []
+
+    def build() -> ModuleSource:
+        built.append(1)
+        return ModuleSource(PAIR)
+
+    added = cache.add_missing(("one", "two"), build)
+    assert (added.functions, added.was_cached, len(added.module_ids)) == (("one", "two"), False, 1)
+    again = cache.add_missing(("one", "two"), build)
+    assert again == added._replace(was_cached=True)
+    assert cache.find_stored(["two"]) == again._replace(functions=("two",))
+    assert cache.find_stored(["one", "three"]) is None
+    assert built == [1]
+    with pytest.raises(UndefinedSymbolError, match="'three'"):
+        cache.add_missing(("one", "three"), build)
+    with pytest.raises(ValueError, match="name of one function"):
+        cache.add_missing((), build)
+
+
+def test_a_cache_is_opened_again_by_its_settings(directory: Path) -> None:
+    with Cache(directory, signing_key=b"key", allow_pickle=True, max_size=1 << 30, lock_timeout=2.5) as cache:
+        settings = cache.settings
+        with Cache(**settings) as again:
+            assert again.settings == settings
+            assert again.allow_pickle
