@@ -8,12 +8,15 @@ import os
 import random
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
 from helpers import adder
 
 from compcache import Cache, Function, ModuleSource, TargetUnloadedError
+from compcache.hit import loader as loader_module
+from compcache.hit.loader import LoadedModule, Loader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,6 +133,30 @@ def _check(directory: Path, functions: int, seconds: float) -> None:
 
 def test_threads_load_call_drop_unload_and_reload(directory: Path) -> None:
     _check(directory, 60, 2.0)
+
+
+def test_a_module_that_another_thread_commits_meanwhile_is_taken(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was mapped, then unloaded, and is committed between a load's look for it and its claim."""
+    cache.add_module(ModuleSource(adder("f", 1)))
+    first = cache.get_target("f")
+    module = first._context.module
+    cache.unload("f")
+    looked = Loader._loaded
+    late = [True]
+
+    def look(self: Loader, module_id: bytes) -> LoadedModule | None:
+        found = looked(self, module_id)
+        if late and loader_module._mapping._is_owned():  # type: ignore[attr-defined]
+            assert found is None
+            late.clear()
+            self._mine[module_id] = weakref.ref(module)
+        return found
+
+    monkeypatch.setattr(Loader, "_loaded", look)
+    assert cache.get_target("f")(1) == 2
+    assert not late
 
 
 @pytest.mark.stress

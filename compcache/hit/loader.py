@@ -307,6 +307,9 @@ class Loader:
         module = LoadedModule(file.module_id, file.image)
         try:
             if not _claim(self._mine, file.module_id, module):
+                committed = self._loaded(file.module_id)  # by a thread that mapped it before it was unloaded
+                if committed is not None:
+                    return committed
                 name = file.module_id.hex()
                 raise LinkError(f"module {name} is being mapped: a constructor of it asks for it", module_id=name)
             module.image = self._map_image(file, module)
@@ -395,9 +398,9 @@ class Loader:
         key = f"{target.link_name}\0{func_name}"
         by_name, by_link = self.targets, self._by_link
 
-        def forget(_: ref[TypedCallTarget]) -> None:
-            _remove_dead_weakref(by_name, func_name)
-            _remove_dead_weakref(by_link, key)
+        def forget(_: ref[TypedCallTarget], remove: Callable[..., None] = _remove_dead_weakref) -> None:
+            remove(by_name, func_name)
+            remove(by_link, key)
 
         weak = ref(target, forget)
         return [by_name, {func_name: weak}, by_link, {key: weak}]
@@ -490,7 +493,11 @@ class _Impatient:
 
 def _weak(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> ref[LoadedModule]:
     """A reference that leaves the table when the module goes."""
-    return ref(module, lambda _: _remove_dead_weakref(table, key))
+
+    def forget(_: ref[LoadedModule], remove: Callable[..., None] = _remove_dead_weakref) -> None:
+        remove(table, key)  # bound above: when the interpreter ends, this file's globals go before the last modules
+
+    return ref(module, forget)
 
 
 def _claim(table: dict[Any, ref[LoadedModule]], key: object, module: LoadedModule) -> bool:

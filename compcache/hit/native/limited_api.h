@@ -24,12 +24,8 @@ PyAPI_FUNC(PyObject *) PyVectorcall_Call(PyObject *callable, PyObject *args, PyO
 #define Py_TPFLAGS_HAVE_VECTORCALL (1UL << 11)
 #endif
 
-/* Slots of module definitions that came with 3.12 and 3.13. Older interpreters refuse numbers that they do not know,
- * so these are added by a look at the version of the interpreter that runs (module.c). */
-#ifndef Py_mod_multiple_interpreters
-#define Py_mod_multiple_interpreters 3
-#define Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED ((void *)0)
-#endif
+/* A slot of module definitions that came with 3.13. Older interpreters refuse numbers that they do not know, so it is
+ * added by a look at the version of the interpreter that runs (module.c). */
 #ifndef Py_mod_gil
 #define Py_mod_gil 4
 #define Py_MOD_GIL_NOT_USED ((void *)1)

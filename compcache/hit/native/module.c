@@ -106,20 +106,14 @@ static void release(void *module) {
     clear((PyObject *)module);
 }
 
+/* Interpreters with a GIL of their own (3.12) refuse what has no slot that allows them: `execute` need not. */
 static PyModuleDef_Slot slots_3_11[] = {
     {Py_mod_exec, (void *)execute},
     {0, NULL},
 };
 
-static PyModuleDef_Slot slots_3_12[] = {
-    {Py_mod_exec, (void *)execute},
-    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
-    {0, NULL},
-};
-
 static PyModuleDef_Slot slots_3_13[] = {
     {Py_mod_exec, (void *)execute},
-    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
     {Py_mod_gil, Py_MOD_GIL_NOT_USED},
     {0, NULL},
 };
@@ -136,10 +130,6 @@ static PyModuleDef definition = {
 };
 
 PyMODINIT_FUNC PyInit__runtime(void) {
-    if (Py_Version >= 0x030D0000) {
-        definition.m_slots = slots_3_13;
-    } else {
-        definition.m_slots = Py_Version >= 0x030C0000 ? slots_3_12 : slots_3_11;
-    }
+    definition.m_slots = Py_Version >= 0x030D0000 ? slots_3_13 : slots_3_11;
     return PyModuleDef_Init(&definition);
 }
