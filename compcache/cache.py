@@ -274,7 +274,7 @@ class Cache:
         module_id = publish_module(
             self._store, built.sections, built.functions, target=built.target, flags=built.flags, key=built.key
         )
-        note_addition(self._store, module_id, built.sections, self._max_size)
+        note_addition(self._store, module_id, built, self._max_size)
         return module_id.hex()
 
     def add_missing(self, functions: Iterable[str], build: Callable[[], ModuleSource]) -> Addition:

@@ -68,7 +68,8 @@ _ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
 class BuiltModule(NamedTuple):
     """A compiled module, ready to be published or loaded from memory.
 
-    `sections` are image, records, graph, bitcode and notes; `functions` are (func_name, record offset).
+    `sections` are image, records, graph, bitcode and notes; `functions` are (func_name, record offset). `header`,
+    `signatures` (one for each function) and `imports` (func_names) repeat what the records say, for who lists modules.
     """
 
     sections: tuple[bytes, bytes, bytes, bytes, bytes]
@@ -77,6 +78,9 @@ class BuiltModule(NamedTuple):
     flags: int
     key: bytes
     seconds: float
+    header: ModuleRecord
+    signatures: tuple[str, ...]
+    imports: tuple[str, ...]
 
 
 class _Request(NamedTuple):
@@ -296,7 +300,11 @@ def _finish(
     graph = encode_graph(symbol_nodes(definitions, {e.symbol: e.name for e in exports}, resolution, signatures))
     seconds = time.perf_counter() - started
     sections = image, writer.records.content(), graph, bitcode, encode_notes(seconds, request.identity)
-    return BuiltModule(sections, tuple(functions), host.target_id(platform, requires), image_flag(kind), key, seconds)
+    own = {name for name, _ in functions}
+    return BuiltModule(
+        sections, tuple(functions), host.target_id(platform, requires), image_flag(kind), key, seconds, header,
+        tuple(entries.signatures), tuple([name for name in writer.imports if name not in own]),
+    )  # fmt: skip
 
 
 def _kept(module: Any, context: Any) -> tuple[bytes, Any]:

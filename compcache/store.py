@@ -19,7 +19,7 @@ import os
 import stat as stat_module
 
 from compcache import files as file_ops
-from compcache.digest import DIGEST_SIZE, mac
+from compcache.digest import DIGEST_SIZE, mac, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.formats import host
 from compcache.formats.index import Index, ModuleEntry, Stamp
@@ -265,17 +265,18 @@ class Store:
         found = False
         if self._memory_names:
             yield from list(self._memory_names.get(func_name, ()))
-        for candidate in self.index.find(func_name):
+        key = name_key(func_name)
+        was_listed = self.index.is_listed
+        for candidate in self.index.find(key):
             found = True
             yield candidate
-        if not found:
-            self._renew_index()
-            yield from self.index.find(func_name)
+        if not found and self._renew_index(look=was_listed):
+            yield from self.index.find(key)
 
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
         """Every realization that the directory knows at this moment."""
         self._renew_index()
-        return [*self._memory_names.get(func_name, ()), *self.index.find(func_name)]
+        return [*self._memory_names.get(func_name, ()), *self.index.find(name_key(func_name))]
 
     def exists(self, module_id: bytes) -> bool:
         """Whether the file of a module is there."""
@@ -285,9 +286,10 @@ class Store:
             return False
         return True
 
-    def _renew_index(self) -> None:
+    def _renew_index(self, *, look: bool = True) -> bool:
+        """Look at the index again, and rebuild it where it is damaged or was deleted; whether it has changed."""
         try:
-            self.index.refresh()
+            changed = look and self.index.refresh()
             nothing = not self.index.segments and not self.index.problem and not self._checked_index
         except OSError as error:
             raise StorageError(f"cannot read the index of {self.root}: {error}", path=self.root) from error
@@ -296,6 +298,8 @@ class Store:
             from compcache.publish.verify import recover_index
 
             recover_index(self)
+            changed = True
+        return changed
 
     def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
         """Open and verify a module; with `leave_stamp` the index learns that it was verified.

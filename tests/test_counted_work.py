@@ -13,15 +13,18 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from helpers import PACKAGE_ROOT, adder, caller, run_fresh
+from mock_directory import FaultyFiles, cache_on
 
 from compcache import Cache, ModuleSource
+from compcache.formats.index import Index
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/io"), reason="needs Linux's /proc/self/io")
 
@@ -205,3 +208,57 @@ def _spans(script: str, trace: Path) -> list[list[str]]:
 def _histogram(names: list[str]) -> dict[str, int]:
     counts = {name: names.count(name) for name in names}
     return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
+# ---------------------------------------------------------------- misses and additions: operations on the directory
+
+#: A look-up and the load of what was built; listing the index for each of them, before the lock and for the merge.
+LOOK_UPS_OF_A_MISS, LISTINGS_OF_A_MISS = 2, 4
+#: The module and its index segment.
+RENAMES_OF_AN_ADDITION = 2
+
+
+@pytest.fixture
+def counted(cache: Cache, directory: Path) -> Iterator[tuple[Cache, FaultyFiles]]:
+    """A cache that holds something, its directories made, and the double that sees what is done there."""
+    for number in range(3):
+        cache.add_module(ModuleSource(adder(f"f{number}", number)))
+    files = FaultyFiles(directory, count=lambda _: True)
+    with cache_on(files) as watched:
+        yield watched, files
+
+
+def names_of(files: FaultyFiles) -> list[str]:
+    return [operation.name for operation in files.operations]
+
+
+def test_a_miss_looks_its_name_up_once(
+    counted: tuple[Cache, FaultyFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, files = counted
+    cache.get_target("f0")
+    looked = []
+    find = Index.find
+
+    def counting(self: Index, key: bytes) -> Iterator[tuple[bytes, int]]:
+        looked.append(key)
+        return find(self, key)
+
+    monkeypatch.setattr(Index, "find", counting)
+    files.reset()
+    target = cache.get_or_compile("new", lambda: ModuleSource(adder("new", 5)))
+    assert target(1) == 6
+    assert len(looked) <= LOOK_UPS_OF_A_MISS
+    assert names_of(files).count("listdir") <= LISTINGS_OF_A_MISS
+
+
+def test_an_addition_renames_what_it_publishes_and_nothing_else(counted: tuple[Cache, FaultyFiles]) -> None:
+    cache, files = counted
+    cache.add_module(ModuleSource(adder("first", 1)))
+    for number in range(3):
+        before = len(list(Path(cache.path).rglob("*.ccm")))
+        files.reset()
+        cache.add_module(ModuleSource(adder(f"next{number}", number)))
+        assert len(list(Path(cache.path).rglob("*.ccm"))) == before + 1
+        done = [o.target for o in files.operations if o.name == "rename" and (Path(cache.path) / o.target).exists()]
+        assert len(set(done)) <= RENAMES_OF_AN_ADDITION, done

@@ -20,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compcache import FormatError, Signature, SignatureError
-from compcache.digest import KEY_SIZE, check, digest
+from compcache.digest import KEY_SIZE, check, digest, name_key
 from compcache.errors import GlobalValidationError, UnknownVersionError
 from compcache.files import Files
 from compcache.formats import graph
@@ -196,7 +196,7 @@ def test_index_segments(tmp_path_factory: pytest.TempPathFactory, data: st.DataO
     index = Index(Files(), str(place), str(place / "tmp"))
 
     def use(_: bytes) -> list[Any]:
-        found = list(index.find("f"))
+        found = list(index.find(name_key("f")))
         index.module(digest([b"m"], size=16))
         merge(index)
         return found

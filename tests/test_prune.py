@@ -16,6 +16,7 @@ from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePo
 from compcache.files import Files
 from compcache.maintain.prune import carry_out, propose, prune
 from compcache.store import Store
+from compcache.usage import size_estimate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -297,7 +298,7 @@ def test_what_is_pinned_used_or_needed_after_the_plan_stays(directory: Path) -> 
 
 def test_an_estimate_that_cannot_be_written_is_made_up_for_without_a_warning(directory: Path) -> None:
     def no_estimate(operation: Operation) -> BaseException | None:
-        return OSError(errno.ENOSPC, "full") if operation.target == "stats/size-v1" else None
+        return OSError(errno.ENOSPC, "full") if operation.target == "stats/size-v2" else None
 
     with Cache(directory) as first:
         add(first, "f0")
@@ -307,7 +308,22 @@ def test_an_estimate_that_cannot_be_written_is_made_up_for_without_a_warning(dir
         files.plan = None
         add(cache, "f2")
     size = sum(path.stat().st_size for path in (directory / "modules-v1").rglob("*.ccm"))
-    assert (directory / "stats" / "size-v1").read_text().split()[0] == str(size)
+    measured, _, *added = map(int, (directory / "stats" / "size-v2").read_text().split())
+    assert measured + sum(added) == size
+
+
+def test_a_long_estimate_is_put_together(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(size_estimate, "_LONG", 30)
+    lengths = []
+    with Cache(directory) as cache:
+        for number in range(12):
+            add(cache, f"f{number}")
+            text = (directory / "stats" / "size-v2").read_text()
+            lengths.append(text.count("\n"))
+    assert 1 in lengths[1:]
+    assert max(lengths) < 9
+    measured, _, *added = map(int, text.split())
+    assert measured + sum(added) == sum(p.stat().st_size for p in (directory / "modules-v1").rglob("*.ccm"))
 
 
 def test_a_sweep_that_fails_is_told_once(directory: Path) -> None:

@@ -6,13 +6,21 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import adder
+from helpers import adder, caller
 
 from compcache import Cache, ModuleSource
 from compcache.store import Store
 from compcache.usage.ledger import read_ledger
 from compcache.usage.listings import functions
-from compcache.usage.module_rows import Platform, Row, decode_rows, encode_rows, read_row
+from compcache.usage.module_rows import (
+    Platform,
+    Row,
+    decode_rows,
+    encode_rows,
+    make_row,
+    read_row,
+    row_of_built,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +33,17 @@ def row(number: int, platform: Platform) -> Row:
     return Row(bytes([number]) * 16, platform, 0.5, (f"f{number}", "\udc80"), (8, 80), ("g",), ("i64()", "void()"))
 
 
+TWO_IMPORTS = """\
+define i64 @first(i64 %x) {
+  %y = call i64 @a(i64 %x)
+  ret i64 %y
+}
+define i64 @second(i64 %x) {
+  %y = call i64 @b(i64 %x)
+  %z = call i64 @first(i64 %y)
+  ret i64 %z
+}
+"""
 ROWS = [row(1, HERE), row(2, THERE), row(3, HERE)]
 
 
@@ -40,6 +59,19 @@ def test_a_row_whose_platform_is_lost_is_left_out_alone() -> None:
     items = encode_rows(ROWS)
     for lost, left in ((0, [ROWS[1]]), (1, [ROWS[0], ROWS[2]])):
         assert decode_rows(b"".join(items[:lost] + items[lost + 1 :])) == left
+
+
+def test_what_was_built_is_listed_as_what_its_records_say(cache: Cache) -> None:
+    sources = [
+        ModuleSource(adder("plain", 1) + adder("other", 2)),
+        ModuleSource(caller("user", "plain") + adder("own", 3), imports=["plain"]),
+        ModuleSource("declare i64 @a(i64)\ndeclare i64 @b(i64)\n" + TWO_IMPORTS, imports={"a": "one", "b": "two"}),
+        ModuleSource(adder("hidden", 1), {}),
+    ]
+    for source in sources:
+        built = cache._build(source)
+        _, records, _, _, notes = built.sections
+        assert row_of_built(b"id", built) == make_row(b"id", records, notes)
 
 
 @pytest.mark.parametrize("data", [b"\xc1", b"\x01", b"\x92\x01", b"\x92\xa1x\x01", b"\x92\xc4\x01x\xc4\x01\xc1"])

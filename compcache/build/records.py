@@ -67,6 +67,7 @@ class RecordBuilder:
         self._natives = _foreign_natives(definitions)
         self._globals: dict[str, int] = {}
         self._shared: dict[bytes, int] = {}
+        self.imports: dict[str, None] = {}  # the func_names that a written need imports
         self._offsets: dict[int, int] = {}
         leaves = {*slots, *self._natives}
         edges = {name: definition.references for name, definition in definitions.items()}
@@ -105,6 +106,7 @@ class RecordBuilder:
             tuple([leaf for leaf in need.leaves if leaf in self._natives]),
             tuple([self._offsets[id(child)] for child in need.children]),
         )
+        self.imports.update(dict.fromkeys(name for _, name in record.imports))
         payload = encode_needs(record)
         if payload not in self._shared:
             self._shared[payload] = self.records.add(payload)

@@ -28,7 +28,7 @@ import stat as stat_module
 from _struct import Struct  # what `struct` re-exports: a file less to read
 
 from compcache import files as file_ops
-from compcache.digest import DIGEST_SIZE, digest, name_key
+from compcache.digest import DIGEST_SIZE, digest
 from compcache.errors import FormatError, UnknownVersionError
 from compcache.formats.table import Table
 from compcache.record import Record
@@ -281,12 +281,17 @@ class Index:
         names = [name for name in found if _is_segment_name(name) and name not in left_out]
         return sorted(names, key=lambda name: (-_level_of(name), name))
 
-    def find(self, name: str) -> Iterator[tuple[bytes, int]]:
+    @property
+    def is_listed(self) -> bool:
+        """Whether the directory has been looked at."""
+        return self._segments is not None
+
+    def find(self, key: bytes) -> Iterator[tuple[bytes, int]]:
         """The (module_id, offset of the function's record) of every realization, without duplicates.
 
-        Lazily, the largest segment first: who takes the first answer opens no more than it must.
+        Lazily, the largest segment first: who takes the first answer opens no more than it must. `key` is that of the
+        function's name (`compcache.digest.name_key`).
         """
-        key = name_key(name)
         seen: set[bytes] = set()
         waiting = list(self.segments)
         asked = set()

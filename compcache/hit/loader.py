@@ -26,7 +26,7 @@ import os
 from _thread import RLock
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
 
-from compcache.errors import CompcacheError, FormatError, LinkError, StorageError
+from compcache.errors import CompcacheError, FormatError, LinkError, NotCachedError, StorageError
 from compcache.formats.manifest import IMAGE_OBJECT, NO_ENTRY, FunctionRecord, GlobalRecord, decode_function
 from compcache.hit.runtime import load_runtime
 from compcache.hit.target import TargetContext
@@ -169,7 +169,9 @@ class Loader:
         known = index.segments
         try:
             return self._load(func_name, owner)
-        except CompcacheError:
+        except CompcacheError as error:
+            if isinstance(error, NotCachedError) and error.__cause__ is None:
+                raise  # the look-up has looked at the disk just now
             index.refresh()
             if index.segments is known:
                 raise

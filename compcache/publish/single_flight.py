@@ -49,7 +49,8 @@ def compile_once(
     cache: Cache, func_name: str, build: Callable[[], ModuleSource], miss: Exception
 ) -> TypedCallTarget:
     """Build, publish and load a function, unless another process does so while this one waits."""
-    with _single_flight(cache, func_name) as look_again:
+    absent = isinstance(miss, NotCachedError) and miss.__cause__ is None
+    with _single_flight(cache, func_name, absent=absent) as look_again:
         if look_again:
             try:
                 return cache._load(func_name)
@@ -77,8 +78,8 @@ def add_missing(cache: Cache, functions: tuple[str, ...], build: Callable[[], Mo
     found = find_stored(cache, functions)
     if found is not None:
         return found
-    with _single_flight(cache, functions[0]):
-        found = find_stored(cache, functions)
+    with _single_flight(cache, functions[0], absent=False) as look_again:
+        found = find_stored(cache, functions) if look_again else None
         if found is not None:
             return found
         built = _build_exporting(cache, functions, build)
@@ -112,11 +113,13 @@ def _size_of(cache: Cache, module_id: bytes) -> int:
 
 
 @contextmanager
-def _single_flight(cache: Cache, func_name: str) -> Iterator[bool]:
+def _single_flight(cache: Cache, func_name: str, *, absent: bool) -> Iterator[bool]:
     """Wait, for a bounded time, while others build the function, then be the one who builds it.
 
+    `absent` says that a look-up has found no realization at all just now.
+
     Yields:
-        Whether the function may have come into the cache meanwhile.
+        Whether the function may have come into the cache since that look-up.
 
     Raises:
         ReentrantCompileError: this thread is building it already.
@@ -126,15 +129,21 @@ def _single_flight(cache: Cache, func_name: str) -> Iterator[bool]:
     timeout = _timeout(cache)
     if _building.frames:
         timeout = min(timeout, _NESTED_TIMEOUT)
-    before = _stored(cache, func_name)
+    before: set[tuple[bytes, int]] | None = set() if absent else None
+    waited = False
 
     def published() -> bool:
-        return not before.issuperset(_stored(cache, func_name))
+        nonlocal before, waited
+        waited = True
+        stored = _stored(cache, func_name)
+        before = stored if before is None else before
+        return not before.issuperset(stored)
 
     with wait_lock(cache._store, f"compile {func_name}", timeout=timeout, until=published) as owned:
         _building.frames.append(frame)
         try:
-            yield owned is not None
+            # Who had the lock at once may still have come too late for another one, who is done and gone.
+            yield waited or owned is False or cache._store.index.refresh()
         finally:
             _building.frames.pop()
 

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from compcache import files as file_ops
+from compcache.digest import name_key
 from compcache.errors import IncompatibleTargetError, IntegrityError, StorageError
 from compcache.formats.footer import (
     encode_container,
@@ -84,7 +85,7 @@ def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, functions: list[tu
     if all(entry.stamp != stamp for entry in index.module(module_id)):
         return False
     # The entries of an addition stand in one segment: one for all.
-    return not functions or (module_id, functions[0][1]) in index.find(functions[0][0])
+    return not functions or (module_id, functions[0][1]) in index.find(name_key(functions[0][0]))
 
 
 def _prepare(store: Store, path: str) -> None:

@@ -25,6 +25,8 @@ from compcache.usage.module_reader import ModuleSections
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from compcache.formats.manifest import ModuleRecord
+    from compcache.linker import BuiltModule
     from compcache.store import Store
     from compcache.usage.module_files import Progress
 
@@ -36,6 +38,7 @@ __all__ = [
     "load_rows",
     "make_row",
     "read_row",
+    "row_of_built",
 ]
 
 _MAGIC = b"CCROSTR1"
@@ -101,8 +104,19 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
 @lru_cache(maxsize=256)
 def _platform_of(head: bytes, rest: bytes) -> Platform:
     """The platform in a module record less its key: few records differ in anything else."""
-    h = decode_module(head + bytes(_KEY_SIZE) + rest)
+    return _platform(decode_module(head + bytes(_KEY_SIZE) + rest))
+
+
+def _platform(header: ModuleRecord) -> Platform:
+    h = header
     return Platform(h.image_kind, h.triple, h.cpu, h.features, h.llvm_version, h.abi)
+
+
+def row_of_built(module_id: bytes, built: BuiltModule) -> Row:
+    """The row of a module that was built just now: what `make_row` reads off its sections."""
+    names, offsets = zip(*built.functions, strict=True) if built.functions else ((), ())
+    platform = _platform(built.header)
+    return Row(module_id, platform, built.seconds, names, offsets, built.imports, built.signatures)
 
 
 def _imports_of(needs: bytes) -> list[str]:

@@ -1,40 +1,67 @@
 """The estimated size of all modules, in one small file: what additions count by without listing anything.
 
-``stats/size-v1`` is two decimal numbers of bytes: the estimate, and the size that the last sweep left. It is derived:
-without it the modules are listed.
+``stats/size-v2`` is text: a line of two decimal numbers of bytes, the size that was measured last and the size that the
+last sweep left, and behind it a line for every addition since, its size in bytes. Additions append, which costs no
+rename; who finds the file long puts the lines together. It is derived: without it the modules are listed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
 
 if TYPE_CHECKING:
     from compcache.store import Store
 
-__all__ = ["SIZE_FILE", "read_estimate", "remember_size", "write_estimate"]
+__all__ = ["SIZE_FILE", "Estimate", "add_to_estimate", "remember_size", "write_estimate"]
 
-SIZE_FILE = ("stats", "size-v1")
+SIZE_FILE = ("stats", "size-v2")
+_LONG = 1 << 13  # bytes: a thousand additions
+_MAX = 1 << 20
 
 
-def read_estimate(store: Store) -> tuple[int, int] | None:
-    """The estimate, and the size that the last sweep left."""
-    data = store.read_file(*SIZE_FILE)
+class Estimate(NamedTuple):
+    """The estimated size of all modules and the one that the last sweep left, in bytes; whether the file is long."""
+
+    size: int
+    settled: int
+    is_long: bool
+
+
+def add_to_estimate(store: Store, added: int) -> Estimate | None:
+    """Add the size of a module; the estimate, or None where there is none.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    files = store.files
     try:
-        estimate, settled = map(int, (data or b"").split())
-    except ValueError:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = files.open(store.path(*SIZE_FILE), flags)
+    except FileNotFoundError:
         return None
-    return estimate, settled
+    try:
+        data = files.pread(descriptor, _MAX, 0)
+        files.write(descriptor, b"%d\n" % added)
+    finally:
+        files.close(descriptor)
+    try:
+        first, *lines = data.split(b"\n")
+        size, settled = map(int, first.split())
+        return Estimate(size + sum(map(int, filter(None, lines))) + added, settled, len(data) > _LONG)
+    except ValueError:
+        return None  # it is measured anew
 
 
-def write_estimate(store: Store, estimate: int, settled: int) -> None:
+def write_estimate(store: Store, size: int, settled: int) -> None:
     """Replace the estimate.
 
     Raises:
         OSError: it could not be written.
     """
-    data = f"{estimate} {settled}\n".encode()
+    data = f"{size} {settled}\n".encode()
     file_ops.publish(store.files, store.temporary, store.path(*SIZE_FILE), [data], sync=False)
 
 
