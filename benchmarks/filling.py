@@ -87,6 +87,7 @@ def _publications(
     payloads = [payload for _, payload in manifest.iterate_frames(built.sections[1])]
     templates = [manifest.decode_function(payload) for payload in payloads if payload[:1] == b"F"]
     keywords = {"target": built.target, "flags": built.flags, "key": built.key}
+    header = manifest.decode_module(payloads[0])
     for module in range(first, first + modules):
         writer = manifest.ManifestWriter()
         writer.add(payloads[0])  # the module record: its key is the image's
@@ -95,5 +96,5 @@ def _publications(
             name = function_name(module, number)
             fields = (template.symbol, template.signature, template.features, template.function, template.entry, template.needs)
             offset = writer.add(manifest.encode_function(manifest.FunctionRecord(name, *fields)))
-            functions.append((name, offset))
+            functions.append((name, offset, header.requirement(template.features)))
         yield (built.sections[0], writer.content(), *built.sections[2:]), functions, keywords

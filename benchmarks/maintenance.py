@@ -66,8 +66,10 @@ def publish(store: Store, number: int) -> None:
     key = digest([number.to_bytes(8, "little")])
     writer = ManifestWriter()
     host = store.host()
-    platform = (platform_name(), host.cpu, host.features, host.adjustments, "22.1.0", ABI_VERSION)
-    writer.add(encode_module(ModuleRecord(key, "shared", *platform)))
+    header = ModuleRecord(
+        key, "shared", platform_name(), host.cpu, host.features, "", host.adjustments, "22.1.0", ABI_VERSION
+    )
+    writer.add(encode_module(header))
     imports = ((1, f"function.{number - 1:08d}"),) if number % 10 else ()
     needs = writer.add(encode_needs(NeedsRecord(imports, (), (), ()))) if imports else 0
     name = f"function.{number:08d}"
@@ -75,7 +77,7 @@ def publish(store: Store, number: int) -> None:
     table = b"CCMODULE" + (1).to_bytes(4, "little") + (2).to_bytes(4, "little") + key
     image = b"\x7fELF" + bytes(60) + table + bytes(4000)
     sections = image, writer.content(), graph_of(name, imports), b"", encode_notes(0.05, None)
-    module_id = publish_module(store, sections, [(name, offset)], target=bytes(8), flags=IMAGE_SHARED, key=key)
+    module_id = publish_module(store, sections, [(name, offset, header.requirement())], target=bytes(8), flags=IMAGE_SHARED, key=key)
     store.stats.compiled(0.05)
     store.stats.added(len(image), encode_rows([make_row(module_id, sections[1], sections[4])]))
     if number % 2:
@@ -160,7 +162,9 @@ def merge_all(index: Index) -> str:
     for segment in segments:
         for data in segment.modules.entries():
             index_merge.keep_newest(known, data)
-    index_merge.replace_segments(index, sorted(entries), [known[key] for key in sorted(known)], 9, segments)
+    requirements = {text for segment in segments for text in segment.requirements.values()}
+    modules = [known[key] for key in sorted(known)]
+    index_merge.replace_segments(index, sorted(entries), modules, requirements, 9, segments)
     return f"{len(segments)} segments, {len(entries)} functions"
 
 

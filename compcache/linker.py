@@ -43,6 +43,7 @@ from compcache.formats.graph import encode_graph, encode_notes
 from compcache.formats.manifest import NO_ENTRY, ModuleRecord, image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images import elf, platform_symbols, system_linker
+from compcache.targets.libc import libc_requirement
 from compcache.targets.machine import (
     TARGET_ATTRIBUTE,
     as_text,
@@ -68,12 +69,13 @@ _ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
 class BuiltModule(NamedTuple):
     """A compiled module, ready to be published or loaded from memory.
 
-    `sections` are image, records, graph, bitcode and notes; `functions` are (func_name, record offset). `header`,
+    `sections` are image, records, graph, bitcode and notes; `functions` are (func_name, record offset,
+    requirement). `header`,
     `signatures` (one for each function) and `imports` (func_names) repeat what the records say, for who lists modules.
     """
 
     sections: tuple[bytes, bytes, bytes, bytes, bytes]
-    functions: tuple[tuple[str, int], ...]
+    functions: tuple[tuple[str, int, str], ...]
     target: bytes
     flags: int
     key: bytes
@@ -284,8 +286,9 @@ def _finish(
     platform = codegen.host_platform()
     machine = request.machine
     requires = machine.required_by(text)
+    libc = libc_requirement(image)
     header = ModuleRecord(
-        key, kind, platform, machine.cpu, requires, machine.features, codegen.llvm_version(), host.ABI_VERSION
+        key, kind, platform, machine.cpu, requires, libc, machine.features, codegen.llvm_version(), host.ABI_VERSION
     )
     extra = {name: as_text(needs - host.required(requires)) for name, needs in prepared.needs.items()}
     first_slot = len(symbols) + len(entries.points)
@@ -295,14 +298,16 @@ def _finish(
     for number, export in enumerate(exports):
         entry = entries.numbers[number]
         place = NO_ENTRY if entry is None else len(symbols) + entry
-        functions.append((export.name, writer.add_function(export, entries.signatures[number], number, place, extra.get(export.symbol, ""))))
+        features = extra.get(export.symbol, "")
+        offset = writer.add_function(export, entries.signatures[number], number, place, features)
+        functions.append((export.name, offset, header.requirement(features)))
     signatures = dict(zip(symbols, entries.signatures, strict=True))
     graph = encode_graph(symbol_nodes(definitions, {e.symbol: e.name for e in exports}, resolution, signatures))
     seconds = time.perf_counter() - started
     sections = image, writer.records.content(), graph, bitcode, encode_notes(seconds, request.identity)
-    own = {name for name, _ in functions}
+    own = {name for name, *_ in functions}
     return BuiltModule(
-        sections, tuple(functions), host.target_id(platform, requires), image_flag(kind), key, seconds, header,
+        sections, tuple(functions), host.target_id(header.requirement()), image_flag(kind), key, seconds, header,
         tuple(entries.signatures), tuple([name for name in writer.imports if name not in own]),
     )  # fmt: skip
 

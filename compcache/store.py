@@ -170,7 +170,7 @@ class Store:
         StorageError: the path exists but is no directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_target", "_owner", "_trust", "complaints", "exposed", "files", "index", "readonly", "root", "signing_key", "stats", "temporary", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_owner", "_trust", "accepted", "complaints", "exposed", "files", "index", "readonly", "root", "signing_key", "stats", "temporary", "verify")
 
     def __init__(
         self,
@@ -190,7 +190,8 @@ class Store:
         self.temporary = self.path("tmp")
         self.index = Index(self.files, f"{root}/index-v1", self.temporary)
         self._host: Host | None = None
-        self._native_target: bytes | None = None
+        self.accepted: set[bytes] = set()  # the target_ids of code that this host can run, as far as they are known
+        self.index.rank_of = self.rank
         self._in_memory: dict[bytes, ModuleFile] = {}
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
         self._checked_index = False
@@ -400,12 +401,12 @@ class Store:
 
     # ------------------------------------------------------------------- host
 
-    @property
-    def native_target(self) -> bytes:
-        """The `target_id` of code that was compiled for exactly this host."""
-        if self._native_target is None:
-            self._native_target = host.target_id(host.platform_name(), host.native_requirements(self.host().features))
-        return self._native_target
+    def rank(self, requirement: str) -> int:
+        """How well code with this requirement fits this host; see `Host.rank`."""
+        rank = self.host().rank(requirement)
+        if rank != host.UNUSABLE:
+            self.accepted.add(host.target_id(requirement))
+        return rank
 
     def host(self) -> Host:
         """This machine, as LLVM describes it; LLVM is asked once per boot."""

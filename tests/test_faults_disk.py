@@ -580,7 +580,7 @@ def test_a_segment_with_a_flipped_version_is_damage(stored: Path) -> None:
     """The name tells: it is the digest of the content."""
     (segment, *_) = (stored / "index-v1").iterdir()
     data = segment.read_bytes()
-    segment.with_suffix(".new").write_bytes(b"CCINDEX2" + data[8:])
+    segment.with_suffix(".new").write_bytes(b"CCINDEX9" + data[8:])
     segment.with_suffix(".new").rename(segment)
     with Cache(stored) as cache, pytest.warns(CacheWarning, match="rebuilding") as caught:
         assert (cache.get_target("f")(1), cache.get_target("g")(1)) == (2, 21)

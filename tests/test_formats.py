@@ -142,7 +142,7 @@ def test_a_large_table_is_found_with_few_reads() -> None:
 
 records: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "module": (
-        st.builds(ModuleRecord, st.binary(min_size=16, max_size=16), texts, texts, texts, texts, texts, texts, u32),
+        st.builds(ModuleRecord, st.binary(min_size=16, max_size=16), texts, texts, texts, texts, texts, texts, texts, u32),
         encode_module,
         decode_module,
     ),
@@ -299,7 +299,7 @@ def test_an_index_finds_what_was_added_before_and_after_merges(tmp_path: Path) -
     reader = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp")
     assert list(reader.find(name_key("f0"))) == []
     for number in range(40):
-        add(index, [(f"f{number}", number), ("common", number)], entry_of(number))
+        add(index, [(f"f{number}", number, "needs"), ("common", number, f"needs {number % 3}")], entry_of(number))
         if needs_merge(index):
             merge(index)
     assert len(index.segments) < 12
@@ -324,7 +324,7 @@ def test_levels_grow_with_the_number_of_modules() -> None:
 @pytest.mark.parametrize("damage", ["magic", "truncated", "empty", "longer", "bucket"])
 def test_a_damaged_segment_is_named_and_left_out(tmp_path: Path, damage: str) -> None:
     index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp")
-    add(index, [("f", 1)], entry_of(1))
+    add(index, [("f", 1, "needs")], entry_of(1))
     (path,) = (tmp_path / "index").iterdir()
     data = path.read_bytes()
     bad = {
@@ -358,7 +358,7 @@ def manifest_bytes() -> bytes:
     writer = ManifestWriter()
     writer.add(
         encode_module(
-            ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "znver4", "+avx2", "-x", "22.1.0", 1)
+            ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "znver4", "+avx2", "glibc 2.14", "-x", "22.1.0", 1)
         )
     )
     glob = writer.add(encode_global(GlobalRecord("g", 3, "int", 8, "integer", b"42")))
@@ -370,7 +370,7 @@ def manifest_bytes() -> bytes:
 
 def segment_bytes() -> bytes:
     entry = entry_of(1)
-    return encode_segment([encode_function_entry("f", entry.module_id, 77)], [entry.encode()])
+    return encode_segment([encode_function_entry("f", entry.module_id, 77, "needs")], [entry.encode()], ["needs"])
 
 
 def container_bytes() -> bytes:
@@ -378,8 +378,8 @@ def container_bytes() -> bytes:
 
 
 GOLDEN: dict[str, tuple[Callable[[], bytes], int, str]] = {
-    "manifest": (manifest_bytes, 306, "47b4c2399020754ea93d0128e4859439"),
-    "segment": (segment_bytes, 264, "fe7d8d1f8ea4407d85754b54dd2f13ba"),
+    "manifest": (manifest_bytes, 320, "5e7829ad8f2ffb348a209b458c8f15d6"),
+    "segment": (segment_bytes, 289, "1fca98af1c760af56e84d92a54e3fdfe"),
     "container": (container_bytes, 157, "886a78e1d36855c53ba321ed03e9e2f3"),
 }
 

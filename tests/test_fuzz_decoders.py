@@ -62,7 +62,7 @@ BYTES = 1 << 21
 
 RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     "module": (
-        encode_module(ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "cpu", "+avx", "", "22", 1)),
+        encode_module(ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "cpu", "+avx", "musl", "", "22", 1)),
         decode_module,
     ),
     "function": (encode_function(FunctionRecord("f", "f", "i64(i64)", "", 1, 2, 3)), decode_function),
@@ -180,7 +180,7 @@ def test_a_bucket_that_claims_to_be_huge_is_not_read() -> None:
 def segment() -> bytes:
     module_id = digest([b"m"], size=16)
     entry = ModuleEntry(module_id, Stamp(1, 2, 3, 4), 5, 6, b"target!!", 1, 1, b"k" * 16, bytes(16))
-    return encode_segment([encode_function_entry("f", module_id, 77)], [entry.encode()])
+    return encode_segment([encode_function_entry("f", module_id, 77, "needs")], [entry.encode()], ["needs"])
 
 
 @FEW

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import llvmlite.binding as llvm
 import pytest
 from helpers import adder, constant
+from hosts import host_like, on_host
 
 from compcache import Cache, CompileError, ModuleSource, NotCachedError
-from compcache.formats.host import Host, platform_name, required
+from compcache.formats.host import platform_name, required
 from compcache.targets.cpu_table import cpu_table
 from compcache.targets.host_probe import probe_host
 from compcache.targets.machine import machine_for
@@ -37,20 +38,6 @@ define i64 @wide(i64 %x) noinline "target-features"="+avx512bw" {
 """
 
 
-def pretend(cache: Cache, host: Host) -> Cache:
-    """A cache that takes this machine for another one."""
-    cache._store._host = host
-    cache._store._native_target = None
-    return cache
-
-
-def host_like(cpu: str, features: str = "") -> Host:
-    table = cpu_table("x86_64", llvm.llvm_version_info[0])
-    assert table is not None
-    have = table.expand(cpu, features)
-    return Host(cpu, ",".join(f"+{name}" for name in sorted(have)), features)
-
-
 def features_of(cache: Cache, name: str) -> frozenset[str]:
     (realization,) = cache.realizations(name)
     return required(realization.features)
@@ -66,11 +53,11 @@ def test_code_requires_what_its_machine_has_however_it_was_named(
     cache.add_module(ModuleSource(constant("f", 1), cpu=cpu, features=features))
     assert {"avx2", "avx", "fma", "sse4.2", "bmi2"} <= features_of(cache, "f")
     with (
-        pretend(Cache(directory), host_like("nehalem")) as nehalem,
+        on_host(Cache(directory), host_like("nehalem")) as nehalem,
         pytest.raises(NotCachedError, match=r"uses .*avx.*, which this nehalem does not have"),
     ):
         nehalem.get_target("f")
-    with pretend(Cache(directory), host_like("haswell")) as haswell:
+    with on_host(Cache(directory), host_like("haswell")) as haswell:
         assert haswell.get_target("f")() == 1
 
 
@@ -78,7 +65,7 @@ def test_the_least_of_the_architecture_runs_everywhere(cache: Cache, directory: 
     for number, cpu in enumerate(("x86-64", "generic", "")):
         cache.add_module(ModuleSource(constant(f"f{number}", number), cpu=cpu))
         assert features_of(cache, f"f{number}") <= {"64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2"}
-    with pretend(Cache(directory), host_like("x86-64")) as oldest:
+    with on_host(Cache(directory), host_like("x86-64")) as oldest:
         assert oldest.get_target("f0")() == 0
 
 
@@ -105,20 +92,20 @@ def test_tuning_is_no_requirement(cache: Cache) -> None:
 
 def test_run_time_dispatch_requires_nothing(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(DISPATCH, {"dispatches": "i64(i64, bool)", "wide": None}, cpu="x86-64"))
-    with pretend(Cache(directory), host_like("x86-64")) as oldest:
+    with on_host(Cache(directory), host_like("x86-64")) as oldest:
         assert oldest.get_target("dispatches")(4, False) == 4
         with pytest.raises(NotCachedError, match=r"function 'wide' of module .* uses avx.*, which this x86-64 does not have"):
             oldest.get_target("wide")
         assert oldest.has("dispatches")
         assert not oldest.has("wide")
-    with pretend(Cache(directory), host_like("skylake-avx512")) as later:
+    with on_host(Cache(directory), host_like("skylake-avx512")) as later:
         assert later.has("wide")
 
 
 def test_an_alias_requires_what_its_function_requires(cache: Cache, directory: Path) -> None:
     code = DISPATCH + "@other = alias i64 (i64), ptr @wide\n"
     cache.add_module(ModuleSource(code, {"other": None}, cpu="x86-64"))
-    with pretend(Cache(directory), host_like("x86-64")) as oldest, pytest.raises(NotCachedError, match="avx512bw"):
+    with on_host(Cache(directory), host_like("x86-64")) as oldest, pytest.raises(NotCachedError, match="avx512bw"):
         oldest.get_target("other")
 
 
@@ -165,7 +152,7 @@ def test_a_feature_whose_base_is_hidden_is_not_used(monkeypatch: pytest.MonkeyPa
 
 def test_native_code_of_a_masked_host_has_no_hidden_instructions(cache: Cache) -> None:
     masked = host_like("skylake-avx512", "-avx512f")
-    pretend(cache, masked)
+    on_host(cache, masked)
     loop = """\
 define void @scale(ptr noalias %a, i64 %n) {
 entry:
@@ -197,7 +184,7 @@ out:
 
 def test_a_function_with_features_of_its_own_does_not_get_the_hidden_ones_back(cache: Cache) -> None:
     # To LLVM a function's features take the place of the machine's, which is what takes the hidden ones away.
-    pretend(cache, host_like("skylake-avx512", "-avx512f"))
+    on_host(cache, host_like("skylake-avx512", "-avx512f"))
     code = 'define i64 @f(i64 %x) "target-features"="+popcnt" {\n  ret i64 %x\n}\n'
     cache.add_module(ModuleSource(code))
     assert not [name for name in features_of(cache, "f") if name.startswith("avx512")]

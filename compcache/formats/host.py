@@ -1,9 +1,9 @@
 """What this machine can run, told without LLVM where LLVM has been asked before.
 
-A module names its platform (architecture, operating system, object format) and the CPU features that its code
-uses. Which features the host has, only LLVM knows in its own terms; its answer is kept in the cache directory
-under the boot id of the machine, because a kernel does not change without a boot, and what the processor says of itself. `target_id` digests
-platform, ABI and features: code for exactly this host, the usual case, is recognized by comparing eight bytes.
+A module names its platform (architecture, operating system, object format), its C library, and the CPU features that its
+code uses. Which features the host has, only LLVM knows in its own terms; its answer is kept in the cache directory
+under the boot id of the machine, because a kernel does not change without a boot, and what the processor says of itself.
+All that code requires is one text, a *requirement*; `target_id` is its digest.
 """
 
 from __future__ import annotations
@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABI_VERSION",
+    "NATIVE",
     "SYSTEM_FEATURES",
+    "UNUSABLE",
     "Host",
     "decode_host",
     "encode_host",
     "host_file",
     "host_key",
+    "libc_serves",
     "native_requirements",
     "platform_name",
     "required",
+    "requirement",
     "target_id",
+    "this_libc",
 ]
 
 #: The interface between module images, the native runtime and this package; `COMPCACHE_ABI_VERSION` in C.
@@ -45,6 +50,13 @@ SYSTEM_FEATURES = frozenset((
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
+#: Ranks of code on a host: it cannot run it; it was compiled for it.
+UNUSABLE, NATIVE = -1, 1 << 30
+
+_REQUIREMENT_FIELDS = 5
+_ABI_TEXT = str(ABI_VERSION)
+
+
 class Host(Record):
     """The CPU of a machine in LLVM's terms.
 
@@ -56,6 +68,22 @@ class Host(Record):
     cpu: str
     features: str
     adjustments: str
+
+    def rank(self, requirement: str) -> int:
+        """How well code fits this host: UNUSABLE, or the more the better, up to NATIVE.
+
+        Of what the host can run, code that uses more of its features is better, then code that is tuned for its CPU.
+        """
+        fields = requirement.split("\0")
+        if len(fields) != _REQUIREMENT_FIELDS:
+            return UNUSABLE
+        abi, platform, libc, cpu, features = fields
+        if abi != _ABI_TEXT or platform != _PLATFORM or not libc_serves(libc):
+            return UNUSABLE
+        if cpu == self.cpu and features == native_requirements(self.features):
+            return NATIVE
+        needed = required(features)
+        return 2 * len(needed) + (cpu == self.cpu) if needed <= required(self.features) else UNUSABLE
 
     def missing(self, features: str) -> tuple[str, ...]:
         """The features that code requires (``+avx2,+fma``; `-x` requires nothing) and this host lacks."""
@@ -88,10 +116,38 @@ def platform_name() -> str:
     return _PLATFORM
 
 
-def target_id(platform: str, features: str) -> bytes:
-    """Eight bytes that are equal for code that runs on the same hosts."""
-    text = f"{ABI_VERSION}\0{platform}\0{','.join(sorted(required(features)))}"
-    return check(text.encode())
+def requirement(abi: int, platform: str, libc: str, cpu: str, features: str) -> str:
+    """All that code requires of a host, and the CPU that it is tuned for, as one text.
+
+    `libc` is empty where the code uses none, else ``musl``, or ``glibc`` and the least version.
+    """
+    return f"{abi}\0{platform}\0{libc}\0{cpu}\0{features}"
+
+
+def target_id(requirement: str) -> bytes:
+    """Eight bytes that are equal for code of equal requirements."""
+    return check(requirement.encode("utf-8", "surrogatepass"))
+
+
+def this_libc() -> str:
+    """The C library of this process, as requirements name it: for example ``glibc 2.36``, ``musl``."""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (AttributeError, OSError, ValueError):  # another libc does not know the question
+        return "musl" if sys.platform == "linux" else ""
+
+
+def libc_serves(needed: str) -> bool:
+    """Whether the C library of this process is what code needs, or a later version of it."""
+    if not needed:
+        return True
+    kind, _, version = needed.partition(" ")
+    own_kind, _, own = this_libc().partition(" ")
+    return kind == own_kind and _numbers(version) <= _numbers(own)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) if part.isdecimal() else 0 for part in version.split(".")]
 
 
 def host_key(files: Files, processor: bytes) -> str | None:

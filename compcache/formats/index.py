@@ -5,10 +5,11 @@ segment of level 0; when more than eight of them have come together they are mer
 level holding eight times as many modules as the one below. So a cache of any size has a handful of segments,
 and an addition costs amortized `8 * levels / 2` rewrites of its own entries.
 
-A segment (little-endian) is ``"CCINDEX1" | size of the function table u64 | function table | module table``; both
-tables are of `compcache.formats.table`. A function entry is the key of the name, a module_id and the offset of the
-function's record. A module entry is `ModuleEntry`: the stamp under which the file was verified, and the sizes
-that a reader needs.
+A segment (little-endian) is ``"CCINDEX2" | size of the function table u64 | size of the requirements u64 | function
+table | module table | requirements``; both tables are of `compcache.formats.table`. A function entry is the key of the name, a module_id, the offset of the
+function's record, and the first four bytes of the digest of what the function requires of a host. A module entry is
+`ModuleEntry`: the stamp under which the file was verified, and the sizes that a reader needs. The requirements are a check,
+and texts behind their lengths (`compcache.formats.host.requirement`): a host chooses among realizations without reading modules.
 
 The index is derived and never believed further than it can be checked: an entry whose module file is gone is
 no entry, a stamp that does not match the file is no stamp, a damaged segment is set aside and rebuilt from the
@@ -28,24 +29,37 @@ import stat as stat_module
 from _struct import Struct  # what `struct` re-exports: a file less to read
 
 from compcache import files as file_ops
-from compcache.digest import DIGEST_SIZE, digest
+from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check, digest
 from compcache.errors import FormatError, UnknownVersionError
+from compcache.formats.host import NATIVE, target_id
 from compcache.formats.table import Table
 from compcache.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["Index", "ModuleEntry", "Segment", "Stamp"]
+__all__ = [
+    "Index",
+    "ModuleEntry",
+    "Segment",
+    "Stamp",
+    "decode_requirements",
+    "encode_requirements",
+    "requirement_number",
+]
 
-MAGIC = b"CCINDEX1"
-HEADER = Struct("<8sQ")
-FUNCTION = Struct("<16s16sI4x")
+MAGIC = b"CCINDEX2"
+HEADER = Struct("<8sQQ")
+FUNCTION = Struct("<16s16sI4s")
 MODULE = Struct("<16s4QQQ8sII16s16s")
 _STAMP = Struct("<4Q")
 _TRUSTED = Struct("<QQ8sII16s16s")
+_ROW = Struct("<I")
+NUMBER_SIZE = 4
+_NUMBER_AT = DIGEST_SIZE + 4  # in an entry without its key
+_MAX_ROWS = 1 << 24
 _READ_WHOLE = 1 << 16
 NAME_SIZE = 12  # bytes of the digest in a segment's name
 _CHUNK = 1 << 20
@@ -106,6 +120,37 @@ class ModuleEntry(Record):
         return ModuleEntry(module_id, Stamp(inode, size, mtime, ctime), *rest)
 
 
+def encode_requirements(texts: Iterable[str]) -> bytes:
+    """The requirements of a segment: a check, then each text behind its length."""
+    encoded = sorted({text.encode("utf-8", "surrogatepass") for text in texts})
+    rows = b"".join([part for data in encoded for part in (_ROW.pack(len(data)), data)])
+    return check(rows) + rows
+
+
+def decode_requirements(data: bytes) -> dict[bytes, str]:
+    """The texts in bytes that `encode_requirements` made, by their numbers.
+
+    Raises:
+        FormatError: it did not.
+    """
+    rows = data[CHECK_SIZE:]
+    if check(rows) != data[:CHECK_SIZE]:
+        raise FormatError("the requirements of an index segment are damaged")
+    found = {}
+    at = 0
+    while at < len(rows):
+        end = at + _ROW.size + int.from_bytes(rows[at : at + _ROW.size], "little")
+        text = rows[at + _ROW.size : end].decode("utf-8", "surrogatepass")
+        found[requirement_number(text)] = text
+        at = end
+    return found
+
+
+def requirement_number(text: str) -> bytes:
+    """Four bytes that stand for a requirement in function entries."""
+    return target_id(text)[:NUMBER_SIZE]
+
+
 class _Descriptor:
     """An open file that is closed with the last reader."""
 
@@ -123,12 +168,13 @@ class _Descriptor:
 class Segment:
     """One segment file, opened by its first use. Small ones are read whole, larger ones piece by piece."""
 
-    __slots__ = ("_directory", "_files", "_tables", "name")
+    __slots__ = ("_directory", "_files", "_read_rows", "_tables", "name")
 
     def __init__(self, files: file_ops.Files, directory: str, name: str) -> None:
         self._files = files
         self._directory = directory
         self._tables: tuple[Table, Table] | None = None
+        self._read_rows: Callable[[], bytes] = bytes
         self.name = name
 
     @property
@@ -140,6 +186,17 @@ class Segment:
     def modules(self) -> Table:
         """The module entries."""
         return (self._tables or self._open())[1]
+
+    @property
+    def requirements(self) -> dict[bytes, str]:
+        """What functions require of a host, by the number in their entries.
+
+        Raises:
+            FormatError: they are damaged.
+        """
+        if self._tables is None:
+            self._open()
+        return decode_requirements(self._read_rows())
 
     @property
     def level(self) -> int:
@@ -181,13 +238,16 @@ class Segment:
         header = read(0, HEADER.size)
         if len(header) < HEADER.size or header[:8] != MAGIC:
             raise FormatError(f"{self.name} is no index segment of a known version")
-        second = HEADER.size + HEADER.unpack(header)[1]
+        _, function_size, rows_size = HEADER.unpack(header)
+        second = HEADER.size + function_size
         functions = Table(read, HEADER.size, constant=whole)
         if HEADER.size + functions.size != second or functions.width != FUNCTION.size:
             raise FormatError(f"{self.name} is damaged")
         modules = Table(read, second, constant=whole)
-        if modules.width != MODULE.size or second + modules.size != size:
+        rows = second + modules.size
+        if modules.width != MODULE.size or rows + rows_size != size or rows_size > _MAX_ROWS:
             raise FormatError(f"{self.name} is damaged")
+        self._read_rows = lambda: read(rows, rows_size)
         self._tables = functions, modules
         return self._tables
 
@@ -214,6 +274,10 @@ class Segment:
         self._tables = None
 
 
+def _by_rank(candidate: tuple[int, Segment, bytes]) -> int:
+    return candidate[0]
+
+
 def _level_of(name: str) -> int:
     return int(name[:2])
 
@@ -236,7 +300,7 @@ class Index:
     A look-up that finds nothing looks at the directory again; one that finds something does not.
     """
 
-    __slots__ = ("_hint", "ignored", "_segments", "damaged", "directory", "files", "problem", "temporary")
+    __slots__ = ("_hint", "_ranks", "ignored", "_segments", "damaged", "directory", "files", "problem", "rank_of", "temporary")
 
     def __init__(self, files: file_ops.Files, directory: str, temporary: str) -> None:
         self.files = files
@@ -247,6 +311,8 @@ class Index:
         self.ignored: set[str] = set()
         self.damaged: dict[str, str] = {}
         self.problem = ""  # why the index, or a part of it, could not be read when it was last tried
+        self.rank_of: Callable[[str], int] = lambda _: NATIVE  # how well a requirement fits this host
+        self._ranks: dict[bytes, int] = {}
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -287,12 +353,15 @@ class Index:
         return self._segments is not None
 
     def find(self, key: bytes) -> Iterator[tuple[bytes, int]]:
-        """The (module_id, offset of the function's record) of every realization, without duplicates.
+        """The (module_id, offset of the function's record) of every realization, without duplicates, the best first.
 
-        Lazily, the largest segment first: who takes the first answer opens no more than it must. `key` is that of the
-        function's name (`compcache.digest.name_key`).
+        Lazily, the largest segment first: code that was compiled for exactly this host cannot be surpassed, and
+        who takes it opens no more segments than it must. `key` is that of the function's name
+        (`compcache.digest.name_key`).
         """
         seen: set[bytes] = set()
+        ranks = self._ranks
+        others: list[tuple[int, Segment, bytes]] = []
         waiting = list(self.segments)
         asked = set()
         while waiting:
@@ -305,8 +374,34 @@ class Index:
             for value in values:
                 if value not in seen:
                     seen.add(value)
+                    number = value[_NUMBER_AT:]
+                    rank = ranks[number] if number in ranks else self._rank(segment, number)
+                    if rank < NATIVE:
+                        others.append((rank, segment, value))
+                        continue
                     self._hint = segment
-                    yield value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE : DIGEST_SIZE + 4], "little")
+                    yield value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE:_NUMBER_AT], "little")
+        if others:
+            others.sort(key=_by_rank, reverse=True)
+            for _, segment, value in others:
+                self._hint = segment
+                yield value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE:_NUMBER_AT], "little")
+
+    def _rank(self, segment: Segment, number: bytes) -> int:
+        """How well what a number stands for fits this host; 0 where the segment does not tell."""
+        try:
+            texts = segment.requirements
+        except FileNotFoundError:
+            return 0  # merged into another segment meanwhile
+        except FormatError as error:
+            self.set_aside(segment, error)
+            return 0
+        except OSError:
+            return 0
+        if number not in texts:
+            return 0
+        rank = self._ranks[number] = self.rank_of(texts[number])
+        return rank
 
     def module(self, module_id: bytes) -> list[ModuleEntry]:
         """What is known of a module, one entry for each stamp."""

@@ -20,6 +20,7 @@ from _struct import Struct  # what `struct` re-exports: a file less to read
 
 from compcache.digest import check
 from compcache.errors import FormatError
+from compcache.formats.host import required, requirement
 from compcache.record import Record, set_field
 
 TYPE_CHECKING = False
@@ -72,18 +73,25 @@ class ModuleRecord(Record):
     """What holds for a whole module.
 
     `key` (16 bytes) is what the image's module table repeats; `image_kind` is "shared" or "object". `features` are those that
-    the code requires of a host (``+avx2,+fma``, sorted); `cpu` and `machine_features` are what LLVM was given.
+    the code requires of a host (``+avx2,+fma``, sorted), `libc` is the C library that it needs; `cpu` and `machine_features` are what LLVM was given.
     """
 
-    __slots__ = ("key", "image_kind", "triple", "cpu", "features", "machine_features", "llvm_version", "abi")
+    __slots__ = ("key", "image_kind", "triple", "cpu", "features", "libc", "machine_features", "llvm_version", "abi")
     key: bytes
     image_kind: str
     triple: str
     cpu: str
     features: str
+    libc: str
     machine_features: str
     llvm_version: str
     abi: int
+
+    def requirement(self, features: str = "") -> str:
+        """What the module requires of a host; or one of its functions, which requires these features as well."""
+        if features:
+            features = ",".join(["+" + name for name in sorted(required(features) | required(self.features))])
+        return requirement(self.abi, self.triple, self.libc, self.cpu, features or self.features)
 
 
 class FunctionRecord(Record):
@@ -217,7 +225,8 @@ def _blob(value: bytes) -> bytes:
 def encode_module(record: ModuleRecord) -> bytes:
     """The payload of a module record."""
     texts = (
-        record.image_kind, record.triple, record.cpu, record.features, record.machine_features, record.llvm_version
+        record.image_kind, record.triple, record.cpu, record.features, record.libc, record.machine_features,
+        record.llvm_version,
     )  # fmt: skip
     return b"".join([MODULE, _U32.pack(record.abi), _blob(record.key), *map(_text, texts)])
 
@@ -227,7 +236,7 @@ def decode_module(payload: bytes) -> ModuleRecord:
     reader = _Reader(payload, MODULE, "module")
     abi = reader.u32()
     key = reader.blob()
-    texts = [reader.text() for _ in range(6)]
+    texts = [reader.text() for _ in range(7)]
     reader.end()
     return ModuleRecord(key, *texts, abi)
 

@@ -245,7 +245,7 @@ class Loader:
     def _open_source(self, module_id: bytes, sources: dict[bytes, Source]) -> Source:
         file = self.store.open_module(module_id)
         try:
-            if file.target_id != self.store.native_target:
+            if file.target_id not in self.store.accepted:
                 self.require_usable(file)
             source = sources[module_id] = Source(file, self._loaded(module_id))
         except FormatError as error:

@@ -204,7 +204,7 @@ def require_usable(store: Store, file: ModuleFile) -> None:
     Raises:
         IncompatibleTargetError: it cannot; the message says why.
     """
-    if file.target_id == store.native_target:
+    if file.target_id in store.accepted:
         return
     machine = store.host()
     platform = host.platform_name()
@@ -223,6 +223,13 @@ def require_usable(store: Store, file: ModuleFile) -> None:
             f"{machine.cpu} does not have",
             module_id=module,
         )
+    if not host.libc_serves(record.libc):
+        raise IncompatibleTargetError(
+            f"module {module} needs {record.libc} or later, this process has {host.this_libc() or 'another C library'}: compile it "
+            "here, or on the oldest system that is to use it",
+            module_id=module,
+        )
+    store.accepted.add(file.target_id)
 
 
 def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "is_elf",
     "machine",
     "needed_libraries",
+    "needed_versions",
     "undefined_symbols",
     "weaken_undefined",
 ]
@@ -54,6 +55,7 @@ _FILE_TYPES = {
     _ET_DYN: "a shared object",
     4: "a core file",
 }
+_SHT_GNU_VERNEED = 0x6FFFFFFE
 _SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_DYNAMIC, _SHT_DYNSYM = 1, 2, 4, 6, 11
 _SHF_EXECINSTR = 4
 _SHN_UNDEF = 0
@@ -68,6 +70,8 @@ _SECTION = Struct("<4xIQ8xQQII8xQ")
 _SYMBOL = Struct("<IBBHQQ")
 _RELOCATION = Struct("<QI4x8x")
 _DYNAMIC = Struct("<qQ")
+_VERNEED = Struct("<2xHIII")
+_VERNAUX = Struct("<4x4xII")
 
 # https://gitlab.com/x86-psABIs/x86-64-ABI (relocation types, and which may be relaxed)
 _R_X86_64_OF_8_BYTES = frozenset((1, 16, 17, 18, 24, 25, 27, 28, 29, 30, 31, 33))
@@ -219,6 +223,34 @@ def needed_libraries(data: bytes) -> tuple[str, ...]:
         if tag == _DT_NEEDED:
             needed.append(_read_string(strings, value))
     return tuple(needed)
+
+
+def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
+    """The symbol versions that a shared object needs of each library (``.gnu.version_r``). Raises `FormatError`.
+
+    Layout: Linux Standard Base Core Specification 5.0, "Symbol Versioning", `Elf64_Verneed` and `Elf64_Vernaux`.
+    """
+    sections = _read_sections(data, _ET_DYN)
+    table = _find_section(sections, _SHT_GNU_VERNEED)
+    if table is None:
+        return {}
+    content = _read_bytes(data, table.offset, table.size, "the needed versions")
+    strings = _read_linked_strings(data, sections, table)
+    found: dict[str, tuple[str, ...]] = {}
+    for at, (count, library, first) in _chain(content, _VERNEED, 0, table.info):
+        names = [_read_string(strings, name) for _, (name,) in _chain(content, _VERNAUX, at + first, count)]
+        found[_read_string(strings, library)] = tuple(names)
+    return found
+
+
+def _chain(content: bytes, record: Struct, at: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The place and the fields of `count` records, each of which ends with the distance to the next one."""
+    for _ in range(count):
+        if at + record.size > len(content):
+            raise FormatError("the needed versions are truncated or damaged")
+        *fields, distance = record.unpack_from(content, at)
+        yield at, tuple(fields)
+        at += distance
 
 
 def code_sections(data: bytes) -> tuple[CodeSection, ...]:

@@ -17,7 +17,7 @@ from compcache.errors import CompcacheError, FormatError, IntegrityError, Storag
 from compcache.files import DIRECTORY_MODE, FILE_MODE, make_directories, unique_name
 from compcache.formats import host
 from compcache.formats.footer import is_signed_with, module_digest
-from compcache.formats.index import Stamp
+from compcache.formats.index import NUMBER_SIZE, Stamp
 from compcache.formats.manifest import (
     FUNCTION,
     GLOBAL,
@@ -421,6 +421,10 @@ def _index_content(store: Store) -> tuple[set[bytes], dict[bytes, list[bytes]]]:
     stamps: dict[bytes, list[bytes]] = {}
     for segment in store.index.segments:
         try:
+            texts = segment.requirements
+            unknown = [data for data in segment.functions.entries() if data[-NUMBER_SIZE:] not in texts]
+            if unknown:
+                raise FormatError("a function entry names a requirement that the segment has not")
             entries.update([data[: KEY_SIZE + DIGEST_SIZE + 4] for data in segment.functions.entries()])
             for data in segment.modules.entries():
                 stamps.setdefault(data[:DIGEST_SIZE], []).append(data)

@@ -320,7 +320,9 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes
             return there
 
         try:
+            requirements: set[str] = set()
             for segment in segments:
+                requirements.update(segment.requirements.values())
                 for data in segment.modules.entries():
                     if is_there(data[:DIGEST_SIZE]):
                         keep_newest(modules, data)
@@ -329,7 +331,7 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes
                 )
             level = segment_level(len(modules))
             replace_segments(
-                store.index, sorted(functions), [modules[key] for key in sorted(modules)], level, segments
+                store.index, sorted(functions), [modules[key] for key in sorted(modules)], requirements, level, segments
             )
         except (FormatError, OSError):
             return  # what cannot be read is rebuilt by the next look-up, what cannot be written stays

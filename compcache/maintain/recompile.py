@@ -46,7 +46,7 @@ def recompile(store: Store, module_id: str) -> Recompiled:
         return Recompiled(translated=False, compared=False)
     with store.open_module(bytes.fromhex(module_id)) as module:
         graph = read_graph(module)
-        functions = {name for name, _ in module_functions(module)}
+        functions = {name for name, *_ in module_functions(module)}
     with codegen.new_context() as context:
         _compare_graph(graph, dict(read_module(str(codegen.parse(code.bitcode, context)))), functions)
     emitted = code.object(LEVELS[0])

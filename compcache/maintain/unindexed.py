@@ -88,14 +88,16 @@ def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...
     from compcache.publish.index_rebuild import index_module
 
     functions: set[bytes] = set()
+    requirements: set[str] = set()
     entries = []
     indexed = []
     for module_id in sorted(module_ids):
-        entry = index_module(store, module_id, functions)
+        entry = index_module(store, module_id, functions, requirements)
         if entry is not None:
             entries.append(entry.encode())
             indexed.append(module_id)
     if entries:
-        index_merge.publish_segment(store.index, index_merge.segment_level(len(entries)), sorted(functions), entries)
+        level = index_merge.segment_level(len(entries))
+        index_merge.publish_segment(store.index, level, sorted(functions), entries, requirements)
         store.index.refresh()
     return tuple(indexed)

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, digest, name_key
 from compcache.errors import FormatError
-from compcache.formats.index import FUNCTION, HEADER, MAGIC, MODULE, NAME_SIZE, SUFFIX, ModuleEntry
+from compcache.formats.index import (
+    FUNCTION,
+    HEADER,
+    MAGIC,
+    MODULE,
+    NAME_SIZE,
+    SUFFIX,
+    ModuleEntry,
+    encode_requirements,
+    requirement_number,
+)
 from compcache.formats.table import encode_table
 from compcache.publish.locks import try_lock
 
@@ -38,15 +48,16 @@ _FANOUT = 8
 _RANGE = 1 << 13
 
 
-def encode_function_entry(name: str, module_id: bytes, offset: int) -> bytes:
-    """A function entry: this module realizes `name` in the record at `offset`."""
-    return FUNCTION.pack(name_key(name), module_id, offset)
+def encode_function_entry(name: str, module_id: bytes, offset: int, requirement: str) -> bytes:
+    """A function entry: this module realizes `name` in the record at `offset`, for hosts that meet the requirement."""
+    return FUNCTION.pack(name_key(name), module_id, offset, requirement_number(requirement))
 
 
-def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes]) -> bytes:
+def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str]) -> bytes:
     """The bytes of a segment of encoded entries: sorted, each as it is or several in a row as one piece."""
     table = encode_table(functions, FUNCTION.size)
-    return b"".join([HEADER.pack(MAGIC, len(table)), table, encode_table(modules, MODULE.size)])
+    rows = encode_requirements(requirements)
+    return b"".join([HEADER.pack(MAGIC, len(table), len(rows)), table, encode_table(modules, MODULE.size), rows])
 
 
 def segment_level(modules: int) -> int:
@@ -57,23 +68,25 @@ def segment_level(modules: int) -> int:
     return level
 
 
-def add(index: Index, functions: Iterable[tuple[str, int]], module: ModuleEntry) -> None:
-    """Publish what a module realizes, as (name, offset of its record), and its entry.
+def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleEntry) -> None:
+    """Publish what a module realizes, as (name, offset of its record, requirement), and its entry.
 
     Raises:
         OSError: it could not be written.
     """
-    entries = sorted({encode_function_entry(name, module.module_id, offset) for name, offset in functions})
-    publish_segment(index, 0, entries, [module.encode()])
+    entries = sorted({encode_function_entry(name, module.module_id, offset, needs) for name, offset, needs in functions})
+    publish_segment(index, 0, entries, [module.encode()], {needs for _, _, needs in functions})
 
 
-def publish_segment(index: Index, level: int, functions: Iterable[bytes], modules: Iterable[bytes]) -> str:
+def publish_segment(
+    index: Index, level: int, functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str]
+) -> str:
     """Publish a segment of entries as `encode_segment` takes them; its name.
 
     Raises:
         OSError: it could not be written.
     """
-    data = encode_segment(functions, modules)
+    data = encode_segment(functions, modules, requirements)
     name = f"{level:02d}-{digest([data], size=NAME_SIZE).hex()}{SUFFIX}"
     path = f"{index.directory}/{name}"
     # Additions are not waited for: what a power failure takes is found by prune, or added again.
@@ -100,12 +113,13 @@ def merge(index: Index) -> None:
         try:
             modules = _merge_modules(chosen)
             functions = _merge_functions(chosen)
+            requirements = _merge_requirements(chosen)
         except _UnreadableError as problem:
             left_out.add(problem.segment.name)
             if isinstance(problem.error, FormatError):
                 index.set_aside(problem.segment, problem.error)
             continue
-        replace_segments(index, functions, modules, level, chosen)
+        replace_segments(index, functions, modules, requirements, level, chosen)
         return
 
 
@@ -162,6 +176,16 @@ def _merge_functions(segments: Sequence[Segment]) -> list[bytes]:
     return pieces
 
 
+def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
+    found: set[str] = set()
+    for segment in segments:
+        try:
+            found.update(segment.requirements.values())
+        except (FormatError, OSError) as error:
+            raise _UnreadableError(segment, error) from error
+    return found
+
+
 def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
     """Of two entries of a module keep the one whose file changed later."""
     key = data[:DIGEST_SIZE]
@@ -174,6 +198,7 @@ def replace_segments(
     index: Index,
     functions: Iterable[bytes],
     modules: Iterable[bytes],
+    requirements: Iterable[str],
     level: int,
     replaced: Iterable[Segment],
 ) -> None:
@@ -182,7 +207,7 @@ def replace_segments(
     Raises:
         OSError: it could not be written; those that it replaces are still there.
     """
-    name = publish_segment(index, level, functions, modules)
+    name = publish_segment(index, level, functions, modules, requirements)
     for segment in replaced:
         if segment.name != name:
             _remove(index, segment.name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
 from compcache.files import is_settled
 from compcache.formats.index import Stamp
-from compcache.formats.manifest import FUNCTION, decode_function, iterate_frames
+from compcache.formats.manifest import FUNCTION, decode_function, decode_module, iterate_frames
 from compcache.publish import index_merge
 
 if TYPE_CHECKING:
@@ -19,18 +19,20 @@ __all__ = ["index_module", "module_functions", "rebuild_index"]
 _NO_STAMP = Stamp(0, 0, 0, 0)
 
 
-def module_functions(module: ModuleFile) -> list[tuple[str, int]]:
-    """The (name, record offset) of every function that a module realizes.
+def module_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
+    """The (name, record offset, requirement) of every function that a module realizes.
 
     Raises:
         FormatError: a record is damaged.
     """
     section = module.read(module.image, module.records)
-    return [
-        (decode_function(payload).name, offset)
-        for offset, payload in iterate_frames(section)
-        if payload[:1] == FUNCTION
-    ]
+    found = []
+    header = decode_module(module.read_record(0))
+    for offset, payload in iterate_frames(section):
+        if payload[:1] == FUNCTION:
+            record = decode_function(payload)
+            found.append((record.name, offset, header.requirement(record.features)))
+    return found
 
 
 def rebuild_index(store: Store) -> int:
@@ -43,21 +45,24 @@ def rebuild_index(store: Store) -> int:
     """
     replaced = index_merge.readable(store.index)
     functions: set[bytes] = set()
+    requirements: set[str] = set()
     modules: dict[bytes, bytes] = {}
     for module_id in store.module_ids():
-        entry = index_module(store, module_id, functions)
+        entry = index_module(store, module_id, functions, requirements)
         if entry is not None:
             modules[module_id] = entry.encode()
     level = index_merge.segment_level(len(modules))
     index_merge.replace_segments(
-        store.index, sorted(functions), [modules[key] for key in sorted(modules)], level, replaced
+        store.index, sorted(functions), [modules[key] for key in sorted(modules)], requirements, level, replaced
     )
     index_merge.remove_damaged(store.index)
     return len(modules)
 
 
-def index_module(store: Store, module_id: bytes, functions: set[bytes]) -> ModuleEntry | None:
-    """The index entry of a module, whose function entries are added to `functions`; None where it is not usable."""
+def index_module(
+    store: Store, module_id: bytes, functions: set[bytes], requirements: set[str]
+) -> ModuleEntry | None:
+    """The index entry of a module; None where it is not usable. What it realizes and requires is added to the sets."""
     try:
         module = store.open_module(module_id, leave_stamp=False)
     except (FileNotFoundError, IncompatibleTargetError, IntegrityError, StorageError):
@@ -70,5 +75,6 @@ def index_module(store: Store, module_id: bytes, functions: set[bytes]) -> Modul
         return None
     finally:
         module.close()
-    functions.update(index_merge.encode_function_entry(name, module_id, offset) for name, offset in found)
+    functions.update([index_merge.encode_function_entry(name, module_id, offset, needs) for name, offset, needs in found])
+    requirements.update([needs for _, _, needs in found])
     return store.entry_of(module, Stamp.of(status) if is_settled(status) else _NO_STAMP, len(found))

@@ -84,7 +84,7 @@ def add_missing(cache: Cache, functions: tuple[str, ...], build: Callable[[], Mo
             return found
         built = _build_exporting(cache, functions, build)
         module_id = cache._publish(built)
-        names = tuple([name for name, _ in built.functions])
+        names = tuple([name for name, *_ in built.functions])
         return Addition(names, (module_id,), _size_of(cache, bytes.fromhex(module_id)), was_cached=False)
 
 
@@ -188,7 +188,7 @@ def _build_exporting(
         CompileError, LinkError, ...: what `Cache.add_module` raises about a source.
     """
     built = cache._build(build())
-    names = [name for name, _ in built.functions]
+    names = [name for name, *_ in built.functions]
     missing = [name for name in functions if name not in names]
     if missing:
         shown = ", ".join(map(repr, names[:20])) or "nothing"

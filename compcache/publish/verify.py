@@ -69,8 +69,7 @@ def verify_module(
     module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))
     record = decode_module(module.read_record(0))
     flags = image_flag(record.image_kind)
-    platform = record.triple if record.abi == host.ABI_VERSION else f"abi{record.abi}"
-    target = host.target_id(platform, record.features)
+    target = host.target_id(record.requirement())
     module.describe(footer.image, footer.records, target, flags, record.key)
     if store.verify and leave_stamp and not store.readonly and not module.copied and file_ops.is_settled(status):
         _leave_stamp(store, store.entry_of(module, status))

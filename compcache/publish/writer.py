@@ -31,7 +31,7 @@ _CACHEDIR_TAG = (
 
 
 def publish_module(
-    store: Store, sections: Sections, functions: Iterable[tuple[str, int]], *, target: bytes, flags: int, key: bytes
+    store: Store, sections: Sections, functions: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes
 ) -> bytes:
     """Publish a module: its sections (image, records, graph, bitcode, notes) and what it realizes.
 
@@ -78,7 +78,7 @@ def _existing(store: Store, module_id: bytes) -> Stamp | None:
         return None
 
 
-def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, functions: list[tuple[str, int]]) -> bool:
+def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, functions: list[tuple[str, int, str]]) -> bool:
     """Whether the index knows this file, and that it realizes these functions."""
     index = store.index
     index.refresh()
@@ -119,7 +119,7 @@ def publish_file(store: Store, names: tuple[str, ...], data: bytes) -> str:
 
 
 def keep_in_memory(
-    store: Store, sections: Sections, functions: Iterable[tuple[str, int]], *, target: bytes, flags: int, key: bytes
+    store: Store, sections: Sections, functions: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes
 ) -> bytes:
     """Keep a module that could not be published, for this store object alone; its module_id."""
     from compcache.images.anonymous_file import anonymous_file
@@ -132,6 +132,6 @@ def keep_in_memory(
     module.in_memory = True
     module.describe(len(sections[0]), len(sections[1]), target, flags, key)
     store._in_memory[module_id] = module
-    for name, offset in functions:
+    for name, offset, _ in functions:
         store._memory_names.setdefault(name, {})[module_id, offset] = None
     return module_id

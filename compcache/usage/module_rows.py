@@ -114,7 +114,7 @@ def _platform(header: ModuleRecord) -> Platform:
 
 def row_of_built(module_id: bytes, built: BuiltModule) -> Row:
     """The row of a module that was built just now: what `make_row` reads off its sections."""
-    names, offsets = zip(*built.functions, strict=True) if built.functions else ((), ())
+    names, offsets, _ = zip(*built.functions, strict=True) if built.functions else ((), (), ())
     platform = _platform(built.header)
     return Row(module_id, platform, built.seconds, names, offsets, built.imports, built.signatures)
 

@@ -1,0 +1,130 @@
+"""Several realizations of a function for several CPUs: each host takes the best that it can run."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import constant
+from hosts import host_like, on_host
+
+from compcache import Cache, ModuleSource, NotCachedError
+from compcache.formats.host import platform_name, required
+from compcache.publish.index_merge import merge
+from compcache.publish.index_rebuild import rebuild_index
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
+
+#: The CPUs that there is code for, with what the code of each returns.
+CODE = {"x86-64": 1, "x86-64-v2": 2, "x86-64-v3": 3, "haswell": 4, "x86-64-v4": 5}
+
+
+@pytest.fixture
+def mixed(directory: Path) -> Path:
+    with Cache(directory) as cache:
+        for cpu, value in CODE.items():
+            cache.add_module(ModuleSource(constant("f", value), cpu=cpu))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("cpu", "expected"),
+    [("k8", 1), ("nehalem", 2), ("znver1", 4), ("haswell", 4), ("skylake-avx512", 5), ("znver4", 5), ("x86-64-v3", 3)],
+)
+@pytest.mark.parametrize("index", ["additions", "merged", "rebuilt"])
+def test_a_host_takes_the_richest_that_it_can_run(mixed: Path, cpu: str, expected: int, index: str) -> None:
+    with Cache(mixed) as cache:
+        if index == "merged":
+            merge(cache._store.index)
+        elif index == "rebuilt":
+            rebuild_index(cache._store)
+    with on_host(Cache(mixed), host_like(cpu)) as cache:
+        assert cache.get_target("f")() == expected
+        assert len(cache.realizations("f")) == len(CODE)
+
+
+def test_of_equal_requirements_the_same_tuning_is_taken(directory: Path) -> None:
+    with Cache(directory) as cache:
+        for value, features in enumerate(("+prefer-256-bit", "+prefer-128-bit")):
+            cpu = ("skylake", "broadwell")[value]
+            changes = f"{features},-clflushopt,-xsavec,-prfchw,-rdseed,-adx,-aes"
+            cache.add_module(ModuleSource(constant("f", value), cpu=cpu, features=changes))
+        skylake, broadwell = sorted(cache.realizations("f"), key=lambda r: r.cpu, reverse=True)
+        assert required(skylake.features) == required(broadwell.features)
+    for cpu, value in (("skylake", 0), ("broadwell", 1)):
+        with on_host(Cache(directory), host_like(cpu)) as cache:
+            assert cache.get_target("f")() == value
+
+
+def test_choosing_opens_one_module(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with on_host(Cache(mixed), host_like("nehalem")) as cache:
+        opened = []
+        real = type(cache._store).open_module
+
+        def counted(store: object, module_id: bytes, **options: bool) -> object:
+            opened.append(module_id)
+            return real(store, module_id, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(type(cache._store), "open_module", counted)
+        assert cache.get_target("f")() == 2
+        assert len(opened) == 1
+
+
+def test_what_is_pruned_leaves_the_next_best(mixed: Path) -> None:
+    with on_host(Cache(mixed), host_like("haswell")) as cache:
+        best = next(r.module_id for r in cache.realizations("f") if r.cpu == "haswell")
+        cache._store.remove_module(bytes.fromhex(best))
+        assert cache.get_target("f")() == 3
+
+
+# ------------------------------------------------------------------ the C library
+
+USES_LIBM = """\
+declare double @exp(double)
+define double @f(double %x) {
+  %y = call double @exp(double %x)
+  ret double %y
+}
+"""
+
+
+@pytest.fixture
+def of_libm(directory: Path) -> Path:
+    if not os.confstr("CS_GNU_LIBC_VERSION"):
+        pytest.skip("the C library is not glibc")
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(USES_LIBM, cpu="x86-64"))
+        cache.add_module(ModuleSource(constant("pure", 1), cpu="x86-64"))
+        if cache.realizations("f")[0].image_kind != "shared":
+            pytest.skip("there is no linker")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [("glibc 2.2.4", "needs glibc 2.29 or later, this process has glibc 2.2.4"), (None, "needs glibc 2.29 or later, this process has musl")],
+)
+def test_an_older_or_another_libc_is_told_before_anything_is_mapped(
+    of_libm: Path, monkeypatch: pytest.MonkeyPatch, answer: str | None, message: str
+) -> None:
+    def confstr(_: str) -> str:
+        if answer is None:
+            raise ValueError("unrecognized configuration name")
+        return answer
+
+    monkeypatch.setattr(os, "confstr", confstr)
+    with Cache(of_libm) as cache:
+        with pytest.raises(NotCachedError, match=message):
+            cache.get_target("f")
+        assert not cache.has("f")
+        assert cache.get_target("pure")() == 1
+
+
+def test_a_later_libc_serves(of_libm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "confstr", lambda _: "glibc 2.137")
+    with Cache(of_libm) as cache:
+        assert cache.get_target("f")(0.0) == 1.0
