@@ -247,10 +247,10 @@ class Cache:
     # -------------------------------------------------------------- miss path
 
     def add_module(self, source: ModuleSource) -> str:
-        """Compile a module and publish it.
+        """Compile a module and publish it, once for each of its targets.
 
         Returns:
-            The module_id: the same for the same code, whoever adds it.
+            The module_id of the one for this host: the same for the same code, whoever adds it.
 
         Raises:
             CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source is not
@@ -264,13 +264,16 @@ class Cache:
         from compcache.linker import build_module
 
         built = build_module(source, machine=self._store.host(), is_cached=self.has)
-        self._store.stats.compiled(built.seconds)
+        for module in (built, *built.others):
+            self._store.stats.compiled(module.seconds)
         return built
 
     def _publish(self, built: BuiltModule) -> str:
         from compcache.maintain.size_limit import note_addition
         from compcache.publish.writer import publish_module
 
+        for other in built.others:
+            self._publish(other)
         module_id = publish_module(
             self._store, built.sections, built.functions, target=built.target, flags=built.flags, key=built.key
         )

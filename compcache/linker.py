@@ -50,6 +50,8 @@ from compcache.targets.machine import (
     check_attributes,
     function_requirements,
     machine_for,
+    requested_targets,
+    uses_beyond,
 )
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ class BuiltModule(NamedTuple):
     `sections` are image, records, graph, bitcode and notes; `functions` are (func_name, record offset,
     requirement). `header`,
     `signatures` (one for each function) and `imports` (func_names) repeat what the records say, for who lists modules.
+    `others` are the same code for the other targets of the source.
     """
 
     sections: tuple[bytes, bytes, bytes, bytes, bytes]
@@ -83,6 +86,7 @@ class BuiltModule(NamedTuple):
     header: ModuleRecord
     signatures: tuple[str, ...]
     imports: tuple[str, ...]
+    others: tuple[BuiltModule, ...] = ()
 
 
 class _Request(NamedTuple):
@@ -94,6 +98,7 @@ class _Request(NamedTuple):
     machine: Machine
     keep_bitcode: bool
     identity: Any
+    target: str  # as the source names it, where it names several
 
 
 class _Prepared(NamedTuple):
@@ -106,21 +111,31 @@ class _Prepared(NamedTuple):
 
 
 def build_module(source: ModuleSource, *, machine: Host, is_cached: Callable[[str], bool]) -> BuiltModule:
-    """Compile and link a module.
+    """Compile and link a module, once for each of its targets; the result is the one for this host.
 
     Args:
         source: the code and what it exports, imports and uses.
-        machine: the host to compile for where the source names no CPU.
+        machine: this host.
         is_cached: whether the cache holds a function of this name.
 
     Raises:
         CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: what is wrong with
             the source; each message names the culprit.
     """
+    built = [_build_for(source.ir, request, is_cached) for request in _snapshot(source, machine)]
+    best = max(built, key=lambda module: machine.rank(module.header.requirement()))
+    return best._replace(others=tuple([module for module in built if module is not best]))
+
+
+def _build_for(ir: Any, request: _Request, is_cached: Callable[[str], bool]) -> BuiltModule:
     started = time.perf_counter()
-    request = _snapshot(source, machine)
-    with codegen.new_context() as context:
-        return _build(source.ir, context, request, is_cached, started)
+    try:
+        with codegen.new_context() as context:
+            return _build(ir, context, request, is_cached, started)
+    except CompileError as error:
+        if request.target and type(error) is CompileError:
+            raise CompileError(f"for the target {request.target!r}: {error}") from error
+        raise
 
 
 def _build(
@@ -148,15 +163,21 @@ def _build(
     return _finish(module, context, target, request, _Prepared(exports, names, resolution, needs), started)
 
 
-def _snapshot(source: ModuleSource, machine: Host) -> _Request:
+def _snapshot(source: ModuleSource, machine: Host) -> list[_Request]:
+    """What the source says, once for each of its targets."""
     if not isinstance(source, ModuleSource):
         raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}")
     if source.optimize not in _LEVELS:
         raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
-    target = machine_for(source.cpu, source.features, machine, host.platform_name())
-    return _Request(
-        read_exports(source), read_requests(source), source.optimize, target, source.keep_bitcode, source.identity
-    )
+    targets = requested_targets(source)
+    exports, requests = read_exports(source), read_requests(source)
+    return [
+        _Request(
+            exports, requests, source.optimize, machine_for(cpu, features, machine, host.platform_name()),
+            source.keep_bitcode, source.identity, (cpu or "") if len(targets) > 1 else "",
+        )
+        for cpu, features in targets
+    ]  # fmt: skip
 
 
 def _target_attributes(module: Any, ir: Any) -> dict[str, str]:
@@ -181,7 +202,8 @@ def _try_if_suspicious(module: Any, request: _Request, attributes: Mapping[str, 
     machine = request.machine
     pairs = {("target-cpu", machine.cpu), ("target-features", machine.features)}
     pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}
-    if codegen.is_suspicious(pairs):
+    intrinsics = [f.name for f in module.functions if f.name.startswith("llvm.x86.")]
+    if codegen.is_suspicious(pairs) or uses_beyond(intrinsics, machine.requires):
         codegen.try_in_child(module, machine.cpu, machine.features, request.level)
 
 

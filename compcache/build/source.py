@@ -54,6 +54,10 @@ class ModuleSource:
         cpu, features: what to compile for, in LLVM's terms; None is this machine. A cache that is shared between
             hosts wants the least of them (``cpu="x86-64-v3"``). `features` are changes to the CPU, ``"+avx2,-fma"``.
             The code is used by hosts that have all that these stand for, apart from tuning.
+        targets: CPUs to compile for, a realization each, instead of one: ``("x86-64-v2", "x86-64-v3", "native")``. An item
+            is a CPU's name, with changes behind commas (``"haswell,-avx2"``), or "native"; a text has several items
+            with commas between them. Each host takes the best that it can run. None, and no `cpu` or `features`, reads
+            $COMPCACHE_TARGETS, which is such a text.
         keep_bitcode: store the optimized code beside the image, for `show --ir` and `check --recompile`.
         identity: a `compcache.Identity`, or a mapping of named components, kept with the functions.
 
@@ -70,6 +74,7 @@ class ModuleSource:
         optimize: int = 2,
         cpu: str | None = None,
         features: str | None = None,
+        targets: Iterable[str] | str | None = None,
         keep_bitcode: bool = True,
         identity: Any = None,
     ) -> None:
@@ -80,6 +85,7 @@ class ModuleSource:
         self.optimize = optimize
         self.cpu = cpu
         self.features = features
+        self.targets = targets
         self.keep_bitcode = keep_bitcode
         self.identity = identity
 

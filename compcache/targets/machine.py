@@ -7,6 +7,7 @@ it does not know one. What code may use beyond the architecture's baseline is wo
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,13 +18,21 @@ from compcache.targets.cpu_table import cpu_table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from compcache.build.source import ModuleSource
     from compcache.formats.host import Host
     from compcache.targets.cpu_table import CpuTable
 
-__all__ = ["NATIVE", "TARGET_ATTRIBUTE", "Machine", "as_text", "check_attributes", "function_requirements", "machine_for", "table_of"]
+__all__ = ["NATIVE", "TARGET_ATTRIBUTE", "Machine", "as_text", "check_attributes", "function_requirements", "machine_for", "parse_targets", "requested_targets", "table_of", "uses_beyond"]
 
+#: What to compile for where a source does not say it.
+TARGETS_VARIABLE = "COMPCACHE_TARGETS"
 #: In place of a CPU's name: this host.
 NATIVE = "native"
+#: The feature that the intrinsics ``llvm.x86.<family>.*`` belong to, where it has another name.
+_FAMILIES = {
+    "aesni": "aes", "avx512": "avx512f", "pclmulqdq": "pclmul", "rdrand": "rdrnd", "sse41": "sse4.1", "sse42": "sse4.2",
+    "sha1msg1": "sha", "sha256msg1": "sha", "xgetbv": "xsave", "flags": "64bit", "int": "64bit", "rdtsc": "64bit", "rdtscp": "64bit",
+}  # fmt: skip
 _BASELINES = {"x86_64": "x86-64", "aarch64": "generic"}
 #: The attributes of a function that say for which CPU it is compiled.
 TARGET_ATTRIBUTE = re.compile(r'"(target-cpu|target-features|tune-cpu)"="([^"]*)"')
@@ -95,6 +104,39 @@ def machine_for(cpu: str | None, features: str | None, host: Host, platform: str
     return Machine(name, text, table.expand(name, text), table.closure(required(named)))
 
 
+def requested_targets(source: ModuleSource) -> list[tuple[str | None, str | None]]:
+    """The (CPU, changes to it) that a source is to be compiled for.
+
+    Raises:
+        CompileError: it has both targets and a CPU, or no target at all.
+    """
+    chosen = source.targets
+    if source.cpu is not None or source.features is not None:
+        if chosen is not None:
+            raise CompileError("targets= names the CPUs to compile for: leave cpu= and features= out, or targets=")
+        return [(source.cpu, source.features)]
+    if chosen is None:
+        chosen = os.environ.get(TARGETS_VARIABLE) or [NATIVE]
+    found = parse_targets(chosen)
+    if not found:
+        raise CompileError(f"targets={chosen!r} names no CPU")
+    return found
+
+
+def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | None]]:
+    """Targets as (CPU, changes to it), each once: ``"x86-64-v2,haswell,-avx2,native"`` are three."""
+    found: list[tuple[str, list[str]]] = []
+    for item in [targets] if isinstance(targets, str) else targets:
+        for part in filter(None, [part.strip() for part in item.split(",")]):
+            if part[0] not in "+-":
+                found.append((part, []))
+            elif found:
+                found[-1][1].append(part)
+            else:
+                raise CompileError(f"{part!r} stands before every CPU: write the CPU's name first, then changes to it")
+    return list(dict.fromkeys([(cpu, ",".join(changes) or None) for cpu, changes in found]))
+
+
 def _baseline(platform: str) -> str:
     return _BASELINES.get(platform.partition("-")[0], "generic")
 
@@ -117,6 +159,15 @@ def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
                 table.check(cpu or _baseline(platform), "")
             except CompileError as error:
                 raise CompileError(f'function {name!r} has the attribute "target-cpu"="{cpu}": {error}') from None
+
+
+def uses_beyond(intrinsics: Iterable[str], features: frozenset[str]) -> bool:
+    """Whether some of these intrinsics of x86-64 may be of a feature that is not among these: LLVM ends the process over them.
+
+    Functions may have the features themselves; that is for LLVM to say.
+    """
+    families = {name.split(".")[2].partition("_")[0] for name in intrinsics}
+    return any(_FAMILIES.get(family, family) not in features for family in families)
 
 
 def function_requirements(attributes: str, machine: Machine, platform: str) -> frozenset[str]:

@@ -20,6 +20,7 @@ from compcache.numba.entries import image_source, recursion
 from compcache.numba.entries.description import KIND_IMAGE, KIND_OBJECT, Description
 from compcache.numba.entries.names import shown_signature
 from compcache.numba.identity.dependencies import encode_names, who_answers
+from compcache.numba.identity.settings import compiled_for
 
 if TYPE_CHECKING:
     from compcache.cache import Cache
@@ -90,11 +91,14 @@ def _publish(
 
     text = source.text if source else image_source.describe_module()
     globals_ = dict(source.globals) if source else {}
+    cpu, features = compiled_for()
     cache.add_module(ModuleSource(
         text,
         {name: Function("ptr(i64)", symbol=image_source.ADDRESS, shown=shown_signature(signature))},
         {**globals_, image_source.DESCRIPTION: description},
         optimize=0,
+        cpu=cpu,
+        features=features,
         identity=identity.components,
     ))  # fmt: skip
 

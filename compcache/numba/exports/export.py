@@ -14,6 +14,7 @@ from compcache.errors import CompileError
 from compcache.numba.exports.assembly import assemble
 from compcache.numba.exports.parameters import parameters_of, refusal, result_text
 from compcache.numba.exports.wrapper import ENTRY
+from compcache.numba.identity.settings import compiled_for
 
 if TYPE_CHECKING:
     from compcache.cache import Cache
@@ -48,8 +49,9 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None) 
     text = result_text(func_name, cres.signature.return_type)
     module = assemble(func_name, cres, parameters)
     shown = f"{text}({', '.join(f'{p.name}: {p.text}' for p in parameters)})"
+    cpu, features = compiled_for()
     source = ModuleSource(
-        module, {func_name: Function(shown, symbol=ENTRY, nogil=bool(options.get("nogil")))}, optimize=2,
+        module, {func_name: Function(shown, symbol=ENTRY, nogil=bool(options.get("nogil")))}, optimize=2, cpu=cpu, features=features,
         identity={"name": func_name, "numba signature": str(cres.signature), "exported by": "compcache.numba"},
     )  # fmt: skip
     _replace(cache, func_name, cache.add_module(source))

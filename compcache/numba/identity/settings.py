@@ -7,7 +7,7 @@ import platform
 import sys
 from typing import Any
 
-__all__ = ["FORMAT", "config_text", "cpu_text", "versions_text"]
+__all__ = ["FORMAT", "compiled_for", "config_text", "cpu_text", "versions_text"]
 
 #: Changes whenever keys or entries get another meaning.
 FORMAT = 1
@@ -64,6 +64,18 @@ def versions_text() -> str:
         f"compcache.numba {FORMAT}, numba {numba.__version__}, llvmlite {llvmlite.__version__}, LLVM {llvm}, "
         f"numpy {np.__version__}, {python}"
     )
+
+
+def compiled_for() -> tuple[str, str | None]:
+    """The CPU and the features that Numba compiles for, as `ModuleSource` takes them: NUMBA_CPU_NAME, NUMBA_CPU_FEATURES."""
+    from numba.core import codegen, config
+
+    if config.CPU_NAME is None and config.CPU_FEATURES is None:
+        return "native", None
+    features = config.CPU_FEATURES
+    if features is None:
+        features = codegen.get_host_cpu_features()
+    return config.CPU_NAME or "native", features
 
 
 _cpu_memo: dict[int, tuple[Any, str]] = {}

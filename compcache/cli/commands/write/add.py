@@ -60,6 +60,9 @@ _BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
     "--cpu", metavar="NAME", help="Compile for this CPU, e.g. x86-64-v3, instead of this machine's."
 )
 @click.option("--features", metavar="LIST", help="CPU features in LLVM's terms, e.g. +avx2,-avx512f.")
+@click.option(
+    "--targets", metavar="LIST", help="Compile for each of these CPUs, e.g. x86-64-v2,x86-64-v3,native (COMPCACHE_TARGETS)."
+)
 @click.option("--no-bitcode", is_flag=True, help="Do not keep the optimized code for 'show --ir'.")
 @json_option
 @pass_session
@@ -73,6 +76,7 @@ def command(
     nogil: bool,
     cpu: str | None,
     features: str | None,
+    targets: str | None,
     no_bitcode: bool,
     as_json: bool,
 ) -> int:
@@ -88,6 +92,7 @@ def command(
         "optimize": optimize,
         "cpu": cpu,
         "features": features,
+        "targets": targets,
         "keep_bitcode": not no_bitcode,
     }
     added = []
