@@ -77,7 +77,7 @@ sig = (typeof(np.arange(8.0)),)
 from compcache.numba.dispatch.function_cache import FunctionCache
 times = []
 for _ in range(25):
-    from compcache.numba.identity import code_digest
+    from compcache.numba.fingerprints import code_digest
     code_digest._codes.clear()
     cache = FunctionCache(backend, disp, disp.py_func)
     start = time.perf_counter()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 BACKEND = PACKAGE_ROOT / "compcache" / "numba"
 #: From the bottom up. Folders on one floor do not know each other; "" is what lies beside the folders: the facade.
-FLOORS = (("identity",), ("compilation",), ("entries",), ("dispatch", "exports"), ("hooks",), ("",))
+FLOORS = (("fingerprints",), ("identity",), ("compilation",), ("entries",), ("dispatch", "exports"), ("hooks",), ("",))
 FLOOR_OF = {folder: number for number, floor in enumerate(FLOORS) for folder in floor}
 MOST_FILES = 12
 FILES = sorted(BACKEND.rglob("*.py"))

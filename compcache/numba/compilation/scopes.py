@@ -14,19 +14,21 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.identity.errors import Unidentifiable
-from compcache.numba.identity.fingerprint import fingerprint
-from compcache.numba.identity.implementations import digest_name
+from compcache.numba.compilation.history import note_made
+from compcache.numba.fingerprints.errors import Unidentifiable
+from compcache.numba.fingerprints.implementations import digest_name
+from compcache.numba.fingerprints.walk import fingerprint
 from compcache.numba.identity.key import flags_text, signature_text
 from compcache.numba.identity.settings import config_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "Scope",
     "asked_early",
     "compile_scope",
+    "defer",
     "next_unique_id",
     "note",
     "note_generator",
@@ -52,6 +54,7 @@ class Scope:
 class _Stack(threading.local):
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
+        self.deferred: list[Callable[[], None]] = []
 
 
 _stack = _Stack()
@@ -76,12 +79,25 @@ def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra:
         _stack.scopes.pop()
         if _stack.scopes:
             _stack.scopes[-1].names |= scope.names
+    if not _stack.scopes:
+        while _stack.deferred:
+            _stack.deferred.pop()()
+
+
+def defer(action: Callable[[], None]) -> bool:
+    """Do something when the outermost function is compiled; False, and nothing, where none is being compiled."""
+    if not _stack.scopes:
+        return False
+    _stack.deferred.append(action)
+    return True
 
 
 def _token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
     try:
+        found = fingerprint(function)
+        note_made(found.parts[0])
         parts = [
-            fingerprint(function).content,
+            found.content,
             signature_text(args),
             "" if return_type is None else signature_text((return_type,)),
             flags_text(flags),

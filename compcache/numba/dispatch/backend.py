@@ -19,7 +19,7 @@ class Backend:
     Attributes:
         cache: the cache that it stores in.
         hits, misses: how many overloads were found, and how many were not.
-        refused: {function: why it is not cached}, of the functions that cannot be.
+        refused: {function and types: why it is not cached}, of those that cannot be.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -35,13 +35,14 @@ class Backend:
         else:
             self.misses += 1
 
-    def refuse(self, name: str, label: str, reason: str) -> None:
-        """Remember why a function is not cached, here and, under a name with its types, for `compcache explain`."""
-        self.refused[name] = reason
+    def refuse(self, label: str, reason: str) -> None:
+        """Remember why a function is not cached for these types, here and for `compcache explain`."""
+        self.refused[label] = reason
         self.cache.note_uncached(label, reason)
 
     def accept(self, label: str) -> None:
         """The function is cached now."""
+        self.refused.pop(label, None)
         self.cache.forget_uncached(label)
 
     def note_failure(self, name: str, error: Exception) -> None:

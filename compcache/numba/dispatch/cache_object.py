@@ -62,8 +62,13 @@ class CacheObject(_Cache):  # type: ignore[misc]
         self._log("saved to", name)
         self._backend.accept(label_of(identity.name, sig))
 
+    def _note(self, sig: Any, reason: str) -> None:
+        """Tell those who ask that the function was not cached; Numba would have cached it, so nobody else is told."""
+        self._backend.refuse(label_of(self._name(), sig), reason)
+
     def _refuse(self, sig: Any, reason: str) -> None:
-        self._backend.refuse(self._name(), label_of(self._name(), sig), reason)
+        """The same where Numba would not have cached it either: it warns, in these words."""
+        self._note(sig, reason)
         message = f'Cannot cache compiled function "{self._function.__qualname__.split(".")[-1]}" as {reason}'
         code = self._function.__code__
         warnings.warn_explicit(message, NumbaWarning, code.co_filename, code.co_firstlineno)

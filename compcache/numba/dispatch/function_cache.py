@@ -7,13 +7,12 @@ from typing import Any
 from numba.core import compiler, sigutils, typing
 from numba.core.targetconfig import ConfigStack
 
-from compcache.errors import CompcacheError
+from compcache.numba.compilation import history, scopes
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
 from compcache.numba.entries.names import func_name_of
-from compcache.numba.identity.errors import Unidentifiable
-from compcache.numba.identity.key import Identity, flags_text, identify
-from compcache.numba.identity.type_text import type_text
+from compcache.numba.fingerprints.errors import Unidentifiable
+from compcache.numba.identity.key import Identity, flags_text, identify, type_text
 
 __all__ = ["FunctionCache"]
 
@@ -29,19 +28,24 @@ class FunctionCache(CacheObject):
         if getattr(self._owner, "_compiler", None) is None:
             target_context.refresh()  # a ufunc compiles its wrapper now, hit or not
         identity = self._identify(sig, target_context)
-        if identity is None or identity.key in self._flushed:
+        if not isinstance(identity, Identity) or identity.key in self._flushed:
             return None
-        name = func_name_of(identity, sig)
-        try:
-            cres = load.load_result(self._cache, identity, name, self._function, target_context)
-        except (ImportError, AttributeError, CompcacheError) as error:
-            # What the entry refers to by name is gone: as good as no entry.
-            self._backend.note_failure(name, error)
-            return None
+        cres = self._load(identity, sig, target_context)
         self._backend.count(hit=cres is not None)
         if cres is not None:
-            self._log("loaded from", name)
+            self._log("loaded from", func_name_of(identity, sig))
+            history.note_made(identity.parts[0])
         return cres
+
+    def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
+        if history.reads_else(identity.parts[1:]):
+            return None  # Numba would link what this process has compiled
+        try:
+            name = func_name_of(identity, sig)
+            return load.load_result(self._cache, identity, name, self._function, target_context)
+        except Exception as error:  # noqa: BLE001 - what the entry refers to by name is gone: as good as no entry
+            self._note(sig, f"its entry cannot be loaded: {type(error).__name__}: {error}")
+            return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Store the compile result for a signature, where that can be done."""
@@ -50,32 +54,48 @@ class FunctionCache(CacheObject):
         from compcache.numba.entries import save
 
         sig = _parsed(sig)
-        found = self._identities.get(_sig_key(sig))
-        if found is None:
-            found = self._identify(sig, data.target_context) or self._identities[_sig_key(sig)]
-        if isinstance(found, str):
-            self._refuse(sig, found)
+        found = self._identities.get(_sig_key(sig)) or self._identify(sig, data.target_context)
+        reason = save.why_numba_would_not(data)
+        if reason:
+            self._refuse(sig, reason)
+        elif isinstance(found, str):
+            self._note(sig, found)
+        else:
+            self._store(sig, data, found)
+
+    def _store(self, sig: Any, data: Any, identity: Identity) -> None:
+        from compcache.numba.entries import save
+
+        changed = history.reads_else(identity.parts[1:])
+        if not changed and not history.is_latest(identity.parts[0]):
+            changed = self._name()
+        if changed:
+            self._note(sig, f"what {changed} reads was changed since that was compiled")
             return
-        name = func_name_of(found, sig)
+        name = func_name_of(identity, sig)
         try:
-            save.save_result(self._cache, found, name, data)
-            self._accept(found, sig, name)
+            save.save_result(self._cache, identity, name, data)
+            self._accept(identity, sig, name)
+        except save.NotYetCacheable as error:
+            if not scopes.defer(lambda: self._store(sig, data, identity)):
+                self._note(sig, str(error))
         except save.NotCacheable as error:
-            self._refuse(sig, str(error))
-        except CompcacheError as error:
+            self._note(sig, str(error))
+        except Exception as error:  # noqa: BLE001 - the function works; that it cannot be stored is not the program's affair
             self._backend.note_failure(self._name(), error)
 
-    def _identify(self, sig: Any, target_context: Any) -> Identity | None:
-        key = _sig_key(sig)
+    def _identify(self, sig: Any, target_context: Any) -> Identity | str:
+        """The identity of the function now; or why it has none."""
+        found: Identity | str
         try:
-            found: Identity | str = identify(
+            found = identify(
                 self._function, sig=sig, flags=flags_text(self._flags()), extra=self._extra(),
                 codegen=target_context.codegen(),
             )  # fmt: skip
         except Unidentifiable as error:
             found = str(error)
-        self._identities[key] = found
-        return found if isinstance(found, Identity) else None
+        self._identities[_sig_key(sig)] = found
+        return found
 
     def _flags(self) -> Any:
         compiler_ = getattr(self._owner, "_compiler", None)

@@ -9,7 +9,7 @@ from compcache.numba.compilation import libraries
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
 from compcache.numba.entries.names import func_name_of
-from compcache.numba.identity.errors import Unidentifiable
+from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.identity.key import Identity, identify
 
 __all__ = ["GufuncCache"]
@@ -35,7 +35,7 @@ class GufuncCache(CacheObject):
         identity = self._identify() if self._enabled else None
         if identity is None:
             if self._enabled:
-                self._refuse(sig, str(self._identities[None]))
+                self._note(sig, str(self._identities[None]))
             return
         from compcache.numba.entries import save
 
@@ -45,7 +45,7 @@ class GufuncCache(CacheObject):
             save.save_library(self._cache, identity, name, self._owner.cres.signature, data, recorded)
             self._accept(identity, sig, name)
         except save.NotCacheable as error:
-            self._refuse(sig, str(error))
+            self._note(sig, str(error))
         except CompcacheError as error:
             self._backend.note_failure(self._name(), error)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from compcache.errors import GlobalValidationError, PickleNotAllowedError
 from compcache.globals import GlobalDefinition, Storage, register
+from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.identity.dependencies import Dependency, is_current, who_answers
-from compcache.numba.identity.errors import Unidentifiable
 
 if TYPE_CHECKING:
     from compcache.globals import LoadContext

@@ -10,7 +10,14 @@ from compcache.globals import GlobalDefinition, Storage, register
 if TYPE_CHECKING:
     from compcache.globals import LoadContext
 
-__all__ = ["HelperSymbol", "helper_address"]
+__all__ = ["THREADING", "HelperSymbol", "helper_address"]
+
+
+#: What Numba knows when it has started its threads, which compiling a call of these does, and loading does not.
+THREADING = frozenset((
+    "get_num_threads", "get_parallel_chunksize", "get_sched_size", "get_thread_id", "numba_parallel_for",
+    "set_num_threads", "set_parallel_chunksize",
+))  # fmt: skip
 
 
 def _invalid(reason: str) -> GlobalValidationError:
@@ -59,4 +66,10 @@ def helper_address(name: str) -> int:
 
     helpers: dict[str, Any] = _nrt_python.c_helpers
     found = helpers.get(name.removeprefix("NRT_") if name.startswith("NRT_") else name, 0)
-    return found or binding.address_of_symbol(name) or 0
+    found = found or binding.address_of_symbol(name)
+    if not found and name in THREADING:
+        from numba.np.ufunc.parallel import _launch_threads
+
+        _launch_threads()
+        found = binding.address_of_symbol(name)
+    return found or 0

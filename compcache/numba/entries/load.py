@@ -16,6 +16,7 @@ from numba.core.environment import Environment, lookup_environment
 
 from compcache.numba.compilation import libraries, scopes
 from compcache.numba.entries.description import KIND_OBJECT, Description, request
+from compcache.numba.entries.helper_symbols import helper_address
 from compcache.numba.entries.mapped_library import MappedLibrary
 from compcache.numba.identity.dependencies import decode_names
 
@@ -48,6 +49,8 @@ def load_result(cache: Cache, identity: Identity, name: str, function: Any, targ
     if token:
         scopes.remember(token)
     if kind == KIND_OBJECT:
+        for symbol in symbols:
+            helper_address(symbol)  # starts the threads, without which the code would call address 0
         target_context.refresh()
         cres = compiler.CompileResult._rebuild(target_context, *payload)
     else:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from compcache.numba.identity.key import Identity
 
-__all__ = ["func_name_of", "label_of", "shown_signature"]
+__all__ = ["func_name_of", "label_of", "shown_signature", "without_addresses"]
 
 _MAX_SHOWN = 400  # characters of a signature in a name
+#: In what Numba prints of types: of functions and objects, and of jitclasses.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+|#[0-9a-f]+(?=<)")
+
+
+def without_addresses(text: str) -> str:
+    """What Numba prints of a type, without what is another one in each process."""
+    return _ADDRESS.sub("", text)
+
+
+def _shown_types(items: Any) -> str:
+    return without_addresses(", ".join(map(str, items)))
 
 
 def label_of(name: str, signature: Any) -> str:
     """A function with the types of its arguments, as people know it: ``pkg.mod.f(int64, float64)``."""
-    shown = ", ".join(map(str, getattr(signature, "args", signature)))
+    shown = _shown_types(getattr(signature, "args", signature))
     if len(shown) > _MAX_SHOWN:
         shown = f"{shown[:_MAX_SHOWN]}..."
     return f"{name}({shown})"
@@ -30,6 +42,6 @@ def func_name_of(identity: Identity, signature: Any) -> str:
 
 def shown_signature(signature: Any) -> str:
     """A signature as Numba's users write it."""
-    result = "void" if str(signature.return_type) == "none" else signature.return_type
-    text = f"{result}({', '.join(map(str, signature.args))})"
+    result = "void" if str(signature.return_type) == "none" else _shown_types([signature.return_type])
+    text = f"{result}({_shown_types(signature.args)})"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -7,7 +7,6 @@ the description.
 
 from __future__ import annotations
 
-import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,8 @@ from compcache.errors import CompileError, LinkError
 from compcache.numba.compilation import libraries
 from compcache.numba.entries import image_source, recursion
 from compcache.numba.entries.description import KIND_IMAGE, KIND_OBJECT, Description
-from compcache.numba.entries.names import shown_signature
+from compcache.numba.entries.helper_symbols import THREADING
+from compcache.numba.entries.names import shown_signature, without_addresses
 from compcache.numba.identity.dependencies import encode_names, who_answers
 from compcache.numba.identity.settings import compiled_for
 
@@ -27,13 +27,25 @@ if TYPE_CHECKING:
     from compcache.numba.identity.dependencies import Dependency
     from compcache.numba.identity.key import Identity
 
-__all__ = ["NotCacheable", "save_library", "save_result"]
+__all__ = ["NotCacheable", "NotYetCacheable", "save_library", "save_result", "why_numba_would_not"]
 
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in what Numba prints of types
 
 
 class NotCacheable(Exception):  # noqa: N818 - it is an answer, not a failure
     """Raised when a compiled overload cannot be stored; the message says why."""
+
+
+class NotYetCacheable(NotCacheable):
+    """Raised when it calls what may be being compiled at this moment."""
+
+
+def why_numba_would_not(cres: Any) -> str:
+    """Why Numba itself does not cache a compile result, in its words; "" where it does."""
+    if any(not lifted.can_cache for lifted in cres.lifted or ()):
+        return "it uses lifted code"
+    if cres.library.has_dynamic_globals:
+        return "it uses dynamic globals (such as ctypes pointers and large global arrays)"
+    return ""
 
 
 def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
@@ -43,11 +55,7 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
         NotCacheable: it holds what only this process has.
         CompcacheError: it could not be stored.
     """
-    if any(not lifted.can_cache for lifted in cres.lifted or ()):
-        raise NotCacheable("it uses lifted code")
     library = cres.library
-    if library.has_dynamic_globals:
-        raise NotCacheable("it uses dynamic globals (such as ctypes pointers and large global arrays)")
     recorded = libraries.dependencies_of(library)
     checked = _checked(identity.lines if _tells_lines(cres) else "", recorded)
     token = _token_of(cres)
@@ -62,7 +70,8 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
     if source is None:
         if recursion.lacks_callee(library):
             raise NotCacheable("it calls a recursive function that is not part of its object")
-        pickled = _pickle((KIND_OBJECT, token, (), _reduce(cres)))
+        needed = tuple(f.name for f in library._final_module.functions if f.is_declaration and f.name in THREADING)
+        pickled = _pickle((KIND_OBJECT, token, needed, _reduce(cres)))
         _publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""))
 
 
@@ -122,7 +131,7 @@ def _image_of(cres: Any) -> tuple[Any, Any]:
     try:
         module = recursion.with_recursive_callees(cres.library)
     except recursion.MissingCallee as error:
-        raise NotCacheable(str(error)) from error
+        raise NotYetCacheable(str(error)) from error
     if cres.objectmode or cres.lifted or cres.reload_init or hasattr(cres.signature.return_type, "gen_func"):
         return None, None
     wanted = (fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name, fndesc.llvm_func_name)
@@ -136,20 +145,13 @@ def _image_of(cres: Any) -> tuple[Any, Any]:
         environment = lookup_environment(env_name)
         if environment is None or env_name == own.env_name:
             continue
-        module = environment.globals.get("__name__")
-        if module is None and not _is_array_expression(env_name):
-            raise NotCacheable(f"it uses {env_name}, whose module has no name")
+        module = environment.globals.get("__name__")  # None for what was made of text; compiled code reads no globals
         referenced.append((env_name, module, list(environment.consts)))
     return source, (
         cres.library.name, _clean(fndesc), own.env_name, list(own.consts), cres.signature,
-        _ADDRESS.sub("", str(cres.type_annotation)),
+        without_addresses(str(cres.type_annotation)),
         tuple(referenced),
     )  # fmt: skip
-
-
-def _is_array_expression(env_name: str) -> bool:
-    """Numba compiles array expressions as functions of no module; they read no globals when they run."""
-    return "__numba_array_expr" in env_name
 
 
 def _clean(fndesc: Any) -> Any:

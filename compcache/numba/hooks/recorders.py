@@ -12,9 +12,9 @@ from numba.core.types import functions
 from numba.core.typing import context, templates
 
 from compcache.numba.compilation import libraries, scopes
+from compcache.numba.fingerprints.code_digest import plain_name
+from compcache.numba.fingerprints.implementations import key_name, source_function
 from compcache.numba.hooks.replacements import Replacements
-from compcache.numba.identity.code_digest import plain_name
-from compcache.numba.identity.implementations import key_name, source_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable

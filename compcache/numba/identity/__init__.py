@@ -1,1 +1,1 @@
-"""What code is: the key of a compiled overload, and the digests of everything that the compiler can see of a function."""
+"""What code is: the key of a compiled overload, and the implementations that it was made with."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.numba.identity.fingerprint import fingerprint
-from compcache.numba.identity.implementations import GENERATOR, name_of, registry
+from compcache.numba.fingerprints.implementations import GENERATOR, Implementation, name_of, registry
+from compcache.numba.fingerprints.walk import fingerprint_of_implementations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,8 +55,8 @@ def dependency_of(function: Any) -> Dependency:
     """What to record of an implementation. Raises `Unidentifiable`."""
     name = name_of(function)
     registry.refresh()
-    registered = registry.by_name.get(name) or [function]
-    return Dependency(name, fingerprint(*registered).content)
+    registered = registry.by_name.get(name) or [Implementation(function, ())]
+    return Dependency(name, fingerprint_of_implementations(registered))
 
 
 def dependency_of_generator(implementation: Any) -> Dependency | None:
@@ -66,7 +66,7 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
     if function is None:
         return None
     name = GENERATOR + name_of(function)
-    return Dependency(name, fingerprint(*registry.by_name[name], soft=True).content)
+    return Dependency(name, fingerprint_of_implementations(registry.by_name[name]))
 
 
 def is_current(dependency: Dependency) -> bool:
@@ -75,4 +75,4 @@ def is_current(dependency: Dependency) -> bool:
     registered = registry.by_name.get(dependency.name)
     if registered is None:
         return False
-    return fingerprint(*registered, soft=dependency.name.startswith(GENERATOR)).content == dependency.content
+    return fingerprint_of_implementations(registered) == dependency.content

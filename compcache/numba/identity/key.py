@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.numba.identity.errors import Unidentifiable
-from compcache.numba.identity.fingerprint import Fingerprint, fingerprint
+from compcache.numba.fingerprints.errors import Unidentifiable
+from compcache.numba.fingerprints.numba_values import is_plain_type
+from compcache.numba.fingerprints.walk import Part, fingerprint, fingerprint_of_value
 from compcache.numba.identity.settings import config_text, cpu_text, versions_text
-from compcache.numba.identity.type_text import type_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Identity", "flags_text", "identify", "signature_text"]
+__all__ = ["Identity", "flags_text", "identify", "signature_text", "type_text"]
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+|#[0-9a-f]+(?=<)")
+_MAX_SHOWN = 400
 
 
 class Identity(NamedTuple):
-    """Who an overload is: a key, the digest of where its source lines are, and the key's named components."""
+    """Who an overload is: a key, the digest of where its source lines are, the key's named components; and what it was
+    computed of: the compiled functions that it depends on, the function itself first.
+    """
 
     key: str
     lines: str
     name: str
     components: dict[str, str]
+    parts: tuple[Part, ...]
 
 
 def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], codegen: Any) -> Identity:
@@ -38,7 +46,7 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
     Raises:
         Unidentifiable: something has no identity by content.
     """
-    found: Fingerprint = fingerprint(function)
+    found = fingerprint(function)
     components = {
         "function": found.content,
         "signature": signature_text(sig),
@@ -55,26 +63,23 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
         state.update(data)
     name = f"{function.__module__}.{function.__qualname__}"
     shown = {"name": name, **components, **{f"read {where}": what for where, what in found.reads.items()}}
-    return Identity(state.hexdigest(), found.lines, name, shown)
+    return Identity(state.hexdigest(), found.lines, name, shown, found.parts)
 
 
 def signature_text(sig: Any) -> str:
-    """Argument types, and the result type where it was asked for; types of functions by their content."""
+    """Argument types, and the result type where it was asked for.
+
+    Where the text of a type does not say all, a digest of its structure follows.
+    """
     args, result = (sig.args, sig.return_type) if hasattr(sig, "return_type") else (tuple(sig), None)
-    texts = [_type_text(item) for item in args]
-    return f"({', '.join(texts)}) -> {'?' if result is None else _type_text(result)}"
+    return f"({', '.join(map(type_text, args))}) -> {'?' if result is None else type_text(result)}"
 
 
-def _type_text(item: Any) -> str:
-    dispatcher = getattr(item, "dispatcher", None)
-    if dispatcher is not None:
-        return f"jitted {fingerprint(dispatcher).content}"
-    kind = type(item)
-    return (
-        f"{type_text(item, 'an argument')}"
-        if kind.__module__.startswith("numba.core.types")
-        else (f"{kind.__module__}.{kind.__qualname__}:{type_text(item, 'an argument')}")
-    )
+def type_text(item: Any) -> str:
+    """A type as text. Raises `Unidentifiable` where it is another one in each process."""
+    if is_plain_type(item):
+        return str(item)
+    return f"{_ADDRESS.sub('', str(item))[:_MAX_SHOWN]} #{fingerprint_of_value(item, 'an argument')}"
 
 
 def flags_text(flags: Any) -> str:
@@ -85,7 +90,11 @@ def flags_text(flags: Any) -> str:
 def _flag_text(name: str, value: Any) -> str:
     if name == "inline":
         chosen = getattr(value, "_inline", value)
-        return chosen if isinstance(chosen, str) else f"cost model {fingerprint(chosen).content}"
+        return (
+            chosen
+            if isinstance(chosen, str)
+            else f"cost model {fingerprint_of_value(chosen, 'the cost model')}"
+        )
     inner = getattr(value, "flags", value)
     if isinstance(inner, (set, frozenset)):
         return str(sorted(inner))

@@ -6,26 +6,53 @@ are covered by its version.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from compcache.numba.identity.library_code import is_library_module
+from compcache.numba.fingerprints.library_code import is_made_by_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["GENERATOR", "digest_name", "find_overloads", "key_name", "name_of", "registry", "source_function"]
+__all__ = [
+    "GENERATOR",
+    "Implementation",
+    "digest_name",
+    "find_overloads",
+    "key_name",
+    "name_of",
+    "registry",
+    "source_function",
+]
 
 #: Stands before the names of functions that generate code.
 GENERATOR = "code generator "
+
+
+class Implementation(NamedTuple):
+    """One of the user's functions that run while code is generated, and the options that it was registered with."""
+
+    function: Any
+    options: tuple[tuple[str, Any], ...]
+
+
+#: The attributes of typing templates that hold options of `@overload` and `@intrinsic`.
+_OPTIONS = ("_jit_options", "_strict", "_inline", "prefer_literal", "metadata")
+
+
+def _options_of(template: Any) -> tuple[tuple[str, Any], ...]:
+    options = {name: getattr(template, name) for name in _OPTIONS if hasattr(template, name)}
+    if "_inline" in options:
+        options["_inline"] = getattr(options["_inline"], "_inline", options["_inline"])
+    return tuple(options.items())
 
 
 class _Registry:
     """The user's overload templates, read off Numba's registry as it grows."""
 
     def __init__(self) -> None:
-        self.by_key: dict[int, list[Any]] = {}
-        self.by_name: dict[str, list[Any]] = {}
+        self.by_key: dict[int, list[Implementation]] = {}
+        self.by_name: dict[str, list[Implementation]] = {}
         self.by_asked: dict[int, list[str]] = {}
         self._keys: list[object] = []
         self._seen = {"functions": 0, "attributes": 0}
@@ -53,9 +80,10 @@ class _Registry:
             return
         key = getattr(template, "key", None)
         self._keys.append(key)
-        self.by_key.setdefault(id(key), []).append(function)
+        implementation = Implementation(function, _options_of(template))
+        self.by_key.setdefault(id(key), []).append(implementation)
         name = name_of(function)
-        self.by_name.setdefault(name, []).append(function)
+        self.by_name.setdefault(name, []).append(implementation)
         asked = getattr(template, "_attr", None) or key_name(key)
         self.by_asked.setdefault(digest_name(asked), []).append(name)
 
@@ -64,7 +92,7 @@ class _Registry:
         if function is not None:
             self.generators[id(implementation)] = function
             self._keys.append(implementation)
-            self.by_name.setdefault(GENERATOR + name_of(function), []).append(function)
+            self.by_name.setdefault(GENERATOR + name_of(function), []).append(Implementation(function, ()))
 
 
 registry = _Registry()
@@ -84,7 +112,7 @@ def source_function(template: Any) -> Any:
     """The user's function behind a typing template; None for Numba's own and for other kinds of templates."""
     function = getattr(template, "_overload_func", None) or getattr(template, "_definition_func", None)
     code = getattr(function, "__code__", None)
-    if code is None or (is_library_module(function.__module__) and not _wraps_users_code(function)):
+    if code is None or (is_made_by_library(function) and not _wraps_users_code(function)):
         return None
     return function
 
@@ -92,7 +120,7 @@ def source_function(template: Any) -> Any:
 def _wraps_users_code(function: Any) -> bool:
     """`register_jitable` overloads a function by a closure of Numba's around the function itself."""
     cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
-    return any(hasattr(item, "__code__") and not is_library_module(item.__module__) for item in cells)
+    return any(hasattr(item, "__code__") and not is_made_by_library(item) for item in cells)
 
 
 def _is_filled(cell: Any) -> bool:
@@ -108,7 +136,7 @@ def _users_generator(implementation: Any) -> Any:
     if getattr(implementation, "__qualname__", "").startswith(("_decorate_getattr.", "_decorate_setattr.")):
         cells = [cell.cell_contents for cell in implementation.__closure__ or () if _is_filled(cell)]
         implementation = next((item for item in cells if hasattr(item, "__code__")), None)
-    if not hasattr(implementation, "__code__") or is_library_module(implementation.__module__):
+    if not hasattr(implementation, "__code__") or is_made_by_library(implementation):
         return None
     return implementation
 
@@ -116,13 +144,13 @@ def _users_generator(implementation: Any) -> Any:
 def name_of(function: Any) -> str:
     """Under which name an implementation is registered, in every process."""
     name = f"{function.__module__}.{function.__qualname__}"
-    if is_library_module(function.__module__):
+    if is_made_by_library(function):
         inner = [c.cell_contents for c in function.__closure__ or () if _is_filled(c)]
         name += "".join(f" of {i.__module__}.{i.__qualname__}" for i in inner if hasattr(i, "__code__"))
     return name
 
 
-def find_overloads(value: object) -> Iterable[Any]:
+def find_overloads(value: object) -> Iterable[Implementation]:
     """The user's overloads of a callable, in the order of registration."""
     registry.refresh()
     return registry.by_key.get(id(value), ())

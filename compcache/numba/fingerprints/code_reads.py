@@ -20,20 +20,25 @@ _ATTRIBUTE_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 #: ten times as long.
 _LETTERS = {
     "CACHE": "c", "EXTENDED_ARG": "e", "LOAD_GLOBAL": "g", "LOAD_NAME": "n", "LOAD_FROM_DICT_OR_GLOBALS": "n",
-    "LOAD_ATTR": "a", "LOAD_METHOD": "m",
+    "LOAD_ATTR": "a", "LOAD_METHOD": "m", "IMPORT_FROM": "m", "IMPORT_NAME": "i", "LOAD_SUPER_ATTR": "s",
 }  # fmt: skip
 _MARKS = bytearray(b"." * 256)
 for _name, _letter in _LETTERS.items():
     if opmap.get(_name, 256) < 256:  # noqa: PLR2004 - pseudo instructions never are in code objects
         _MARKS[opmap[_name]] = ord(_letter)
-_READ = re.compile(rb"e*[gn](?:c*e*[am])*|e*[am]")
+_READ = re.compile(rb"e*[gn](?:c*e*[am])*|e*[amis]")
 
 
 class Reads(NamedTuple):
-    """`chains`: each global with the attributes read from it at once; `attributes`: all that are read from anything."""
+    """What a code object reads.
+
+    `chains`: each global with the attributes read from it at once; `attributes`: all that are read from anything;
+    `imports`: the modules that it imports, as they are written, without the dots of relative imports.
+    """
 
     chains: tuple[tuple[str, ...], ...]
     attributes: tuple[str, ...]
+    imports: tuple[str, ...]
 
 
 def reads_of(code: CodeType) -> Reads:
@@ -43,13 +48,17 @@ def reads_of(code: CodeType) -> Reads:
     arguments = data[1::2]
     chains: dict[tuple[str, ...], None] = {}
     attributes: dict[str, None] = {}
+    imports: dict[str, None] = {}
     reads = {(match[0], arguments[match.start() : match.end()]): None for match in _READ.finditer(marks)}
     for letters, numbers in reads:  # each once: loops and formulas repeat themselves
         start, tail = _decode(letters, numbers, code.co_names)
+        if letters.endswith(b"i"):
+            imports[tail.pop()] = None
+            continue
         attributes.update(dict.fromkeys(tail))
         if start is not None:
             chains[(start, *tail)] = None
-    return Reads(tuple(chains), tuple(attributes))
+    return Reads(tuple(chains), tuple(attributes), tuple(imports))
 
 
 def _decode(marks: bytes, arguments: bytes, names: tuple[str, ...]) -> tuple[str | None, list[str]]:
@@ -66,6 +75,8 @@ def _decode(marks: bytes, arguments: bytes, names: tuple[str, ...]) -> tuple[str
             start = names[argument]
         elif mark == "a":
             tail.append(names[argument >> _ATTRIBUTE_SHIFT])
-        elif mark == "m":
+        elif mark in "mi":
             tail.append(names[argument])
+        elif mark == "s":
+            tail.append(names[argument >> 2])
     return start, tail

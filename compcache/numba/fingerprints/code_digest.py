@@ -8,7 +8,7 @@ import weakref
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.identity.code_reads import Reads, reads_of
+from compcache.numba.fingerprints.code_reads import Reads, reads_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

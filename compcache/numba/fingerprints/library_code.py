@@ -1,0 +1,68 @@
+"""What counts by its name: code of Numba, NumPy and the standard library, whose versions are part of every key."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from types import CodeType, FunctionType
+from typing import Any
+
+__all__ = ["is_library_function", "is_library_module", "is_made_by_library"]
+
+_LIBRARIES = frozenset(("numba", "numpy", "llvmlite", "builtins"))
+_OWN_TESTS = "numba.tests"
+
+
+def is_library_module(name: object) -> bool:
+    """Whether a module's content is covered by the versions in every key."""
+    if not isinstance(name, str) or name.startswith(_OWN_TESTS):
+        return False
+    top = name.partition(".")[0]
+    if top in _LIBRARIES:
+        return True
+    return top in sys.stdlib_module_names and top != "__main__" and _is_pythons_own(top)
+
+
+@functools.cache
+def _is_pythons_own(top: str) -> bool:
+    """Whether a module with a name of the standard library is that one, and not a file of the user's."""
+    origin = getattr(getattr(sys.modules.get(top), "__spec__", None), "origin", None)
+    if not isinstance(origin, str):
+        return top in sys.builtin_module_names
+    return origin in ("built-in", "frozen") or (
+        origin.startswith(os.path.dirname(os.__file__) + os.sep) and "site-packages" not in origin
+    )
+
+
+def is_made_by_library(function: Any) -> bool:
+    """Whether the code of a function is a library's, closures included.
+
+    The namespace tells, and the file of the code: `functools.wraps` makes the other attributes of a user's function say
+    what it likes.
+    """
+    if not isinstance(function, FunctionType):
+        return is_library_module(getattr(function, "__module__", None))
+    return is_library_module(function.__globals__.get("__name__")) and _is_library_file(function.__code__)
+
+
+def is_library_function(function: Any) -> bool:
+    """Whether a function is a library's and counts by its name: its code closes over nothing of the user's."""
+    return is_made_by_library(function) and "<locals>" not in function.__code__.co_qualname
+
+
+def _is_library_file(code: CodeType) -> bool:
+    return _is_library_path(code.co_filename)
+
+
+@functools.cache
+def _is_library_path(path: str) -> bool:
+    if path.startswith("<"):  # made of text, by the module whose namespace it is in
+        return True
+    roots = [os.path.dirname(os.__file__)]
+    for name in ("numba", "numpy", "llvmlite"):
+        origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+        if origin:
+            roots.append(os.path.dirname(origin))
+    inside = [root for root in roots if path.startswith(root + os.sep)]
+    return len(inside) > 1 or (bool(inside) and (inside[0] != roots[0] or "site-packages" not in path))

@@ -1,0 +1,227 @@
+"""How the objects of Numba that functions read are digested: what was jitted, types, stencils, signatures."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from compcache.numba.fingerprints.errors import Unidentifiable
+from compcache.numba.fingerprints.library_code import is_library_function, is_library_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from compcache.numba.fingerprints.walk import Walk
+
+    Handler = Callable[[Walk, Any, str], None]
+
+__all__ = ["handlers", "is_plain_type"]
+
+
+def handlers() -> list[tuple[Any, Handler]]:
+    """The handlers by type, the first that fits counts."""
+    import numpy as np
+    from llvmlite import ir
+    from numba.core import types
+    from numba.core.ccallback import CFunc
+    from numba.core.dispatcher import Dispatcher, LiftedCode
+    from numba.core.extending import _Intrinsic
+    from numba.core.typing.templates import Signature
+    from numba.np.ufunc.gufunc import GUFunc
+    from numba.np.ufunc.ufuncbuilder import UFuncDispatcher
+    from numba.stencils.stencil import StencilFunc
+
+    return [
+        (LiftedCode, _lifted),
+        ((Dispatcher, UFuncDispatcher), _jitted),
+        (types.ExternalFunction, _external),
+        (types.Type, _type),
+        (np.ufunc, _ufunc),
+        (GUFunc, _gufunc),
+        (CFunc, _cfunc),
+        (_Intrinsic, _intrinsic),
+        (StencilFunc, _stencil),
+        (Signature, _signature),
+        ((ir.Type, ir.Constant), _llvm),
+    ]
+
+
+# ---------------------------------------------------------------------- functions
+
+
+def _jitted(walk: Walk, value: Any, where: str) -> None:
+    """A dispatcher: what it compiles, and how."""
+    function = value.py_func
+    walk.token("jitted", type(value).__name__)
+    if is_library_function(function):
+        walk.token("library function", function.__module__, function.__qualname__)
+        return
+    _options(walk, dict(value.targetoptions), where)
+    for name, kind in sorted((value.locals or {}).items()):
+        walk.token("local", name)
+        walk.value(kind, f"the type of {name!r} in {where}")
+    compiler = getattr(value, "_compiler", None)
+    if compiler is not None:
+        walk.token("pipeline", compiler.pipeline_class.__module__, compiler.pipeline_class.__qualname__)
+    walk.add_function(function, where, "named" if walk.mode == "named" else "compiled")
+    if not getattr(value, "_can_compile", True):
+        walk.sequence(getattr(value, "nopython_signatures", ()), f"the signatures of {where}")
+
+
+def _lifted(walk: Walk, value: Any, where: str) -> None:
+    walk.unknown(value, where)
+
+
+def _options(walk: Walk, options: dict[str, Any], where: str) -> None:
+    for key, option in sorted(options.items()):
+        walk.token("option", key)
+        value = getattr(option, "flags", option)  # fast-math flags in their wrapper
+        walk.value(list(value) if isinstance(value, tuple) else value, f"option {key!r} of {where}")
+
+
+def _intrinsic(walk: Walk, value: Any, where: str) -> None:
+    walk.token("intrinsic", value._name, getattr(value, "_prefer_literal", ""))
+    if is_library_function(value._defn):
+        walk.token("library", value._defn.__module__, value._defn.__qualname__)
+    else:
+        walk.add_function(value._defn, where, "named" if walk.mode == "named" else "run")
+
+
+def _ufunc(walk: Walk, value: Any, where: str) -> None:
+    inner = getattr(value, "_dispatcher", None)
+    if inner is not None:
+        walk.token("dufunc", value.identity)
+        walk.value(inner, where)
+        return
+    walk.token("ufunc", getattr(value, "__name__", ""), *value.types)
+    if is_library_module(getattr(value, "__module__", "numpy")):
+        return
+    walk.overloads(value, where)
+
+
+def _gufunc(walk: Walk, value: Any, where: str) -> None:
+    builder = value.gufunc_builder
+    walk.token("gufunc", value.signature, value.identity)
+    walk.value(builder.nb_func, where)
+
+
+def _cfunc(walk: Walk, value: Any, where: str) -> None:
+    walk.token("cfunc")
+    walk.value(value._sig, where)
+    _options(walk, dict(value._compiler.targetoptions), where)
+    walk.add_function(value._pyfunc, where, "named" if walk.mode == "named" else "compiled")
+
+
+def _stencil(walk: Walk, value: Any, where: str) -> None:
+    walk.token("stencil", value.mode)
+    _options(walk, dict(value.options), where)
+    walk.add_function(value.kernel_ir.func_id.func, where, "named" if walk.mode == "named" else "compiled")
+
+
+def _llvm(walk: Walk, value: Any, _where: str) -> None:
+    walk.token(
+        "llvm", type(value).__qualname__, value
+    )  # their text says all, and the objects remember what they were asked
+
+
+def _external(walk: Walk, value: Any, where: str) -> None:
+    walk.token("external", value.symbol)
+    walk.value(value.sig, where)
+
+
+# ---------------------------------------------------------------------- types
+
+
+def _signature(walk: Walk, value: Any, where: str) -> None:
+    walk.token("signature")
+    walk.sequence([value.return_type, value.recvr, *value.args], where)
+
+
+_SCALARS = frozenset((
+    "Integer", "IntegerLiteral", "Float", "Complex", "Boolean", "BooleanLiteral", "NoneType", "UnicodeType", "StringLiteral",
+    "Bytes", "NPDatetime", "NPTimedelta", "RawPointer", "Opaque", "VoidType", "SliceType",
+))  # fmt: skip
+
+
+def is_plain_type(value: Any) -> bool:
+    """Whether the text of a type says all: numbers, and arrays of them."""
+    kind = type(value)
+    if not kind.__module__.startswith("numba.core.types"):
+        return False
+    if kind.__name__ == "Array":
+        return is_plain_type(value.dtype)
+    if kind.__name__ in ("UniTuple", "Tuple"):
+        return all(map(is_plain_type, value.types))
+    return kind.__name__ in _SCALARS
+
+
+def _type(walk: Walk, value: Any, where: str) -> None:
+    """A type, by structure: what it is called says too little (of a namedtuple, not even the fields)."""
+    kind = type(value)
+    walk.token("type", kind.__module__, kind.__qualname__)
+    if is_plain_type(value):
+        walk.token("text", value)
+        return
+    if walk.is_again(value):
+        return
+    dispatcher = getattr(value, "dispatcher", None)
+    if dispatcher is not None:
+        walk.value(dispatcher, where)
+        return
+    if kind.__name__ in ("ClassType", "ClassInstanceType"):
+        _jitclass(walk, value, where)
+        return
+    if hasattr(value, "typing_key"):
+        walk.value(value.typing_key, where)
+        return
+    key = value.key
+    if key == value.name:
+        walk.token("text", _text(value, where))
+    else:
+        _component(walk, key, where)
+    for name, part in sorted(vars(value).items()):
+        if name != "name" and _is_structure(part):
+            walk.token("component", name)
+            _component(walk, part, where)
+
+
+def _component(walk: Walk, part: Any, where: str) -> None:
+    """A part of a type. The class must be found under its name, because that is how types are stored."""
+    for item in part if isinstance(part, (tuple, list)) else [part]:
+        if isinstance(item, type) and not is_library_module(item.__module__):
+            found: Any = sys.modules.get(item.__module__)
+            for name in item.__qualname__.split("."):
+                found = getattr(found, name, None)
+            if found is not item:
+                raise Unidentifiable(
+                    f"{where} is of a type made of the class {item.__module__}.{item.__qualname__}, "
+                    "which is not to be found under that name"
+                )
+    walk.value(part, where)
+
+
+def _is_structure(part: Any) -> bool:
+    from numba.core import types
+
+    if isinstance(part, (tuple, list)):
+        return any(map(_is_structure, part))
+    if isinstance(part, dict):
+        return any(map(_is_structure, part.values()))
+    return isinstance(part, (types.Type, type))
+
+
+def _jitclass(walk: Walk, value: Any, where: str) -> None:
+    kind = getattr(value, "class_type", value)
+    walk.token("jitclass", kind.class_name)
+    if kind is not value and walk.is_again(kind):
+        return
+    walk.value(dict(kind.struct), f"the fields of {where}")
+    for table in (kind.jit_methods, kind.jit_props, kind.jit_static_methods):
+        walk.value(dict(table), f"the methods of {where}")
+
+
+def _text(value: Any, where: str) -> str:
+    text = str(value)
+    if " at 0x" in text or "object at " in text:
+        raise Unidentifiable(f"{where} is of the type {text}, which is another one in each process")
+    return text

@@ -1,0 +1,64 @@
+"""What code reads from outside of all code: the environment of the process, files, names that are made when it runs."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from compcache.numba.fingerprints.errors import Unidentifiable
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from compcache.numba.fingerprints.code_reads import Reads
+
+__all__ = ["reads_by_name", "refuse_outside"]
+
+_NAMES = (
+    (builtins, ("__import__", "eval", "exec", "globals", "input", "open", "vars")),
+    (os, ("environ", "environb", "getcwd", "getenv", "listdir", "open", "scandir", "stat", "uname", "walk")),
+    (os.path, ("exists", "getmtime", "getsize", "isdir", "isfile")),
+    (sys, ("_getframe", "argv", "modules")),
+    (importlib, ("import_module", "reload")),
+)
+_OUTSIDE = {
+    id(vars(module)[name]): f"{module.__name__}.{name}".removeprefix("builtins.")
+    for module, names in _NAMES
+    for name in names
+    if name in vars(module)
+}
+#: Methods of library objects that read files, and functions of NumPy that do.
+_FILE_READERS = frozenset(("fromfile", "genfromtxt", "loadtxt", "memmap", "read_bytes", "read_text"))
+#: What reads attributes whose names are text.
+_READERS = frozenset(("attrgetter", "getattr", "getattr_static", "hasattr", "methodcaller"))
+
+
+def refuse_outside(value: object, where: str) -> None:
+    """Raise `Unidentifiable` for a value that answers from outside of all code."""
+    name = _OUTSIDE.get(id(value))
+    if name is not None:
+        raise Unidentifiable(f"{where} is {name}, whose answers have no identity by content")
+
+
+def reads_by_name(code: CodeType, reads: Reads) -> tuple[str, ...]:
+    """The attributes that code reads from anything; also those whose names it has as text, where it reads such.
+
+    Raises:
+        Unidentifiable: one of them reads files.
+    """
+    files = _FILE_READERS.intersection(reads.attributes)
+    if files:
+        raise Unidentifiable(
+            f"{code.co_qualname} reads a file ({min(files)}), which has no identity by content"
+        )
+    names = {name for chain in reads.chains for name in chain}
+    if names.isdisjoint(_READERS):
+        return reads.attributes
+    texts: list[Any] = []
+    for constant in code.co_consts:
+        texts += constant if isinstance(constant, tuple) else [constant]
+    found = dict.fromkeys(text for text in texts if isinstance(text, str) and text.isidentifier())
+    return (*reads.attributes, *found)

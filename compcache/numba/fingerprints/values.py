@@ -1,0 +1,303 @@
+"""How the values that functions read are digested, one handler per kind of value; those of Numba are in `numba_values`."""
+
+from __future__ import annotations
+
+import sys
+import types as python_types
+from typing import TYPE_CHECKING, Any
+
+from compcache.numba.fingerprints import numba_values
+from compcache.numba.fingerprints.implementations import find_overloads
+from compcache.numba.fingerprints.library_code import is_library_function, is_library_module
+from compcache.numba.fingerprints.reach import state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from compcache.numba.fingerprints.walk import Walk
+
+    Handler = Callable[[Walk, Any, str], None]
+
+__all__ = ["handler_of"]
+
+
+def handler_of(value: Any) -> Handler:
+    """What digests a value."""
+    late = _late_handlers()
+    known = _HANDLERS.get(type(value))
+    if known is not None:
+        return known
+    for test, handler in late:
+        if isinstance(value, test):
+            return handler
+    if find_overloads(value):
+        return _overloaded
+    if is_library_module(type(value).__module__):
+        return _library_object if _is_found_by_name(value) else _reduced
+    return _object
+
+
+# ---------------------------------------------------------------------- functions and classes
+
+
+def _plain_function(walk: Walk, value: Any, where: str) -> None:
+    """A plain function: where code is compiled only its overloads are, but what it says may still matter."""
+    walk.overloads(value, where)
+    if is_library_function(value):
+        walk.token("library function", value.__module__, value.__qualname__)
+    else:
+        walk.add_function(value, where, None if walk.mode == "run" else "named")
+
+
+def _wrapper(walk: Walk, value: Any, where: str) -> None:
+    """What `functools.lru_cache` makes; what it has kept is not part of it."""
+    walk.token("wrapper", type(value).__qualname__)
+    walk.value(value.__wrapped__, where)
+
+
+def _partial(walk: Walk, value: Any, where: str) -> None:
+    walk.token("partial")
+    walk.overloads(value, where)
+    walk.value(value.func, where)
+    walk.sequence(value.args, f"an argument of {where}")
+    walk.value(value.keywords, f"the arguments of {where}")
+
+
+def _method(walk: Walk, value: Any, where: str) -> None:
+    walk.overloads(value, where)
+    function = value.__func__
+    if is_library_module(type(value.__self__).__module__) and is_library_module(
+        getattr(function, "__module__", None)
+    ):
+        walk.token("library method", function.__module__, function.__qualname__)  # such as np.random.normal
+        return
+    walk.token("method")
+    walk.value(function, where)
+    walk.value(value.__self__, f"the object of {where}")
+
+
+def _library_object(walk: Walk, value: Any, where: str) -> None:
+    walk.by_name(value, where)
+    walk.overloads(value, where)
+
+
+def _overloaded(walk: Walk, value: Any, where: str) -> None:
+    """A callable of any kind for which the user has implementations: it is these that are compiled."""
+    kind = type(value)
+    walk.token("overloaded", kind.__module__, kind.__qualname__, getattr(value, "__qualname__", ""))
+    walk.overloads(value, where)
+
+
+def _class(walk: Walk, value: Any, where: str) -> None:
+    import enum
+
+    walk.token("class", value.__module__, value.__qualname__)
+    walk.overloads(value, where)
+    if is_library_module(value.__module__) or walk.is_again(value):
+        return
+    if hasattr(value, "class_type"):
+        walk.value(value.class_type, f"{where} (a jitclass)")
+    elif issubclass(value, enum.Enum):
+        walk.sequence([(name, member.value) for name, member in value.__members__.items()], where)
+    elif issubclass(value, tuple) and hasattr(value, "_fields"):
+        walk.sequence(value._fields, where)
+        walk.value(getattr(value, "_field_defaults", {}), where)
+    if walk.mode == "run":
+        walk.token("bases", *[f"{base.__module__}.{base.__qualname__}" for base in value.__mro__])
+        walk.reach().add(walk, value, where)
+
+
+# ---------------------------------------------------------------------- containers and objects
+
+
+def _sequence(walk: Walk, value: Any, where: str) -> None:
+    kind = type(value)
+    walk.token("items", kind.__name__)
+    if walk.is_again(value):
+        return
+    if kind not in (tuple, list):
+        walk.value(kind, where)
+    walk.sequence(value, f"an item of {where}")
+
+
+def _set(walk: Walk, value: Any, where: str) -> None:
+    walk.token("set", type(value).__name__)
+    walk.sequence(sorted(value, key=lambda item: (type(item).__name__, repr(item))), f"an item of {where}")
+
+
+def _dict(walk: Walk, value: Any, where: str) -> None:
+    walk.token("dict", type(value).__name__, len(value))
+    if walk.is_again(value):
+        return
+    for key, item in value.items():
+        walk.value(key, f"a key of {where}")
+        walk.value(item, f"{where}[{key!r}]")
+
+
+def _range(walk: Walk, value: Any, _where: str) -> None:
+    walk.token("repr", type(value).__name__, repr(value))
+
+
+def _enum_member(walk: Walk, value: Any, where: str) -> None:
+    walk.value(type(value), where)
+    walk.token("member", value.name)
+
+
+def _module(walk: Walk, value: Any, where: str) -> None:
+    walk.module(value, (), where)
+
+
+def _object(walk: Walk, value: Any, where: str) -> None:
+    """An object of a class of the user's: its class, and what it holds, as far as that can be read."""
+    kind = type(value)
+    if walk.mode == "named" or walk.lenient:
+        walk.unknown(value, where)
+        return
+    if not isinstance(vars(kind).get("__dict__"), python_types.GetSetDescriptorType) and not _has_slots(kind):
+        _reduced(walk, value, where)
+        return
+    walk.token("object")
+    walk.value(kind, f"the class of {where}")
+    if walk.is_again(value):
+        return
+    for base, handler in ((dict, _dict), ((list, tuple), _items), ((set, frozenset), _set)):
+        if isinstance(value, base):
+            handler(walk, value, where)
+    for plain in (str, bytes, int, float, complex):
+        if isinstance(value, plain):
+            walk.token("value", plain.__repr__(value))
+    if walk.mode == "run" and not _answers_for_all(kind):
+        walk.reach().add(walk, value, where)
+        return
+    for name, item in state_of(value).items():
+        walk.token("attribute", name)
+        walk.value(item, f"{where}, {name!r}")
+
+
+def _items(walk: Walk, value: Any, where: str) -> None:
+    walk.sequence(value, f"an item of {where}")
+
+
+def _has_slots(kind: type) -> bool:
+    """Whether the class and all of its bases are written in Python."""
+    return all("__slots__" in vars(base) or "__dict__" in vars(base) for base in kind.__mro__[:-1])
+
+
+def _answers_for_all(kind: type) -> bool:
+    """Whether the user's code gets names that nobody can know."""
+    return any(
+        name in vars(base)
+        for base in kind.__mro__
+        if not is_library_module(base.__module__)
+        for name in ("__getattr__", "__getattribute__")
+    )
+
+
+def _reduced(walk: Walk, value: Any, where: str) -> None:
+    """An object of a library's: what the library would pickle of it."""
+    if walk.mode == "named" or walk.lenient:
+        walk.unknown(value, where)
+        return
+    try:
+        parts = value.__reduce_ex__(4)
+    except Exception:  # noqa: BLE001 - whatever it raises, it cannot be told by content
+        walk.unknown(value, where)
+        return
+    kind = type(value)
+    walk.token("reduced", kind.__module__, kind.__qualname__)
+    if isinstance(parts, str):
+        walk.token("named", getattr(value, "__module__", ""), parts)
+    elif not walk.is_again(value):
+        for part in parts:
+            walk.value(list(part) if hasattr(part, "__next__") else part, where)
+
+
+def _array(walk: Walk, value: Any, where: str) -> None:
+    if value.dtype.hasobject:
+        walk.unknown(value, f"{where} (an array of objects)")
+        return
+    flags = value.flags
+    walk.token("array", repr(value.dtype) if value.dtype.names else value.dtype.str, value.shape,
+               flags.c_contiguous, flags.f_contiguous, flags.aligned, flags.writeable)  # fmt: skip
+    walk.token("data", value.tobytes())
+
+
+def _scalar(walk: Walk, value: Any, where: str) -> None:
+    if value.dtype.hasobject:
+        walk.unknown(value, where)
+    else:
+        walk.token("scalar", repr(value.dtype) if value.dtype.names else value.dtype.str, value.tobytes())
+
+
+def _dtype(walk: Walk, value: Any, where: str) -> None:
+    if value.hasobject:
+        walk.unknown(value, where)
+    else:
+        walk.token("dtype", repr(value) if value.names else value.str, value.itemsize, value.isalignedstruct)
+
+
+# ---------------------------------------------------------------------- which handler
+
+
+_HANDLERS: dict[type, Handler] = {
+    python_types.FunctionType: _plain_function,
+    python_types.BuiltinFunctionType: _library_object,
+    python_types.MethodType: _method,
+    python_types.MethodDescriptorType: _library_object,
+    python_types.WrapperDescriptorType: _library_object,
+    python_types.GetSetDescriptorType: _library_object,
+    python_types.ModuleType: _module,
+    tuple: _sequence,
+    list: _sequence,
+    set: _set,
+    frozenset: _set,
+    dict: _dict,
+    python_types.MappingProxyType: _dict,
+    range: _range,
+    slice: _range,
+}
+
+
+def _is_found_by_name(value: Any) -> bool:
+    """Whether a library holds this very object under the name that it bears."""
+    module, name = (
+        getattr(value, "__module__", None),
+        getattr(value, "__qualname__", getattr(value, "__name__", None)),
+    )
+    if not is_library_module(module) or not isinstance(name, str):
+        return False
+    if type(value).__name__ == "cython_function_or_method":
+        return True
+    found: Any = sys.modules.get(str(module))
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is value
+
+
+_late: list[tuple[Any, Handler]] = []
+
+
+def _late_handlers() -> list[tuple[Any, Handler]]:
+    if not _late:
+        import enum
+        import functools
+
+        import numpy as np
+
+        _late.extend(
+            [
+                *numba_values.handlers(),
+                (np.ndarray, _array),
+                (np.generic, _scalar),
+                (np.dtype, _dtype),
+                (type, _class),
+                (python_types.FunctionType, _plain_function),
+                (functools.partial, _partial),
+                (functools._lru_cache_wrapper, _wrapper),
+                (enum.Enum, _enum_member),
+                ((tuple, list), _sequence),
+            ]
+        )
+        cython = type(np.random.seed)  # a class of its own in each version of Cython
+        _HANDLERS.setdefault(cython, _library_object)
+    return _late

@@ -1,0 +1,366 @@
+"""The identity of Python functions by content: what is walked.
+
+A fingerprint digests everything that the compiler can see of a function: its code and nested code, constants,
+defaults, closure cells, and every global and attribute chain that it reads, by value and transitively, through jitted
+functions and plain ones. It needs no source file and no file time. Line numbers go into a second digest, because they
+matter only to code that reports them.
+
+Three modes tell what becomes of a function: it is `COMPILED`; it is `RUN` while code is generated (overloads, intrinsics
+and what they call), so that everything counts that it can reach, by whatever way (`reach`); or it is `NAMED`, the compiler
+replaces it or it runs when the program runs.
+
+What has no content to digest raises `Unidentifiable`, with the way to the culprit.
+"""
+
+from __future__ import annotations
+
+import types as python_types
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.numba.fingerprints.code_digest import digest_and_reads, plain_name
+from compcache.numba.fingerprints.errors import Unidentifiable
+from compcache.numba.fingerprints.implementations import Implementation, find_overloads
+from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library
+from compcache.numba.fingerprints.outside import reads_by_name, refuse_outside
+from compcache.numba.fingerprints.reach import Reach
+from compcache.numba.fingerprints.values import handler_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "COMPILED",
+    "NAMED",
+    "RUN",
+    "Fingerprint",
+    "Part",
+    "Walk",
+    "fingerprint",
+    "fingerprint_of_implementations",
+    "fingerprint_of_value",
+]
+
+COMPILED, RUN, NAMED = "compiled", "run", "named"
+_SIZE = 16
+_MAX_DEPTH = 200
+_MAX_VALUES = 300_000
+_MISSING = object()
+
+
+class Part(NamedTuple):
+    """A compiled function of a walk, and the digest of what it reads itself."""
+
+    function: Any
+    digest: bytes
+
+
+class Fingerprint(NamedTuple):
+    """`content` digests what the compiler sees, `lines` where it stands; `reads` names what was read, for people.
+
+    `parts` are the functions that are compiled, the first one first.
+    """
+
+    content: str
+    lines: str
+    reads: dict[str, str]
+    parts: tuple[Part, ...]
+
+
+def fingerprint(function: Any) -> Fingerprint:
+    """The fingerprint of a function that is compiled, whatever module it is of.
+
+    Raises:
+        Unidentifiable: something that it reads has no identity by content.
+    """
+    walk = Walk()
+    walk.add_function(function, "")
+    return walk.finish()
+
+
+def fingerprint_of_value(value: object, where: str) -> str:
+    """The digest of something that compiled code could read. Raises `Unidentifiable`."""
+    walk = Walk()
+    walk.value(value, where)
+    return walk.finish().content
+
+
+def fingerprint_of_implementations(implementations: Iterable[Implementation]) -> str:
+    """The digest of functions that run while code is generated. Raises `Unidentifiable`."""
+    walk = Walk()
+    walk.mode = RUN
+    for implementation in implementations:
+        walk.implementation(implementation, "")
+    return walk.finish().content
+
+
+class _Pending(NamedTuple):
+    number: int
+    function: Any
+    where: str
+    mode: str
+
+
+class Walk:
+    """One walk over everything that some functions can see.
+
+    Each function has a digest of its own, which does not depend on where the walk began; the whole follows from these and
+    from the numbers of the functions that each one refers to.
+    """
+
+    def __init__(self) -> None:
+        self.mode = COMPILED
+        self.lenient = False  # the function at hand has blocks in object mode
+        self._lines = blake2b(digest_size=_SIZE)
+        self._reads: dict[str, str] = {}
+        self._numbers: dict[tuple[int, str], int] = {}
+        self._alive: list[object] = []  # so that no id is used twice
+        self._waiting: list[_Pending] = []
+        self._parts: list[Part] = []
+        self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba4")
+        self._state = blake2b(digest_size=_SIZE)
+        self._references: list[int] = []
+        self._seen: dict[int, int] = {}
+        self._reach: Reach | None = None
+        self._depth = 0
+        self._count = 0
+
+    # ------------------------------------------------------------------ tokens
+
+    def token(self, kind: str, *texts: object) -> None:
+        """Feed a token; every text with its length, so that no two sequences of tokens are the same bytes."""
+        for text in (kind, *texts):
+            data = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogatepass")
+            self._state.update(len(data).to_bytes(8, "little"))
+            self._state.update(data)
+
+    def unknown(self, value: object, where: str) -> None:
+        """Something without an identity: an error where it matters, a mark where it is only named."""
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        if self.mode != NAMED and not self.lenient:
+            raise Unidentifiable(f"{where} is of type {kind}, which has no identity by content")
+        self.token("opaque", kind)
+
+    def is_again(self, value: object) -> bool:
+        """Whether the function at hand has led here before; if so, that is what is fed."""
+        number = self._seen.get(id(value))
+        if number is not None:
+            self.token("again", number)
+            return True
+        self._seen[id(value)] = len(self._seen)
+        self._alive.append(value)
+        return False
+
+    def end_part(self) -> bytes:
+        """What was fed since the last call is a part of the whole."""
+        digest = self._state.digest()
+        self._total.update(digest)
+        for number in self._references:
+            self._total.update(number.to_bytes(8, "little"))
+        self._total.update(b"end.")
+        self._state = blake2b(digest_size=_SIZE)
+        self._references.clear()
+        self._seen.clear()
+        return digest
+
+    def finish(self) -> Fingerprint:
+        """Work off the functions that were found. A queue: call graphs are deeper than Python's stack."""
+        self.end_part()
+        done = 0
+        while True:
+            while done < len(self._waiting):
+                pending = self._waiting[done]
+                done += 1
+                self.mode = pending.mode
+                self.lenient = False
+                self._function(pending.function, pending.where)
+                digest = self.end_part()
+                if pending.mode == COMPILED:
+                    self._parts.append(Part(pending.function, digest))
+            if self._reach is None or not self._reach.follow(self):
+                break
+        return Fingerprint(self._total.hexdigest(), self._lines.hexdigest(), self._reads, tuple(self._parts))
+
+    # --------------------------------------------------------------- functions
+
+    def add_function(self, function: Any, where: str, mode: str | None = None) -> None:
+        """Refer to a function, and walk it later if it is new."""
+        mode = mode or self.mode
+        key = (id(function), mode)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._numbers)
+            self._alive.append(function)
+            self._waiting.append(_Pending(number, function, where, mode))
+        self._references.append(number)
+        self.token("function", mode, function.__module__, plain_name(function.__qualname__))
+
+    def implementation(self, implementation: Implementation, where: str) -> None:
+        """Refer to a function that runs while code is generated, and to the options that it was registered with."""
+        self.token("implementation")
+        mode, self.mode = self.mode, RUN
+        for name, option in implementation.options:
+            self.token("option", name)
+            self.value(option, f"option {name!r} of {where or implementation.function.__qualname__}")
+        self.add_function(implementation.function, where)
+        self.mode = mode
+
+    def overloads(self, value: Any, where: str) -> None:
+        """The user's implementations of a callable for the compiler."""
+        for implementation in find_overloads(value):
+            self.implementation(implementation, f"an overload of {where}")
+
+    def reach(self) -> Reach:
+        """What code that is run can get at."""
+        if self._reach is None:
+            self._reach = Reach()
+        return self._reach
+
+    def _function(self, function: Any, where: str) -> None:
+        code = function.__code__
+        name = f"{function.__module__}.{function.__qualname__}"
+        self.token("def", self.mode, function.__module__, plain_name(function.__qualname__))
+        self._code(code, function.__globals__, name)
+        self.sequence(function.__defaults__ or (), f"a default of {name}")
+        for key, value in sorted((function.__kwdefaults__ or {}).items()):
+            self.token("kw", key)
+            self.value(value, f"the default of {key!r} of {name}")
+        self._cells(function, name)
+        if self.mode == RUN and function.__dict__:
+            self.reach().add(self, function, name)
+        if where:
+            self._reads.setdefault(where, name)
+
+    def _cells(self, function: Any, name: str) -> None:
+        attributes = _all_attributes(function.__code__)
+        compiles = self.mode == RUN and is_made_by_library(
+            function
+        )  # a closure of Numba's around the user's function
+        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            where = f"the variable {variable!r} that {name} closes over"
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                self.token("empty cell", variable)
+                continue
+            self.token("cell", variable)
+            if isinstance(value, python_types.ModuleType):
+                self.module(value, attributes, where)
+            elif compiles and isinstance(value, python_types.FunctionType):
+                self.add_function(value, where, COMPILED)
+            else:
+                self.value(value, where)
+
+    def _code(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
+        digest, reads = digest_and_reads(code)
+        self.token("code", digest)
+        self._lines.update(f"{code.co_filename}:{code.co_firstlineno}:".encode("utf-8", "surrogatepass"))
+        self._lines.update(code.co_linetable)
+        chains = [(chain, *_resolved(chain, namespace)) for chain in reads.chains]
+        self.lenient = self.lenient or any(type(value).__name__ == _OBJECT_MODE for _, value, _ in chains)
+        for chain, value, at in chains:
+            self._chain(chain, value, at, reads.attributes, name)
+        if self.mode == RUN:
+            self.reach().read(self, reads_by_name(code, reads))
+            for module in reads.imports:
+                self.reach().add_import(self, module, namespace, name)
+        for constant in code.co_consts:
+            if isinstance(constant, python_types.CodeType):
+                self._code(constant, namespace, name)
+
+    def _chain(
+        self, chain: tuple[str, ...], value: Any, at: int, attributes: tuple[str, ...], name: str
+    ) -> None:
+        if value is _MISSING:
+            self.token("undefined", *chain[:at])
+            return
+        shown = ".".join(chain[:at])
+        self.token("global", shown)
+        where = f"the global {shown!r} of {name}"
+        if self.mode == RUN:
+            refuse_outside(value, where)
+        if isinstance(value, python_types.ModuleType):
+            self.module(value, attributes, where)
+        else:
+            self.value(value, where)
+
+    def module(self, module: python_types.ModuleType, attributes: Iterable[str], where: str) -> None:
+        """A module that is handled as a value: what could be read from it is what the code reads from anything."""
+        self.token("module", module.__name__)
+        if self.mode == RUN:
+            self.reach().add(self, module, where)
+            return
+        if is_library_module(module.__name__) or self.is_again(module):
+            return
+        for name in attributes:
+            found = getattr(module, name, _MISSING)
+            if found is _MISSING:
+                continue
+            self.token("attribute", name)
+            if isinstance(found, python_types.ModuleType):
+                self.module(found, attributes, f"{where}, {name!r}")
+            else:
+                self.value(found, f"{where}, {name!r}")
+
+    # ------------------------------------------------------------------ values
+
+    def sequence(self, values: Iterable[Any], where: str) -> None:
+        """Every value of a sequence, and its length."""
+        values = list(values)
+        self.token("sequence", len(values))
+        for value in values:
+            self.value(value, where)
+
+    def value(self, value: Any, where: str) -> None:
+        """Feed one value, by content."""
+        kind = type(value)
+        if value is None or kind in _PLAIN:
+            self.token(kind.__name__, repr(value))
+            return
+        self._count += 1
+        if self._depth > _MAX_DEPTH or self._count > _MAX_VALUES:
+            raise Unidentifiable(f"{where} is nested too deeply, or holds too much")
+        self._depth += 1
+        try:
+            handler_of(value)(self, value, where)
+        finally:
+            self._depth -= 1
+
+    def by_name(self, value: Any, where: str) -> None:
+        """Something that counts by its module and name."""
+        module = getattr(value, "__module__", None)
+        owner = getattr(value, "__self__", None)
+        if module is None and owner is not None:
+            module = owner.__name__ if isinstance(owner, python_types.ModuleType) else type(owner).__module__
+        name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+        if not isinstance(name, str) or "<locals>" in name:
+            self.unknown(value, where)
+            return
+        self.token("named", module, name)
+
+
+_PLAIN = frozenset((bool, int, float, complex, str, bytes, type(Ellipsis)))
+#: The type of what `with objmode:` names.
+_OBJECT_MODE = "_ObjModeContextType"
+
+
+def _resolved(chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
+    """The value that a chain of attributes leads to, as far as it goes through modules; and how far that is."""
+    value = namespace.get(chain[0], _MISSING)
+    if value is _MISSING:
+        builtins = namespace.get("__builtins__", {})
+        table = builtins if isinstance(builtins, dict) else vars(builtins)
+        value = table.get(chain[0], _MISSING)
+    at = 1
+    while at < len(chain) and isinstance(value, python_types.ModuleType):
+        value = getattr(value, chain[at], _MISSING)
+        at += 1
+    return value, at
+
+
+def _all_attributes(code: python_types.CodeType) -> tuple[str, ...]:
+    names = dict.fromkeys(digest_and_reads(code)[1].attributes)
+    for constant in code.co_consts:
+        if isinstance(constant, python_types.CodeType):
+            names.update(dict.fromkeys(_all_attributes(constant)))
+    return tuple(names)

@@ -1,0 +1,277 @@
+"""What Numba caches is cached: a table of small programs, each compared with plain Numba, cold and warm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from numba_helpers import Project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
+pytest.importorskip("numba")
+
+
+class Program(NamedTuple):
+    """A module `p` and an expression over it."""
+
+    name: str
+    source: str
+    expression: str
+
+
+PROGRAMS = [
+    Program(
+        "random numbers",
+        """
+    import numpy as np
+    from numba import njit
+
+    @njit(cache=True)
+    def f(n):
+        np.random.seed(n)
+        a = np.random.normal(0.0, 1.0, 4)
+        return a.sum() + np.random.rand() + np.random.randint(0, 10) + np.random.choice(np.arange(5.0))
+    """,
+        "p.f(3)",
+    ),
+    Program(
+        "object mode blocks",
+        """
+    import numba as nb
+    from numba import njit, objmode
+    import os
+
+    WORDS = ["a", "bb"]
+
+    def length(word):
+        return len(word) + len(os.sep)
+
+    @njit(cache=True)
+    def f(x):
+        with objmode(y="int64"):
+            y = sum(map(length, WORDS)) + x
+        with nb.objmode(z="float64"):
+            z = float(y) / 2
+        return y + z
+    """,
+        "p.f(3)",
+    ),
+    Program(
+        "stencils",
+        """
+    import numpy as np
+    from numba import njit, stencil
+
+    @stencil
+    def neighbours(a):
+        return a[-1] + 2 * a[1]
+
+    @stencil(neighborhood=((-1, 1),))
+    def window(a):
+        total = 0.0
+        for i in range(-1, 2):
+            total += a[i]
+        return total
+
+    @njit(cache=True)
+    def f(a):
+        return neighbours(a) + window(a)
+    """,
+        "p.f(__import__('numpy').arange(6.0)).tolist()",
+    ),
+    Program(
+        "numbers of threads",
+        """
+    from numba import get_thread_id, njit, prange
+
+    @njit(cache=True)
+    def f():
+        return get_thread_id()
+
+    @njit(cache=True, parallel=True)
+    def g(n):
+        total = 0
+        for i in prange(n):
+            total += i + get_thread_id() * 0
+        return total
+    """,
+        "p.f(), p.g(4)",
+    ),
+    Program(
+        "helpers through lru_cache and partial",
+        """
+    import functools
+    from numba import njit, types
+    from numba.extending import overload
+
+    @functools.lru_cache
+    def factor(name):
+        return {"int64": 3}.get(name, 5)
+
+    def add(by, x):
+        return x + by
+
+    add_seven = functools.partial(add, 7)
+
+    def scaled(x):
+        raise NotImplementedError
+
+    @overload(scaled)
+    def _(x):
+        by = add_seven(factor(str(x)))
+        return lambda x: x * by
+
+    @njit(cache=True)
+    def f(x):
+        return scaled(x)
+    """,
+        "p.f(2)",
+    ),
+    Program(
+        "structref constructors",
+        """
+    from numba import njit, types
+    from numba.experimental import structref
+
+    @structref.register
+    class PairType(types.StructRef):
+        def preprocess_fields(self, fields):
+            return tuple((name, types.unliteral(typ)) for name, typ in fields)
+
+    class Pair(structref.StructRefProxy):
+        def __new__(cls, x, y):
+            return structref.StructRefProxy.__new__(cls, x, y)
+
+        @property
+        def x(self):
+            return get_x(self)
+
+    structref.define_proxy(Pair, PairType, ["x", "y"])
+
+    @njit(cache=True)
+    def get_x(self):
+        return self.x
+
+    @njit(cache=True)
+    def f(x):
+        pair = Pair(x, x + 1)
+        return pair.x * 10 + pair.y
+
+    @njit(cache=True)
+    def g(pair):
+        return pair.x - pair.y
+    """,
+        "p.f(3), p.g(p.Pair(1, 2.5)), p.Pair(4, 5).x",
+    ),
+    Program(
+        "namespaces without a name",
+        """
+    import numba
+    space = {"njit": numba.njit}
+    exec("@njit\\ndef inner(x):\\n    return x + 5\\n", space)
+    inner = space["inner"]
+
+    @numba.njit(cache=True)
+    def f(x):
+        return inner(x) * 2
+    """,
+        "p.f(1)",
+    ),
+    Program(
+        "functions of SciPy with overloads",
+        """
+    import scipy.fft
+    from numba import njit
+    from numba.extending import overload
+
+    @overload(scipy.fft.fft)
+    def _(x):
+        return lambda x: x * 2
+
+    @njit(cache=True)
+    def f(x):
+        return scipy.fft.fft(x)
+    """,
+        "p.f(4.5)",
+    ),
+    Program(
+        "strings, dictionaries, lists and sorting",
+        """
+    import numpy as np
+    from numba import njit, typed, types
+
+    @njit(cache=True)
+    def f(n):
+        d = typed.Dict.empty(types.unicode_type, types.float64[::1])
+        l = typed.List()
+        for i in range(n):
+            d[str(i)] = np.arange(i) * 1.5
+            l.append(i * i)
+        return sum([d[key].sum() for key in d]), sorted(l, reverse=True)[0], l
+    """,
+        "p.f(5)[:2], list(p.f(5)[2])",
+    ),
+    Program(
+        "linear algebra and exceptions",
+        """
+    import numpy as np
+    from numba import njit
+
+    @njit(cache=True)
+    def f(a):
+        try:
+            if a[0, 0] > 100:
+                raise ValueError("big")
+        except Exception:
+            return np.zeros(2)
+        return np.linalg.solve(a, np.ones(2)) + a @ np.ones(2)
+    """,
+        "p.f(__import__('numpy').eye(2) * 4).tolist(), p.f(__import__('numpy').eye(2) * 400).tolist()",
+    ),
+    Program(
+        "recursion across functions and functions as arguments",
+        """
+    from numba import cfunc, njit, types
+
+    @njit(cache=True)
+    def even(n):
+        return True if n == 0 else odd(n - 1)
+
+    @njit(cache=True)
+    def odd(n):
+        return False if n == 0 else even(n - 1)
+
+    @njit(cache=True)
+    def twice(g, x):
+        return g(g(x))
+
+    @njit(cache=True)
+    def plus_three(x):
+        return x + 3
+    """,
+        "p.even(11), p.odd(11), p.twice(p.plus_three, 1)",
+    ),
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_what_numba_caches_is_cached(program: Program, tmp_path: Path) -> None:
+    if "scipy" in program.source:
+        pytest.importorskip("scipy")
+    project = Project(tmp_path)
+    project.write(p=program.source)
+    plain = project.run(f"import p\nresult = {program.expression}", backend=False)
+    script = f"""
+    import warnings
+    warnings.simplefilter("error")
+    import p
+    value = {program.expression}
+    result = value, backend.hits, backend.misses, backend.refused
+    """
+    cold, _, misses, refused = project.run(script, backend=True)
+    assert (cold, refused) == (plain, {})
+    assert misses
+    assert project.run(script, backend=True)[::2] == (plain, 0)

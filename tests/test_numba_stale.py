@@ -1,0 +1,745 @@
+"""No stale answer: two versions of a program run on one cache, and each says what it says with plain Numba."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from numba_helpers import Project
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
+pytest.importorskip("numba")
+
+
+class Edit(NamedTuple):
+    """Modules, an expression over `p`, and what one edit replaces in them."""
+
+    name: str
+    source: str
+    old: str
+    new: str
+    settings: str = ""
+    call: str = "p.f(7.0, 2.0)"
+    environment: tuple[str, str, str] = ("UNUSED", "", "")
+
+
+OVERLOADED = """
+    from numba import njit, types
+    from numba.extending import intrinsic, overload, overload_method, overload_attribute, register_jitable
+
+    def scaled(x):
+        raise NotImplementedError
+
+    {code}
+
+    @njit(cache=True)
+    def f(x, y):
+        return scaled(x) + y
+"""
+
+
+def overloaded(code: str) -> str:
+    """A program whose only overload is this."""
+    return OVERLOADED.replace("{code}", code)
+
+
+EDITS = [
+    Edit(
+        "a namedtuple's fields change places",
+        """
+    from collections import namedtuple
+    from numba import njit
+    Point = namedtuple("Point", ["x", "y"])
+
+    @njit(cache=True)
+    def difference(p):
+        return p.x - p.y
+
+    def f(a, b):
+        return difference(Point(a, b))
+    """,
+        '["x", "y"]',
+        '["y", "x"]',
+    ),
+    Edit(
+        "a namedtuple's fields change places, in a typed list",
+        """
+    from collections import namedtuple
+    from numba import njit, typed
+    Point = namedtuple("Point", ["x", "y"])
+
+    @njit(cache=True)
+    def difference(points):
+        return points[0].x - points[0].y
+
+    def f(a, b):
+        points = typed.List()
+        points.append(Point(a, b))
+        return difference(points)
+    """,
+        '["x", "y"]',
+        '["y", "x"]',
+    ),
+    Edit(
+        "a namedtuple's fields change places, in a dictionary in a tuple",
+        """
+    from collections import namedtuple
+    from numba import njit, typed
+    Point = namedtuple("Point", ["x", "y"])
+
+    @njit(cache=True)
+    def difference(pair):
+        return pair[1]["a"].x - pair[1]["a"].y
+
+    def f(a, b):
+        points = typed.Dict()
+        points["a"] = Point(a, b)
+        return difference((1, points))
+    """,
+        '["x", "y"]',
+        '["y", "x"]',
+    ),
+    Edit(
+        "two classes of one name",
+        """
+    from collections import namedtuple
+    from numba import njit
+
+    def make(fields):
+        return namedtuple("Point", fields)
+
+    First, Second = make(["x", "y"]), make(["y", "x"])
+
+    @njit(cache=True)
+    def difference(p):
+        return p.x - p.y
+
+    def f(a, b):
+        return difference(First(a, b)), difference(Second(a, b))
+    """,
+        "First, Second =",
+        "Second, First =",
+    ),
+    Edit(
+        "an enumeration's value changes, in an argument's type",
+        """
+    import enum
+    from numba import njit
+
+    class Kind(enum.Enum):
+        ADD = 1
+        SUBTRACT = 2
+
+    @njit(cache=True)
+    def apply(kind, a, b):
+        return a + b if kind.value == 1 else a - b
+
+    def f(a, b):
+        return apply(Kind.ADD, a, b)
+    """,
+        "ADD = 1\n        SUBTRACT = 2",
+        "ADD = 2\n        SUBTRACT = 1",
+    ),
+    Edit(
+        "error_model of register_jitable",
+        """
+    from numba import njit
+    from numba.extending import register_jitable
+
+    @register_jitable(error_model="numpy")
+    def divide(x, y):
+        return x / y
+
+    @njit(cache=True)
+    def f(x, y):
+        return divide(x, y - 2.0)
+    """,
+        '"numpy"',
+        '"python"',
+    ),
+    Edit(
+        "fastmath of overload",
+        overloaded("""
+    @overload(scaled, jit_options={"error_model": "numpy"})
+    def _(x):
+        return lambda x: 1.0 / (x - 7.0)
+    """),
+        '"numpy"',
+        '"python"',
+    ),
+    Edit(
+        "prefer_literal of overload",
+        """
+    from numba import njit, types
+    from numba.extending import overload
+
+    def kind(x):
+        raise NotImplementedError
+
+    @overload(kind, prefer_literal=True)
+    def _(x):
+        answer = 1 if isinstance(x, types.Literal) else 2
+        return lambda x: answer
+
+    @njit(cache=True)
+    def f(x, y):
+        return kind(3)
+    """,
+        "prefer_literal=True",
+        "prefer_literal=False",
+    ),
+    Edit(
+        "a jitclass method reached through register_jitable",
+        """
+    from numba import float64, njit
+    from numba.experimental import jitclass
+    from numba.extending import register_jitable
+
+    @jitclass([("by", float64)])
+    class Scale:
+        def __init__(self, by):
+            self.by = by
+
+        def apply(self, x):
+            return x * self.by
+
+    @register_jitable
+    def helper(x, y):
+        return Scale(y).apply(x)
+
+    @njit(cache=True)
+    def f(x, y):
+        return helper(x, y)
+    """,
+        "x * self.by",
+        "x - self.by",
+    ),
+    Edit(
+        "the fields of a jitclass",
+        """
+    from numba import float64, int64, njit
+    from numba.experimental import jitclass
+
+    @jitclass([("by", float64)])
+    class Scale:
+        def __init__(self, by):
+            self.by = by
+
+    @njit(cache=True)
+    def f(x, y):
+        return Scale(y + 0.5).by * x
+    """,
+        '("by", float64)',
+        '("by", int64)',
+    ),
+    Edit(
+        "a global changed between compiling callee and caller",
+        """
+    from numba import njit
+    {first}
+
+    @njit
+    def callee(x):
+        return x * SCALE
+
+    {between}
+
+    @njit(cache=True)
+    def f(x, y):
+        return callee(x) + y
+    """.replace("{first}", "SCALE = 2").replace("{between}", "callee(1.0)\n    SCALE = 200"),
+        "callee(1.0)\n",
+        "pass\n",
+    ),
+    Edit(
+        "a global array changed between compiling callee and caller",
+        """
+    import numpy as np
+    from numba import njit
+    TABLE = np.array([2.0])
+
+    @njit
+    def callee(x):
+        return x * TABLE[0]
+
+    @njit
+    def between(x):
+        return callee(x)
+
+    between(1.0)
+    TABLE[0] = 200.0
+
+    @njit(cache=True)
+    def f(x, y):
+        return between(x) + y
+    """,
+        "    between(1.0)\n",
+        "",
+    ),
+    Edit(
+        "a global changed between compiling a cached callee and its caller",
+        """
+    from numba import njit
+    SCALE = 2
+
+    @njit(cache=True)
+    def callee(x):
+        return x * SCALE
+
+    callee(1.0)
+    SCALE = 200
+
+    @njit(cache=True)
+    def f(x, y):
+        return callee(x) + y
+    """,
+        "    callee(1.0)\n",
+        "",
+    ),
+    Edit(
+        "an overload reads a class",
+        overloaded("""
+    class Settings:
+        FACTOR = 3
+
+    @overload(scaled)
+    def _(x):
+        by = Settings.FACTOR
+        return lambda x: x * by
+    """),
+        "FACTOR = 3",
+        "FACTOR = 4",
+    ),
+    Edit(
+        "an overload reads an attribute of an object",
+        overloaded("""
+    class Settings:
+        def __init__(self, factor):
+            self.factor = factor
+
+    settings = Settings(3)
+
+    @overload(scaled)
+    def _(x):
+        by = settings.factor
+        return lambda x: x * by
+    """),
+        "Settings(3)",
+        "Settings(4)",
+    ),
+    Edit(
+        "an overload reads an attribute in a slot",
+        overloaded("""
+    class Settings:
+        __slots__ = ("factor",)
+        def __init__(self, factor):
+            self.factor = factor
+
+    settings = Settings(3)
+
+    @overload(scaled)
+    def _(x):
+        by = settings.factor
+        return lambda x: x * by
+    """),
+        "Settings(3)",
+        "Settings(4)",
+    ),
+    Edit(
+        "an overload reads a property",
+        overloaded("""
+    class Settings:
+        @property
+        def factor(self):
+            return 3
+
+    settings = Settings()
+
+    @overload(scaled)
+    def _(x):
+        by = settings.factor
+        return lambda x: x * by
+    """),
+        "return 3",
+        "return 4",
+    ),
+    Edit(
+        "an overload calls an inherited method through another one",
+        overloaded("""
+    class Base:
+        def factor(self):
+            return 3
+
+    class Settings(Base):
+        def get(self):
+            return self.factor()
+
+    settings = Settings()
+
+    @overload(scaled)
+    def _(x):
+        by = settings.get()
+        return lambda x: x * by
+    """),
+        "return 3",
+        "return 4",
+    ),
+    Edit(
+        "an overload reads what __getattr__ answers",
+        overloaded("""
+    class Settings:
+        def __getattr__(self, name):
+            return 3
+
+    settings = Settings()
+
+    @overload(scaled)
+    def _(x):
+        by = settings.factor
+        return lambda x: x * by
+    """),
+        "return 3",
+        "return 4",
+    ),
+    Edit(
+        "an overload imports inside of itself",
+        overloaded("""
+    @overload(scaled)
+    def _(x):
+        from settings import FACTOR
+        return lambda x: x * FACTOR
+    """),
+        "FACTOR = 3",
+        "FACTOR = 4",
+        "FACTOR = 3",
+    ),
+    Edit(
+        "an overload imports a module inside of itself",
+        overloaded("""
+    @overload(scaled)
+    def _(x):
+        import settings as s
+        by = s.FACTOR
+        return lambda x: x * by
+    """),
+        "FACTOR = 3",
+        "FACTOR = 4",
+        "FACTOR = 3",
+    ),
+    Edit(
+        "an overload reads an attribute by getattr",
+        overloaded("""
+    import settings
+
+    @overload(scaled)
+    def _(x):
+        by = getattr(settings, "FACTOR")
+        return lambda x: x * by
+    """),
+        "FACTOR = 3",
+        "FACTOR = 4",
+        "FACTOR = 3",
+    ),
+    Edit(
+        "an overload reads globals()",
+        overloaded("""
+    FACTOR = 3
+
+    @overload(scaled)
+    def _(x):
+        by = globals()["FAC" + "TOR"]
+        return lambda x: x * by
+    """),
+        "FACTOR = 3",
+        "FACTOR = 4",
+    ),
+    Edit(
+        "an overload reads the environment",
+        overloaded("""
+    import os
+
+    @overload(scaled)
+    def _(x):
+        by = int(os.environ["FACTOR"])
+        return lambda x: x * by
+    """),
+        "",
+        "",
+        environment=("FACTOR", "3", "4"),
+    ),
+    Edit(
+        "an overload reads a file",
+        overloaded("""
+    from pathlib import Path
+
+    @overload(scaled)
+    def _(x):
+        by = int(Path(__file__).with_name("settings.py").read_text())
+        return lambda x: x * by
+    """),
+        "3",
+        "4",
+        "3",
+    ),
+    Edit(
+        "an intrinsic reads an object",
+        """
+    from numba import njit
+    from numba.extending import intrinsic
+
+    class Settings:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def constant(self, context, kind):
+            return context.get_constant(kind, self.factor)
+
+    settings = Settings(3.0)
+
+    @intrinsic
+    def scaled(typingctx, x):
+        def codegen(context, builder, sig, args):
+            return builder.fmul(args[0], settings.constant(context, x))
+        return x(x), codegen
+
+    @njit(cache=True)
+    def f(x, y):
+        return scaled(x) + y
+    """,
+        "Settings(3.0)",
+        "Settings(4.0)",
+    ),
+    Edit(
+        "functools.wraps makes user code look like a library's",
+        """
+    import functools
+    import numpy as np
+    from numba import njit
+
+    @njit
+    @functools.wraps(np.sinc)
+    def helper(x):
+        return x * 3
+
+    @njit(cache=True)
+    def f(x, y):
+        return helper(x) + y
+    """,
+        "x * 3",
+        "x * 4",
+    ),
+    Edit(
+        "functools.wraps around an overload",
+        overloaded("""
+    import functools
+    import numpy as np
+
+    @overload(scaled)
+    @functools.wraps(np.sinc)
+    def _(x):
+        return lambda x: x * 3
+    """),
+        "x * 3",
+        "x * 4",
+    ),
+    Edit(
+        "an overload's own attribute",
+        overloaded("""
+    def factor():
+        return factor.by
+
+    factor.by = 3
+
+    @overload(scaled)
+    def _(x):
+        by = factor()
+        return lambda x: x * by
+    """),
+        "factor.by = 3",
+        "factor.by = 4",
+    ),
+    Edit(
+        "a stencil's kernel",
+        """
+    import numpy as np
+    from numba import njit, stencil
+
+    @stencil(cval=1.0)
+    def neighbours(a):
+        return a[-1] + 2 * a[1]
+
+    @njit(cache=True)
+    def total(a):
+        return neighbours(a).sum()
+
+    def f(x, y):
+        return total(np.arange(x))
+    """,
+        "2 * a[1]",
+        "3 * a[1]",
+    ),
+    Edit(
+        "a stencil's option",
+        """
+    import numpy as np
+    from numba import njit, stencil
+
+    @stencil(cval=1.0)
+    def neighbours(a):
+        return a[-1] + 2 * a[1]
+
+    @njit(cache=True)
+    def total(a):
+        return neighbours(a).sum()
+
+    def f(x, y):
+        return total(np.arange(x))
+    """,
+        "cval=1.0",
+        "cval=5.0",
+    ),
+    Edit(
+        "a helper behind lru_cache and partial",
+        overloaded("""
+    import functools
+
+    @functools.lru_cache
+    def factor(x):
+        return x + 1
+
+    three = functools.partial(factor, 2)
+
+    @overload(scaled)
+    def _(x):
+        by = three()
+        return lambda x: x * by
+    """),
+        "return x + 1",
+        "return x + 2",
+    ),
+    Edit(
+        "an argument of a partial",
+        overloaded("""
+    import functools
+
+    def factor(x):
+        return x + 1
+
+    three = functools.partial(factor, 2)
+
+    @overload(scaled)
+    def _(x):
+        by = three()
+        return lambda x: x * by
+    """),
+        "partial(factor, 2)",
+        "partial(factor, 3)",
+    ),
+    Edit(
+        "the methods of a structref",
+        """
+    from numba import njit, types
+    from numba.core.extending import overload_method
+    from numba.experimental import structref
+
+    @structref.register
+    class PairType(types.StructRef):
+        def preprocess_fields(self, fields):
+            return tuple((name, types.unliteral(typ)) for name, typ in fields)
+
+    class Pair(structref.StructRefProxy):
+        def __new__(cls, x, y):
+            return structref.StructRefProxy.__new__(cls, x, y)
+
+    structref.define_proxy(Pair, PairType, ["x", "y"])
+
+    @overload_method(PairType, "difference")
+    def _(self):
+        return lambda self: self.x - self.y
+
+    @njit(cache=True)
+    def f(x, y):
+        return Pair(x, y).difference()
+    """,
+        "lambda self: self.x - self.y",
+        "lambda self: self.y - self.x",
+    ),
+]
+
+
+#: Plain Numba here is Numba that compiles: its own cache is stale for many of these.
+TELL = """
+import os
+import numba.core.caching
+numba.core.caching.IndexDataCacheFile.load = lambda *_: None
+import warnings
+warnings.simplefilter("error", numba.core.errors.NumbaWarning)
+from importlib import import_module
+result = []
+for name, call, variable, value in {calls!r}:
+    os.environ[variable] = value
+    try:
+        result.append(repr(eval(call, {{"p": import_module(name)}})))
+    except Exception as error:
+        result.append(type(error).__name__)
+result = result, counts
+"""
+PLAIN, CACHED = "counts = None\n", "\nresult = result[0], (backend.hits, backend.misses, backend.refused)"
+
+
+def write(project: Project, version: int) -> str:
+    """Write the modules of one version; the script that tells what each of them says."""
+    calls = []
+    for number, edit in enumerate(EDITS):
+        source, settings = edit.source, edit.settings
+        if version:
+            source, settings = source.replace(edit.old, edit.new), settings.replace(edit.old, edit.new)
+        project.write(**{
+            f"program{number}": source.replace("settings import", f"settings{number} import")
+            .replace("import settings\n", f"import settings{number} as settings\n")
+            .replace("import settings as", f"import settings{number} as")
+            .replace("settings.py", f"settings{number}.py"),
+            f"settings{number}": settings,
+        })  # fmt: skip
+        calls.append((f"program{number}", edit.call, edit.environment[0], edit.environment[1 + version]))
+    return PLAIN + TELL.format(calls=calls)
+
+
+class Told(NamedTuple):
+    """What the programs said: with plain Numba, and on the cache, by run."""
+
+    plain: list[list[str]]
+    cached: list[tuple[int, list[str]]]
+    warm: tuple[int, int, dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """All programs, in one process per run: both versions, cold and warm, and the first version again."""
+    project = Project(tmp_path_factory.mktemp("stale"))
+    plain, cached = [], []
+    for version in (0, 1):
+        script = write(project, version)
+        plain.append(project.run(script, backend=False)[0])
+        for _ in range(2):
+            said, counts = project.run(script + CACHED, backend=True)
+            cached.append((version, said))
+    return Told(plain, [*cached, (0, project.run(write(project, 0) + CACHED, backend=True)[0])], counts)
+
+
+@pytest.mark.parametrize("number", range(len(EDITS)), ids=[edit.name for edit in EDITS])
+def test_an_edit_counts(number: int, told: Told) -> None:
+    said = [(version, answers[number]) for version, answers in told.cached]
+    assert said == [(version, told.plain[version][number]) for version, _ in told.cached]
+
+
+@pytest.mark.parametrize("number", range(len(EDITS)), ids=[edit.name for edit in EDITS])
+def test_the_edit_makes_a_difference_to_plain_numba(number: int, told: Told) -> None:
+    assert told.plain[0][number] != told.plain[1][number]
+
+
+def test_the_programs_are_cached(told: Told) -> None:
+    """All but those that read from outside, and those whose callee was compiled with other values."""
+    hits, _, refused = told.warm
+    assert hits >= len(EDITS) - len(refused)
+    assert len(refused) <= 7
