@@ -1,0 +1,57 @@
+"""How packages of other people start: with Numba's own cache, and with compcache's.
+
+    python benchmarks/numba_packages.py [--repetitions 3] [PACKAGE...]
+
+Prints a table of processor time in seconds, of whole processes: nothing cached yet, and (medians) everything cached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from numba_packages import PACKAGES, Package, python_of, run
+
+
+def measure(package: Package, repetitions: int) -> str:
+    """One row of the table."""
+    try:
+        python_of(package)
+    except subprocess.CalledProcessError:
+        return f"| {package.name} | cannot be installed | | | | | |"
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        run(package, directory, backend=False)  # the package's own bytecode is compiled
+        shutil.rmtree(directory / "numba", ignore_errors=True)
+        cold = [run(package, directory, backend=side).seconds for side in (False, True)]
+        rounds = [[run(package, directory, backend=side) for side in (False, True)] for _ in range(repetitions)]
+        plain, ours = (statistics.median(pair[side].seconds for pair in rounds) for side in (0, 1))
+        counts = rounds[-1][1].counts or (0, 0, {})
+    return (
+        f"| {package.name} | {cold[0]:.2f} | {cold[1]:.2f} | {plain:.2f} | {ours:.2f} "
+        f"| {counts[0]} | {len(counts[2])} |"
+    )
+
+
+def main() -> None:
+    """Measure the packages that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("packages", nargs="*")
+    parser.add_argument("--repetitions", type=int, default=3)
+    arguments = parser.parse_args()
+    print("| package | cold, Numba's | cold, compcache | warm, Numba's | warm, compcache | hits | not cached |")
+    print("|---|---|---|---|---|---|---|")
+    for package in PACKAGES:
+        if not arguments.packages or package.name in arguments.packages:
+            print(measure(package, arguments.repetitions), flush=True)
+
+
+if __name__ == "__main__":
+    main()

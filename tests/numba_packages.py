@@ -1,0 +1,167 @@
+"""Packages of other people that use Numba's cache, a small program for each, and environments to run them in."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+from helpers import PACKAGE_ROOT
+
+ENVIRONMENTS = Path(os.environ.get("COMPCACHE_TEST_ENVIRONMENTS", PACKAGE_ROOT / ".venv-peer-packages"))
+_SECONDS = 900
+
+
+class Package(NamedTuple):
+    """What is installed, and a program that leaves what it computed in `answer`."""
+
+    name: str
+    requirement: str
+    program: str
+
+
+PACKAGES = [
+    Package("numba_stats", "numba_stats", """
+        from numba_stats import norm, truncexpon
+        x = np.linspace(-3, 3, 100)
+        answer = norm.pdf(x, 0.0, 1.0).sum(), norm.cdf(x, 0.5, 2.0).sum(), truncexpon.pdf(x, -1.0, 2.0, 0.0, 1.0).sum()
+        """),
+    Package("galois", "galois", """
+        import galois
+        field = galois.GF(3**5)
+        x = field(range(1, 100))
+        answer = (x * x + x ** 3).tolist(), galois.prev_prime(10_000), galois.Poly([1, 0, 2], field=field)(x).tolist()
+        """),
+    Package("quantecon", "quantecon", """
+        import quantecon
+        chain = quantecon.MarkovChain(np.array([[0.4, 0.6], [0.2, 0.8]]))
+        answer = (
+            chain.stationary_distributions.tolist(), chain.simulate(50, init=0, random_state=1).tolist(),
+            quantecon.tauchen(5, 0.9, 0.1).P.tolist(), quantecon.gini_coefficient(np.arange(1.0, 20.0)),
+            quantecon.optimize.linprog_simplex(np.array([1.0, 2.0]), A_ub=np.ones((1, 2)), b_ub=np.array([3.0])).x.tolist(),
+        )
+        """),
+    Package("pynndescent", "pynndescent", """
+        import pynndescent
+        data = np.random.RandomState(1).normal(size=(200, 5)).astype(np.float32)
+        index = pynndescent.NNDescent(data, n_neighbors=5, random_state=1, n_jobs=1)
+        answer = index.neighbor_graph[0][:20].tolist(), index.query(data[:5], k=3)[0].tolist()
+        """),
+    Package("sparse", "sparse", """
+        import sparse
+        x = sparse.random((20, 30), density=0.2, random_state=1)
+        answer = (x @ x.T).todense().sum(), x.sum(axis=0).todense().tolist(), (x * 2).T.tocsr().sum()
+        """),
+    Package("numbagg", "numbagg", """
+        import numbagg
+        a = np.arange(24.0).reshape(4, 6)
+        a[1, 2] = np.nan
+        answer = (
+            numbagg.nanmean(a, axis=1).tolist(), numbagg.move_mean(a, window=3, min_count=1).tolist(),
+            numbagg.ffill(a, axis=1).tolist(),
+        )
+        """),
+    Package("interpolation", "interpolation", """
+        from interpolation import interp
+        from interpolation.splines import UCGrid, eval_linear
+        grid = UCGrid((0.0, 1.0, 5), (0.0, 2.0, 4))
+        values = np.arange(20.0).reshape(5, 4)
+        answer = (
+            interp(np.linspace(0, 1, 5), np.arange(5.0), np.array([0.1, 0.52])).tolist(),
+            eval_linear(grid, values, np.array([[0.3, 0.4], [0.9, 1.5]])).tolist(),
+        )
+        """),
+    Package("stumpy", "stumpy", """
+        import stumpy
+        series = np.sin(np.arange(200.0)) + np.arange(200.0) % 7
+        answer = stumpy.stump(series, m=20)[:10].tolist(), stumpy.mass(series[:20], series)[:5].round(9).tolist()
+        """),
+    Package("resampy", "resampy", """
+        import resampy
+        answer = resampy.resample(np.sin(np.arange(1000.0)), 22050, 16000)[:20].tolist()
+        """),
+    Package("rocket-fft", "rocket-fft", """
+        import numba
+        @numba.njit(cache=True)
+        def transform(x):
+            return np.fft.fft(x)
+        answer = np.round(np.abs(transform(np.arange(16.0) + 0j)), 9).tolist()
+        """),
+    Package("librosa", "librosa", """
+        import librosa
+        y = np.sin(np.arange(8192.0) / 20).astype(np.float32)
+        answer = (
+            librosa.zero_crossings(y).sum().item(), librosa.util.peak_pick(np.abs(y), pre_max=3, post_max=3, pre_avg=3,
+            post_avg=5, delta=0.1, wait=5).tolist(), librosa.sequence.dtw(y[None, :50], y[None, 3:60])[0][-1, -1].item(),
+        )
+        """),
+    Package("umap-learn", "umap-learn", """
+        import umap
+        data = np.random.RandomState(1).normal(size=(60, 4))
+        embedding = umap.UMAP(n_neighbors=5, n_epochs=20, random_state=1, n_jobs=1).fit_transform(data)
+        answer = np.round(embedding, 3).tolist()
+        """),
+]  # fmt: skip
+
+_FIRST = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+"""
+_LAST = """
+installation = getattr(sys.modules.get("compcache.numba"), "_installation", None)
+backend = installation[0] if installation else None
+counts = [backend.hits, backend.misses, backend.refused] if backend is not None else None
+print()
+print(json.dumps([repr(answer), counts]))
+"""
+
+
+class Run(NamedTuple):
+    """What a program said, the hits, misses and refusals if the backend was installed, and its processor time."""
+
+    answer: str
+    counts: tuple[int, int, dict[str, str]] | None
+    seconds: float
+
+
+def python_of(package: Package) -> Path:
+    """The interpreter of the package's environment, which is made now where there is none.
+
+    Raises:
+        subprocess.CalledProcessError: the package cannot be installed.
+    """
+    directory = ENVIRONMENTS / package.name
+    python = directory / "bin" / "python"
+    if not (directory / ".installed").exists():
+        subprocess.run([sys.executable, "-m", "venv", directory], check=True)
+        install = f"{python} -m pip install --quiet --disable-pip-version-check".split()
+        subprocess.run([*install, package.requirement, f"{PACKAGE_ROOT}[numba,linker]"], check=True, capture_output=True)
+        (directory / ".installed").touch()
+    return python
+
+
+def run(package: Package, directory: Path, *, backend: bool, **environment: str) -> Run:
+    """Run the program of a package, with Numba's own cache or with compcache's in this directory."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_", "PYTHON"))}
+    script = _FIRST + textwrap.dedent(package.program) + _LAST
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [python_of(package), "-c", script], capture_output=True, text=True, timeout=_SECONDS, check=False,
+        cwd=directory, env=inherited | {
+            "COMPCACHE_NUMBA": str(int(backend)), "COMPCACHE_DIR": str(directory / "compcache"),
+            "NUMBA_CACHE_DIR": str(directory / "numba"), "NUMBA_NUM_THREADS": "2",
+        } | environment,
+    )  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        raise AssertionError(f"{package.name}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
+    import json
+
+    answer, counts = json.loads(done.stdout.splitlines()[-1])
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Run(answer, tuple(counts) if counts else None, seconds)
