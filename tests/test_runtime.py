@@ -29,6 +29,22 @@ if TYPE_CHECKING:
 NATIVE = PACKAGE_ROOT / "compcache" / "hit" / "native"
 C_COMPILER = runpy.run_path(str(PACKAGE_ROOT / "build_backend" / "c_compiler.py"))
 KEY = bytes(16)
+FIRST_LOADS = """\
+import sys, threading
+sys.path.insert(0, sys.argv[1])
+from compcache import Cache
+caches, targets, results, barrier = [Cache(sys.argv[2]) for _ in range(16)], [], set(), threading.Barrier(16)
+def load(cache):
+    barrier.wait()
+    targets.append(cache.get_target("f"))
+    results.update(targets[-1](1) for _ in range(1000))
+threads = [threading.Thread(target=load, args=(cache,)) for cache in caches]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(sorted(results), len({type(target) for target in targets}))
+"""
 
 
 def built_from(path: Path, digest: str, names: str | None = None) -> ModuleType:
@@ -61,11 +77,10 @@ def test_one_image_serves_targets_of_every_build_of_cpython(directory: Path) -> 
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(adder("f", 41)))
     others = [path for path in os.environ.get("COMPCACHE_TEST_PYTHONS", "").split(":") if path]
-    script = f"import sys; sys.path.insert(0, {str(PACKAGE_ROOT)!r})\nfrom compcache import Cache\n"
-    script += f"print(Cache({str(directory)!r}).get_target('f')(1))"
     for python in [sys.executable, *others]:
-        done = subprocess.run([python, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
-        assert (done.stdout.strip(), done.stderr) == ("42", ""), python
+        command = [python, "-W", "error", "-c", FIRST_LOADS, str(PACKAGE_ROOT), str(directory)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.stdout.strip(), done.stderr) == ("[42] 1", ""), python
 
 
 def test_other_interpreters_than_the_main_one_are_refused(directory: Path) -> None:

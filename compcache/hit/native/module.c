@@ -7,6 +7,15 @@
 #error "setup.py defines these: build with `pip install -e .` or `make`"
 #endif
 
+/* Two threads may both be the first to load something: what one of them has set stays. */
+static void set_once(PyObject **place, PyObject *value) {
+    PyObject *nothing = NULL;
+    Py_INCREF(value);
+    if (!__atomic_compare_exchange_n(place, &nothing, value, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        Py_DECREF(value);
+    }
+}
+
 /* setup(base: type, raise_unloaded, raise_arity, raise_value, find_pointer) -> type
  * Makes the type of all targets, a subclass of `base`. A second call returns the type that the first one made. */
 static PyObject *setup(PyObject *module, PyObject *args) {
@@ -15,16 +24,17 @@ static PyObject *setup(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "O!OOOO:setup", &PyType_Type, &base, &unloaded, &arity, &value, &pointer)) {
         return NULL;
     }
-    if (state->target_type == NULL) {
+    if (__atomic_load_n(&state->target_type, __ATOMIC_ACQUIRE) == NULL) {
         PyObject *type = PyType_FromModuleAndSpec(module, &target_spec, base);
         if (type == NULL) {
             return NULL;
         }
-        state->raise_unloaded = Py_NewRef(unloaded);
-        state->raise_arity = Py_NewRef(arity);
-        state->raise_value = Py_NewRef(value);
-        state->find_pointer = Py_NewRef(pointer);
-        state->target_type = (PyTypeObject *)type; /* takes over the reference */
+        set_once(&state->raise_unloaded, unloaded);
+        set_once(&state->raise_arity, arity);
+        set_once(&state->raise_value, value);
+        set_once(&state->find_pointer, pointer);
+        set_once((PyObject **)&state->target_type, type); /* last: whoever sees it sees the hooks */
+        Py_DECREF(type);
     }
     return Py_NewRef((PyObject *)state->target_type);
 }
