@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
-from helpers import run_fresh
+from helpers import PACKAGE_ROOT, run_fresh
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -567,3 +567,8 @@ def test_plain_values_have_definitions() -> None:
     assert define(bytearray(b"x")) == Buffer(b"x", "B")
     assert define(len) == PythonObject("builtins", "len")
     assert define(Integer(2)) == Integer(2)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in known_kinds() if not kind.startswith("test")])
+def test_the_format_of_a_kind_is_described(kind: str) -> None:
+    assert f"`{kind}`" in (PACKAGE_ROOT / "docs" / "format.md").read_text(encoding="utf-8")
