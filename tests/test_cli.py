@@ -73,7 +73,8 @@ def test_help_imports_nothing_slow() -> None:
         (["add", "x.ll", "--global", "g=what"], "neither a number"),
         (["show", "f", "--whole-module"], "need --ir or --asm"),
         (["completion", "powershell"], "'bash', 'zsh', 'fish'"),
-        (["ls", "--dir", "x"], "it goes before the command: compcache --dir"),
+        (["prune", "--unused-for", "3600"], "'3600' has no unit"),
+        (["ls", "--dir", ""], "--dir is empty"),
         (["graph", "f", "-o", "picture.png"], "there is no format png; write .svg, .html or .dot"),
     ],
 )

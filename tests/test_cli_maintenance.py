@@ -64,7 +64,7 @@ def test_prune_by_name_keeps_what_others_need(kernels: Path) -> None:
     ("option", "value", "message"),
     [
         ("--max-size", "lots", "'lots' is no size"),
-        ("--unused-for", "a while", "'a while' is no duration"),
+        ("--unused-for", "a while", "'a while' is not a valid duration"),
         ("--max-modules", "-1", "-1"),
     ],
 )
@@ -137,7 +137,7 @@ def test_stats_count_hits_and_can_be_zeroed(kernels: Path) -> None:
     assert (zeroed["hits"], zeroed["compilations"], zeroed["modules"]) == (0, 0, 5)
     bad = compcache("--dir", kernels, "stats", "--since", "yesterday")
     assert bad.status == 2
-    assert "'yesterday' is no moment" in bad.err
+    assert "'yesterday' is not a valid moment" in bad.err
 
 
 def test_explain_tells_a_hit_from_a_miss(kernels: Path) -> None:

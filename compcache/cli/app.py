@@ -39,9 +39,12 @@ COMMANDS = {
     "batch": ("commands.write.batch", "Compile many modules in several processes."),
     "call": ("commands.read.call", "Call a cached function."),
     "explain": ("commands.read.explain", "Tell why a function is a hit or a miss."),
+    "dir": ("commands.read.dir", "Print the cache directory."),
+    "config": ("commands.read.config", "Show every setting and where it comes from."),
     "stats": ("commands.read.stats", "Show what was counted: hits, misses, time saved."),
     "check": ("commands.write.check", "Check the whole cache, and repair it."),
     "prune": ("commands.write.prune", "Remove what is not used, by age, size or name."),
+    "rm": ("commands.write.rm", "Remove functions by name."),
     "pin": ("commands.write.pin", "Keep functions from being pruned."),
     "unpin": ("commands.write.unpin", "Let functions be pruned again."),
     "clear": ("commands.write.clear", "Remove everything from the cache."),
@@ -70,6 +73,8 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         found: click.Command = import_module(f"compcache.cli.{COMMANDS[cmd_name][0]}").command
+        if not any(parameter.name == "directory_here" for parameter in found.params):
+            found.params += _where_options()
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
@@ -82,6 +87,38 @@ class _LazyGroup(click.Group):
         if args and args[0] not in COMMANDS:
             raise click.UsageError(f"there is no command {args[0]!r}{_similar(args[0])}", ctx)
         return super().resolve_command(ctx, args)
+
+
+def _where_options() -> list[click.Parameter]:
+    """The options that say which cache, as every command takes them too: people write them where they think of them."""
+    return [
+        click.Option(
+            ["--dir", "directory_here"], metavar="DIR", expose_value=False, callback=_use_directory,
+            help="The cache directory, as before the command.",
+        ),
+        click.Option(
+            ["--trust", "trust_here"], is_flag=True, expose_value=False, callback=_use_trust, hidden=True,
+            help="See compcache --help.",
+        ),
+    ]  # fmt: skip
+
+
+def _use_directory(ctx: click.Context, _: click.Parameter, directory: str | None) -> None:
+    if directory is not None:
+        _require_directory(directory)
+        known = ctx.find_object(Session)
+        ctx.obj = Session(directory, trust=known is not None and known.trust)
+
+
+def _use_trust(ctx: click.Context, _: click.Parameter, trust: bool) -> None:
+    known = ctx.find_object(Session)
+    if trust:
+        ctx.obj = Session(known.given if known is not None else None, trust=True)
+
+
+def _require_directory(directory: str) -> None:
+    if not directory:
+        raise click.UsageError("--dir is empty: give a directory, or leave the option out")
 
 
 def _similar(name: str) -> str:
@@ -101,6 +138,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 
 @click.command(
     cls=_LazyGroup,
+    subcommand_metavar="COMMAND [ARGS]...",
+    invoke_without_command=True,  # what bare invocations do differs between versions of click
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Results go to standard output, everything else to standard error. Exit status: 0 done, 1 a finding, 2 usage "
     "or bad input. Colours and tables appear on a terminal only; NO_COLOR switches the colours off.",
@@ -125,8 +164,11 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 @click.pass_context
 def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
     """An on-disk cache of compiled LLVM modules: inspect it, fill it, call what is in it."""
-    if directory == "":
-        raise click.UsageError("--dir is empty: give a directory, or leave the option out")
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+        return
+    if directory is not None:
+        _require_directory(directory)
     if os.environ.get("COMPCACHE_MAX_SIZE"):
         from compcache.usage.limits import effective_limit
 
@@ -174,8 +216,6 @@ def _usage_text(error: click.ClickException) -> str:
     text = error.format_message().rstrip(".")
     if not text[1:2].isupper():
         text = text[:1].lower() + text[1:]
-    if isinstance(error, click.NoSuchOption) and error.option_name in ("--dir", "--trust"):
-        return f"{text}; it goes before the command: {PROGRAM} {error.option_name} ..."
     context = getattr(error, "ctx", None)
     return f"{text}; see '{context.command_path} --help'" if context is not None else text
 

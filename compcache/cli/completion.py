@@ -40,7 +40,8 @@ def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> l
     from compcache.errors import CompcacheError
 
     root = ctx.find_root()
-    session = Session(root.params.get("directory"), trust=bool(root.params.get("trust")))
+    here = ctx.find_object(Session)  # of a --dir behind the command
+    session = here or Session(root.params.get("directory"), trust=bool(root.params.get("trust")))
     try:
         with session.look() as cache:
             names = [f.func_name for f in cache.functions(lambda name: name.startswith(incomplete))]

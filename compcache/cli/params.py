@@ -18,7 +18,7 @@ else:
 __all__ = ["DURATION", "MOMENT", "SIZE"]
 
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|w|y)?", re.IGNORECASE)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|w|y)", re.IGNORECASE)
 
 
 class _Size(_Type):
@@ -40,17 +40,16 @@ class _Duration(_Type):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds, from a number with a unit; without one it is days."""
+        """Seconds, from a number with a unit."""
         if isinstance(value, float):
             return value
         match = _DURATION.fullmatch(value.strip())
         if match is None:
+            why = "has no unit" if value.strip().isdecimal() else "is not a valid duration"
             self.fail(
-                f"{value!r} is no duration: expected a number and s, min, h, d, w or y, like 36h or 30d",
-                param,
-                ctx,
+                f"{value!r} {why}: give a number and s, min, h, d, w or y, like 36h or 30d", param, ctx
             )
-        return float(match[1]) * _SECONDS[(match[2] or "d").lower()]
+        return float(match[1]) * _SECONDS[match[2].lower()]
 
 
 class _Moment(_Type):
@@ -68,7 +67,7 @@ class _Moment(_Type):
             return datetime.fromisoformat(value).timestamp()  # local time where no zone is given
         except ValueError:
             self.fail(
-                f"{value!r} is no moment: expected how long ago (7d, 12h) or a date (2026-01-31)", param, ctx
+                f"{value!r} is not a valid moment: give how long ago (7d, 12h) or a date (2026-01-31)", param, ctx
             )
 
 

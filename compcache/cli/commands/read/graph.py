@@ -34,6 +34,7 @@ _FORMATS = ("text", "dot", "svg", "html", "json")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE instead."
 )
+@click.option("--reverse", is_flag=True, help="What needs them, instead of what they need.")
 @click.option("--functions-only", is_flag=True, help="Leave out globals, variables and native symbols.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @pass_session
@@ -43,10 +44,11 @@ def command(
     everything: bool,
     format_: str | None,
     output: str | None,
+    reverse: bool,
     functions_only: bool,
     as_json: bool,
 ) -> None:
-    """Draw what functions depend on, across modules.
+    """Draw what functions depend on, or (--reverse) what depends on them, across modules.
 
     text is a tree, dot the language of Graphviz, svg a picture, html a self-contained page to pan, zoom and search
     in, json the nodes, and the edges as pairs of node numbers.
@@ -57,7 +59,7 @@ def command(
         )
     chosen = "json" if as_json else format_ or _by_suffix(output)
     with session.look() as cache:
-        graph = cache.graph(None if everything else names, progress=show_progress)
+        graph = cache.graph(None if everything else names, reverse, progress=show_progress)
     if functions_only:
         graph = _code_only(graph)
     title = "compcache: " + (" ".join(names) or session.directory)

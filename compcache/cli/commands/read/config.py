@@ -1,0 +1,41 @@
+"""``compcache config``: what is set, and from where."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from compcache.cli.environment import VARIABLES, Variable
+from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.output import Column, print_rows
+from compcache.cli.session import Session, pass_session
+
+__all__ = ["command"]
+
+
+@click.command("config")
+@json_option
+@pass_session
+def command(session: Session, as_json: bool) -> None:
+    """Show every setting: its value, where that comes from, and what it sets.
+
+    In a pipe each line is one setting: name, value, source and purpose, with tabs between them.
+    """
+    rows = [_row(variable, session) for variable in VARIABLES]
+    if as_json:
+        print_json([dict(zip(("name", "value", "source", "purpose"), row, strict=True)) for row in rows])
+    else:
+        columns = [Column("setting"), Column("value"), Column("from"), Column("what it sets", flexible=True)]
+        print_rows(columns, rows)
+
+
+def _row(variable: Variable, session: Session) -> tuple[str, str, str, str]:
+    value = os.environ.get(variable.name, "")
+    source = "environment" if value else "default"
+    if variable.name == "COMPCACHE_DIR":
+        value = session.directory
+        source = "--dir" if session.chosen_by == "--dir" else source
+    elif variable.secret and value:
+        value = "(set)"
+    return variable.name, value or variable.default, source, variable.purpose

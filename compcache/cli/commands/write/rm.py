@@ -1,0 +1,116 @@
+"""``compcache rm``: removes functions by name."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from compcache.cli.completion import complete_names
+from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.output import plural
+from compcache.cli.session import Session, pass_session
+from compcache.errors import FunctionInUseError, NotCachedError
+
+if TYPE_CHECKING:
+    from compcache.cache import Cache
+
+__all__ = ["command"]
+
+_GLOB = re.compile(r"[*?\[]")
+
+
+@click.command(
+    "rm",
+    epilog="Examples: 'compcache rm kernels.scale'; 'compcache rm --dry-run 'old.*''; compcache rm --force base",
+)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
+@click.option("-f", "--force", is_flag=True, help="Remove even what other functions need or share a module with.")
+@click.option("--dry-run", is_flag=True, help="Only say which functions would be removed.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, where a pattern is given.")
+@json_option
+@pass_session
+def command(
+    session: Session, names: tuple[str, ...], force: bool, dry_run: bool, yes: bool, as_json: bool
+) -> int:
+    """Remove functions with all their realizations.
+
+    NAME is a function or a glob over functions: 'old.*'. A function is kept where its module holds others too, others
+    import it or it is pinned, unless --force is given. Programs that have loaded it keep it; others miss it from now on.
+    Asks before it removes what a glob matches; without a terminal to ask on, -y is needed. Exit status 1 where a
+    function was kept.
+    """
+    with session.look() as cache:
+        known = [summary.func_name for summary in cache.functions()]
+    chosen = _choose(names, known, session.directory)
+    if dry_run:
+        _print(chosen, [], "would remove", as_json=as_json)
+        return 0
+    if any(map(_GLOB.search, set(names).difference(known))):
+        _confirm(f"{plural(len(chosen), 'function')} from {session.directory}", yes=yes)
+    with session.open() as cache:
+        removed, kept = _remove(cache, chosen, force=force)
+    for message in kept.values():
+        click.echo(message, err=True)
+    modules = sorted({module_id for module_ids in removed.values() for module_id in module_ids})
+    _print([name for name in chosen if name in removed], modules, "removed", as_json=as_json)
+    return 1 if kept else 0
+
+
+def _remove(
+    cache: Cache, names: list[str], *, force: bool
+) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+    """The modules that went, by function, and why others were kept: users go before what they use."""
+    removed: dict[str, tuple[str, ...]] = {}
+    kept = dict.fromkeys(names, "")
+    progress = True
+    while progress:
+        progress = False
+        for name in list(kept):
+            try:
+                removed[name] = cache.remove(name, force)
+            except NotCachedError:
+                removed[name] = ()  # it went with another one's module
+            except FunctionInUseError as error:
+                kept[name] = str(error)
+                continue
+            del kept[name]
+            progress = True
+    return removed, kept
+
+
+def _choose(names: tuple[str, ...], known: list[str], directory: str) -> list[str]:
+    chosen: dict[str, None] = {}
+    for name in names:
+        found = [name] if name in known else fnmatch.filter(known, name) if _GLOB.search(name) else []
+        if not found:
+            raise NotCachedError(f"no function of {directory} is called, or matches, {name!r}{_similar(name, known)}")
+        chosen.update(dict.fromkeys(found))
+    return list(chosen)
+
+
+def _similar(name: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    found = get_close_matches(name, known, n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def _confirm(text: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"removing {text} needs a confirmation, and there is no terminal to ask on: pass -y")
+    if not click.confirm(f"Remove {text}?", err=True):
+        raise click.Abort
+
+
+def _print(functions: list[str], modules: list[str], verb: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"functions": functions, "modules": modules, "dry_run": verb != "removed"})
+        return
+    for name in functions:
+        click.echo(f"{verb} {name}")

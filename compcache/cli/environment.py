@@ -1,0 +1,29 @@
+"""The environment variables that compcache reads, in one table: for ``compcache config`` and for the documents."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["VARIABLES", "Variable"]
+
+
+class Variable(NamedTuple):
+    """One variable: what it sets, and what holds without it. Values of secret ones are not shown."""
+
+    name: str
+    purpose: str
+    default: str
+    secret: bool = False
+
+
+VARIABLES = (
+    Variable("COMPCACHE_DIR", "the cache directory", "compcache in the user's cache directory"),
+    Variable("COMPCACHE_MAX_SIZE", "the size that additions keep the directory below; 0: no limit", "5G"),
+    Variable("COMPCACHE_LOCK_TIMEOUT", "seconds to wait for another process that compiles the same function", "60"),
+    Variable("COMPCACHE_LOCKS", "0: work without lock files", "1"),
+    Variable("COMPCACHE_STATS", "0: count nothing", "1"),
+    Variable("COMPCACHE_LOG", "level at which misses are told on standard error: debug, info, ...", "nothing is told"),
+    Variable("COMPCACHE_LINKER", "the linker: a path, a name on the path, ziglang, or none", "the first that is found"),
+    Variable("COMPCACHE_SIGNING_KEY", "key that signs what is added; anything unsigned is a miss", "no signatures", secret=True),
+    Variable("COMPCACHE_NUMBA", "1: cache what Numba compiles with cache=True", "0"),
+)
