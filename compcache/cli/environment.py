@@ -25,5 +25,6 @@ VARIABLES = (
     Variable("COMPCACHE_LOG", "level at which misses are told on standard error: debug, info, ...", "nothing is told"),
     Variable("COMPCACHE_LINKER", "the linker: a path, a name on the path, ziglang, or none", "the first that is found"),
     Variable("COMPCACHE_SIGNING_KEY", "key that signs what is added; anything unsigned is a miss", "no signatures", secret=True),
+    Variable("COMPCACHE_TARGETS", "the CPUs that modules are compiled for, like x86-64-v2,x86-64-v3,native", "native"),
     Variable("COMPCACHE_NUMBA", "1: cache what Numba compiles with cache=True", "0"),
 )
