@@ -49,7 +49,7 @@ class ModuleFile:
     """An open, verified module file. `read_record` gives the payload of one record; close it after use."""
 
     __slots__ = (
-        "_files", "copied", "descriptor", "flags", "image", "in_memory", "key", "module_id", "path", "records", "size",
+        "_files", "copied", "descriptor", "flags", "image", "key", "module_id", "path", "records", "size",
         "target_id",
     )  # fmt: skip
 
@@ -59,7 +59,6 @@ class ModuleFile:
         self.descriptor = -1
         self.module_id = module_id
         self.size = 0
-        self.in_memory = False
         self.copied = False  # a verified copy, because others could change the file itself
         self.describe(0, 0, bytes(8), 0, bytes(16))
 
@@ -108,8 +107,8 @@ class ModuleFile:
         return decode_footer(self.read(self.size - FOOTER_SIZE, FOOTER_SIZE), self.size)
 
     def close(self) -> None:
-        """Give the file descriptor back. Files in memory are open for as long as somebody holds them."""
-        if self.descriptor >= 0 and not self.in_memory:
+        """Give the file descriptor back."""
+        if self.descriptor >= 0:
             descriptor, self.descriptor = self.descriptor, -1
             self._files.close(descriptor)
 

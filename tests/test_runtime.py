@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -124,9 +125,12 @@ def image(cache: Cache) -> Any:
 
 
 WRONG_CALLS: dict[str, tuple[type[Exception], Any]] = {
-    "open what is not there": (OSError, lambda _: _runtime.open_image(b"/no/such/file", KEY, None)),
-    "open another library": (ValueError, lambda _: _runtime.open_image(b"libc.so.6", KEY, None)),
-    "open with a short key": (ValueError, lambda _: _runtime.open_image(b"libc.so.6", b"short", None)),
+    "open what is not there": (OSError, lambda _: _runtime.open_library(b"/no/such/file")),
+    "open what is no path": (TypeError, lambda _: _runtime.open_library(cast("Any", 5))),
+    "map what is not open": (OSError, lambda _: _runtime.map_image(-1, b"/", KEY)),
+    "map what is no image": (OSError, lambda _: _map(__file__, KEY)),
+    "map another library": (ValueError, lambda _: _map(_runtime.__file__, KEY)),
+    "map with a short key": (ValueError, lambda _: _map(_runtime.__file__, b"short")),
     "adopt address 0": (ValueError, lambda _: _runtime.adopt_image(0, KEY, None)),
     "adopt what is no address": (OverflowError, lambda _: _runtime.adopt_image(1 << 70, KEY, None)),
     "address in no image": (TypeError, lambda _: _runtime.address(cast("Any", "image"), 0)),
@@ -134,7 +138,7 @@ WRONG_CALLS: dict[str, tuple[type[Exception], Any]] = {
     "address beyond the table": (IndexError, lambda image: _runtime.address(image, 1 << 20)),
     "address in a library without a table": (
         TypeError,
-        lambda _: _runtime.address(_runtime.open_image(b"libc.so.6", None, None), 0),
+        lambda _: _runtime.address(_runtime.open_library(b"libc.so.6"), 0),
     ),
     "symbol of no image": (TypeError, lambda _: _runtime.find_symbol(b"f", cast("Any", "image"))),
     "target beyond the table": (IndexError, lambda image: _runtime.make_target(image, 0, 99, "f", cast("Any", None))),
@@ -151,6 +155,15 @@ WRONG_CALLS: dict[str, tuple[type[Exception], Any]] = {
     "an image of one's own": (TypeError, lambda image: type(image)()),
     "a target of one's own": (TypeError, lambda _: _runtime.setup(*_HOOKS)()),
 }
+def _map(path: str | None, key: bytes) -> object:
+    """What `map_image` says of a copy of a file."""
+    assert path is not None
+    with tempfile.NamedTemporaryFile() as copy, open(path, "rb") as file:
+        copy.write(file.read())
+        copy.flush()
+        return _runtime.map_image(copy.fileno(), path.encode(), key)
+
+
 _HOOKS: tuple[Any, ...] = (object, *[print] * 4)
 
 

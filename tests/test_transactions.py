@@ -74,7 +74,6 @@ def state_of(cache: Cache) -> dict[str, Any]:
         "modules": sorted(inside._mine),
         "counters": (inside.decoded, inside.opened),
         "slots": [(m.module_id, sorted(m.slots)) for m in inside.loaded_modules()],
-        "mapped": sorted(loader._mapped),
         "images": mapped_images(cache.path),  # type: ignore[arg-type]
         "descriptors": _descriptors(),
     }

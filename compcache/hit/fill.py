@@ -91,7 +91,7 @@ class _LoadContext:
         opened = None
         if library is not None:
             try:
-                opened = runtime.open_image(os.fsencode(library), None, None)
+                opened = runtime.open_library(os.fsencode(library))
             except OSError as error:
                 reason = f"library {library!r} cannot be loaded: {error}"
                 raise GlobalValidationError(reason, reason=reason) from error

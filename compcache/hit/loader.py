@@ -10,9 +10,9 @@ module claims it first, so that constructors run once, whatever other threads an
 
 Ownership points one way: target -> context -> module -> image, and module -> what its filled slots refer to (decoded
 globals, modules of other functions). All tables hold weak references. Modules and targets belong to one `Loader`,
-that is to one `Cache` object, so that nothing of one is ever seen, changed or unloaded through another. Because the
-dynamic linker maps a file once per process, `_mapped` says which files are mapped; whoever comes second, or again
-after an unload while the old mapping is still in use, maps a private copy.
+that is to one `Cache` object, so that nothing of one is ever seen, changed or unloaded through another. The dynamic
+linker maps a file once per process: whoever comes second, or again after an unload while the old mapping is still in
+use, maps a private copy.
 
 Locking: `_lock` guards the tables. It is reentrant (a garbage collection may run anything while it is held) and is
 never held while files are read, images mapped, globals decoded or modules imported: unloading waits for nothing.
@@ -47,11 +47,6 @@ _WORD = 8
 
 _lock = RLock()
 _mapping = RLock()
-#: The files that are mapped in this process, {path: weak reference to the module that maps it}: the one intern table.
-#: Process-wide because glibc hands out one mapping per file, weak because only users keep code alive.
-_mapped: dict[str, ref[LoadedModule]] = {}
-
-
 #: For how many seconds a fork, or a finalizer that holds `_lock`, waits for another thread's constructors.
 _PATIENCE = 10.0
 
@@ -314,37 +309,40 @@ class Loader:
                     return committed
                 name = file.module_id.hex()
                 raise LinkError(f"module {name} is being mapped: a constructor of it asks for it", module_id=name)
-            module.image = self._map_image(file, module)
+            module.image = self._map_image(file)
         finally:
             if module.image is None:  # whoever looks at the traceback keeps the module alive, but claims nothing
                 _give_up(self._mine, file.module_id, module)
-                _give_up(_mapped, file.path, module)
         return module
 
-    def _map_image(self, file: ModuleFile, module: LoadedModule) -> Any:
+    def _map_image(self, file: ModuleFile) -> Any:
         try:
             if file.flags == IMAGE_OBJECT:
                 return self._map_object(file)
-            if not file.copied and _claim(_mapped, file.path, module):
-                return self._map_shared(file)
-            return self._map_copy(file)
+            return self._map_file(file) or self._map_copy(file)
         except (OSError, ValueError) as error:
             if isinstance(error, CompcacheError):
                 raise
             name = file.module_id.hex()
             raise LinkError(f"module {name} cannot be mapped: {error}", module_id=name) from error
 
-    def _map_shared(self, file: ModuleFile) -> Any:
+    def _map_file(self, file: ModuleFile) -> Any:
+        """The image, mapped from the open file; None where this process has it mapped, or it cannot be mapped."""
         try:
-            return self.runtime().open_image(os.fsencode(file.path), file.key, file if file.in_memory else None)
+            return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key)
         except OSError:
-            return self._map_copy(file)  # a noexec mount: the same bytes in memory
+            return None  # a noexec mount
 
     def _map_copy(self, file: ModuleFile) -> Any:
-        from compcache.images.anonymous_file import anonymous_image
+        from compcache.images.anonymous_file import anonymous_file
 
-        with anonymous_image(file.read(0, file.image)) as path:
-            return self.runtime().open_image(os.fsencode(path), file.key, None)
+        descriptor = -1
+        try:
+            descriptor = anonymous_file(file.read(0, file.image))
+            return self.runtime().map_image(descriptor, os.fsencode(file.path), file.key)
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def _map_object(self, file: ModuleFile) -> Any:
         from compcache.formats.module_table import TABLE_SYMBOL
@@ -439,29 +437,31 @@ class Loader:
         with _lock:
             for module_id in modules:
                 self._mine.pop(module_id, None)
-            return self._invalidate(lambda context: context.module.module_id in modules)
+            gone = self._invalidate(lambda context: context.module.module_id in modules)
+        return len(gone)  # which are dropped here, if nobody holds them: destructors may do anything
 
     def close(self) -> None:
         """Invalidate every target that this loader handed out, and hand out no more."""
         with _lock:
             self.closed = True
             self._mine.clear()
-            self._invalidate(lambda _: True)
+            gone = self._invalidate(lambda _: True)
+        del gone  # see `unload`
 
-    def _invalidate(self, concerns: Callable[[TargetContext], bool]) -> int:
-        count = 0
+    def _invalidate(self, concerns: Callable[[TargetContext], bool]) -> list[TypedCallTarget]:
+        gone = []
         for key, weak in list(self._by_link.items()):
             target = weak()
             context = target._context if target is not None else None
             if target is None or context is None or not concerns(context):
                 continue
             self.runtime().invalidate(target)
-            count += 1
+            gone.append(target)
             if self._by_link.get(key) is weak:
                 del self._by_link[key]
             if self.targets.get(context.func_name) is weak:
                 del self.targets[context.func_name]
-        return count
+        return gone
 
     def loaded_modules(self) -> list[LoadedModule]:
         """The modules that this loader has loaded and somebody still uses."""

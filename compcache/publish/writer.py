@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from compcache import files as file_ops
 from compcache.digest import name_key
 from compcache.errors import IncompatibleTargetError, IntegrityError, StorageError
-from compcache.formats.footer import (
-    encode_container,
-)
+from compcache.formats.footer import encode_container
 from compcache.formats.index import Stamp
+from compcache.formats.manifest import read_frame
 from compcache.publish import index_merge
 from compcache.publish.quarantine import require_real_directories, warn
 from compcache.store import ModuleFile
@@ -118,18 +117,31 @@ def publish_file(store: Store, names: tuple[str, ...], data: bytes) -> str:
     return path
 
 
+class _MemoryFile(ModuleFile):
+    """A module file that is bytes: nothing is open but while its image is mapped."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, files: file_ops.Files, module_id: bytes, content: bytes) -> None:
+        super().__init__(files, f"<module {module_id.hex()} in memory>", module_id)
+        self._content = content
+        self.size = len(content)
+
+    def read_record(self, offset: int) -> bytes:
+        """See `ModuleFile`."""
+        return read_frame(lambda at, size: self.read(self.image + at, size), offset, self.records)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See `ModuleFile`."""
+        return self._content[offset : offset + size]
+
+
 def keep_in_memory(
     store: Store, sections: Sections, functions: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes
 ) -> bytes:
     """Keep a module that could not be published, for this store object alone; its module_id."""
-    from compcache.images.anonymous_file import anonymous_file
-
     module_id, parts = encode_container(*sections, store.signing_key)
-    descriptor, path = anonymous_file(*parts)
-    module = ModuleFile(store.files, path, module_id)
-    module.descriptor = descriptor
-    module.size = store.files.fstat(descriptor).st_size
-    module.in_memory = True
+    module = _MemoryFile(store.files, module_id, b"".join(parts))
     module.describe(len(sections[0]), len(sections[1]), target, flags, key)
     store._in_memory[module_id] = module
     for name, offset, _ in functions:

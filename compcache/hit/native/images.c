@@ -1,12 +1,12 @@
 /* Images: libraries that are mapped into the process, and the addresses in them. */
 #include "runtime.h"
 
-#include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct {
     PyObject_HEAD
-    void *handle;             /* of dlopen, or NULL where something else has mapped the code */
+    Library *library;         /* NULL where something else has mapped the code */
     const ModuleTable *table; /* inside the image; NULL for a library that is no module of a cache */
     PyObject *owner;          /* what keeps the bytes of the image valid: an object of the caller's, or None */
 } Image;
@@ -37,54 +37,80 @@ static int require_table(const ModuleTable *table, PyObject *key) {
     return 0;
 }
 
-/* Takes over `handle`, also when it fails. */
-static PyObject *new_image(RuntimeState *state, void *handle, const ModuleTable *table, PyObject *owner) {
+/* Takes over `library`, also when it fails. */
+static PyObject *new_image(RuntimeState *state, Library *library, const ModuleTable *table, PyObject *owner) {
     Image *self = (Image *)PyType_GenericAlloc(state->image_type, 0);
     if (self == NULL) {
-        if (handle != NULL) {
-            dlclose(handle);
+        if (library != NULL) {
+            close_when_possible(library);
         }
         return NULL;
     }
-    self->handle = handle;
+    self->library = library;
     self->table = table;
     self->owner = Py_NewRef(owner);
     return (PyObject *)self;
 }
 
-static void *open_library(const char *path) {
-    void *handle;
-    /* Constructors of a library may want the GIL, and dlopen in other threads waits for them. */
-    Py_BEGIN_ALLOW_THREADS
-    handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    Py_END_ALLOW_THREADS
-    if (handle == NULL) {
-        const char *reason = dlerror();
-        PyErr_Format(PyExc_OSError, "%s", reason != NULL ? reason : "dlopen failed without a reason");
+/* Raises OSError; takes over `reason`. */
+static PyObject *cannot_open(const char *path, char *reason) {
+    if (reason != NULL) {
+        PyErr_Format(PyExc_OSError, "%s", reason);
+        free(reason);
+    } else {
+        PyErr_Format(PyExc_OSError, "%s: no memory, or the file is not open", path);
     }
-    return handle;
+    return NULL;
 }
 
-/* open_image(path: bytes, key: bytes | None, owner: object) -> Image
- * With None for the key any library will do (native symbols of a named library). */
-PyObject *open_image(PyObject *module, PyObject *args) {
-    PyObject *path, *key, *owner;
-    if (!PyArg_ParseTuple(args, "SOO:open_image", &path, &key, &owner)) {
+/* map_image(descriptor: int, path: bytes, key: bytes) -> Image | None
+ * Maps the module in an open file, which may be closed afterwards. `path` is what debuggers and messages show. None where
+ * this process has the file mapped already, for somebody else. */
+PyObject *map_image(PyObject *module, PyObject *args) {
+    PyObject *path_object, *key;
+    int descriptor;
+    if (!PyArg_ParseTuple(args, "iSO:map_image", &descriptor, &path_object, &key)) {
         return NULL;
     }
-    void *handle = open_library(PyBytes_AsString(path));
-    if (handle == NULL) {
-        return NULL;
-    }
+    const char *path = PyBytes_AsString(path_object);
+    Library *library;
+    char *reason;
     const ModuleTable *table = NULL;
-    if (key != Py_None) {
-        table = (const ModuleTable *)dlsym(handle, TABLE_SYMBOL);
-        if (require_table(table, key) < 0) {
-            dlclose(handle);
-            return NULL;
-        }
+    int status;
+    Py_BEGIN_ALLOW_THREADS
+    status = map_library(descriptor, path, &library, &reason);
+    if (status == 0) {
+        table = (const ModuleTable *)library_symbol(library, TABLE_SYMBOL);
     }
-    return new_image(module_state(module), handle, table, owner);
+    Py_END_ALLOW_THREADS
+    if (status > 0) {
+        Py_RETURN_NONE;
+    }
+    if (status < 0) {
+        return cannot_open(path, reason);
+    }
+    if (require_table(table, key) < 0) {
+        close_when_possible(library);
+        return NULL;
+    }
+    return new_image(module_state(module), library, table, Py_None);
+}
+
+/* open_library(path: bytes) -> Image; any library, for its symbols */
+PyObject *open_named_library(PyObject *module, PyObject *path_object) {
+    const char *path = PyBytes_AsString(path_object);
+    Library *library;
+    char *reason;
+    if (path == NULL) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    library = open_library(path, &reason);
+    Py_END_ALLOW_THREADS
+    if (library == NULL) {
+        return cannot_open(path, reason);
+    }
+    return new_image(module_state(module), library, NULL, Py_None);
 }
 
 /* adopt_image(address: int, key: bytes, owner: object) -> Image; for code that something else has mapped */
@@ -142,19 +168,24 @@ PyObject *image_address(PyObject *module, PyObject *args) {
 
 /* find_symbol(name: bytes, library: Image | None) -> int; 0 where the process, or the library, has none */
 PyObject *find_symbol(PyObject *module, PyObject *args) {
-    PyObject *name, *library;
-    void *handle = RTLD_DEFAULT;
-    if (!PyArg_ParseTuple(args, "SO:find_symbol", &name, &library)) {
+    PyObject *name, *image_object;
+    const Library *library = NULL;
+    if (!PyArg_ParseTuple(args, "SO:find_symbol", &name, &image_object)) {
         return NULL;
     }
-    if (library != Py_None) {
-        Image *image = checked_image(module_state(module), library);
+    if (image_object != Py_None) {
+        Image *image = checked_image(module_state(module), image_object);
         if (image == NULL) {
             return NULL;
         }
-        handle = image->handle;
+        library = image->library;
     }
-    return PyLong_FromVoidPtr(dlsym(handle, PyBytes_AsString(name)));
+    const char *text = PyBytes_AsString(name);
+    void *address;
+    Py_BEGIN_ALLOW_THREADS
+    address = library_symbol(library, text);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromVoidPtr(address);
 }
 
 /* ------------------------------------------------------------------------------------------------ the type */
@@ -167,8 +198,8 @@ static void image_dealloc(PyObject *object) {
     const RuntimeState *state = (const RuntimeState *)PyType_GetModuleState(type);
     /* Once the interpreter ends, objects that code in images has made are freed in any order, and what frees them may
      * be in an image. */
-    if (self->handle != NULL && state != NULL && !state->ending) {
-        dlclose(self->handle);
+    if (self->library != NULL && state != NULL && !state->ending) {
+        close_when_possible(self->library);
     }
     Py_XDECREF(self->owner);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);

@@ -46,7 +46,8 @@ static PyObject *end(PyObject *module, PyObject *Py_UNUSED(nothing)) {
 }
 
 static PyMethodDef functions[] = {
-    {"open_image", open_image, METH_VARARGS, NULL},
+    {"map_image", map_image, METH_VARARGS, NULL},
+    {"open_library", open_named_library, METH_O, NULL},
     {"adopt_image", adopt_image, METH_VARARGS, NULL},
     {"address", image_address, METH_VARARGS, NULL},
     {"find_symbol", find_symbol, METH_VARARGS, NULL},
@@ -75,7 +76,7 @@ static int require_main_interpreter(void) {
 
 static int execute(PyObject *module) {
     RuntimeState *state = module_state(module);
-    if (require_main_interpreter() < 0) {
+    if (require_main_interpreter() < 0 || prepare_linking() < 0) {
         return -1;
     }
     state->image_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &image_spec, NULL);

@@ -1,5 +1,6 @@
 /* The native half of the hit path: what its files share.
  *
+ *   linking.c    the dynamic linker: names, locks, forks
  *   images.c     Image, a mapped library: unmapped when the last reference goes
  *   targets.c    the native half of TypedCallTarget: its vectorcall runs an entry point of an image
  *   arguments.c  what entry points call to check and convert arguments
@@ -30,9 +31,25 @@ static inline RuntimeState *module_state(PyObject *module) {
     return (RuntimeState *)PyModule_GetState(module);
 }
 
+/* linking.c */
+typedef struct Library Library; /* a library that the dynamic linker has mapped for us */
+/* Once per process; 0, or -1 with an exception. */
+int prepare_linking(void);
+/* Without the GIL: open a library by name. NULL on failure, with a text for free() in *reason (NULL: no memory). */
+Library *open_library(const char *path, char **reason);
+/* Without the GIL: map the file that a descriptor is open on, and show it as `path`. 0; 1 where this process has it
+ * mapped already, for somebody else; -1 on failure, with a reason as above. */
+int map_library(int descriptor, const char *path, Library **result, char **reason);
+/* Without the GIL: the address of a symbol of a library, or with NULL of the process; NULL where there is none. */
+void *library_symbol(const Library *library, const char *name);
+/* With the GIL, which is released meanwhile: close a library, now or when calls of the dynamic linker in other threads
+ * have returned. */
+void close_when_possible(Library *library);
+
 /* images.c */
 extern PyType_Spec image_spec;
-PyObject *open_image(PyObject *module, PyObject *args);
+PyObject *map_image(PyObject *module, PyObject *args);
+PyObject *open_named_library(PyObject *module, PyObject *path);
 PyObject *adopt_image(PyObject *module, PyObject *args);
 PyObject *image_address(PyObject *module, PyObject *args);
 PyObject *find_symbol(PyObject *module, PyObject *args);

@@ -1,0 +1,257 @@
+/* The dynamic linker, as images.c uses it: files are mapped by descriptor, and no call of it can hang another thread,
+ * a fork or the interpreter.
+ *
+ * Names. glibc recognizes a library that it has by the name that dlopen() is given, before it looks at device and
+ * inode. So every call gets a name that was never used before, and a library that does not have it afterwards was mapped
+ * by somebody else: its slots and variables are not ours. The names lead to an open descriptor: what was verified is what
+ * is mapped, wherever its path leads by now. A mapped library then gets its path as its name, for dladdr and debuggers.
+ *
+ * Locks. The dynamic linker holds a lock of its own while constructors and destructors run, and these may want the GIL.
+ * So it is called without the GIL, and libraries are not closed while another call of it runs: the last one that returns
+ * closes them. A fork waits for such calls, because the child would wait for the linker's lock forever.
+ */
+#include "runtime.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct Library {
+    void *handle;
+    struct link_map *map; /* of a file that was mapped by descriptor, else NULL */
+    char *given;          /* the name that dlopen() gave to `map`, which owns it */
+    char *shown;          /* the name that it has meanwhile */
+    Library *next;        /* among those to be closed */
+};
+
+/* ---------------------------------------------------------------------------------------------- threads, forks */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two; never held while anything else is waited for */
+static int inside;                                       /* how many calls of the dynamic linker are running */
+static Library *closing;                                 /* what the last of them is to close */
+static __thread int inside_here;                         /* those of this thread: constructors may open libraries */
+
+static void close_library(Library *library) {
+    if (library->map != NULL) {
+        library->map->l_name = library->given; /* which dlclose() frees */
+    }
+    dlclose(library->handle);
+    free(library->shown);
+    free(library);
+}
+
+static void enter_linker(void) {
+    pthread_mutex_lock(&lock);
+    inside++;
+    pthread_mutex_unlock(&lock);
+    inside_here++;
+}
+
+static void leave_linker(void) {
+    pthread_mutex_lock(&lock);
+    while (inside == 1 && closing != NULL) {
+        Library *library = closing;
+        closing = library->next;
+        pthread_mutex_unlock(&lock);
+        close_library(library);
+        pthread_mutex_lock(&lock);
+    }
+    inside--;
+    pthread_mutex_unlock(&lock);
+    inside_here--;
+}
+
+enum { FORK_POLLS = 1000, FORK_POLL_NANOSECONDS = 1000000 };
+
+/* A fork waits for other threads' calls, for a second at most: their constructors may be waiting for the forking one. */
+static void before_fork(void) {
+    const struct timespec pause = {0, FORK_POLL_NANOSECONDS};
+    pthread_mutex_lock(&lock);
+    for (int polls = 0; inside > inside_here && polls < FORK_POLLS; polls++) {
+        pthread_mutex_unlock(&lock);
+        nanosleep(&pause, NULL);
+        pthread_mutex_lock(&lock);
+    }
+}
+
+static void after_fork_in_parent(void) {
+    pthread_mutex_unlock(&lock);
+}
+
+static void after_fork_in_child(void) {
+    pthread_mutex_init(&lock, NULL);
+    inside = inside_here; /* other threads are not here any more */
+}
+
+int prepare_linking(void) {
+    static int prepared;
+    if (!prepared && pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    prepared = 1;
+    return 0;
+}
+
+/* -------------------------------------------------------------------------------------------------------- names */
+
+enum { NUMBER_BITS = 64, NAME_HEAD = 2 * NUMBER_BITS + 2 };
+
+/* `path`, which begins with a slash, spelled as it never was before: a number in "/" for 0 and "./" for 1, which mean
+ * nothing to the system. For free(); NULL where there is no memory. */
+static char *respell(const char *path) {
+    static uint64_t numbers;
+    char *name = malloc(NAME_HEAD + strlen(path) + 1);
+    if (name == NULL) {
+        return NULL;
+    }
+    char *at = name;
+    *at++ = '/';
+    for (uint64_t number = __atomic_add_fetch(&numbers, 1, __ATOMIC_RELAXED); number != 0; number >>= 1) {
+        if (number & 1) {
+            *at++ = '.';
+        }
+        *at++ = '/';
+    }
+    strcpy(at, path + 1);
+    return name;
+}
+
+enum { DESCRIPTOR_PATH = 32 };
+
+/* The path under which the system shows an open file. */
+static void path_of(int descriptor, char *path) {
+    snprintf(path, DESCRIPTOR_PATH, "/proc/self/fd/%d", descriptor);
+}
+
+/* Whether a path can stand for an open file because /proc is not mounted: if it leads to that file, and the dynamic
+ * linker finds no variable in it. */
+static int must_stand_for(int descriptor, const char *path) {
+    char through[DESCRIPTOR_PATH];
+    struct stat file, found;
+    path_of(descriptor, through);
+    return access(through, F_OK) != 0 && path[0] == '/' && strchr(path, '$') == NULL && fstat(descriptor, &file) == 0
+           && stat(path, &found) == 0 && found.st_dev == file.st_dev && found.st_ino == file.st_ino;
+}
+
+/* ------------------------------------------------------------------------------------------- opening and closing */
+
+/* What the dynamic linker says, with the path for the name that it was given; for free(). */
+static char *failure(const char *name, const char *path) {
+    const char *text = dlerror();
+    if (text == NULL) {
+        text = "the dynamic linker does not say why";
+    } else if (name != NULL && strncmp(text, name, strlen(name)) == 0) {
+        text += strlen(name);
+        text += strncmp(text, ": ", 2) == 0 ? 2 : 0;
+    }
+    char *message = malloc(strlen(path) + strlen(text) + 3);
+    if (message != NULL) {
+        sprintf(message, "%s: %s", path, text);
+    }
+    return message;
+}
+
+Library *open_library(const char *path, char **reason) {
+    Library *library = calloc(1, sizeof *library);
+    *reason = NULL;
+    if (library == NULL) {
+        return NULL;
+    }
+    enter_linker();
+    library->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library->handle == NULL) {
+        *reason = failure(path, path);
+    }
+    leave_linker();
+    if (library->handle == NULL) {
+        free(library);
+        return NULL;
+    }
+    return library;
+}
+
+/* Map a file under a new spelling of its name. 0; 1 where somebody else has mapped it; -1 on failure, with a reason. */
+static int map_as(Library *library, const char *path, char **reason) {
+    struct link_map *map = NULL;
+    char *name = respell(path);
+    if (name == NULL) {
+        return -1;
+    }
+    int status = 0;
+    library->handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (library->handle == NULL) {
+        *reason = failure(name, library->shown);
+        status = -1;
+    } else if (dlinfo(library->handle, RTLD_DI_LINKMAP, &map) != 0 || strcmp(map->l_name, name) != 0) {
+        dlclose(library->handle);
+        status = 1;
+    } else {
+        library->given = map->l_name;
+        library->map = map;
+        map->l_name = library->shown;
+    }
+    free(name);
+    return status;
+}
+
+int map_library(int descriptor, const char *path, Library **result, char **reason) {
+    char through[DESCRIPTOR_PATH];
+    Library *library = calloc(1, sizeof *library);
+    char *shown = strdup(path);
+    int status = -1;
+    *reason = NULL;
+    if (library != NULL && shown != NULL && descriptor >= 0) {
+        library->shown = shown;
+        path_of(descriptor, through);
+        enter_linker();
+        status = map_as(library, through, reason);
+        if (status < 0 && must_stand_for(descriptor, path)) {
+            free(*reason);
+            *reason = NULL;
+            status = map_as(library, path, reason);
+        }
+        leave_linker();
+    }
+    if (status != 0) {
+        free(shown);
+        free(library);
+        library = NULL;
+    }
+    *result = library;
+    return status;
+}
+
+void close_when_possible(Library *library) {
+    pthread_mutex_lock(&lock);
+    int now = inside == 0;
+    if (now) {
+        inside++;
+    } else {
+        library->next = closing;
+        closing = library;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!now) {
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    inside_here++;
+    close_library(library);
+    leave_linker();
+    Py_END_ALLOW_THREADS
+}
+
+void *library_symbol(const Library *library, const char *name) {
+    enter_linker();
+    void *address = dlsym(library != NULL ? library->handle : RTLD_DEFAULT, name);
+    leave_linker();
+    return address;
+}
