@@ -338,9 +338,9 @@ def test_ten_thousand_symbols_take_tens_of_milliseconds() -> None:
     code = compile_object(f"{declared}@table = global [{len(names)} x ptr] [{table}]")
     durations = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         weakened = elf.weaken_undefined(code)
-        durations.append(time.perf_counter() - start)
+        durations.append(time.process_time() - start)
     assert elf.undefined_symbols(weakened) == tuple(names)
     assert len(changed_names(code, weakened)) == len(names)
     assert min(durations) < 0.2, durations
