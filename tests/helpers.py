@@ -9,7 +9,10 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 _RUN_SECONDS = 60
@@ -53,6 +56,17 @@ define i64 @{name}(i64 %x) {{
 def adder(name: str, number: int) -> str:
     """The assembly of ``name(x) = x + number``."""
     return f"define i64 @{name}(i64 %x) {{\n  %y = add i64 %x, {number}\n  ret i64 %y\n}}\n"
+
+
+def sum_of(name: str, callees: Iterable[str]) -> str:
+    """The assembly of a function that adds up what others return."""
+    callees = list(callees)
+    lines = [f"declare i64 @{callee}(i64)" for callee in callees] + [f"define i64 @{name}(i64 %x) {{"]
+    total = "0"
+    for number, callee in enumerate(callees):
+        lines += [f"  %y{number} = call i64 @{callee}(i64 %x)", f"  %s{number} = add i64 {total}, %y{number}"]
+        total = f"%s{number}"
+    return "\n".join([*lines, f"  ret i64 {total}", "}"]) + "\n"
 
 
 def run_fresh(directory: os.PathLike[str] | str, script: str, **environment: str) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from helpers import PACKAGE_ROOT, adder, caller, run_fresh
+from helpers import PACKAGE_ROOT, adder, caller, run_fresh, sum_of
 from mock_directory import FaultyFiles, cache_on
 
 from compcache import Cache, ModuleSource
@@ -40,9 +40,14 @@ BYTES_OF_A_SEGMENT = 64 * 1024
 BYTES_READ_BY_THE_IMPORT = 260_000
 SYSTEM_CALLS_OF_A_HIT = 56
 SYSTEM_CALLS_OF_THE_IMPORT = 290
-#: The other module, one index segment more, the module's own needs, the planner's bytecode.
-OPENED_FOR_A_DEPENDENCY = 4
+#: The other module, one index segment more, the planner's bytecode.
+OPENED_FOR_A_DEPENDENCY = 3
+#: Two for the bytecode, the segment, the module's needs, the other module's record and head.
+READS_FOR_A_DEPENDENCY = 6
+SYSTEM_CALLS_FOR_A_DEPENDENCY = 30
 MANY = 400
+MODULES = 6
+FUNCTIONS = 5
 
 # Counts stand between two readings of /proc/self/io, of which the first two tell what a reading itself costs.
 COUNTING = """\
@@ -166,8 +171,27 @@ def test_a_dependency_in_another_module_costs_few_files_more(
     cache.add_module(ModuleSource(caller("two", "one", plus=1)))
     alone, both = count(site, directory, "one"), count(site, directory, "two")
     assert both.value == 43
-    assert len({name for name in both.files if name.endswith(".ccm")}) == 2
+    modules = [name for name in both.files if name.endswith(".ccm")]
+    assert len(modules) == len(set(modules)) == 2
     assert len(both.files) <= len(alone.files) + OPENED_FOR_A_DEPENDENCY, both.files
+    assert both.hit["reads"] <= alone.hit["reads"] + READS_FOR_A_DEPENDENCY
+
+
+def test_a_closure_opens_each_module_once_and_reads_each_record_once(
+    cache: Cache, directory: Path, site: Path
+) -> None:
+    names = [[f"f{module}_{number}" for number in range(FUNCTIONS)] for module in range(MODULES)]
+    for group in names:
+        cache.add_module(ModuleSource("".join(adder(name, 1) for name in group), optimize=0))
+    flat = [name for group in names for name in group]
+    cache.add_module(ModuleSource(sum_of("all", flat), imports=flat, optimize=0))
+    alone, counted = count(site, directory, flat[0]), count(site, directory, "all")
+    assert counted.value == 42 * len(flat)
+    modules = [name for name in counted.files if name.endswith(".ccm")]
+    assert len(modules) == len(set(modules)) == MODULES + 1
+    # Each function has a record, each module a head that the dynamic linker reads, each segment is read once.
+    segments = len([name for name in counted.files if name.endswith(".idx")])
+    assert counted.hit["reads"] <= alone.hit["reads"] + READS_FOR_A_DEPENDENCY + len(flat) + MODULES + segments
 
 
 def test_a_hit_makes_few_system_calls(cache: Cache, directory: Path, site: Path, tmp_path: Path) -> None:
@@ -181,6 +205,20 @@ def test_a_hit_makes_few_system_calls(cache: Cache, directory: Path, site: Path,
     own = len(spans[0])
     assert len(spans[2]) - own <= SYSTEM_CALLS_OF_THE_IMPORT, _histogram(spans[2])
     assert len(spans[3]) - own <= SYSTEM_CALLS_OF_A_HIT, _histogram(spans[3])
+
+
+def test_a_hit_with_an_import_makes_few_system_calls_more(
+    cache: Cache, directory: Path, site: Path, tmp_path: Path
+) -> None:
+    cache.add_module(ModuleSource(adder("one", 1)))
+    cache.add_module(ModuleSource(caller("two", "one", plus=1)))
+    counts = []
+    for name in ("one", "two"):
+        script = COUNTING.format(site=str(site), directory=str(directory), name=name)
+        run_fresh(directory, script)
+        spans = _spans(script, tmp_path / "calls")
+        counts.append(spans[3])
+    assert len(counts[1]) - len(counts[0]) <= SYSTEM_CALLS_FOR_A_DEPENDENCY, _histogram(counts[1])
 
 
 def _spans(script: str, trace: Path) -> list[list[str]]:

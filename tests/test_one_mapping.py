@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 import pytest
-from helpers import adder, run_fresh
+from helpers import adder, run_fresh, sum_of
 from mock_directory import FaultyFiles, cache_on
 from test_elf import compile_object
 from test_lifetimes import mapped_images
@@ -64,17 +64,6 @@ def telling(functions: str, number: int = 0) -> str:
     return TELLING.format(functions=functions, number=number)
 
 
-def sum_of(name: str, callees: Iterable[str]) -> str:
-    """The assembly of a function that adds up what others return."""
-    callees = list(callees)
-    lines = [f"declare i64 @{callee}(i64)" for callee in callees] + [f"define i64 @{name}(i64 %x) {{"]
-    total = "0"
-    for number, callee in enumerate(callees):
-        lines += [f"  %y{number} = call i64 @{callee}(i64 %x)", f"  %s{number} = add i64 {total}, %y{number}"]
-        total = f"%s{number}"
-    return "\n".join([*lines, f"  ret i64 {total}", "}"]) + "\n"
-
-
 class Channel:
     """What the modules have told since the last time that somebody asked."""
 
@@ -97,6 +86,7 @@ class Channel:
 
 @pytest.fixture
 def channel() -> Iterable[Channel]:
+    gc.collect()  # modules of other tests
     opened = Channel()
     yield opened
     opened.close()
