@@ -63,7 +63,7 @@ lint: $(INSTALLED)
 # for (an interpreter that ends leaves much behind), and freed memory is not used again, which one test waits for.
 SANITIZED := build/sanitized
 SANITIZE_TESTS ?= tests/test_runtime.py tests/test_lifetimes.py tests/test_loading.py tests/test_threads.py \
-  tests/test_shapes_and_tuples.py tests/test_transactions.py
+  tests/test_shapes_and_tuples.py tests/test_transactions.py tests/test_linking.py tests/test_one_mapping.py
 LIBASAN = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=libubsan.so)
 
 sanitize: $(INSTALLED)

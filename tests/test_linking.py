@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 import pytest
-from helpers import PACKAGE_ROOT, adder, constant, module_file, run_fresh
+from helpers import PACKAGE_ROOT, adder, constant, module_file, run_fresh, sum_of
 from test_elf import compile_object
 
 from compcache import Cache, ModuleSource
@@ -352,3 +352,24 @@ def test_modules_that_cannot_be_stored_hold_no_descriptors(tmp_path: Path) -> No
     assert len(os.listdir("/proc/self/fd")) == before
     assert [target(1) for target in keep] == [2, 1, 2, 3, 4, 5]
     assert all(name.startswith("<module ") for name in map(shown_path, [target.address for target in keep]))
+
+
+def test_a_closure_of_many_modules_needs_few_descriptors(directory: Path) -> None:
+    modules, at_once = 10, 4
+    with Cache(directory) as cache:
+        for number in range(modules):
+            cache.add_module(ModuleSource(adder(f"f{number}", 1), optimize=0))
+        names = [f"f{number}" for number in range(modules)]
+        cache.add_module(ModuleSource(sum_of("all", names), imports=names, optimize=0))
+    script = f"""
+        import os, resource
+        from compcache import Cache
+        from compcache.hit import loader, plan
+        loader._MOST_FILES = {at_once}
+        cache = Cache(directory)
+        assert cache.get_target("f0")(1) == 2
+        used = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + {at_once + 3}, used + {at_once + 3}))
+        result = cache.get_target("all")(1), len(os.listdir("/proc/self/fd")) - used
+    """
+    assert run_fresh(directory, script) == (2 * modules, 0)

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "LoadedModule", "Loader"]
 
 _WORD = 8
+#: How many module files a load has open at a time, and then closes; those that it maps later on it opens again.
+_MOST_FILES = 64
 
 _lock = RLock()
 _mapping = RLock()
@@ -101,13 +103,29 @@ class LoadedModule:
 
 
 class Source:
-    """A module as one load sees it: its open file, and the mapped module once there is one."""
+    """A module as one load sees it: its open file, and the mapped module once there is one.
 
-    __slots__ = ("file", "loaded")
+    `suspended` says that the file was closed to save a descriptor, and is opened again when something is read of it.
+    """
+
+    __slots__ = ("file", "loaded", "suspended")
 
     def __init__(self, file: ModuleFile, loaded: LoadedModule | None) -> None:
         self.file = file
         self.loaded = loaded
+        self.suspended = False
+
+    def suspend(self) -> None:
+        """Give the descriptor back for now."""
+        self.file.close()
+        self.suspended = True
+
+    def open_file(self, store: Store) -> ModuleFile:
+        """The file, open. Raises what `Store.open_module` does."""
+        if self.suspended:
+            self.file = store.open_module(self.file.module_id)
+            self.suspended = False
+        return self.file
 
     def release(self) -> None:
         """Let go of everything that the load holds of the module."""
@@ -228,7 +246,7 @@ class Loader:
         """
         source = sources.get(module_id) or self._open_source(module_id, sources)
         try:
-            record = decode_function(source.file.read_record(offset))
+            record = decode_function(source.open_file(self.store).read_record(offset))
             if record.name != func_name:
                 raise FormatError(f"the record at offset {offset} is of another function")
             if record.features:
@@ -238,6 +256,9 @@ class Loader:
         return Choice(source, record)
 
     def _open_source(self, module_id: bytes, sources: dict[bytes, Source]) -> Source:
+        if sources and len(sources) % _MOST_FILES == 0:
+            for source in sources.values():
+                source.suspend()
         file = self.store.open_module(module_id)
         try:
             if file.target_id not in self.store.accepted:
@@ -297,8 +318,12 @@ class Loader:
     def _provide(self, source: Source) -> None:
         """Have the module mapped, by whoever comes first: once for all functions and all threads."""
         if source.loaded is None:
+            suspended = source.suspended
+            file = source.open_file(self.store)
             with _Impatient() if _is_mine(_lock) else _mapping:
-                source.loaded = self._loaded(source.file.module_id) or self._map(source.file)
+                source.loaded = self._loaded(file.module_id) or self._map(file)
+            if suspended:
+                source.suspend()
 
     def _map(self, file: ModuleFile) -> LoadedModule:
         module = LoadedModule(file.module_id, file.image)

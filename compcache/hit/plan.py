@@ -253,11 +253,12 @@ def _read_needs(loader: Loader, choice: Choice) -> None:
     stack = [choice.record.needs] if choice.record.needs else []
     seen = set(stack)
     loaded = choice.source.loaded
+    file = choice.source.open_file(loader.store)
     filled = loaded.slots if loaded is not None else {}
     while stack:
-        needs = decode_needs(choice.source.file.read_record(stack.pop()))
+        needs = decode_needs(file.read_record(stack.pop()))
         choice.imports += [pair for pair in needs.imports if pair[0] not in filled]
-        choice.globals += [decode_global(choice.source.file.read_record(offset)) for offset in needs.globals]
+        choice.globals += [decode_global(file.read_record(offset)) for offset in needs.globals]
         for symbol in needs.natives:
             if not loader.runtime().find_symbol(symbol.encode("utf-8", "surrogateescape"), None):
                 raise UndefinedSymbolError(
