@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from helpers import constant
+from hypothesis import settings
 
 from compcache import Cache, ModuleSource
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _VARIABLES = ("DIR", "SIGNING_KEY", "MAX_SIZE", "LOCK_TIMEOUT", "LOCKS")
+
+
+#: How long an example takes tells what else the machine does.
+settings.register_profile("compcache", deadline=None)
+settings.load_profile("compcache")
 
 
 @pytest.hookimpl(optionalhook=True)
