@@ -75,6 +75,10 @@ class Cache:
             the default limit.
         lock_timeout: for how many seconds at most `get_or_compile` waits for another process that compiles the
             same function; None means $COMPCACHE_LOCK_TIMEOUT or 60.
+        retarget: where every realization of a function is for CPUs that this host is not, compile the code that is kept of
+            one for this host; with False that is a miss.
+        tune: where a function was loaded that was not compiled for exactly this host, compile the code that is kept of
+            it for this host in the background, at low priority; the next process uses it.
 
     Raises:
         UntrustedDirectoryError: somebody else could have written what is in the directory.
@@ -91,6 +95,8 @@ class Cache:
         allow_pickle: bool = False,
         max_size: int | None = None,
         lock_timeout: float | None = None,
+        retarget: bool = True,
+        tune: bool = False,
     ) -> None:
         root = os.path.abspath(default_directory() if path is None else os.fspath(path))
         if signing_key is not None and not signing_key:
@@ -110,6 +116,8 @@ class Cache:
         self._targets = self._loader.targets
         self._max_size = max_size
         self._lock_timeout = lock_timeout
+        self._retarget = retarget
+        self._tuners: dict[str, int] | None = {} if tune and not readonly else None  # processes by func_name
         self._closed = False
         _open[root] = ref(self)
 
@@ -144,9 +152,42 @@ class Cache:
         self._require_open()
         if not isinstance(func_name, str):
             raise TypeError(f"a func_name is a str, not {type(func_name).__name__}")
-        target = self._loader.load(func_name, owner)
+        try:
+            target = self._loader.load(func_name, owner)
+        except CompcacheError as error:
+            target = self._load_retargeted(func_name, owner, error)
+        if self._tuners is not None and func_name not in self._tuners:
+            self._tune(func_name)
         self._store.stats.hit(func_name, target._context.module.module_id)
         return target
+
+    def _load_retargeted(self, func_name: str, owner: object, error: CompcacheError) -> TypedCallTarget:
+        """What a load gives once the kept code has been compiled for this host; raises `error` where that is no remedy."""
+        if not self._retarget or not isinstance(error.__cause__, IncompatibleTargetError):
+            raise error
+        from compcache.publish.retarget import load_retargeted
+
+        target = load_retargeted(self, func_name, owner, error)
+        self._store.stats.missed(error)
+        return target
+
+    def _tune(self, func_name: str) -> None:
+        from compcache.publish.retarget import is_native, start_tuning
+
+        assert self._tuners is not None
+        self._reap_tuners()
+        self._tuners[func_name] = 0 if is_native(self, func_name) else start_tuning(self, func_name)
+
+    def _reap_tuners(self) -> None:
+        """Take leave of background processes that have ended."""
+        for func_name, process in (self._tuners or {}).items():
+            if process:
+                try:
+                    ended, _ = os.waitpid(process, os.WNOHANG)
+                except ChildProcessError:  # somebody else has, or the process forked
+                    ended = process
+                if ended and self._tuners is not None:
+                    self._tuners[func_name] = 0
 
     def _require_open(self) -> None:
         if self._closed:
@@ -188,6 +229,7 @@ class Cache:
         """Invalidate everything that was handed out. Closing twice is no error."""
         if not self._closed:
             self._closed = True
+            self._reap_tuners()
             self._loader.close()
             self._store.stats.flush()
             self._store.close()

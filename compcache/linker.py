@@ -26,6 +26,7 @@ from compcache.build.pic import (
     run_by_mapping,
     with_init_arrays,
 )
+from compcache.build.recipe import write_recipe
 from compcache.build.records import RecordBuilder, is_weak, symbol_nodes
 from compcache.build.slots import SLOT_PREFIX, Requests, Resolution, read_requests, resolve_declarations
 from compcache.build.source import ModuleSource
@@ -45,6 +46,7 @@ from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images import elf, platform_symbols, system_linker
 from compcache.targets.libc import libc_requirement
 from compcache.targets.machine import (
+    NATIVE,
     TARGET_ATTRIBUTE,
     as_text,
     check_attributes,
@@ -57,10 +59,11 @@ from compcache.targets.machine import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from compcache.build.recipe import Recipe
     from compcache.formats.host import Host
     from compcache.targets.machine import Machine
 
-__all__ = ["BuiltModule", "build_module"]
+__all__ = ["BuiltModule", "build_module", "rebuild_module"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
 _LEVELS = (0, 1, 2, 3)
@@ -99,6 +102,7 @@ class _Request(NamedTuple):
     keep_bitcode: bool
     identity: Any
     target: str  # as the source names it, where it names several
+    portable: bool  # the source says for which hosts it is: others may want it, too
 
 
 class _Prepared(NamedTuple):
@@ -108,6 +112,7 @@ class _Prepared(NamedTuple):
     aliases: dict[str, Alias]
     resolution: Resolution
     needs: dict[str, frozenset[str]]
+    code: bytes  # before it is optimized, where it is to be kept
 
 
 def build_module(source: ModuleSource, *, machine: Host, is_cached: Callable[[str], bool]) -> BuiltModule:
@@ -158,9 +163,45 @@ def _build(
     resolution = resolve_declarations(module, target.target_data, request.requests, is_cached)
     _check_globals(resolution)
     _prepare(module, exports, resolution, context, hide_others=request.exports is not None)
+    code = module.as_bitcode() if request.portable and request.keep_bitcode else b""
     codegen.optimize(module, target, request.level)
     needs = _own_requirements(exports, names, attributes, request.machine)
-    return _finish(module, context, target, request, _Prepared(exports, names, resolution, needs), started)
+    return _finish(module, context, target, request, _Prepared(exports, names, resolution, needs, code), started)
+
+
+def rebuild_module(recipe: Recipe, identity: Any, machine: Host) -> BuiltModule:
+    """Make the image of a stored module again, for this host.
+
+    Raises:
+        CompileError: the code cannot be translated for it, or might use what it does not have.
+        LinkError, ...: as of `build_module`.
+    """
+    started = time.perf_counter()
+    target = machine_for(None, None, machine, host.platform_name())
+    with codegen.new_context() as context:
+        module = codegen.parse(recipe.code, context)
+        text = str(module)
+        _require_portable(module, text, target)
+        attributes = _target_attributes(module, None)
+        target = _safe_machine(target, attributes)
+        codegen.try_in_child(module, target.cpu, target.features, 0 if recipe.optimized else recipe.level)
+        names = aliases(text)
+        emitter = codegen.target_machine(target.cpu, target.features, recipe.level)
+        resolution = Resolution(recipe.slots, recipe.storage, "", ())
+        request = _Request(recipe.exports, read_requests(ModuleSource("")), recipe.level, target, True, identity, "", True)
+        if not recipe.optimized:
+            codegen.optimize(module, emitter, recipe.level)
+        needs = _own_requirements(recipe.exports, names, attributes, target)
+        code = b"" if recipe.optimized else recipe.code
+        return _finish(module, context, emitter, request, _Prepared(recipe.exports, names, resolution, needs, code), started)
+
+
+def _require_portable(module: Any, text: str, machine: Machine) -> None:
+    intrinsics = [f.name for f in module.functions if f.name.startswith("llvm.x86.")]
+    if uses_beyond(intrinsics, machine.requires):
+        raise CompileError("the code uses intrinsics of features that this host does not have")
+    if _has_assembly(text):
+        raise CompileError("the code has inline assembly, which may use any feature")
 
 
 def _snapshot(source: ModuleSource, machine: Host) -> list[_Request]:
@@ -175,6 +216,7 @@ def _snapshot(source: ModuleSource, machine: Host) -> list[_Request]:
         _Request(
             exports, requests, source.optimize, machine_for(cpu, features, machine, host.platform_name()),
             source.keep_bitcode, source.identity, (cpu or "") if len(targets) > 1 else "",
+            len(targets) > 1 or cpu not in (None, NATIVE),
         )
         for cpu, features in targets
     ]  # fmt: skip
@@ -325,6 +367,9 @@ def _finish(
         functions.append((export.name, offset, header.requirement(features)))
     signatures = dict(zip(symbols, entries.signatures, strict=True))
     graph = encode_graph(symbol_nodes(definitions, {e.symbol: e.name for e in exports}, resolution, signatures))
+    if bitcode:
+        storage = {name: offset for name, offset in writer.globals.items() if name in resolution.storage}
+        bitcode += write_recipe(request.level, exports, resolution.slots, storage, prepared.code)
     seconds = time.perf_counter() - started
     sections = image, writer.records.content(), graph, bitcode, encode_notes(seconds, request.identity)
     own = {name for name, *_ in functions}

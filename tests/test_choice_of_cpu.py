@@ -42,7 +42,7 @@ def test_a_host_takes_the_richest_that_it_can_run(mixed: Path, cpu: str, expecte
             merge(cache._store.index)
         elif index == "rebuilt":
             rebuild_index(cache._store)
-    with on_host(Cache(mixed), host_like(cpu)) as cache:
+    with on_host(Cache(mixed, retarget=False), host_like(cpu)) as cache:
         assert cache.get_target("f")() == expected
         assert len(cache.realizations("f")) == len(CODE)
 
@@ -56,12 +56,12 @@ def test_of_equal_requirements_the_same_tuning_is_taken(directory: Path) -> None
         skylake, broadwell = sorted(cache.realizations("f"), key=lambda r: r.cpu, reverse=True)
         assert required(skylake.features) == required(broadwell.features)
     for cpu, value in (("skylake", 0), ("broadwell", 1)):
-        with on_host(Cache(directory), host_like(cpu)) as cache:
+        with on_host(Cache(directory, retarget=False), host_like(cpu)) as cache:
             assert cache.get_target("f")() == value
 
 
 def test_choosing_opens_one_module(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with on_host(Cache(mixed), host_like("nehalem")) as cache:
+    with on_host(Cache(mixed, retarget=False), host_like("nehalem")) as cache:
         opened = []
         real = type(cache._store).open_module
 
@@ -75,7 +75,7 @@ def test_choosing_opens_one_module(mixed: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_is_pruned_leaves_the_next_best(mixed: Path) -> None:
-    with on_host(Cache(mixed), host_like("haswell")) as cache:
+    with on_host(Cache(mixed, retarget=False), host_like("haswell")) as cache:
         best = next(r.module_id for r in cache.realizations("f") if r.cpu == "haswell")
         cache._store.remove_module(bytes.fromhex(best))
         assert cache.get_target("f")() == 3

@@ -65,7 +65,7 @@ class RecordBuilder:
         self._resolution = resolution
         self._slots = slots
         self._natives = _foreign_natives(definitions)
-        self._globals: dict[str, int] = {}
+        self.globals: dict[str, int] = {}
         self._shared: dict[bytes, int] = {}
         self.imports: dict[str, None] = {}  # the func_names that a written need imports
         self._offsets: dict[int, int] = {}
@@ -113,14 +113,14 @@ class RecordBuilder:
         return self._shared[payload]
 
     def _add_global(self, name: str) -> int:
-        if name not in self._globals:
+        if name not in self.globals:
             definition, storage = self._resolution.storage[name]
             shown = name.removeprefix(SLOT_PREFIX)
             record = GlobalRecord(
                 shown, self._slots[name], storage.form, storage.size, definition.kind, _encoded(definition, shown)
             )
-            self._globals[name] = self.records.add(encode_global(record))
-        return self._globals[name]
+            self.globals[name] = self.records.add(encode_global(record))
+        return self.globals[name]
 
 
 def symbol_nodes(

@@ -28,6 +28,7 @@ __all__ = ["NATIVE", "TARGET_ATTRIBUTE", "Machine", "as_text", "check_attributes
 TARGETS_VARIABLE = "COMPCACHE_TARGETS"
 #: In place of a CPU's name: this host.
 NATIVE = "native"
+_ARM_VERSION = re.compile(r"armv([89](?:\.[0-9])?)-a")
 #: The feature that the intrinsics ``llvm.x86.<family>.*`` belong to, where it has another name.
 _FAMILIES = {
     "aesni": "aes", "avx512": "avx512f", "pclmulqdq": "pclmul", "rdrand": "rdrnd", "sse41": "sse4.1", "sse42": "sse4.2",
@@ -97,6 +98,7 @@ def machine_for(cpu: str | None, features: str | None, host: Host, platform: str
         text = ",".join(filter(None, (host.features if native else "", named)))
         return Machine(name, text, required(text), required(named))
     if not native:
+        name, named = _architecture_version(name, named, table)
         table.check(name, named)
         return Machine(name, named, table.expand(name, named), table.closure(required(named)))
     table.check(_baseline(platform), named)
@@ -135,6 +137,14 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
             else:
                 raise CompileError(f"{part!r} stands before every CPU: write the CPU's name first, then changes to it")
     return list(dict.fromkeys([(cpu, ",".join(changes) or None) for cpu, changes in found]))
+
+
+def _architecture_version(name: str, changes: str, table: CpuTable) -> tuple[str, str]:
+    """A version of the AArch64 architecture (``armv8.2-a``) as LLVM has it: a feature of its baseline CPU."""
+    match = _ARM_VERSION.fullmatch(name)
+    if match is None or table.arch != "aarch64":
+        return name, changes
+    return _BASELINES[table.arch], ",".join(filter(None, (f"+v{match[1]}a", changes)))
 
 
 def _baseline(platform: str) -> str:

@@ -69,7 +69,7 @@ import array
 from compcache import Cache, NotCachedError
 values = array.array("d", range(100))
 try:
-    with Cache(directory) as cache:
+    with Cache(directory, retarget=retarget) as cache:
         target = cache.get_target("dot")
         result = target(values, values), target.module_id
 except NotCachedError as error:
@@ -77,10 +77,10 @@ except NotCachedError as error:
 """
 
 
-def run_on(emulated: str | None, directory: Path, script: str, **names: Any) -> Any:
+def run_on(emulated: str | None, directory: Path, script: str, *, retarget: bool = False, **names: Any) -> Any:
     """What a script leaves in `result`, run on one of QEMU's CPUs, or on this machine."""
     emulator = [] if emulated is None else [str(QEMU), "-cpu", emulated]
-    head = "".join(f"{name} = {value!r}\n" for name, value in {"directory": str(directory), **names}.items())
+    head = "".join(f"{name} = {value!r}\n" for name, value in {"directory": str(directory), "retarget": retarget, **names}.items())
     done = subprocess.run(
         [*emulator, sys.executable, "-c", head + script + "\nprint(repr(result))"],
         capture_output=True, text=True, check=False, timeout=300,
@@ -149,3 +149,14 @@ def test_hosts_share_a_directory_at_the_same_time(tmp_path: Path) -> None:
         _, module_id = run_on(host, directory, _CALL)
         with Cache(directory) as cache:
             assert [r.cpu for r in cache.realizations("dot") if r.module_id == module_id] == [cpu]
+
+
+@pytest.mark.parametrize(("maker", "host"), [("x86-64-v4", "Nehalem"), ("Haswell", "Nehalem"), ("znver4", "EPYC")])
+def test_code_of_a_newer_cpu_is_compiled_again_for_an_older_one(
+    made: dict[str, Path], maker: str, host: str, tmp_path: Path
+) -> None:
+    directory = tmp_path / "cache"
+    shutil.copytree(made[maker], directory)
+    value, module_id = run_on(host, directory, _CALL, retarget=True)
+    assert value == EXPECTED
+    assert run_on(host, directory, _CALL) == (value, module_id)

@@ -1,0 +1,95 @@
+"""What it takes beside a module's code to make its image again for another CPU: kept behind the code.
+
+The bitcode section of a module file is two zlib streams, one behind the other: LLVM bitcode of the optimized module, of
+which the image was made, and a recipe. A recipe is a msgpack array: ``[version, level, exports, slots, storage, code]``.
+Exports are ``[func_name, symbol, signature or nil, nogil, shown or nil]``; slots are ``{symbol: func_name}``; storage says for
+each global variable of the source at which offset its record is; code is the bitcode of the module before it was optimized, where
+the source names its targets, else nothing. Once vectorized for one CPU, code does not use the wider registers of another.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgpack
+
+from compcache.build.exports import Export
+from compcache.errors import FormatError, SignatureError
+from compcache.formats.manifest import decode_global
+from compcache.globals.definition import Storage
+from compcache.signature import Signature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Recipe", "StoredDefinition", "read_recipe", "write_recipe"]
+
+_VERSION = 1
+_MAX_SIZE = 1 << 31
+
+
+class StoredDefinition:
+    """A global's definition as its record has it: what makes records needs no more than this."""
+
+    def __init__(self, kind: str, payload: bytes) -> None:
+        self.kind = kind
+        self._payload = payload
+
+    def encode(self) -> bytes:
+        """The bytes that the definition was stored as."""
+        return self._payload
+
+
+class Recipe(NamedTuple):
+    """How to make an image again.
+
+    `code` is bitcode; `optimized` says that it must not be optimized again. `storage` is as in
+    `compcache.build.slots.Resolution`.
+    """
+
+    code: bytes
+    optimized: bool
+    level: int
+    exports: tuple[Export, ...]
+    slots: dict[str, str]
+    storage: dict[str, tuple[Any, Storage]]
+
+
+def write_recipe(
+    level: int, exports: tuple[Export, ...], slots: Mapping[str, str], storage: Mapping[str, int], code: bytes
+) -> bytes:
+    """The second stream of a bitcode section; `storage` are the offsets of the globals' records."""
+    rows = [[e.name, e.symbol, e.signature and e.signature.text(), e.nogil, e.shown] for e in exports]
+    packed = msgpack.packb([_VERSION, level, rows, dict(slots), dict(storage), code], unicode_errors="surrogatepass")
+    return zlib.compress(packed, 1)
+
+
+def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
+    """The recipe in a bitcode section; `read_record` gives the record at an offset.
+
+    Raises:
+        FormatError: there is none of this version, or it is damaged.
+    """
+    try:
+        first = zlib.decompressobj()
+        optimized = first.decompress(section, _MAX_SIZE)
+        packed = zlib.decompressobj().decompress(first.unused_data, _MAX_SIZE)
+        fields = msgpack.unpackb(packed, unicode_errors="surrogatepass")
+        version, level, rows, slots, offsets, code = fields
+        if version != _VERSION:
+            raise FormatError(f"the recipe has version {version}, this is {_VERSION}")
+        exports = tuple([_export(*row) for row in rows])
+        storage = {name: _stored(read_record(offset)) for name, offset in offsets.items()}
+        return Recipe(code or optimized, not code, int(level), exports, dict(slots), storage)
+    except (zlib.error, ValueError, TypeError, AttributeError, msgpack.UnpackException, SignatureError) as error:
+        raise FormatError(f"the module has no usable recipe: {error}") from error
+
+
+def _export(name: str, symbol: str, signature: str | None, nogil: bool, shown: str | None) -> Export:
+    return Export(name, symbol, None if signature is None else Signature.parse(signature), bool(nogil), shown)
+
+
+def _stored(payload: bytes) -> Any:
+    record = decode_global(payload)
+    return StoredDefinition(record.kind, record.payload), Storage(record.form, record.size)

@@ -1,0 +1,155 @@
+"""Realizations for this host out of the code that is kept of others: without a front end, with LLVM.
+
+`load_retargeted` is asked where every realization of a function is for other CPUs. `tune` makes code for exactly this host
+where it has been content with less; it runs in a process of its own (`start_tuning`), one at a time on a host, at low priority.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from compcache.errors import (
+    CompcacheError,
+    FormatError,
+    IncompatibleTargetError,
+    NotCachedError,
+    StorageError,
+    UndefinedSymbolError,
+)
+from compcache.formats import host
+from compcache.formats.graph import decode_notes
+from compcache.formats.manifest import decode_module
+from compcache.publish.locks import try_lock
+from compcache.publish.quarantine import warn_not_stored
+from compcache.publish.writer import keep_in_memory
+
+if TYPE_CHECKING:
+    from compcache.cache import Cache
+    from compcache.formats.manifest import ModuleRecord
+    from compcache.hit.target import TypedCallTarget
+    from compcache.linker import BuiltModule
+
+__all__ = ["is_native", "load_retargeted", "start_tuning", "tune"]
+
+_CHILD = """
+import os
+from compcache import Cache
+from compcache.publish.retarget import tune
+os.nice(19)
+path, func_name, trust = sys.argv[1:]
+with Cache(path, trust=trust == "1") as cache:
+    tune(cache, func_name)
+"""
+
+
+def load_retargeted(cache: Cache, func_name: str, owner: object, error: CompcacheError) -> TypedCallTarget:
+    """Load a function after making realizations for this host, of it and of what it needs.
+
+    Args:
+        cache: where it is.
+        func_name: the function.
+        owner: what the target keeps alive.
+        error: why it could not be loaded; raised where retargeting is no remedy.
+    """
+    tried: set[str] = set()
+    while True:
+        name = _lacking(error, func_name)
+        if name is None or name in tried or not _retarget(cache, name):
+            raise error
+        tried.add(name)
+        try:
+            return cache._loader.load(func_name, owner)
+        except (NotCachedError, UndefinedSymbolError) as next_error:
+            error = next_error
+
+
+def _lacking(error: CompcacheError, func_name: str) -> str | None:
+    """The function whose realizations are all for other CPUs; None where that is not what is wrong."""
+    if not isinstance(error.__cause__, IncompatibleTargetError):
+        return None
+    if isinstance(error, UndefinedSymbolError):
+        return error.symbols[0] if error.symbols else None
+    return func_name if isinstance(error, NotCachedError) else None
+
+
+def _retarget(cache: Cache, func_name: str) -> bool:
+    """Make and store a realization for this host of one that is there; whether there was one to make it of."""
+    store = cache._store
+    for module_id, _ in store.find_all(func_name):
+        try:
+            built = _rebuilt(cache, module_id)
+        except (CompcacheError, OSError):
+            continue  # what is wrong with this one is said by the error that led here
+        if built is None or func_name not in [name for name, *_ in built.functions]:
+            continue
+        store.stats.compiled(built.seconds)
+        try:
+            cache._publish(built)
+        except StorageError as error:
+            if not store.readonly:
+                warn_not_stored(func_name, error)
+            keep_in_memory(
+                store, built.sections, built.functions, target=built.target, flags=built.flags, key=built.key
+            )
+        return True
+    return False
+
+
+def _rebuilt(cache: Cache, module_id: bytes) -> BuiltModule | None:
+    """The module compiled for this host; None where it is not of this platform, or its code is not kept."""
+    from compcache.build.recipe import read_recipe
+    from compcache.linker import rebuild_module
+
+    with cache._store.open_module(module_id) as module:
+        footer = module.footer()
+        header = decode_module(module.read_record(0))
+        if not _is_of_this_platform(header) or not footer.bitcode:
+            return None
+        section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
+        notes = decode_notes(module.read(footer.content, footer.notes))
+        try:
+            recipe = read_recipe(section, module.read_record)
+        except FormatError:
+            return None  # of another version
+    return rebuild_module(recipe, notes.get("identity"), cache._store.host())
+
+
+def _is_of_this_platform(header: ModuleRecord) -> bool:
+    same = header.abi == host.ABI_VERSION and header.triple == host.platform_name()
+    return same and host.libc_serves(header.libc)
+
+
+# ------------------------------------------------------------------- tuning
+
+
+def is_native(cache: Cache, func_name: str) -> bool:
+    """Whether there is a realization of the function that was compiled for exactly this host."""
+    machine = cache._store.host()
+    for module_id, _ in cache._store.find(func_name):
+        try:
+            with cache._store.open_module(module_id) as module:
+                return machine.rank(decode_module(module.read_record(0)).requirement()) == host.NATIVE
+        except (CompcacheError, OSError):
+            continue
+    return True
+
+
+def start_tuning(cache: Cache, func_name: str) -> int:
+    """Start a process that makes a realization for exactly this host; its id."""
+    # The child finds the same packages as this process, however it came by them.
+    start = f"import sys; sys.path[:] = {sys.path!r}\n{_CHILD}"
+    command = [sys.executable, "-I", "-c", start, cache.path, func_name, str(int(cache._store._trust))]
+    environment = dict(os.environ)
+    environment.pop("COMPCACHE_SIGNING_KEY", None)
+    if cache._store.signing_key:
+        environment["COMPCACHE_SIGNING_KEY"] = cache._store.signing_key.decode("utf-8", "surrogateescape")
+    null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+    return os.posix_spawn(sys.executable, command, environment, file_actions=null, setsid=True)
+
+
+def tune(cache: Cache, func_name: str) -> bool:
+    """Make and store a realization for exactly this host, unless there is one or another process is at it."""
+    with try_lock(cache._store, "tune " + "/".join(cache._store.host_file() or ("host",))) as owned:
+        return owned and not is_native(cache, func_name) and _retarget(cache, func_name)
