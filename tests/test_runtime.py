@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +25,7 @@ from compcache.hit.runtime import _require_current, load_runtime
 from compcache.signature import Signature
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import ModuleType
 
@@ -192,6 +194,25 @@ def test_stores_and_tables_are_committed_together(cache: Cache) -> None:
     assert _runtime.peek(at + 8, 4) == b"abc\0"
     assert _runtime.peek(at + 20, 4) == b"\1\0\0\0"
     assert cache.loaded().modules == ()
+
+
+def test_none_is_counted(image: Any, cache: Cache) -> None:
+    """Where None is not immortal, each result None is a reference of its own, whatever headers the build had."""
+    target = cache.get_target("f")
+    echo = "define ptr @echo(ptr %p) {\n ret ptr %p\n}\ndefine void @nothing() {\n ret void\n}\n"
+    cache.add_module(ModuleSource(echo, {"echo": "cstr(ptr)", "nothing": "void()"}))
+    calls: list[Callable[[], object]] = [
+        lambda: _runtime.commit(b"", ()),
+        lambda: _runtime.invalidate(target),
+        partial(cache.get_target("echo"), None),
+        cache.get_target("nothing"),
+    ]
+    for call in calls:
+        before = sys.getrefcount(None)
+        for _ in range(1000):
+            assert call() is None
+        assert abs(sys.getrefcount(None) - before) < 100
+    assert image is not None
 
 
 # ------------------------------------------------------------------------------------ what it was built from

@@ -22,6 +22,15 @@
 typedef PyObject *(*vectorcallfunc)(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames);
 PyAPI_FUNC(PyObject *) PyVectorcall_Call(PyObject *callable, PyObject *args, PyObject *kwargs);
 #define Py_TPFLAGS_HAVE_VECTORCALL (1UL << 11)
+
+/* References to these are counted before 3.12. The first headers of 3.12 and 3.13 forget it, and an extension that is
+ * built with them takes away a reference to None with each result, until 3.11 ends with "deallocating None". */
+#undef Py_RETURN_NONE
+#undef Py_RETURN_TRUE
+#undef Py_RETURN_FALSE
+#define Py_RETURN_NONE return Py_NewRef(Py_None)
+#define Py_RETURN_TRUE return Py_NewRef(Py_True)
+#define Py_RETURN_FALSE return Py_NewRef(Py_False)
 #endif
 
 /* A slot of module definitions that came with 3.13. Older interpreters refuse numbers that they do not know, so it is
