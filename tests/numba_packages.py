@@ -33,7 +33,7 @@ PACKAGES = [
     Package("galois", "galois", """
         import galois
         field = galois.GF(3**5)
-        x = field(range(1, 100))
+        x = field(list(range(1, 100)))
         answer = (x * x + x ** 3).tolist(), galois.prev_prime(10_000), galois.Poly([1, 0, 2], field=field)(x).tolist()
         """),
     Package("quantecon", "quantecon", """

@@ -487,6 +487,12 @@ WITHOUT_NUMBA = textwrap.dedent("""
     """)
 
 
+#: With Numba, whose C functions the code may need.
+EXPLAIN = WITHOUT_NUMBA.replace('sys.modules["numba"] = sys.modules["llvmlite"] = None\n', "") + (
+    "result = run('explain', {name!r})"
+)
+
+
 def test_explain_tells_why_a_function_is_not_cached(project: Project) -> None:
     project.write(unknown=UNKNOWN)
     project.run(
@@ -511,9 +517,18 @@ def test_a_function_that_is_cached_at_last_is_refused_no_more(project: Project) 
     project.run(script, backend=True)
     project.write(unknown=UNKNOWN.replace("return absolute(x)", "return -x"))
     project.run(script, backend=True)
-    explain = WITHOUT_NUMBA.format(cache=str(project.cache)) + "result = run('explain', 'unknown.f')"
-    explanation = project.run(explain, backend=False)
-    assert (explanation["reason"], len(explanation["variants"])) == ("absent", 1)
+    explanation = project.run(EXPLAIN.format(cache=str(project.cache), name="unknown.f"), backend=False)
+    assert (explanation["hit"], explanation["reason"], explanation["refusals"]) == (True, "", [])
+    assert [overload["label"] for overload in explanation["overloads"]] == ["unknown.f(int64)"]
+
+
+def test_explain_says_hit_for_each_signature(project: Project) -> None:
+    project.write(adding=ADD)
+    project.run("import adding\nresult = adding.add(1, 2), adding.add(1.0, 2)", backend=True)
+    explanation = project.run(EXPLAIN.format(cache=str(project.cache), name="adding.add"), backend=False)
+    assert (explanation["hit"], explanation["reason"]) == (True, "")
+    told = {overload["label"]: overload["hit"] for overload in explanation["overloads"]}
+    assert told == {"adding.add(float64, int64)": True, "adding.add(int64, int64)": True}
 
 
 def test_tools_know_entries_where_numba_is_not_installed(project: Project) -> None:

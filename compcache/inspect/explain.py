@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compcache.store import Store
     from compcache.usage.module_files import Progress
 
-__all__ = ["Explanation", "Variant", "Verdict", "explain"]
+__all__ = ["Explanation", "Overload", "Variant", "Verdict", "explain"]
 
 _MAX_COMPARED = 64
 _MAX_SHOWN = 5
@@ -53,12 +53,28 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
+class Overload:
+    """A function that is stored for these types of arguments, ``kernels.total(int64)``, and whether its code can be loaded.
+
+    Of several that are stored for the same types this is the latest. Whether it is what the source says now, only the
+    process that has the source can tell.
+    """
+
+    label: str
+    func_name: str
+    hit: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a function is to be had or not.
 
     `hit` is whether a load succeeds now; `reason` and `message` say why not, as in `Verdict`; `verdicts` are all
     realizations, and `variants` the stored functions of the same label, the most similar first. `refusals` tell why a
     function of that label was compiled and not cached, the latest first; on a miss `message` says it, too.
+    `overloads` are there where the name is one without types, of a function that is stored for types of arguments: then
+    `hit` is whether one of these can be loaded.
     """
 
     func_name: str
@@ -68,6 +84,7 @@ class Explanation:
     verdicts: tuple[Verdict, ...]
     variants: tuple[Variant, ...]
     refusals: tuple[Refusal, ...] = ()
+    overloads: tuple[Overload, ...] = ()
 
 
 class _OneRealization(Loader):
@@ -105,17 +122,22 @@ def explain(
     own = identity.components() if identity is not None else _components_of(store, copies)
     label = identity.label if identity is not None else label_of(func_name) or func_name
     refusals = _refusals(store, label)
+    same = _stored(store, func_name, label, progress)
+    overloads = _overloads(store, loader, func_name, same) if error is not None and not copies else ()
     reason, message = ("", "") if error is None else (miss_reason(error), str(error))
     if reason == "absent" and refusals:
         reason, message = "refused", "; ".join(f"{r.name} was compiled and not cached: {r.reason}" for r in refusals)
+    if any(overload.hit for overload in overloads):
+        error, reason, message = None, "", ""
     return Explanation(
         func_name,
         error is None,
         reason,
         message,
         tuple(verdicts),
-        _variants(store, func_name, label, own, progress),
+        _variants(store, same, own),
         refusals,
+        overloads,
     )
 
 
@@ -152,13 +174,10 @@ def _components_of(store: Store, modules: Mapping[bytes, object]) -> dict[str, s
     return None
 
 
-def _variants(
-    store: Store,
-    func_name: str,
-    label: str,
-    own: dict[str, str] | None,
-    progress: Progress | None,
-) -> tuple[Variant, ...]:
+def _stored(
+    store: Store, func_name: str, label: str, progress: Progress | None
+) -> list[tuple[float, str, bytes]]:
+    """The other stored functions of a label, the latest first: when, under which name, in which module."""
     from compcache.usage.snapshot import look_over
 
     present, rows, _ = look_over(store, progress)
@@ -168,8 +187,29 @@ def _variants(
         for name in row.names
         if name != func_name and name.startswith(label) and _belongs(label_of(name), label)
     ]
+    return sorted(same, reverse=True)
+
+
+def _overloads(
+    store: Store, loader: Loader, func_name: str, same: list[tuple[float, str, bytes]]
+) -> tuple[Overload, ...]:
+    latest: dict[str, str] = {}
+    for _, name, _ in same:
+        label = label_of(name) or ""
+        if label.startswith(f"{func_name}("):
+            latest.setdefault(label, name)
     found = []
-    for created, name, module_id in sorted(same, reverse=True)[:_MAX_COMPARED]:
+    for label, name in sorted(latest.items()):
+        error = _try(Loader(store, allow_pickle=loader.allow_pickle), name)
+        found.append(Overload(label, name, error is None, "" if error is None else str(error)))
+    return tuple(found)
+
+
+def _variants(
+    store: Store, same: list[tuple[float, str, bytes]], own: dict[str, str] | None
+) -> tuple[Variant, ...]:
+    found = []
+    for created, name, module_id in same[:_MAX_COMPARED]:
         stored = _components_of(store, {module_id: None})
         differences = None if own is None or stored is None else compare(own, stored)
         found.append(Variant(name, module_id.hex(), created, differences))

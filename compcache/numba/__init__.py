@@ -74,7 +74,13 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool) -> Backend:
         opened = Cache(cache, **{"allow_pickle": True, **options})
     backend = Backend(opened)
     hooks = Hooks(backend)
-    hooks.put_in(is_first=is_first)
+    try:
+        hooks.put_in(is_first=is_first)
+    except (AttributeError, KeyError) as error:
+        from compcache.numba.hooks.private_names import moved
+
+        names = ", ".join(private.name for private in moved()) or str(error)
+        raise RuntimeError(f"compcache.numba does not fit this Numba, {_numba_version()}: it lacks {names}") from error
     _installation = backend, hooks
     return backend
 
@@ -123,6 +129,12 @@ def export(func: Any, signature: Any, *, cache: Cache | None = None, name: str |
     if cache is None:
         cache = _installation[0].cache if _installation is not None else Cache()
     return export_(func, signature, cache=cache, name=name)
+
+
+def _numba_version() -> str:
+    import numba
+
+    return str(numba.__version__)
 
 
 def _require_supported() -> None:

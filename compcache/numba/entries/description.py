@@ -16,21 +16,40 @@ from compcache.numba.identity.dependencies import Dependency, is_current, who_an
 if TYPE_CHECKING:
     from compcache.globals import LoadContext
 
-__all__ = ["KIND_IMAGE", "KIND_OBJECT", "Description", "Request", "request"]
+__all__ = ["KIND_IMAGE", "KIND_OBJECT", "Description", "Request"]
 
 #: What an entry holds: machine code in its image, or object code as Numba serializes it.
 KIND_IMAGE, KIND_OBJECT = 1, 2
 _HEAD = Struct("<III")
 
 
-class Request(threading.local):
-    """What the thread that loads an entry wants of it: where its source lines are now. `found` is the answer."""
+class Request:
+    """A look-up of an entry by the process that wants to use it: `lines` digests where its source lines are now.
 
-    lines: str | None = None
-    found: Description | None = None
+    While it is made (``with request:``), the descriptions that this thread loads are checked against it; `found` is the
+    first one that holds. Look-ups nest: to compare implementations may import modules, which look up functions of theirs.
+    """
+
+    __slots__ = ("found", "lines")
+
+    def __init__(self, lines: str) -> None:
+        self.lines = lines
+        self.found: Description | None = None
+
+    def __enter__(self) -> Request:
+        _requests.stack.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _requests.stack.pop()
 
 
-request = Request()
+class _Requests(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Request] = []
+
+
+_requests = _Requests()
 
 
 def _invalid(reason: str) -> GlobalValidationError:
@@ -82,7 +101,8 @@ class Description(GlobalDefinition):
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         """Check that the entry still holds; what is kept is the description itself."""
-        if request.lines is not None:  # else only the code is of interest: nothing is unpickled
+        request = _requests.stack[-1] if _requests.stack else None
+        if request is not None:  # else only the code is of interest: nothing is unpickled
             if not context.allow_pickle:
                 reason = "it is Numba's, hence pickled, and the cache was not opened with allow_pickle=True"
                 raise PickleNotAllowedError(reason, reason=reason)

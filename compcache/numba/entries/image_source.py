@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.build.ir_text import symbol_counts
+from compcache.build.ir_text import symbol_counts, unquote
 from compcache.numba.entries.helper_symbols import HelperSymbol, helper_address
 from compcache.numba.entries.recursion import UNRESOLVED, resolve_recursion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
 __all__ = [
     "ADDRESS",
@@ -38,6 +38,12 @@ _NATIVE_VARIABLES = frozenset(("_Py_NoneStruct",))
 _PLAIN = frozenset(map(chr, range(32, 127))) - frozenset('"\\')
 
 
+#: The name of a function's declaration or definition, in quotation marks where it has unusual characters.
+_NAME = r'@("(?:[^"\\]|\\.)*"|[\w.$-]+)\('
+_DECLARED = re.compile(rf"^declare [^@\n]*{_NAME}", re.MULTILINE)
+_DECLARATION = re.compile(rf"^declare [^@\n]*{_NAME}[^\n]*\n", re.MULTILINE)
+_DEFINED = re.compile(rf"^define [^@\n]*{_NAME}", re.MULTILINE)
+_DECLARATION_AND_USE = 2
 _ENV_PREFIX = "_ZN08NumbaEnv"
 
 
@@ -71,7 +77,27 @@ def prepare_image(module: Any, wanted: Iterable[str]) -> ImageSource:
     Raises:
         CannotLink: it refers to something that only Numba's own linker can provide.
     """
-    defined = {f.name for f in module.functions if not f.is_declaration}
+    text = str(module)
+    counts = symbol_counts(text)
+    # Read off the text: asking LLVM for the names of hundreds of declarations would take half of the time of storing.
+    declared = [_plain(name) for name in _DECLARED.findall(text)]
+    unused = {name for name in declared if counts.get(name, 0) < _DECLARATION_AND_USE}
+    text = _DECLARATION.sub(lambda line: "" if _plain(line[1]) in unused else line[0], text)
+    defined = {_plain(name) for name in _DEFINED.findall(text)}
+    environments = _environments(module, defined)
+    text = load_exception_classes(resolve_recursion(text, defined))
+    used = [name for name in declared if name not in unused and not name.startswith("llvm.")]
+    symbols = (*[name for name in wanted if name in defined], *environments)
+    text += f"\n@{DESCRIPTION} = external global ptr\n" + address_function(symbols)
+    return ImageSource(text, symbols, tuple(environments), _helpers(used))
+
+
+def _plain(name: str) -> str:
+    return unquote(name[1:-1]) if name.startswith('"') else name
+
+
+def _environments(module: Any, defined: Container[str]) -> list[str]:
+    """The slots for environments among the global variables of a module. Raises `CannotLink` for what cannot be linked."""
     environments = []
     for variable in module.global_variables:
         name = variable.name
@@ -83,13 +109,7 @@ def prepare_image(module: Any, wanted: Iterable[str]) -> ImageSource:
             raise CannotLink(f"it refers to the external variable {name!r}")
         elif "thread_local" in str(variable).partition("=")[2].split("@")[0][:60]:
             raise CannotLink(f"it has the thread-local variable {name!r}")
-    declared = [f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
-    text = load_exception_classes(resolve_recursion(str(module), defined))
-    counts = symbol_counts(text)
-    definitions = _helpers([name for name in declared if counts.get(name, 0) > 1])
-    symbols = (*[name for name in wanted if name in defined], *environments)
-    text += f"\n@{DESCRIPTION} = external global ptr\n" + address_function(symbols)
-    return ImageSource(text, symbols, tuple(environments), definitions)
+    return environments
 
 
 def _helpers(declared: Iterable[str]) -> dict[str, HelperSymbol]:

@@ -15,7 +15,7 @@ from numba.core import compiler
 from numba.core.environment import Environment, lookup_environment
 
 from compcache.numba.compilation import libraries, scopes
-from compcache.numba.entries.description import KIND_OBJECT, Description, request
+from compcache.numba.entries.description import KIND_OBJECT, Description, Request
 from compcache.numba.entries.helper_symbols import helper_address
 from compcache.numba.entries.mapped_library import MappedLibrary
 from compcache.numba.identity.dependencies import decode_names
@@ -30,13 +30,9 @@ __all__ = ["find", "load_library", "load_result"]
 
 def find(cache: Cache, name: str, lines: str) -> tuple[TypedCallTarget, Description] | None:
     """The first entry of this name that holds in this process."""
-    request.lines, request.found = lines, None
-    try:
+    with Request(lines) as request:
         target = cache.find_target(name)
-        found = request.found
-    finally:
-        request.lines, request.found = None, None
-    return (target, found) if target is not None and found is not None else None
+    return (target, request.found) if target is not None and request.found is not None else None
 
 
 def load_result(cache: Cache, identity: Identity, name: str, function: Any, target_context: Any) -> Any:

@@ -43,7 +43,18 @@ class Hooks:
         self._has_functions = False
 
     def put_in(self, *, is_first: bool) -> None:
-        """Replace Numba's functions; `is_first` where Numba is about to compile or load its first one."""
+        """Replace Numba's functions; `is_first` where Numba is about to compile or load its first one.
+
+        Raises:
+            AttributeError: this version of Numba lacks one. Nothing is replaced then.
+        """
+        try:
+            self._put_in(is_first=is_first)
+        except BaseException:
+            self.take_out()
+            raise
+
+    def _put_in(self, *, is_first: bool) -> None:
         recorders.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
         for cls, (attribute, function, method) in _OWNERS.items():
             self._replaced.replace(cls, "enable_caching", self._enabler(attribute, function))

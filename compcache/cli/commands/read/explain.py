@@ -26,7 +26,7 @@ def command(session: Session, name: str, as_json: bool) -> int:
 
     Lists each realization with the reason why it is passed over: CPU, damage, signature, missing dependency, global.
     For names that compcache.Identity made, also the stored variants of the same label, and in which components they
-    differ. Exit status 1 where the function cannot be had. COMPCACHE_LOG=debug tells the same as it happens.
+    differ. For a function of Numba, without types, each signature that is stored. Exit status 1 where the function cannot be had. COMPCACHE_LOG=debug tells the same as it happens.
     """
     with session.look() as cache:
         found = cache.explain(name, progress=show_progress)
@@ -48,7 +48,13 @@ def _print(found: Explanation) -> None:
             else f"passed over ({verdict.reason}): {printable(verdict.message)}"
         )
         click.echo(f"  module {short_id(copy.module_id)}, {copy.cpu}, LLVM {copy.llvm_version}: {state}")
-    if found.variants:
+    for overload in found.overloads:
+        state = style("hit", fg="green") if overload.hit else f"{style('miss', fg='red')}: {printable(overload.message)}"
+        click.echo(f"  {printable(overload.label)}: {state}")
+    if found.hit:
+        for refusal in found.refusals:
+            click.echo(f"  {printable(refusal.name)}: compiled and not cached: {printable(refusal.reason)}")
+    if found.variants and not found.overloads:
         click.echo(f"{plural(len(found.variants), 'stored variant')} of the same label:")
         for variant in found.variants:
             _print_variant(variant)

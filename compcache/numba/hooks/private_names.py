@@ -1,0 +1,92 @@
+"""What the backend replaces in Numba and what it uses of it that Numba does not promise, with the reason for each.
+
+Numba has no interface for other caches. `moved` tells which of these a version of Numba lacks: `install` asks it.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import NamedTuple
+
+__all__ = ["REPLACED", "USED", "PrivateName", "moved"]
+
+
+class PrivateName(NamedTuple):
+    """A name of Numba's, ``module:Class.attribute``, and what it is for here."""
+
+    name: str
+    reason: str
+
+
+_NEW_CACHE = "makes the cache object of a function that is decorated with cache=True"
+_ASKS = "a function that was decorated before takes part from its next compilation on"
+_TYPING = "the compiler asks one of the user's implementations, on which the code then depends"
+_NAMES = "the compiler asks for implementations by a name, under which a new one may answer next time"
+
+#: What `hooks` replaces while the backend is installed.
+REPLACED = (
+    PrivateName("numba.core.dispatcher:Dispatcher.enable_caching", _NEW_CACHE),
+    PrivateName("numba.core.dispatcher:Dispatcher.compile", _ASKS),
+    PrivateName("numba.core.ccallback:CFunc.enable_caching", _NEW_CACHE),
+    PrivateName("numba.core.ccallback:CFunc.compile", _ASKS),
+    PrivateName("numba.np.ufunc.ufuncbuilder:UFuncDispatcher.enable_caching", _NEW_CACHE),
+    PrivateName("numba.np.ufunc.ufuncbuilder:UFuncDispatcher._compile_core", _ASKS),
+    PrivateName("numba.np.ufunc.wrappers:_GufuncWrapper.__init__", "makes the cache object of a gufunc's wrapper"),
+    PrivateName("numba.core.compiler:compile_extra", "every function passes through it, so that compilations are recorded"),
+    PrivateName("numba.core.compiler:compile_internal", "the same for functions that Numba compiles for itself"),
+    PrivateName("numba.core.bytecode:FunctionIdentity.from_function", "numbers functions, and the numbers get into symbols"),
+    PrivateName("numba.core.typing.templates:_OverloadFunctionTemplate.generic", _TYPING),
+    PrivateName("numba.core.typing.templates:_IntrinsicTemplate.generic", _TYPING),
+    PrivateName("numba.core.typing.templates:_OverloadAttributeTemplate.resolve", _TYPING),
+    PrivateName("numba.core.typing.templates:_OverloadAttributeTemplate._resolve", _TYPING),
+    PrivateName("numba.core.typing.templates:_OverloadMethodTemplate._resolve", _TYPING),
+    PrivateName("numba.core.typing.context:BaseContext.resolve_getattr", _NAMES),
+    PrivateName("numba.core.typing.context:BaseContext.resolve_setattr", _NAMES),
+    PrivateName("numba.core.types.functions:BaseFunction.get_call_type", _NAMES),
+    PrivateName("numba.core.base:OverloadSelector.find", "chooses who generates code, which may be the user's function"),
+)
+_OPTIONS = "an option of an overload, which is part of what the overload is"
+_COMPILED = "what was compiled is made of it, and it is stored"
+#: What is used as it is.
+USED = (
+    PrivateName("numba.core.caching:_Cache", "the base class of cache objects"),
+    PrivateName("numba.core.caching:_cache_log", "prints what NUMBA_DEBUG_CACHE=1 asks for"),
+    PrivateName("numba.core.caching:FunctionCache", "Numba's own cache object, whose place is taken"),
+    PrivateName("numba.core.entrypoints:_already_initialized", "whether something may have been compiled before"),
+    PrivateName("numba.core.typing.templates:builtin_registry", "where overloads and intrinsics are registered"),
+    PrivateName("numba.core.imputils:builtin_registry", "where functions that generate code are registered"),
+    PrivateName("numba.core.typing.templates:_OverloadFunctionTemplate._get_impl", _OPTIONS),
+    PrivateName("numba.core.extending:_Intrinsic", "an intrinsic is identified by its function"),
+    PrivateName("numba.core.codegen:JITCodeLibrary._get_module_for_linking", _COMPILED),
+    PrivateName("numba.core.codegen:JITCodeLibrary._finalize_final_module", "code that only bitcode has is compiled when asked for"),
+    PrivateName("numba.core.codegen:CodeLibrary", "a mapped image stands in for one"),
+    PrivateName("numba.core.compiler:CompileResult._reduce", "object mode and generators are stored as Numba stores them"),
+    PrivateName("numba.core.compiler:CompileResult._rebuild", "and made of it again"),
+    PrivateName("numba.core.environment:Environment._memo", "environments are found by name"),
+    PrivateName("numba.core.environment:lookup_environment", "environments are found by name"),
+    PrivateName("numba._dynfunc:make_function", "what Python calls is made for a mapped image"),
+    PrivateName("numba.core.runtime:_nrt_python.c_helpers", "the addresses of the functions of Numba's memory runtime"),
+    PrivateName("numba.np.ufunc.parallel:_launch_threads", "code that asks for its thread needs the threads"),
+    PrivateName("numba.core.targetconfig:ConfigStack.top_or_none", "the flags that a ufunc is compiled with"),
+    PrivateName("numba.core.config:reload_config", "settings count as they are when a function is asked for"),
+    PrivateName("numba.core.serialize:dumps", "types and descriptors are pickled as Numba pickles them"),
+    PrivateName("numba.core.withcontexts:_ObjModeContextType", "blocks in object mode read globals when they run"),
+    PrivateName("numba.stencils.stencil:StencilFunc", "a stencil is identified by its kernel and options"),
+)
+
+
+def moved() -> tuple[PrivateName, ...]:
+    """The names that this version of Numba does not have."""
+    return tuple([private for private in (*REPLACED, *USED) if not _is_there(private.name)])
+
+
+def _is_there(name: str) -> bool:
+    module, _, path = name.partition(":")
+    try:
+        found = sys.modules.get(module) or import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return False
+    return True
