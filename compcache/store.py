@@ -1,12 +1,6 @@
 """The cache directory: where everything is, how it becomes visible, and whether it is what it was.
 
-::
-
-    <root>/CACHEDIR.TAG
-    <root>/modules-v1/<aa>/<module_id>.ccm   one module each (compcache.formats.footer)
-    <root>/index-v1/*.idx                    derived from the modules (compcache.formats.index)
-    <root>/hosts-v2/<boot and CPU>.host      what LLVM said of this machine (compcache.formats.host)
-    <root>/locks/ tmp/ stats/ quarantine/
+`PLACES` names every kind of file in it; nothing else in the package spells such a name.
 
 The store knows no LLVM and no symbols: it hands out verified bytes. A file is verified against its digest once;
 its stamp (inode, size, times) in the index then vouches for it until any of them changes. What is damaged goes
@@ -19,11 +13,12 @@ import os
 import stat as stat_module
 
 from compcache import files as file_ops
-from compcache.digest import DIGEST_SIZE, mac, name_key
+from compcache.digest import DIGEST_SIZE, key_suffix, mac, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.formats import host
 from compcache.formats.index import Index, ModuleEntry, Stamp
 from compcache.formats.manifest import read_frame
+from compcache.record import Record, set_field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,10 +32,89 @@ if TYPE_CHECKING:
     #: Image, records, graph, bitcode and notes of a module.
     Sections = tuple[bytes, bytes, bytes, bytes, bytes]
 
-__all__ = ["ModuleFile", "NullRecorder", "Store", "module_id_of"]
+__all__ = [
+    "FORMER_DIRECTORIES",
+    "HOSTS",
+    "INDEX",
+    "JOURNALS",
+    "LOCKS",
+    "MODULES",
+    "MODULE_FILES",
+    "MODULE_ROWS",
+    "PINS",
+    "PLACES",
+    "QUARANTINE",
+    "REFUSALS",
+    "SIZE",
+    "STATISTICS",
+    "TAG",
+    "TEMPORARY",
+    "ModuleFile",
+    "NullRecorder",
+    "Place",
+    "Store",
+    "module_id_of",
+]
 
-_MODULES = "modules-v1"
-_SUFFIX = ".ccm"
+
+class Place(Record):
+    """One kind of file in a cache directory.
+
+    `form` is its path below the root, with what varies in angle brackets; the version of the format is the number at
+    the end of the directory's or the file's name. `derived` files can be made again from the modules or by asking the
+    system; `cleared` ones go when a cache is cleared. `name` is empty where files have many names, `suffix` where these
+    do not end alike.
+    """
+
+    __slots__ = ("form", "directory", "name", "suffix", "derived", "cleared")
+    form: str
+    directory: str
+    name: str
+    suffix: str
+    derived: bool
+    cleared: bool
+
+    def __init__(self, form: str, *, derived: bool = False, cleared: bool = False) -> None:
+        directory, _, file = form.rpartition("/")
+        _, varies, suffix = file.rpartition(">")
+        set_field(self, "form", form)
+        set_field(self, "directory", directory.partition("/")[0])
+        set_field(self, "name", "" if varies else file)
+        set_field(self, "suffix", suffix if varies else "")
+        set_field(self, "derived", derived)
+        set_field(self, "cleared", cleared)
+
+    def file_name(self, stem: str) -> str:
+        """The name of a file of this kind."""
+        return stem + self.suffix
+
+    def includes(self, file_name: str) -> bool:
+        """Whether a file of this name in the directory is one of this kind."""
+        return file_name == self.name if self.name else file_name.endswith(self.suffix)
+
+
+TAG = Place("CACHEDIR.TAG")
+MODULES = Place("modules-v1/<aa>/<module_id>.ccm", cleared=True)
+INDEX = Place("index-v1/<LL>-<digest>.idx", derived=True, cleared=True)
+HOSTS = Place("hosts-v2/<boot and processor>.host", derived=True)
+MODULE_ROWS = Place("roster-v1/roster", derived=True, cleared=True)
+MODULE_FILES = Place("roster-v1/files", derived=True, cleared=True)
+JOURNALS = Place("stats/<host>.journal1")
+STATISTICS = Place("stats/<unique>.stats1")
+SIZE = Place("stats/size-v2", derived=True, cleared=True)
+PINS = Place("pins-v1/<key of the name>.pin")
+REFUSALS = Place("refusals-v1/<key of the name>.refusal", cleared=True)
+LOCKS = Place("locks/<key of the name>.lock")
+TEMPORARY = Place("tmp/<unique>")
+QUARANTINE = Place("quarantine/<name>.<unique>", cleared=True)
+#: Every kind of file that the package writes into a cache directory.
+PLACES = (
+    TAG, MODULES, INDEX, HOSTS, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE, PINS, REFUSALS, LOCKS, TEMPORARY,
+    QUARANTINE,
+)  # fmt: skip
+#: What earlier versions of the package wrote to, less the version of the format.
+FORMER_DIRECTORIES = ("runtime-v", "catalog-v")
+
 _MAX_SMALL_FILE = 1 << 24
 _NOBODY_ELSE = 0o022
 
@@ -186,8 +260,8 @@ class Store:
         self.readonly = readonly
         self.verify = verify
         self.signing_key = signing_key
-        self.temporary = self.path("tmp")
-        self.index = Index(self.files, f"{root}/index-v1", self.temporary)
+        self.temporary = self.directory(TEMPORARY)
+        self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix)
         self._host: Host | None = None
         self.accepted: set[bytes] = set()  # the target_ids of code that this host can run, as far as they are known
         self.index.rank_of = self.rank
@@ -234,24 +308,45 @@ class Store:
     def module_path(self, module_id: bytes) -> str:
         """Where a module is: for example ``<root>/modules-v1/3f/3f9c...e1.ccm``."""
         name = module_id.hex()
-        return f"{self.root}/{_MODULES}/{name[:2]}/{name}{_SUFFIX}"
+        return f"{self.root}/{MODULES.directory}/{name[:2]}/{name}{MODULES.suffix}"
 
-    def path(self, *names: str) -> str:
-        """A path below the root."""
-        return "/".join((self.root, *names))
+    def directory(self, place: Place) -> str:
+        """Where files of this kind are."""
+        return f"{self.root}/{place.directory}"
+
+    def path(self, place: Place, file_name: str = "") -> str:
+        """The path of a file; where there is one of this kind only it has its name already."""
+        directory = self.directory(place) if place.directory else self.root
+        return f"{directory}/{file_name or place.name}"
+
+    def names(self, place: Place) -> list[str]:
+        """The names of the files of this kind, sorted; none where the directory cannot be read. For tools."""
+        return [name for name in self.names_in(self.directory(place)) if place.includes(name)]
+
+    def names_in(self, directory: str) -> list[str]:
+        """What a directory holds, sorted; nothing where it is not there or cannot be read."""
+        try:
+            return sorted(self.files.listdir(directory))
+        except OSError:
+            return []
 
     def module_ids(self) -> Iterator[bytes]:
         """The ids of all modules on disk, in no order; for tools, never for look-ups."""
-        base = self.path(_MODULES)
-        for fan in self._list(base):
-            for name in self._list(f"{base}/{fan}"):
+        base = self.directory(MODULES)
+        for fan in self.present_names(base):
+            for name in self.present_names(f"{base}/{fan}"):
                 module_id = module_id_of(name)
                 if module_id is not None and name[:2] == fan:
                     yield module_id
 
-    def _list(self, path: str) -> list[str]:
+    def present_names(self, directory: str) -> list[str]:
+        """What a directory holds, in no order; nothing where it is not there.
+
+        Raises:
+            OSError: it cannot be read, which is not the same as that there is nothing.
+        """
         try:
-            return self.files.listdir(path)
+            return self.files.listdir(directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -356,10 +451,10 @@ class Store:
         fields = (module.module_id, stamp, *sizes, functions, module.key)
         return ModuleEntry(*fields, self._entry_mac(*fields))
 
-    def read_file(self, *names: str) -> bytes | None:
-        """The content of a small file below the root; None where there is none or it cannot be read."""
+    def read_file(self, place: Place, file_name: str = "") -> bytes | None:
+        """The content of a small file; None where there is none or it cannot be read."""
         try:
-            return file_ops.read_file(self.files, self.path(*names), _MAX_SMALL_FILE, owner=self._owner)
+            return file_ops.read_file(self.files, self.path(place, file_name), _MAX_SMALL_FILE, owner=self._owner)
         except OSError:
             return None
 
@@ -415,15 +510,15 @@ class Store:
 
     def _remembered_host(self) -> Host | None:
         name = self.host_file()
-        data = self.read_file(*name) if name else None
+        data = self.read_file(HOSTS, name) if name else None
         return host.decode_host(data, self.signing_key) if data else None
 
-    def host_file(self) -> tuple[str, str] | None:
-        """Where the description of this machine is; None where it cannot be told from others."""
+    def host_file(self) -> str | None:
+        """The name of the description of this machine, one for each signing key; None where it cannot be told from others."""
         from compcache.hit.runtime import load_runtime
 
         key = host.host_key(self.files, load_runtime().processor())
-        return host.host_file(key, self.signing_key) if key else None
+        return HOSTS.file_name(key + key_suffix(self.signing_key)) if key else None
 
     def _ask_host(self) -> Host:
         from compcache.publish.host_file import probe_and_remember
@@ -438,7 +533,7 @@ class Store:
 def module_id_of(name: str) -> bytes | None:
     """The module_id in the name of a module file; None for other names."""
     try:
-        module_id = bytes.fromhex(name[: -len(_SUFFIX)])
+        module_id = bytes.fromhex(name[: -len(MODULES.suffix)])
     except ValueError:
         return None
-    return module_id if len(module_id) == DIGEST_SIZE and name == f"{module_id.hex()}{_SUFFIX}" else None
+    return module_id if len(module_id) == DIGEST_SIZE and name == MODULES.file_name(module_id.hex()) else None

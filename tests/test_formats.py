@@ -50,6 +50,7 @@ from compcache.publish.index_merge import (
     remove_damaged,
     segment_level,
 )
+from compcache.store import INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -295,8 +296,8 @@ def test_a_module_entry_comes_back_from_its_bytes() -> None:
 
 
 def test_an_index_finds_what_was_added_before_and_after_merges(tmp_path: Path) -> None:
-    index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp")
-    reader = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp")
+    index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix)
+    reader = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix)
     assert list(reader.find(name_key("f0"))) == []
     for number in range(40):
         add(index, [(f"f{number}", number, "needs"), ("common", number, f"needs {number % 3}")], entry_of(number))
@@ -323,7 +324,7 @@ def test_levels_grow_with_the_number_of_modules() -> None:
 
 @pytest.mark.parametrize("damage", ["magic", "truncated", "empty", "longer", "bucket"])
 def test_a_damaged_segment_is_named_and_left_out(tmp_path: Path, damage: str) -> None:
-    index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp")
+    index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix)
     add(index, [("f", 1, "needs")], entry_of(1))
     (path,) = (tmp_path / "index").iterdir()
     data = path.read_bytes()
@@ -332,7 +333,7 @@ def test_a_damaged_segment_is_named_and_left_out(tmp_path: Path, damage: str) ->
         "bucket": data.replace(entry_of(1).module_id, bytes(16)),
     }[damage]  # fmt: skip
     path.write_bytes(bad)
-    reader = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp")
+    reader = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix)
     assert list(reader.find(name_key("f"))) == []
     assert list(reader.damaged) == [path.name]
     remove_damaged(reader)

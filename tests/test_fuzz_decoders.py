@@ -49,6 +49,7 @@ from compcache.formats.table import Table, encode_table
 from compcache.globals import Integer, Text, decode_definition, define
 from compcache.globals.definition import known_kinds
 from compcache.publish.index_merge import encode_function_entry, encode_segment, merge
+from compcache.store import INDEX
 from compcache.usage.module_rows import decode_rows
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def test_index_segments(tmp_path_factory: pytest.TempPathFactory, data: st.DataO
         digest([segment()], size=12).hex() if data.draw(st.booleans()) else digest([content], size=12).hex()
     )
     (place / f"00-{name}.idx").write_bytes(content)
-    index = Index(Files(), str(place), str(place / "tmp"))
+    index = Index(Files(), str(place), str(place / "tmp"), INDEX.suffix)
 
     def use(_: bytes) -> list[Any]:
         found = list(index.find(name_key("f")))

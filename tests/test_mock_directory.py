@@ -24,7 +24,7 @@ from mock_directory import (
 
 from compcache.files import Files, make_directories, publish
 from compcache.publish.writer import publish_file
-from compcache.store import Store
+from compcache.store import Place, Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -216,7 +216,7 @@ def test_permissions_can_be_denied_to_one_directory(tmp_path: Path) -> None:
 def test_a_store_works_on_faulty_files(directory: Path) -> None:
     files = FaultyFiles(directory)
     store = Store(str(directory), files=files)
-    publish_file(store, ("somewhere", "some"), constant("f", 1).encode())
+    publish_file(store, Place("somewhere/<name>"), "some", constant("f", 1).encode())
     assert [operation.name for operation in files.mutations()] == [
         "open",
         "mkdir",

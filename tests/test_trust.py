@@ -28,7 +28,7 @@ from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_containe
 from compcache.formats.index import Index, ModuleEntry, Stamp
 from compcache.formats.manifest import IMAGE_SHARED
 from compcache.publish import index_merge
-from compcache.store import Store
+from compcache.store import INDEX, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -335,7 +335,7 @@ def test_a_forged_stamp_does_not_vouch_for_a_module_in_a_signed_cache(
     other = module_file(directory, second).read_bytes()
     rewrite(path, lambda data: with_the_image_of_another(data, other))
     stamp = Stamp.of(path.stat())
-    index = Index(Files(), f"{directory}/index-v1", f"{directory}/tmp")
+    index = Index(Files(), f"{directory}/index-v1", f"{directory}/tmp", INDEX.suffix)
     index_merge.add(
         index,
         (),

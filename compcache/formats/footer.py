@@ -23,9 +23,9 @@ from compcache.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-__all__ = ["FOOTER_SIZE", "Footer", "decode_footer", "encode_container", "is_signed_with", "module_digest"]
+__all__ = ["FOOTER_SIZE", "Footer", "decode_footer", "encode_container", "is_signed_with", "module_digest", "require_intact"]
 
 _MAGIC = b"CCMODULE"
 _VERSION = 2
@@ -33,6 +33,7 @@ _FOOTER = Struct("<8sII5Q16s16s")
 FOOTER_SIZE = _FOOTER.size + MAC_SIZE + CHECK_SIZE
 _SIZES = Struct("<4Q")
 _PERSON = b"compcache-module"
+_CHUNK = 1 << 20
 
 
 class Footer(Record):
@@ -90,6 +91,24 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
         raise FormatError(f"the module footer describes {sum(sizes) + FOOTER_SIZE} bytes, not {file_size}")
     signed = data[: _FOOTER.size]
     return Footer(*sizes, module_id, notes_digest, data[_FOOTER.size : -CHECK_SIZE], signed)
+
+
+def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], bytes]) -> None:
+    """Check that a file is the module of its name, and its content what the footer says.
+
+    Args:
+        footer: the footer of the file.
+        module_id: what the name of the file says.
+        read: gives (offset, size) bytes of the file, fewer at its end.
+
+    Raises:
+        FormatError: it is not.
+    """
+    if footer.module_id != module_id:
+        raise FormatError("the file holds another module than its name says")
+    content = (read(at, min(_CHUNK, footer.content - at)) for at in range(0, footer.content, _CHUNK))
+    if module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode) != module_id:
+        raise FormatError("its content does not have the digest that it was published with")
 
 
 def is_signed_with(footer: Footer, signing_key: bytes) -> bool:

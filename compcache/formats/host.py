@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from compcache.digest import CHECK_SIZE, check, digest, key_suffix, mac
+from compcache.digest import CHECK_SIZE, check, digest, mac
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -26,7 +26,6 @@ __all__ = [
     "Host",
     "decode_host",
     "encode_host",
-    "host_file",
     "host_key",
     "libc_serves",
     "native_requirements",
@@ -183,9 +182,6 @@ def decode_host(data: bytes, signing_key: bytes | None = None) -> Host | None:
     return Host(*fields) if len(fields) == len(Host.__slots__) else None
 
 
-def host_file(key: str, signing_key: bytes | None) -> tuple[str, str]:
-    """Where the description of a host is, below the root of a cache: one for each key."""
-    return "hosts-v2", f"{key}{key_suffix(signing_key)}.host"
 
 
 def _seal(text: bytes, signing_key: bytes | None) -> bytes:

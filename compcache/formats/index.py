@@ -1,6 +1,6 @@
 """The index: which modules realize a function, and which files have been verified, without listing modules.
 
-It is a set of immutable segment files in one directory, named ``<level>-<digest>.idx``. An addition publishes a
+It is a set of immutable segment files in one directory, named ``<level>-<digest>`` and a suffix. An addition publishes a
 segment of level 0; when more than eight of them have come together they are merged with the next levels, each
 level holding eight times as many modules as the one below. So a cache of any size has a handful of segments,
 and an addition costs amortized `8 * levels / 2` rewrites of its own entries.
@@ -63,7 +63,6 @@ _MAX_ROWS = 1 << 24
 _READ_WHOLE = 1 << 16
 NAME_SIZE = 12  # bytes of the digest in a segment's name
 _CHUNK = 1 << 20
-SUFFIX = ".idx"
 
 
 class Stamp(Record):
@@ -282,14 +281,14 @@ def _level_of(name: str) -> int:
     return int(name[:2])
 
 
-def _is_segment_name(name: str) -> bool:
+def _is_segment_name(name: str, suffix: str) -> bool:
     level, dash, rest = name[:2], name[2:3], name[3:]
     return (
-        rest.endswith(SUFFIX)
+        rest.endswith(suffix)
         and dash == "-"
         and level.isdecimal()
         and level.isascii()
-        and len(rest) == 2 * NAME_SIZE + len(SUFFIX)
+        and len(rest) == 2 * NAME_SIZE + len(suffix)
         and not rest[: 2 * NAME_SIZE].strip("0123456789abcdef")
     )
 
@@ -300,12 +299,13 @@ class Index:
     A look-up that finds nothing looks at the directory again; one that finds something does not.
     """
 
-    __slots__ = ("_hint", "_ranks", "ignored", "_segments", "damaged", "directory", "files", "problem", "rank_of", "temporary")
+    __slots__ = ("_hint", "_ranks", "ignored", "_segments", "damaged", "directory", "files", "problem", "rank_of", "suffix", "temporary")
 
-    def __init__(self, files: file_ops.Files, directory: str, temporary: str) -> None:
+    def __init__(self, files: file_ops.Files, directory: str, temporary: str, suffix: str) -> None:
         self.files = files
         self.directory = directory
         self.temporary = temporary
+        self.suffix = suffix
         self._segments: tuple[Segment, ...] | None = None
         self._hint: Segment | None = None
         self.ignored: set[str] = set()
@@ -344,7 +344,7 @@ class Index:
             self.problem = f"{self.directory} cannot be read: {error.strerror}"
             return []
         left_out = self.damaged.keys() | self.ignored
-        names = [name for name in found if _is_segment_name(name) and name not in left_out]
+        names = [name for name in found if _is_segment_name(name, self.suffix) and name not in left_out]
         return sorted(names, key=lambda name: (-_level_of(name), name))
 
     @property

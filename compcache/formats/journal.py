@@ -8,10 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["BATCH_END", "HOUR", "JOURNAL_SUFFIX", "encode_batch"]
+__all__ = ["BATCH_END", "HOUR", "encode_batch"]
 
-#: The journals that processes append to. Two hosts append to two files: between them appending is not atomic.
-JOURNAL_SUFFIX = ".journal1"
 BATCH_END = "= "
 HOUR = 3600  # seconds; what belongs to no module is counted by it
 

@@ -1,11 +1,11 @@
 """The formats of statistics files: what one process counted, or the sum of several of them.
 
-A journal (``<host>.journal1``) is what the processes of one host append to, each write one batch: an empty line,
+A journal is what the processes of one host append to, each write one batch: an empty line,
 lines of text, and ``= `` with a check of these. A line is ``time counter amount [module_id [name key]]`` for an
 event, or ``row <hex>`` for an item of the roster rows of modules that were added. A batch that is torn does not count.
-A journal that was renamed to ``<unique>.stats1`` is sealed: nobody opens it to append any more.
+A journal that was renamed to the name of a sum is sealed: nobody opens it to append any more.
 
-A sum (``<unique>.stats1`` as well) is published once, complete or not at all::
+A sum is published once, complete or not at all::
 
     magic "CCSTATS1" | four section lengths u32 | counters | uses | inputs | rows | check of all before it
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = [
     "HEAD_SIZE",
     "LOADS_KEY",
-    "SUFFIX",
     "StatsFile",
     "decode_stats",
     "encode_stats",
@@ -45,7 +44,6 @@ __all__ = [
     "size_of_rows",
 ]
 
-SUFFIX = ".stats1"
 #: The name key under which the loads of a module are counted that its compile seconds still have to be saved for.
 LOADS_KEY = bytes(KEY_SIZE)
 

@@ -15,8 +15,8 @@ from time import time
 
 from compcache.digest import name_key
 from compcache.files import DIRECTORY_MODE, FILE_MODE, Files
-from compcache.formats.journal import HOUR, JOURNAL_SUFFIX, encode_batch
-from compcache.store import NullRecorder
+from compcache.formats.journal import HOUR, encode_batch
+from compcache.store import JOURNALS, NullRecorder
 
 __all__ = ["Recorder", "recorder_for"]
 
@@ -47,7 +47,7 @@ class Recorder:
 
     def __init__(self, files: Files, root: str) -> None:
         self._files = files
-        self._directory = f"{root}/stats"
+        self._directory = f"{root}/{JOURNALS.directory}"
         self._registered = False
         self._is_long = False
         self.forget()
@@ -133,7 +133,8 @@ class Recorder:
         self._write(encode_batch(lines))
 
     def _write(self, data: bytes) -> None:
-        path = f"{self._directory}/{_host_name()}{JOURNAL_SUFFIX}"
+        # Two hosts append to two files: between them appending is not atomic.
+        path = f"{self._directory}/{JOURNALS.file_name(_host_name())}"
         try:
             descriptor = self._open(path)
             try:

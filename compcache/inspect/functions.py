@@ -18,6 +18,7 @@ from compcache.formats.manifest import (
 from compcache.hit.target import link_name_of
 from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalReport, Realization
 from compcache.publish import index_merge
+from compcache.store import INDEX, MODULES, QUARANTINE
 from compcache.usage.ledger import read_ledger
 from compcache.usage.module_reader import read_graph, read_notes
 
@@ -137,7 +138,7 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
     return CacheInfo(
         directory=store.root,
         exists=os.path.isdir(store.root),
-        format="modules-v1, index-v1",
+        format=f"{MODULES.directory}, {INDEX.directory}",
         modules=len(present),
         functions=names,
         realizations=realizations,
@@ -145,8 +146,8 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
         max_size=effective_limit(max_size),
         hits=hits,
         misses=misses,
-        other_size=_size_below(store.root, leave_out="modules-v1"),
-        quarantined=len(_list(store.path("quarantine"))),
+        other_size=_size_below(store.root, leave_out=MODULES.directory),
+        quarantined=len(store.names(QUARANTINE)),
         linker=str(linker) if linker is not None else "none",
         loader="shared objects through dlopen" if linker is not None else "objects through ORC",
         platform=host.platform_name(),
@@ -167,13 +168,6 @@ def _count_functions(store: Store, present: Container[bytes]) -> tuple[int, int]
                 names.add(entry[:KEY_SIZE])
                 seen.add(entry)
     return len(names), len(seen)
-
-
-def _list(path: str) -> list[str]:
-    try:
-        return os.listdir(path)
-    except OSError:
-        return []
 
 
 def _size_of(path: str) -> int:

@@ -16,14 +16,13 @@ import msgpack
 from compcache.digest import CHECK_SIZE, check, name_key
 from compcache.errors import StorageError
 from compcache.publish.writer import publish_file
+from compcache.store import REFUSALS
 
 if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = ["Refusal", "forget", "note", "read_all"]
 
-_DIRECTORY = "refusals-v1"
-_SUFFIX = ".refusal"
 _MAX_KEPT = 512
 _MAX_TEXT = 4096
 
@@ -38,7 +37,7 @@ class Refusal:
 
 
 def _file_name(name: str) -> str:
-    return f"{name_key(name).hex()}{_SUFFIX}"
+    return REFUSALS.file_name(name_key(name).hex())
 
 
 def note(store: Store, name: str, reason: str) -> None:
@@ -51,7 +50,7 @@ def note(store: Store, name: str, reason: str) -> None:
         return
     packed: bytes = msgpack.packb([name, reason, time.time()], unicode_errors="surrogatepass")
     with contextlib.suppress(StorageError):
-        publish_file(store, (_DIRECTORY, _file_name(name)), check(packed) + packed)
+        publish_file(store, REFUSALS, _file_name(name), check(packed) + packed)
         _limit(store)
 
 
@@ -59,17 +58,17 @@ def forget(store: Store, name: str) -> None:
     """A function is cached now."""
     if not store.readonly:
         with contextlib.suppress(OSError):
-            store.files.unlink(store.path(_DIRECTORY, _file_name(name[:_MAX_TEXT])))
+            store.files.unlink(store.path(REFUSALS, _file_name(name[:_MAX_TEXT])))
 
 
 def read_all(store: Store) -> list[Refusal]:
     """All that is kept, the latest first."""
-    found = [_read(store, name) for name in _names(store)]
+    found = [_read(store, name) for name in store.names(REFUSALS)]
     return sorted((f for f in found if f is not None), key=lambda refusal: -refusal.created)
 
 
 def _read(store: Store, file_name: str) -> Refusal | None:
-    data = store.read_file(_DIRECTORY, file_name)
+    data = store.read_file(REFUSALS, file_name)
     if data is None or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
         return None
     try:
@@ -80,22 +79,14 @@ def _read(store: Store, file_name: str) -> Refusal | None:
     return found if _file_name(found.name) == file_name else None
 
 
-def _names(store: Store) -> list[str]:
-    try:
-        names = store.files.listdir(store.path(_DIRECTORY))
-    except OSError:
-        return []
-    return [name for name in names if name.endswith(_SUFFIX)]
-
-
 def _limit(store: Store) -> None:
     """Remove the oldest where there are too many."""
-    names = _names(store)
+    names = store.names(REFUSALS)
     if len(names) <= _MAX_KEPT:
         return
     ages = []
     for name in names:
-        path = store.path(_DIRECTORY, name)
+        path = store.path(REFUSALS, name)
         with contextlib.suppress(OSError):
             ages.append((store.files.stat(path).st_mtime_ns, path))
     for _, path in sorted(ages)[: len(names) - _MAX_KEPT]:

@@ -16,7 +16,7 @@ from compcache.digest import DIGEST_SIZE, KEY_SIZE, digest, name_key
 from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
 from compcache.files import DIRECTORY_MODE, FILE_MODE, make_directories, unique_name
 from compcache.formats import host
-from compcache.formats.footer import is_signed_with, module_digest
+from compcache.formats.footer import is_signed_with, require_intact
 from compcache.formats.index import NUMBER_SIZE, Stamp
 from compcache.formats.manifest import (
     FUNCTION,
@@ -34,6 +34,7 @@ from compcache.formats.manifest import (
 )
 from compcache.formats.module_table import has_table
 from compcache.maintain.report_types import CheckReport, CheckStep, Finding
+from compcache.store import MODULES, PLACES, QUARANTINE, module_id_of
 from compcache.usage.module_reader import ModuleSections
 
 if TYPE_CHECKING:
@@ -47,20 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = ["STEPS", "check"]
 
-_CHUNK = 1 << 20
 _ELF = b"\x7fELF"
-_DIRECTORIES = (
-    "modules-v1",
-    "index-v1",
-    "hosts-v2",
-    "pins-v1",
-    "roster-v1",
-    "refusals-v1",
-    "stats",
-    "tmp",
-    "locks",
-    "quarantine",
-)
+_DIRECTORIES = tuple(dict.fromkeys([place.directory for place in PLACES if place.directory]))
 
 
 def check(
@@ -83,8 +72,8 @@ def check(
     Raises:
         StorageError: a repair was asked for and the cache is read-only.
     """
-    if repair and store.readonly:
-        raise StorageError(f"the cache {store.root} was opened with readonly=True", path=store.root)
+    if repair:
+        store.require_writable()
     state = _Check(store, repair=repair, progress=progress)
     steps = []
     for name, step in STEPS.items():
@@ -134,7 +123,7 @@ class _Check:
 
 
 def _set_aside(store: Store, path: str) -> bool:
-    target = store.path("quarantine", f"{os.path.basename(path)}.{unique_name()}")
+    target = store.path(QUARANTINE, f"{os.path.basename(path)}.{unique_name()}")
     try:
         make_directories(store.files, os.path.dirname(target))
         store.files.rename(path, target)
@@ -153,9 +142,9 @@ def _permissions(state: _Check) -> tuple[int, dict[str, int]]:
     if not hasattr(os, "getuid"):
         return 0, {}
     checked = 0
-    paths = [store.root, *[store.path(name) for name in _DIRECTORIES]]
-    base = store.path("modules-v1")
-    paths += [f"{base}/{fan}" for fan in _names(store, base)]
+    paths = [store.root, *[f"{store.root}/{name}" for name in _DIRECTORIES]]
+    base = store.directory(MODULES)
+    paths += [f"{base}/{fan}" for fan in store.names_in(base)]
     for path in paths:
         try:
             status = store.files.lstat(path)
@@ -214,9 +203,9 @@ def _leftovers(state: _Check) -> tuple[int, dict[str, int]]:
     strangers = list(_strangers(store))
     for path in strangers:
         state.find(
-            "stranger", path, f"{path} is no file of this cache; remove it if you know what it is", note=True
+            "stranger", path, f"{path} was not written by compcache; delete it if it is not needed", note=True
         )
-    quarantined = len(_names(store, store.path("quarantine")))
+    quarantined = len(store.names(QUARANTINE))
     return len(found) + len(strangers), {
         "leftovers": len(found),
         "strangers": len(strangers),
@@ -225,19 +214,16 @@ def _leftovers(state: _Check) -> tuple[int, dict[str, int]]:
 
 
 def _strangers(store: Store) -> Iterator[str]:
-    base = store.path("modules-v1")
-    length = len(".ccm") + 2 * DIGEST_SIZE
-    for fan in _names(store, base):
-        for name in _names(store, f"{base}/{fan}"):
-            if len(name) != length or not name.endswith(".ccm") or name[:2] != fan:
+    base = store.directory(MODULES)
+    for fan in store.names_in(base):
+        for name in store.names_in(f"{base}/{fan}"):
+            if module_id_of(name) is None or name[:2] != fan:
                 yield f"{base}/{fan}/{name}"
-
-
-def _names(store: Store, directory: str) -> list[str]:
-    try:
-        return sorted(store.files.listdir(directory))
-    except OSError:
-        return []
+    for directory in _DIRECTORIES:
+        kinds = [place for place in PLACES if place.directory == directory]
+        for name in store.names_in(f"{store.root}/{directory}") if MODULES not in kinds else ():
+            if not any(kind.includes(name) for kind in kinds):
+                yield f"{store.root}/{directory}/{name}"
 
 
 # --------------------------------------------------------------- manifests, checksums
@@ -311,16 +297,9 @@ def _code(state: _Check) -> tuple[int, dict[str, int]]:
 def _verify(store: Store, reader: ModuleSections) -> None:
     """Raise `FormatError` with the reason if a module is not what it should be."""
     footer = reader.footer
-    if footer.module_id != reader.module_id:
-        raise FormatError("the file holds another module than its name says")
     if store.signing_key and not is_signed_with(footer, store.signing_key):
         raise FormatError("it does not carry the signature of this cache's key")
-    content = (reader.read(at, min(_CHUNK, footer.content - at)) for at in range(0, footer.content, _CHUNK))
-    if (
-        module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode)
-        != reader.module_id
-    ):
-        raise FormatError("its content does not have the digest that it was published with")
+    require_intact(footer, reader.module_id, reader.read)
     if digest([reader.notes()]) != footer.notes_digest:
         raise FormatError("its notes are not those that it was published with")
     _compare(reader.image(), reader.records())

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from compcache.store import MODULES, PLACES
+
 if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = ["clear"]
 
-_DERIVED = ("index-v1", "catalog-v1", "refusals-v1", "quarantine")
-
 
 def clear(store: Store) -> int:
-    """Remove every module, index and catalog, refusals and what is in quarantine; how many modules those were.
+    """Remove every module, and what `compcache.store.PLACES` says goes with them; how many modules those were.
 
     The modules go first: an index that names modules which are gone is an ordinary miss, not the other way round.
     The host's description stays, for it does not depend on the modules.
@@ -25,17 +25,11 @@ def clear(store: Store) -> int:
     """
     store.require_writable()
     # What is there now: whoever adds or merges meanwhile writes files of other names, which stay.
-    derived = [path for name in _DERIVED for path in _files_of(store, store.path(name))]
+    places = [place for place in PLACES if place.cleared and place is not MODULES]
+    others = [store.path(place, name) for place in places for name in store.names(place)]
     removed = sum([store.remove_module(module_id) for module_id in store.module_ids()])
     store.index.close()
-    for path in derived:
+    for path in others:
         with contextlib.suppress(OSError):
             store.files.unlink(path)
     return removed
-
-
-def _files_of(store: Store, directory: str) -> list[str]:
-    try:
-        return [f"{directory}/{name}" for name in store.files.listdir(directory)]
-    except OSError:
-        return []

@@ -7,30 +7,29 @@ from typing import TYPE_CHECKING
 from compcache.digest import name_key
 from compcache.errors import StorageError
 from compcache.publish.writer import publish_file
+from compcache.store import PINS
 
 if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = ["pin", "pinned", "unpin"]
 
-_DIRECTORY = "pins-v1"
-
 
 def _file_name(func_name: str) -> str:
-    return f"{name_key(func_name).hex()}.pin"
+    return PINS.file_name(name_key(func_name).hex())
 
 
 def pin(store: Store, func_name: str) -> bool:
     """Pin a function; whether it was not pinned before."""
-    new = store.read_file(_DIRECTORY, _file_name(func_name)) is None
+    new = store.read_file(PINS, _file_name(func_name)) is None
     if new:
-        publish_file(store, (_DIRECTORY, _file_name(func_name)), func_name.encode("utf-8", "surrogatepass"))
+        publish_file(store, PINS, _file_name(func_name), func_name.encode("utf-8", "surrogatepass"))
     return new
 
 
 def unpin(store: Store, func_name: str) -> bool:
     """Undo a pin; whether there was one."""
-    path = store.path(_DIRECTORY, _file_name(func_name))
+    path = store.path(PINS, _file_name(func_name))
     store.require_writable(path)
     try:
         store.files.unlink(path)
@@ -43,13 +42,9 @@ def unpin(store: Store, func_name: str) -> bool:
 
 def pinned(store: Store) -> tuple[str, ...]:
     """The pinned functions, sorted; files that are no pins are left out."""
-    try:
-        names = store.files.listdir(store.path(_DIRECTORY))
-    except OSError:
-        return ()
     found = []
-    for name in names:
-        data = store.read_file(_DIRECTORY, name)
+    for name in store.names(PINS):
+        data = store.read_file(PINS, name)
         text = data.decode("utf-8", "replace") if data else ""
         if _file_name(text) == name:
             found.append(text)

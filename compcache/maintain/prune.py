@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError, StorageError
 from compcache.files import read_file
-from compcache.formats.statistics import SUFFIX, decode_stats
+from compcache.formats.statistics import decode_stats
 from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, PrunePolicy, Removal, plan_prune
 from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
 from compcache.maintain.unindexed import find_orphans, index_modules
 from compcache.publish.index_merge import keep_newest, readable, replace_segments, segment_level
 from compcache.publish.locks import wait_lock
+from compcache.store import FORMER_DIRECTORIES, PLACES, QUARANTINE, STATISTICS
 from compcache.usage.ledger import fold, read_ledger, settle
 from compcache.usage.module_files import list_modules
 from compcache.usage.module_rows import load_rows
@@ -40,8 +41,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PruneProposal", "carry_out", "clear_leftovers", "find_leftovers", "propose", "prune", "rewrite_index"]
 
-_VERSIONED = ("modules-v", "index-v", "runtime-v", "hosts-v", "pins-v", "roster-v", "refusals-v")
-_CURRENT = frozenset(("modules-v1", "index-v1", "hosts-v2", "pins-v1", "roster-v1", "refusals-v1"))
+_CURRENT = frozenset([place.directory for place in PLACES])
+#: What directories of other formats begin with.
+_VERSIONED = (*[f"{stem}-v" for stem, version, _ in [d.partition("-v") for d in _CURRENT] if version], *FORMER_DIRECTORIES)
 _INDEX_LOCK_SECONDS = 2.0
 
 
@@ -346,7 +348,7 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float) -> tuple[Prune
     assert isinstance(policy.quarantine_for, float | int)
     found = [
         *_older(store, store.temporary, now - policy.grace, "temporary file"),
-        *_older(store, store.path("quarantine"), now - policy.quarantine_for, "in quarantine"),
+        *_older(store, store.directory(QUARANTINE), now - policy.quarantine_for, "in quarantine"),
     ]
     found += _torn_statistics(store, now - policy.grace)
     if policy.stale is not None:
@@ -355,15 +357,8 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float) -> tuple[Prune
     return tuple(found)
 
 
-def _names(store: Store, directory: str) -> list[str]:
-    try:
-        return sorted(store.files.listdir(directory))
-    except OSError:
-        return []
-
-
 def _older(store: Store, directory: str, before: float, reason: str) -> Iterator[PrunedFile]:
-    for name in _names(store, directory):
+    for name in store.names_in(directory):
         path = f"{directory}/{name}"
         try:
             status = store.files.lstat(path)
@@ -375,8 +370,8 @@ def _older(store: Store, directory: str, before: float, reason: str) -> Iterator
 
 
 def _torn_statistics(store: Store, before: float) -> list[PrunedFile]:
-    files = _older(store, store.path("stats"), before, "damaged statistics")
-    return [file for file in files if file.path.endswith(SUFFIX) and _is_torn(store, file)]
+    files = _older(store, store.directory(STATISTICS), before, "damaged statistics")
+    return [file for file in files if file.path.endswith(STATISTICS.suffix) and _is_torn(store, file)]
 
 
 def _is_torn(store: Store, file: PrunedFile) -> bool:
@@ -391,9 +386,9 @@ def _is_torn(store: Store, file: PrunedFile) -> bool:
 
 def _other_formats(store: Store, before: float) -> list[PrunedFile]:
     found: list[PrunedFile] = []
-    for name in _names(store, store.root):
+    for name in store.names_in(store.root):
         if name not in _CURRENT and name.startswith(_VERSIONED):
-            files = list(_walk(store, store.path(name)))
+            files = list(_walk(store, f"{store.root}/{name}"))
             if all(changed < before for _, _, changed in files):
                 found += [PrunedFile(path, size, "another format") for path, size, _ in files]
     return found
@@ -410,7 +405,7 @@ def _walk(store: Store, path: str) -> Iterator[tuple[str, int, float]]:
             continue
         if stat.S_ISDIR(status.st_mode) and not listed:
             waiting.append((path, True))
-            waiting += [(f"{path}/{name}", False) for name in _names(store, path)]
+            waiting += [(f"{path}/{name}", False) for name in store.names_in(path)]
         else:
             yield path, 0 if listed else status.st_size, status.st_mtime
 

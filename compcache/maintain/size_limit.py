@@ -14,8 +14,9 @@ from compcache.errors import CompcacheError
 from compcache.formats.footer import FOOTER_SIZE
 from compcache.maintain.policy import PrunePolicy
 from compcache.publish.locks import wait_lock
+from compcache.store import SIZE
 from compcache.usage.limits import effective_limit
-from compcache.usage.size_estimate import SIZE_FILE, add_to_estimate, write_estimate
+from compcache.usage.size_estimate import add_to_estimate, write_estimate
 
 if TYPE_CHECKING:
     from compcache.linker import BuiltModule
@@ -42,7 +43,7 @@ def note_addition(store: Store, module_id: bytes, built: BuiltModule, given: int
             _account(store, module_id, size, limit)
     except (CompcacheError, OSError, ValueError) as error:
         message = f"the size limit of the cache {store.root} could not be kept: {error}"
-        warn_once(store, store.path(*SIZE_FILE), message)
+        warn_once(store, store.path(SIZE), message)
 
 
 def _account(store: Store, module_id: bytes, size: int, limit: int) -> None:

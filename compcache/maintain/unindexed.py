@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError, UnknownVersionError
-from compcache.formats.footer import (
-    is_signed_with,
-    module_digest,
-)
+from compcache.formats.footer import is_signed_with, require_intact
 from compcache.publish import index_merge
 from compcache.usage.module_reader import ModuleSections
 
@@ -24,8 +21,6 @@ if TYPE_CHECKING:
     from compcache.usage.module_files import FileStatus
 
 __all__ = ["Orphans", "find_orphans", "index_modules"]
-
-_CHUNK = 1 << 20
 
 
 class Orphans(NamedTuple):
@@ -66,14 +61,8 @@ def _holds_functions(store: Store, module_id: bytes) -> bool:
     from compcache.usage.module_rows import read_row
 
     with ModuleSections(store, module_id) as module:
-        footer = module.footer
-        chunks = (
-            module.read(at, min(_CHUNK, footer.content - at)) for at in range(0, footer.content, _CHUNK)
-        )
-        sizes = footer.image, footer.records, footer.graph, footer.bitcode
-        if module_digest(chunks, *sizes) != module_id:
-            raise FormatError("its content does not have the digest that it was published with")
-        if store.signing_key and not is_signed_with(footer, store.signing_key):
+        require_intact(module.footer, module_id, module.read)
+        if store.signing_key and not is_signed_with(module.footer, store.signing_key):
             return False
     row = read_row(store, module_id)
     return row is not None and bool(row.names)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from compcache.errors import StorageError
 from compcache.formats.host import Host, encode_host
 from compcache.publish.writer import publish_file
+from compcache.store import HOSTS
 from compcache.targets.host_probe import probe_host
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def probe_and_remember(store: Store) -> Host:
     name = store.host_file()
     if name and not store.readonly:
         try:
-            publish_file(store, name, encode_host(found, store.signing_key))
+            publish_file(store, HOSTS, name, encode_host(found, store.signing_key))
         except StorageError:
             return found  # asked again by the next process
     return found

@@ -14,7 +14,6 @@ from compcache.formats.index import (
     MAGIC,
     MODULE,
     NAME_SIZE,
-    SUFFIX,
     ModuleEntry,
     encode_requirements,
     requirement_number,
@@ -87,7 +86,7 @@ def publish_segment(
         OSError: it could not be written.
     """
     data = encode_segment(functions, modules, requirements)
-    name = f"{level:02d}-{digest([data], size=NAME_SIZE).hex()}{SUFFIX}"
+    name = f"{level:02d}-{digest([data], size=NAME_SIZE).hex()}{index.suffix}"
     path = f"{index.directory}/{name}"
     # Additions are not waited for: what a power failure takes is found by prune, or added again.
     file_ops.publish(index.files, index.temporary, path, [data], sync=level > 0)

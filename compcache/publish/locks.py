@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
 from compcache.files import FILE_MODE, make_directories
+from compcache.store import LOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,11 +55,10 @@ def wait_lock(
     if not locks_enabled() or store.readonly:
         yield None
         return
-    directory = store.path("locks")
-    path = f"{directory}/{name_key(name).hex()}.lock"
+    path = store.path(LOCKS, LOCKS.file_name(name_key(name).hex()))
     lock = _FlockLock(store, path) if os.name == "posix" else _PortableLock(path)
     try:
-        make_directories(store.files, directory)
+        make_directories(store.files, store.directory(LOCKS))
         owned: bool | None = _wait(lock, timeout, until)
     except (OSError, NotImplementedError):
         owned = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from compcache import files as file_ops
 from compcache.errors import CacheWarning, IntegrityError
+from compcache.store import QUARANTINE
 
 if TYPE_CHECKING:
     from compcache.store import Store
@@ -19,7 +20,7 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
     """Set a damaged file aside, warn, and return the exception that says so."""
     message = f"{path} is damaged: {reason}"
     if not store.readonly:
-        target = store.path("quarantine", f"{os.path.basename(path)}.{file_ops.unique_name()}")
+        target = store.path(QUARANTINE, f"{os.path.basename(path)}.{file_ops.unique_name()}")
         try:
             file_ops.make_directories(store.files, os.path.dirname(target))
             require_real_directories(store, os.path.dirname(target))

@@ -16,7 +16,7 @@ from compcache.errors import (
     UntrustedDirectoryError,
 )
 from compcache.formats import host
-from compcache.formats.footer import is_signed_with, module_digest
+from compcache.formats.footer import is_signed_with, require_intact
 from compcache.formats.manifest import decode_module, image_flag
 from compcache.publish import index_merge
 from compcache.publish.quarantine import quarantine, refuse, require_real_directories, warn, warn_once
@@ -62,7 +62,7 @@ def verify_module(
         module = _copy(module)
         signed = _is_signed(store, module)
     if store.verify or store.signing_key:
-        _require_intact(module)
+        require_intact(module.footer(), module.module_id, module.read)
     if not signed:
         raise refuse(store, module.path, "it does not carry the signature of this cache's key")
     footer = module.footer()
@@ -78,17 +78,6 @@ def verify_module(
 
 def _is_signed(store: Store, module: ModuleFile) -> bool:
     return not store.signing_key or is_signed_with(module.footer(), store.signing_key)
-
-
-def _require_intact(module: ModuleFile) -> None:
-    """Raise a FormatError unless the content has the digest in the footer and in the file's name."""
-    footer = module.footer()
-    if footer.module_id != module.module_id:
-        raise FormatError("the file holds another module than its name says")
-    content = _chunks(module, footer.content)
-    actual = module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode)
-    if actual != footer.module_id:
-        raise FormatError("its content does not have the digest that it was published with")
 
 
 def _copy(module: ModuleFile) -> ModuleFile:
@@ -133,7 +122,7 @@ def _is_intact(module: ModuleFile) -> bool:
     if module.descriptor < 0 or not stat.S_ISREG(os.fstat(module.descriptor).st_mode):
         return False
     try:
-        _require_intact(module)
+        require_intact(module.footer(), module.module_id, module.read)
     except (FormatError, OSError):
         return False
     return True

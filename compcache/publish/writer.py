@@ -13,12 +13,12 @@ from compcache.formats.index import Stamp
 from compcache.formats.manifest import read_frame
 from compcache.publish import index_merge
 from compcache.publish.quarantine import require_real_directories, warn
-from compcache.store import ModuleFile
+from compcache.store import INDEX, TAG, ModuleFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from compcache.store import Sections, Store
+    from compcache.store import Place, Sections, Store
 
 __all__ = ["keep_in_memory", "publish_file", "publish_module"]
 
@@ -89,7 +89,7 @@ def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, functions: list[tu
 
 def _prepare(store: Store, path: str) -> None:
     """Create the root where it is not there, and refuse to write a file through symbolic links."""
-    tag = store.path("CACHEDIR.TAG")
+    tag = store.path(TAG)
     try:
         store.files.stat(tag)
     except FileNotFoundError:
@@ -97,17 +97,17 @@ def _prepare(store: Store, path: str) -> None:
         store.check_root()  # somebody else may have made it since it was opened
         require_real_directories(store, store.temporary)
         file_ops.publish(store.files, store.temporary, tag, [_CACHEDIR_TAG], sync=False)
-    for directory in (os.path.dirname(path), store.temporary, store.path("index-v1")):
+    for directory in (os.path.dirname(path), store.temporary, store.directory(INDEX)):
         require_real_directories(store, directory)
 
 
-def publish_file(store: Store, names: tuple[str, ...], data: bytes) -> str:
-    """Publish a small file of another kind below the root; its path.
+def publish_file(store: Store, place: Place, file_name: str, data: bytes) -> str:
+    """Publish a small file of another kind; its path.
 
     Raises:
         StorageError: it could not be stored.
     """
-    path = store.path(*names)
+    path = store.path(place, file_name)
     store.require_writable(path)
     try:
         _prepare(store, path)

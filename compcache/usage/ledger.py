@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
 from compcache.errors import FormatError
-from compcache.formats.journal import HOUR, JOURNAL_SUFFIX
-from compcache.formats.statistics import LOADS_KEY, SUFFIX, StatsFile, decode_stats, encode_stats, read_inputs
+from compcache.formats.journal import HOUR
+from compcache.formats.statistics import LOADS_KEY, StatsFile, decode_stats, encode_stats, read_inputs
+from compcache.store import JOURNALS, STATISTICS
 from compcache.usage.module_rows import decode_rows
 
 if TYPE_CHECKING:
@@ -64,11 +65,7 @@ class Ledger(NamedTuple):
 
 
 def _names(store: Store) -> list[str]:
-    try:
-        found = store.files.listdir(store.path("stats"))
-    except OSError:
-        return []
-    return sorted(name for name in found if name.endswith((SUFFIX, JOURNAL_SUFFIX)))
+    return sorted([*store.names(JOURNALS), *store.names(STATISTICS)])
 
 
 def _read(store: Store, names: Iterable[str]) -> tuple[dict[str, StatsFile], list[str]]:
@@ -77,7 +74,7 @@ def _read(store: Store, names: Iterable[str]) -> tuple[dict[str, StatsFile], lis
     torn = []
     for name in names:
         try:
-            data = file_ops.read_file(store.files, store.path("stats", name), _MAX_FILE)
+            data = file_ops.read_file(store.files, store.path(STATISTICS, name), _MAX_FILE)
             contents[name] = decode_stats(data)
         except FormatError:
             torn.append(name)
@@ -166,11 +163,10 @@ def fold(
 def _seal(store: Store) -> None:
     """Rename the journals, so that processes begin new ones."""
     for name in _names(store):
-        if name.endswith(JOURNAL_SUFFIX):
+        if JOURNALS.includes(name):
             try:
-                store.files.rename(
-                    store.path("stats", name), store.path("stats", file_ops.unique_name() + SUFFIX)
-                )
+                sealed = STATISTICS.file_name(file_ops.unique_name())
+                store.files.rename(store.path(JOURNALS, name), store.path(STATISTICS, sealed))
             except OSError:
                 continue
 
@@ -180,10 +176,10 @@ def _is_settled(store: Store, name: str, content: StatsFile, now: float) -> bool
     if content.inputs:
         return True
     try:
-        status = store.files.stat(store.path("stats", name))
+        status = store.files.stat(store.path(STATISTICS, name))
     except OSError:
         return False
-    return name.endswith(SUFFIX) and max(status.st_mtime, status.st_ctime) < now - SETTLED_SECONDS
+    return STATISTICS.includes(name) and max(status.st_mtime, status.st_ctime) < now - SETTLED_SECONDS
 
 
 def settle(ledger: Ledger, seconds_of: Callable[[bytes], float], now: float) -> Ledger:
@@ -217,7 +213,7 @@ def _replace(
     if present is not None:
         uses = {key: value for key, value in uses.items() if key[1] in present}
     uses = dict(sorted(uses.items(), key=_by_module))
-    path = store.path("stats", file_ops.unique_name() + SUFFIX)
+    path = store.path(STATISTICS, STATISTICS.file_name(file_ops.unique_name()))
     try:
         file_ops.publish(
             store.files, store.temporary, path, [encode_stats(ledger.counters, uses, names, rows)]
@@ -235,7 +231,7 @@ def _by_module(use: tuple[tuple[bytes, bytes], tuple[int, float]]) -> bytes:
 def _remove(store: Store, names: Iterable[str]) -> None:
     for name in names:
         try:
-            store.files.unlink(store.path("stats", name))
+            store.files.unlink(store.path(STATISTICS, name))
         except OSError:
             continue  # it is contained in a file that says so
 
@@ -299,7 +295,7 @@ def _contained(store: Store, names: Iterable[str]) -> set[str]:
     for name in names:
         try:
             descriptor = store.files.open(
-                store.path("stats", name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+                store.path(STATISTICS, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
             )
         except OSError:
             continue
@@ -320,7 +316,7 @@ def _small(store: Store, names: Iterable[str]) -> list[str]:
     sizes = []
     for name in names:
         try:
-            sizes.append((store.files.stat(store.path("stats", name)).st_size, name))
+            sizes.append((store.files.stat(store.path(STATISTICS, name)).st_size, name))
         except OSError:
             continue
     sizes.sort()

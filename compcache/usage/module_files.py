@@ -4,7 +4,7 @@ What a directory holds is remembered, and believed for as long as the directory'
 had then: adding, removing or replacing a file changes that. As with git's index, a directory that changed just now may
 change again without a trace, and is not remembered yet.
 
-``roster-v1/files`` is ``"CCFILES1" | check | directories``; a directory is ``its two digits | modification time in
+The file is ``"CCFILES1" | check | directories``; a directory is ``its two digits | modification time in
 ns u64 | number of modules u32``, and as many times ``module_id | size u64 | modification time f64`` (little-endian). It
 is derived: without it every file is asked.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
-from compcache.store import module_id_of
+from compcache.store import MODULE_FILES, MODULES, module_id_of
 
 if TYPE_CHECKING:
     import os
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["FileStatus", "list_modules", "status_of_modules"]
 
 _MAGIC = b"CCFILES1"
-_NAMES = ("roster-v1", "files")
 _MAX_SIZE = 1 << 31
 _FAN = 2  # hexadecimal digits
 _DIRECTORY = Struct("<2sQI")
@@ -69,7 +68,7 @@ def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, 
     renewed = False
     names = _directories(store)
     for number, name in enumerate(names):
-        path = store.path("modules-v1", name)
+        path = store.path(MODULES, name)
         try:
             changed = store.files.stat(path).st_mtime_ns
         except OSError:
@@ -97,19 +96,19 @@ def status_of_modules(store: Store) -> dict[bytes, os.stat_result]:
     """The status of every module file, without believing what is remembered."""
     found: dict[bytes, os.stat_result] = {}
     for name in _directories(store):
-        found.update(_look_at(store, store.path("modules-v1", name), name))
+        found.update(_look_at(store, store.path(MODULES, name), name))
     return found
 
 
 def _directories(store: Store) -> list[str]:
-    names = store._list(store.path("modules-v1"))
+    names = store.present_names(store.directory(MODULES))
     return sorted(name for name in names if len(name) == _FAN and name.isascii())
 
 
 def _look_at(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_result]:
     found = {}
     stat = store.files.stat
-    for name in store._list(directory):
+    for name in store.present_names(directory):
         module_id = module_id_of(name)
         if module_id is None or name[:_FAN] != fan:
             continue
@@ -122,7 +121,7 @@ def _look_at(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_resu
 
 def _read(store: Store) -> dict[str, _Directory]:
     try:
-        data = file_ops.read_file(store.files, store.path(*_NAMES), _MAX_SIZE)
+        data = file_ops.read_file(store.files, store.path(MODULE_FILES), _MAX_SIZE)
     except OSError:
         return {}
     start = len(_MAGIC) + CHECK_SIZE
@@ -163,7 +162,7 @@ def _write(store: Store, directories: Mapping[str, _Directory]) -> None:
     content = b"".join(parts)
     try:
         file_ops.publish(
-            store.files, store.temporary, store.path(*_NAMES), [_MAGIC, check(content), content], sync=False
+            store.files, store.temporary, store.path(MODULE_FILES), [_MAGIC, check(content), content], sync=False
         )
     except OSError:
         return

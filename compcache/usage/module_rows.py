@@ -4,7 +4,7 @@ Look-ups never read it. It is derived: a row says what a module's own records sa
 digests of content a row is never out of date. Additions leave their rows in their process's statistics file;
 what is in neither is read from the modules themselves, once.
 
-``roster-v1/roster`` is ``"CCROSTR1" | check | msgpack [platforms, rows]``; a row is ``[module_id, number of
+The file is ``"CCROSTR1" | check | msgpack [platforms, rows]``; a row is ``[module_id, number of
 its platform, seconds, names, offsets, imports, signatures]``. Platforms are kept apart because the list of a CPU's
 features is longer than all the rest.
 """
@@ -20,6 +20,7 @@ from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, check
 from compcache.errors import FormatError
 from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function, decode_module, iterate_frames
+from compcache.store import MODULE_ROWS
 from compcache.usage.module_reader import ModuleSections
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ __all__ = [
 ]
 
 _MAGIC = b"CCROSTR1"
-_NAMES = ("roster-v1", "roster")
 _MAX_ROSTER = 1 << 31
 _PLATFORM_FIELDS = 2  # of its item in a statistics file, where a row has those of `Row`
 _KEY_AT, _KEY_SIZE = 9, 16  # where a module record holds its key
@@ -238,7 +238,7 @@ def load_rows(
 
 def _read_roster(store: Store) -> dict[bytes, Row]:
     try:
-        data = file_ops.read_file(store.files, store.path(*_NAMES), _MAX_ROSTER)
+        data = file_ops.read_file(store.files, store.path(MODULE_ROWS), _MAX_ROSTER)
     except OSError:
         return {}
     start = len(_MAGIC) + CHECK_SIZE
@@ -273,7 +273,7 @@ def _write_roster(store: Store, rows: Mapping[bytes, Row]) -> None:
     content = _pack([[list(platform) for platform in numbers], packed])
     try:
         file_ops.publish(
-            store.files, store.temporary, store.path(*_NAMES), [_MAGIC, check(content), content], sync=False
+            store.files, store.temporary, store.path(MODULE_ROWS), [_MAGIC, check(content), content], sync=False
         )
     except OSError:
         return

@@ -1,6 +1,6 @@
 """The estimated size of all modules, in one small file: what additions count by without listing anything.
 
-``stats/size-v2`` is text: a line of two decimal numbers of bytes, the size that was measured last and the size that the
+The file is text: a line of two decimal numbers of bytes, the size that was measured last and the size that the
 last sweep left, and behind it a line for every addition since, its size in bytes. Additions append, which costs no
 rename; who finds the file long puts the lines together. It is derived: without it the modules are listed.
 """
@@ -11,13 +11,13 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
+from compcache.store import SIZE
 
 if TYPE_CHECKING:
     from compcache.store import Store
 
-__all__ = ["SIZE_FILE", "Estimate", "add_to_estimate", "remember_size", "write_estimate"]
+__all__ = ["Estimate", "add_to_estimate", "remember_size", "write_estimate"]
 
-SIZE_FILE = ("stats", "size-v2")
 _LONG = 1 << 13  # bytes: a thousand additions
 _MAX = 1 << 20
 
@@ -39,7 +39,7 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
     files = store.files
     try:
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = files.open(store.path(*SIZE_FILE), flags)
+        descriptor = files.open(store.path(SIZE), flags)
     except FileNotFoundError:
         return None
     try:
@@ -62,7 +62,7 @@ def write_estimate(store: Store, size: int, settled: int) -> None:
         OSError: it could not be written.
     """
     data = f"{size} {settled}\n".encode()
-    file_ops.publish(store.files, store.temporary, store.path(*SIZE_FILE), [data], sync=False)
+    file_ops.publish(store.files, store.temporary, store.path(SIZE), [data], sync=False)
 
 
 def remember_size(store: Store, size: int) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.files import READ_FLAGS
 from compcache.formats.statistics import HEAD_SIZE, size_of_rows
+from compcache.store import STATISTICS
 from compcache.usage.ledger import SETTLED_SECONDS, fold, read_ledger
 from compcache.usage.module_files import list_modules
 from compcache.usage.module_rows import load_rows
@@ -53,7 +54,7 @@ def look_over(store: Store, progress: Progress | None = None) -> Overview:
 def _is_worth_folding(store: Store, name: str, now: float) -> bool:
     """Whether a file of statistics is long because it was not folded yet, or holds rows that the roster has now."""
     try:
-        descriptor = store.files.open(store.path("stats", name), READ_FLAGS)
+        descriptor = store.files.open(store.path(STATISTICS, name), READ_FLAGS)
     except OSError:
         return False  # folded meanwhile
     try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import StorageError
 from compcache.formats.journal import HOUR
+from compcache.store import STATISTICS
 from compcache.usage.ledger import fold, read_ledger, zero
 from compcache.usage.limits import effective_limit
 from compcache.usage.module_files import list_modules
@@ -94,4 +95,4 @@ def zero_stats(store: Store) -> None:
     store.require_writable()
     if not zero(store, time.time()):
         message = f"another process is at work on the statistics of {store.root}; try again"
-        raise StorageError(message, path=store.path("stats"))
+        raise StorageError(message, path=store.directory(STATISTICS))

@@ -1,0 +1,139 @@
+"""The table of what is in a cache directory: nothing else spells a name, and everything that walks the directory follows it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import PACKAGE_ROOT, constant
+
+from compcache import Cache, ModuleSource, PrunePolicy
+from compcache.inspect.uncached import note
+from compcache.store import FORMER_DIRECTORIES, MODULES, PLACES, QUARANTINE, TAG, TEMPORARY, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FORMAT = (PACKAGE_ROOT / "docs" / "format.md").read_text(encoding="utf-8")
+#: The forms in the listing of `docs/format.md`, and what it says of each.
+LISTED = dict(re.findall(r"^    <root>/(\S+(?: \S+)*?)(?: {2,}(.*))?$", FORMAT, re.MULTILINE))
+#: What only the table may say: directories with a version, and how names end that nobody would write by chance.
+SPELLINGS = sorted(
+    {place.directory for place in PLACES if re.search(r"-v\d+$", place.directory)}
+    | {place.suffix for place in PLACES if place.suffix}
+    | {"size-v2", TAG.name}
+)
+
+
+def strings_of(path: Path) -> Iterator[str]:
+    """The string constants of a file that its code uses: all but docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documentation = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            yield node.value
+
+
+def test_one_file_spells_what_is_on_disk() -> None:
+    names = re.compile("|".join(re.escape(name) + r"(?![\w.])" for name in SPELLINGS))
+    plain = {place.directory for place in PLACES if place.directory}
+    found = set()
+    for path in (PACKAGE_ROOT / "compcache").rglob("*.py"):
+        for text in strings_of(path):
+            parts = set(text.split("/")) if "/" in text else set()
+            if (names.search(text) or parts & plain) and not text.startswith("commands."):  # modules of the CLI
+                found.add(path.relative_to(PACKAGE_ROOT / "compcache").as_posix())
+    assert found == {"store.py"}
+
+
+def test_the_format_lists_every_place_and_no_other() -> None:
+    assert set(LISTED) == {place.form for place in PLACES}
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.form)
+def test_the_format_says_what_is_derived_and_what_clear_removes(place: Place) -> None:
+    assert ("derived" in LISTED[place.form]) == place.derived
+    cleared = re.search(r"`compcache clear` removes (.*?)\. Directories", FORMAT, re.DOTALL)
+    assert cleared is not None
+    assert (f"`{place.form}`" in cleared[1]) == place.cleared
+
+
+@pytest.fixture
+def everything(cache: Cache) -> Cache:
+    """A cache that has one file of every kind at least."""
+    cache.add_module(ModuleSource(constant("one", 1)))
+    cache.get_target("one")
+    cache.pin("one")
+    note(cache._store, "two", "a reason")
+    for directory in (MODULES, *PLACES):  # everything that is listed is old enough to be remembered
+        path = cache._store.directory(directory)
+        for folder, _, _ in os.walk(path) if directory is MODULES else ():
+            os.utime(folder, (1, 1))
+    cache.prune(PrunePolicy(older_than=1e9))
+    cache.stats()
+    cache.zero_stats()
+    cache._store.stats.count("hits")
+    cache._store.stats.flush()
+    root = cache._store
+    for place, name in ((TEMPORARY, "left"), (QUARANTINE, "bad.ccm.1")):
+        os.makedirs(root.directory(place), exist_ok=True)
+        with open(root.path(place, name), "wb"):
+            pass
+    with open(f"{root.root}/locks/{'0' * 32}.lock", "wb"):
+        pass
+    return cache
+
+
+def kinds_present(cache: Cache) -> set[str]:
+    found = set()
+    for folder, _, names in os.walk(cache.path):
+        top = os.path.relpath(folder, cache.path).partition("/")[0].replace(".", "", 1)
+        for name in names:
+            kinds = [place for place in PLACES if place.directory == top and place.includes(name)]
+            assert len(kinds) == 1, f"{folder}/{name} is of {[kind.form for kind in kinds]}"
+            found.add(kinds[0].form)
+    return found
+
+
+def test_every_file_that_is_written_is_of_one_kind(everything: Cache) -> None:
+    assert kinds_present(everything) == {place.form for place in PLACES}
+
+
+def test_clear_removes_what_the_table_says(everything: Cache) -> None:
+    assert everything.clear() == 1
+    assert kinds_present(everything) == {place.form for place in PLACES if not place.cleared}
+
+
+def test_check_names_what_is_of_no_kind(cache: Cache) -> None:
+    cache.add_module(ModuleSource(constant("one", 1)))
+    expected = set()
+    for name in ("modules-v1/zz", "index-v1", "pins-v1", "roster-v1", "stats", "locks"):
+        path = f"{cache.path}/{name}/a stranger"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb"):
+            pass
+        expected.add(path)
+    found = {finding.subject for finding in cache.check().findings if finding.kind == "stranger"}
+    assert found == expected
+
+
+def test_prune_of_stale_formats_removes_former_and_other_versions_only(cache: Cache) -> None:
+    cache.add_module(ModuleSource(constant("one", 1)))
+    theirs = [f"{stem}1" for stem in FORMER_DIRECTORIES] + ["modules-v7", "index-v0", "pins-v9"]
+    strange = ["mine", "modules", "stats-v1"]
+    for name in [*theirs, *strange]:
+        os.mkdir(f"{cache.path}/{name}")
+        os.utime(f"{cache.path}/{name}", (1, 1))
+    before = set(os.listdir(cache.path))
+    cache.prune(PrunePolicy(stale=7 * 24 * 3600))
+    assert before - set(os.listdir(cache.path)) == set(theirs)
