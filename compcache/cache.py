@@ -10,6 +10,7 @@ from compcache.errors import CompcacheError, IncompatibleTargetError, NotCachedE
 from compcache.formats.manifest import decode_function
 from compcache.hit.loader import Loader
 from compcache.hit.recorder import recorder_for
+from compcache.hit.runtime import path_opener
 from compcache.store import Store
 
 TYPE_CHECKING = False
@@ -104,6 +105,7 @@ class Cache:
         key = signing_key if signing_key is not None else os.environ.get(KEY_VARIABLE)
         self._store = Store(
             root,
+            open_beneath=path_opener(),
             readonly=readonly,
             verify=verify,
             signing_key=key.encode() if isinstance(key, str) else key,

@@ -1,20 +1,26 @@
-"""The file operations that the package uses, and the few compound ones built on them.
+"""The file operations that the package uses.
 
 `Files` is the seam to the operating system: every effect on disk goes through one of its methods, so that a
-test can count, fail, tear or drop the n-th one (`tests/mock_directory.py`).
+test can count, fail, tear or drop the n-th one (`tests/mock_directory.py`). `Tree` stands before it for what is in a cache
+directory: the only way there, which follows no links.
 """
 
 from __future__ import annotations
 
 import os
 import stat as stat_module
-import time
+from errno import ELOOP, ENOTDIR
+from sys import audit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
+    from typing import TypeVar
 
-__all__ = ["DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "Files", "is_settled", "make_directories", "publish", "read_at", "read_file", "unique_name"]
+    OpenBeneath = Callable[[int, str, int, int], int]
+    _T = TypeVar("_T")
+
+__all__ = ["DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "Files", "Tree", "read_at", "read_file"]
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -42,26 +48,291 @@ class Files:
     rmdir = staticmethod(os.rmdir)
     pread = staticmethod(os.pread)
     utime = staticmethod(os.utime)
+    chmod = staticmethod(os.chmod)
+    fchmod = staticmethod(os.fchmod)
 
 
-_counter = 0
+#: A directory on the way to a file: only to go on from. Below the root no link is one, whatever it leads to.
+_PASSING = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_ENTERING = _PASSING | os.O_NOFOLLOW
+_LISTING = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-def unique_name() -> str:
-    """A file name that no other process, thread or machine chooses at the same time."""
-    global _counter  # noqa: PLW0603 - a counter per process; duplicates are harmless, O_EXCL decides
-    _counter += 1
-    return f"{os.getpid():x}-{_counter:x}-{os.urandom(6).hex()}"
+class _Directory:
+    """An open directory, which is closed when its last user lets go of it."""
+
+    __slots__ = ("_files", "identity", "is_link", "number")
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.number = -1
+        self.identity = (0, 0)
+        self.is_link = False
+
+    def __del__(self) -> None:
+        if getattr(self, "number", -1) >= 0:
+            self._files.close(self.number)
 
 
-def read_file(files: Files, path: str, limit: int, *, owner: int | None = None) -> bytes:
+class Tree(Files):
+    """The files below one directory, its root, by their paths; no symbolic link below the root is ever followed.
+
+    Every operation goes from a descriptor of the root to the directory that it concerns and acts in that, by the
+    ``*at`` calls of POSIX: what somebody exchanges meanwhile makes it fail, or act in what was opened, and never
+    elsewhere. A link on the way is an ``OSError`` with ELOOP. The root itself, and what is above it, may be links:
+    they are the choice of who opens the cache. That a root was removed or exchanged is noticed by everything that
+    changes or lists something, and by what is not found.
+
+    Args:
+        files: the operating system.
+        root: the directory, absolute; it need not exist.
+        open_beneath: opens (descriptor of a directory, path below it, flags, mode) in one call, following no links;
+            None opens one directory after another.
+    """
+
+    __slots__ = ("_beneath", "_prefix", "_root", "close", "fstat", "fsync", "pread", "root", "system", "utime", "write")  # fmt: skip
+
+    def __init__(self, files: Files, root: str, open_beneath: OpenBeneath | None = None) -> None:
+        self.root = root
+        self._prefix = root if root.endswith("/") else root + "/"
+        self.system = files
+        self._beneath = open_beneath
+        self._root: _Directory | None = None
+        for name in ("close", "fstat", "fsync", "pread", "utime", "write"):  # what acts on descriptors passes through
+            setattr(self, name, getattr(files, name))
+
+    # --------------------------------------------------------------- the root
+
+    def status(self) -> tuple[os.stat_result, os.stat_result]:
+        """The status of the root as it is now, and of the link that its path is; twice the same where it is none."""
+        root, status = self._enter_root()
+        if root.is_link:
+            return status, self.system.lstat(self.root)
+        return status, status
+
+    def forget(self) -> None:
+        """Let go of the root; the next operation opens it again."""
+        self._root = None
+
+    def _enter_root(self) -> tuple[_Directory, os.stat_result]:
+        root = _Directory(self.system)
+        try:
+            root.number = self.system.open(self.root, _ENTERING)
+        except OSError:  # of which kind depends on the system: a link, or nothing that can be opened
+            root.number = self.system.open(self.root, _PASSING)
+            root.is_link = True
+        status = self.system.fstat(root.number)
+        root.identity = status.st_dev, status.st_ino
+        self._root = root
+        return root, status
+
+    def _current_root(self) -> _Directory:
+        root = self._root
+        return root if root is not None and self._is_current(root) else self._enter_root()[0]
+
+    def _is_current(self, root: _Directory) -> bool:
+        """Whether this is still the directory that the root's path leads to."""
+        try:
+            opened = self.system.fstat(root.number)
+            if (opened.st_dev, opened.st_ino) != root.identity:
+                raise OSError
+        except OSError:
+            root.number = -1  # a program that closes all descriptors, as daemons do, has closed it: the number is not ours
+            return False
+        try:
+            status = self.system.stat(self.root)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == root.identity
+
+    # ------------------------------------------------------------- on the way
+
+    def _relative(self, path: str) -> str:
+        """A path below the root, from there."""
+        relative = path[len(self._prefix) :]
+        if not path.startswith(self._prefix) or "/../" in f"/{relative}/":
+            if path == self.root:
+                return "."
+            raise OSError(f"{path} is not in {self.root}")
+        return relative
+
+    def _is_outside(self, path: str) -> bool:
+        return path != self.root and not path.startswith(self._prefix)
+
+    def _open_at(self, root: _Directory, relative: str, flags: int, mode: int = 0) -> int:
+        if self._beneath is not None:
+            audit("open", self._prefix + relative, None, flags)  # as `os.open` does
+            return self._beneath(root.number, relative, flags, mode)
+        parent, name = self._parent(root, relative)
+        return self.system.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=parent.number)
+
+    def _parent(self, root: _Directory, relative: str) -> tuple[_Directory, str]:
+        """The open directory that a path ends in, and the last name."""
+        above, _, name = relative.rpartition("/")
+        if not above:
+            return root, name
+        parent = root
+        for part in (above,) if self._beneath is not None else above.split("/"):
+            below = _Directory(self.system)
+            below.number = self._enter(parent, part)
+            parent = below
+        return parent, name
+
+    def _enter(self, parent: _Directory, part: str) -> int:
+        if self._beneath is not None:
+            return self._beneath(parent.number, part, _ENTERING, 0)
+        return self.system.open(part, _ENTERING, dir_fd=parent.number)
+
+    def _act(self, path: str, act: Callable[[_Directory, str], _T], *, current: bool = True, also: str = "") -> _T:
+        """What `act` makes of the root and a path from there.
+
+        Args:
+            path: the file.
+            act: does it.
+            current: do it in the root that is there at this moment, not only in the one that was there last.
+            also: another path that `act` uses.
+        """
+        relative = self._relative(path)
+        root = self._current_root() if current else self._root or self._enter_root()[0]
+        try:
+            return act(root, relative)
+        except OSError as error:
+            if error.errno in (ELOOP, ENOTDIR):  # what systems say of a link depends on the flags
+                link = self.first_link(path) or (self.first_link(also) if also else None)
+                if link is not None:
+                    raise OSError(ELOOP, f"{link} is a symbolic link, which is not followed", path) from error
+            error.filename = path
+            if current or self._is_current(root):
+                raise
+        return act(self._enter_root()[0], relative)
+
+    def first_link(self, path: str) -> str | None:
+        """The first symbolic link among the directories on the way to a file and the file itself, for messages."""
+        at = len(self._prefix)
+        while at >= 0:
+            at = path.find("/", at + 1)
+            place = path[:at] if at >= 0 else path
+            try:
+                if stat_module.S_ISLNK(self.stat(place).st_mode):
+                    return place
+            except OSError:
+                break
+        return None
+
+    # -------------------------------------------------------------- operations
+
+    def open(self, path: str, flags: int, mode: int = FILE_MODE) -> int:  # type: ignore[override]
+        """See `os.open`; what is created has this mode, whatever the umask. Outside of the root as the system has it."""
+        if self._is_outside(path):
+            return self.system.open(path, flags, mode)
+        creates = bool(flags & os.O_CREAT)
+        descriptor = self._act(path, lambda root, at: self._open_at(root, at, flags, mode), current=creates)
+        if creates:
+            self._set_mode(descriptor, mode)
+        return descriptor
+
+    def _set_mode(self, descriptor: int, mode: int) -> None:
+        """Undo what a umask took away; nothing can be done where others own the file."""
+        if self.system.fstat(descriptor).st_mode & 0o777 & mode != mode:
+            try:
+                self.system.chmod(f"/proc/self/fd/{descriptor}", mode)
+            except OSError:
+                return
+
+    def stat(self, path: str) -> os.stat_result:  # type: ignore[override]
+        """The status of a file or of a link; see `os.lstat`."""
+
+        def status(root: _Directory, relative: str) -> os.stat_result:
+            parent, name = self._parent(root, relative)
+            return self.system.lstat(name, dir_fd=parent.number)
+
+        return self._act(path, status, current=False)
+
+    lstat = stat  # type: ignore[assignment]
+
+    def listdir(self, path: str) -> list[str]:  # type: ignore[override]
+        """See `os.listdir`."""
+        directory = self._open_directory(path)
+        return self.system.listdir(directory.number)  # type: ignore[arg-type]
+
+    def statuses(self, path: str) -> dict[str, os.stat_result]:
+        """The status of everything in a directory; see `os.lstat`."""
+        directory = self._open_directory(path)
+        found = {}
+        for name in self.system.listdir(directory.number):  # type: ignore[arg-type]
+            try:
+                found[name] = self.system.lstat(name, dir_fd=directory.number)
+            except OSError:
+                continue  # removed meanwhile
+        return found
+
+    def _open_directory(self, path: str) -> _Directory:
+        directory = _Directory(self.system)
+        directory.number = self._act(path, lambda root, at: self._open_at(root, at, _LISTING))
+        return directory
+
+    def mkdir(self, path: str, mode: int = DIRECTORY_MODE) -> None:  # type: ignore[override]
+        """See `os.mkdir`; the directory has this mode, whatever the umask. The root and what is above it, as well."""
+
+        def make(root: _Directory, relative: str) -> None:
+            parent, name = self._parent(root, relative)
+            self.system.mkdir(name, mode, dir_fd=parent.number)
+            made = _Directory(self.system)
+            made.number = self._enter(parent, name)
+            self._set_mode(made.number, mode)
+
+        if path != self.root and path.startswith(self._prefix):
+            self._act(path, make)
+            return
+        self.system.mkdir(path, mode)
+        made = _Directory(self.system)
+        made.number = self.system.open(path, _ENTERING)
+        self._set_mode(made.number, mode)
+
+    def rename(self, source: str, target: str) -> None:  # type: ignore[override]
+        """See `os.replace`."""
+        end = self._relative(target)
+
+        def move(root: _Directory, relative: str) -> None:
+            old, old_name = self._parent(root, relative)
+            new, new_name = self._parent(root, end)
+            self.system.rename(old_name, new_name, src_dir_fd=old.number, dst_dir_fd=new.number)
+
+        self._act(source, move, also=target)
+
+    def unlink(self, path: str) -> None:  # type: ignore[override]
+        """See `os.unlink`."""
+        self._remove(path, self.system.unlink)
+
+    def rmdir(self, path: str) -> None:  # type: ignore[override]
+        """See `os.rmdir`."""
+        self._remove(path, self.system.rmdir)
+
+    def _remove(self, path: str, remove: Callable[..., None]) -> None:
+        def act(root: _Directory, relative: str) -> None:
+            parent, name = self._parent(root, relative)
+            remove(name, dir_fd=parent.number)
+
+        self._act(path, act)
+
+    def chmod(self, path: str, mode: int) -> None:  # type: ignore[override]
+        """Set the mode of a file or directory; links are refused."""
+        if path == self.root:
+            self.system.chmod(path, mode)
+            return
+        opened = _Directory(self.system)
+        opened.number = self._act(path, lambda root, at: self._open_at(root, at, READ_FLAGS))
+        self.system.fchmod(opened.number, mode)
+
+
+def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | None = None) -> bytes:
     """The whole content of a regular file, read with its size known beforehand.
 
     Args:
         files: the operations to use.
         path: the file; a symbolic link is not followed.
         limit: how many bytes it can have.
-        owner: the user to whom it must belong; None for anyone.
+        owners: the users to whom it may belong; None for all.
 
     Raises:
         OSError: the file cannot be read, is longer than `limit` bytes, is somebody else's, or shrinks while it is
@@ -72,8 +343,8 @@ def read_file(files: Files, path: str, limit: int, *, owner: int | None = None) 
         descriptor = files.open(path, READ_FLAGS)
         status = files.fstat(descriptor)
         size = status.st_size
-        if not stat_module.S_ISREG(status.st_mode) or (owner is not None and status.st_uid != owner):
-            raise OSError(f"{path} is not a regular file of this user")
+        if not stat_module.S_ISREG(status.st_mode) or (owners is not None and status.st_uid not in owners):
+            raise OSError(f"{path} is not a regular file of a user whose files are used here")
         if size > limit:
             raise OSError(f"{path} has {size} bytes, more than the {limit} that it can have")
         data = files.pread(descriptor, size, 0)
@@ -103,118 +374,3 @@ def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:
         offset += len(part)
         size -= len(part)
     return b"".join(parts)
-
-
-def make_directories(files: Files, path: str) -> None:
-    """Create a directory and its missing parents, private to this user whatever the umask."""
-    missing = []
-    while True:
-        try:
-            files.mkdir(path, DIRECTORY_MODE)
-            break
-        except FileExistsError:
-            break
-        except FileNotFoundError:
-            missing.append(path)
-            parent = os.path.dirname(path)
-            if parent == path:
-                raise
-            path = parent
-    for child in reversed(missing):
-        try:
-            files.mkdir(child, DIRECTORY_MODE)
-        except FileExistsError:
-            continue
-
-
-def publish(
-    files: Files, temporary: str, path: str, parts: Iterable[bytes | memoryview], *, sync: bool = True
-) -> os.stat_result:
-    """Make a file visible under `path` by one rename, complete or not at all.
-
-    Args:
-        files: the operations to use.
-        temporary: a directory on the same file system, in which the file is written.
-        path: the final name; a file that has it is replaced, never overwritten in place.
-        parts: the content.
-        sync: write the content to the disk before the rename, so that no crash leaves a torn file.
-
-    Returns:
-        What `fstat` says of the file under its final name.
-
-    Raises:
-        OSError: nothing was published; what had been written is removed again.
-    """
-    scratch = f"{temporary}/{unique_name()}"
-    descriptor = _create(files, scratch, temporary)
-    try:
-        try:
-            for part in parts:
-                _write_all(files, descriptor, part)
-            _mark(files, descriptor)
-            if sync:
-                files.fsync(descriptor)
-            _rename(files, scratch, path)
-        except BaseException:
-            _discard(files, scratch)
-            raise
-        return files.fstat(descriptor)
-    finally:
-        files.close(descriptor)
-
-
-def _create(files: Files, scratch: str, directory: str) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        return files.open(scratch, flags, FILE_MODE)
-    except FileNotFoundError:
-        make_directories(files, directory)
-        return files.open(scratch, flags, FILE_MODE)
-
-
-def _mark(files: Files, descriptor: int) -> None:
-    """Set the modification time to one that no later write can leave.
-
-    Where the system's clock for files ticks every few milliseconds, a write right after the publication leaves the
-    same times, and would go unnoticed. So the file gets the time between two ticks.
-    """
-    now = time.time_ns()
-    try:
-        files.utime(descriptor, ns=(now, now))
-    except (OSError, TypeError, NotImplementedError):
-        return  # as the system has it, then
-
-
-def _write_all(files: Files, descriptor: int, part: bytes | memoryview) -> None:
-    view = memoryview(part)
-    while view:
-        written = files.write(descriptor, view[:_CHUNK])
-        view = view[written:]
-
-
-def _rename(files: Files, scratch: str, path: str) -> None:
-    try:
-        files.rename(scratch, path)
-    except FileNotFoundError:
-        make_directories(files, os.path.dirname(path))
-        files.rename(scratch, path)
-
-
-def _discard(files: Files, scratch: str) -> None:
-    try:
-        files.unlink(scratch)
-    except OSError:
-        return
-
-
-#: The longest tick of the clocks that file systems of one machine stamp files with, with a good margin.
-_TICK = 100_000_000
-
-
-def is_settled(status: os.stat_result) -> bool:
-    """Whether a file changed long enough ago that another change would give it other times.
-
-    As git has it: what changes twice within a tick of the clock, with a look at it between, seems to have changed
-    once. What `publish` wrote is marked, and safe from that.
-    """
-    return abs(time.time_ns() - max(status.st_ctime_ns, status.st_mtime_ns)) > _TICK

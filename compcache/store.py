@@ -10,7 +10,6 @@ to `quarantine/`, with one warning, and is a miss from then on.
 from __future__ import annotations
 
 import os
-import stat as stat_module
 
 from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, key_suffix, mac, name_key
@@ -232,7 +231,8 @@ class Store:
 
     Args:
         root: the directory.
-        files: the file operations to use.
+        files: the operating system.
+        open_beneath: see `compcache.files.Tree`.
         readonly: never write; what cannot be had without writing is a miss or is done in memory.
         verify: check the digests of files whose stamp is not known; with a signing key they always are.
         signing_key: accept only modules that carry its signature, and sign what is published.
@@ -243,20 +243,21 @@ class Store:
         StorageError: the path exists but is no directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_owner", "_trust", "accepted", "complaints", "exposed", "files", "index", "readonly", "root", "signing_key", "stats", "temporary", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_owners", "_trust", "accepted", "complaints", "exposed", "files", "index", "readonly", "root", "signing_key", "stats", "temporary", "verify")
 
     def __init__(
         self,
         root: str,
         *,
         files: file_ops.Files | None = None,
+        open_beneath: file_ops.OpenBeneath | None = None,
         readonly: bool = False,
         verify: bool = True,
         signing_key: bytes | None = None,
         trust: bool = False,
     ) -> None:
         self.root = root
-        self.files = files or file_ops.Files()
+        self.files = file_ops.Tree(files or file_ops.Files(), root, open_beneath)
         self.readonly = readonly
         self.verify = verify
         self.signing_key = signing_key
@@ -270,7 +271,7 @@ class Store:
         self._checked_index = False
         self.complaints: set[str] = set()  # the paths that a warning was given about
         self._trust = trust
-        self._owner = None if trust or signing_key or not hasattr(os, "geteuid") else os.geteuid()
+        self._owners: frozenset[int] | None = None  # the users whose files are used; None: of all
         self.exposed = False  # others can write here, and nothing but signatures tells what to believe
         self.check_root()
         self.stats: Recorder | NullRecorder = NullRecorder()  # the facade sets one that counts
@@ -282,26 +283,31 @@ class Store:
             UntrustedDirectoryError: others can write there, and there is neither trust nor a key.
             StorageError: it is no directory.
         """
+        user = os.geteuid()
+        if not self._trust and not self.signing_key:
+            self._owners = self.index.owners = frozenset((user,))
         try:
-            status = link = self.files.lstat(self.root)
-            if stat_module.S_ISLNK(link.st_mode):
-                status = self.files.stat(self.root)
-        except (FileNotFoundError, NotADirectoryError):
+            status, link = self.files.status()
+        except FileNotFoundError:
             return
         except OSError as error:
+            if isinstance(error, NotADirectoryError):
+                if not os.path.lexists(self.root):
+                    return  # what is above it is none: the first addition will say so
+                error.strerror = "it is not a directory"
             message = f"cannot open the cache directory {self.root}: {error.strerror or error}"
             raise StorageError(message, path=self.root, errno=error.errno) from error
-        if not stat_module.S_ISDIR(status.st_mode):
-            raise StorageError(f"the cache directory {self.root} is not a directory", path=self.root)
-        if self._trust or not hasattr(os, "geteuid"):
+        if self._trust:
             return
-        user = os.geteuid()
-        if status.st_uid != user or status.st_mode & _NOBODY_ELSE or link.st_uid not in (user, 0):
+        # The superuser can change what runs here in any case, as in a package that was installed for all users.
+        if status.st_uid not in (user, 0) or status.st_mode & _NOBODY_ELSE or link.st_uid not in (user, 0):
             if not self.signing_key:
                 from compcache.publish.verify import distrust
 
                 raise distrust(self.root, status, link, user)
             self.exposed = True
+        elif self._owners is not None:
+            self._owners = self.index.owners = frozenset((user, status.st_uid))
 
     # ------------------------------------------------------------------ paths
 
@@ -412,11 +418,11 @@ class Store:
             module.open()
             status = self.files.fstat(module.descriptor)
             module.size = status.st_size
-            foreign = self.exposed or (self._owner is not None and status.st_uid != self._owner)
+            foreign = self.exposed or (self._owners is not None and status.st_uid not in self._owners)
             if foreign or not self._recognize(module, status):
                 from compcache.publish.verify import verify_module
 
-                module = verify_module(self, module, status, leave_stamp=leave_stamp, owner=self._owner)
+                module = verify_module(self, module, status, leave_stamp=leave_stamp, owners=self._owners)
         except (FileNotFoundError, IntegrityError, StorageError):
             module.close()
             raise
@@ -454,7 +460,7 @@ class Store:
     def read_file(self, place: Place, file_name: str = "") -> bytes | None:
         """The content of a small file; None where there is none or it cannot be read."""
         try:
-            return file_ops.read_file(self.files, self.path(place, file_name), _MAX_SMALL_FILE, owner=self._owner)
+            return file_ops.read_file(self.files, self.path(place, file_name), _MAX_SMALL_FILE, owners=self._owners)
         except OSError:
             return None
 
@@ -528,6 +534,7 @@ class Store:
     def close(self) -> None:
         """Give file descriptors back."""
         self.index.close()
+        self.files.forget()
 
 
 def module_id_of(name: str) -> bytes | None:

@@ -43,7 +43,6 @@ __all__ = [
 
 _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
-_WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 class ConflictError(Exception):
@@ -221,10 +220,18 @@ def cache_on(files: FaultyFiles) -> Cache:
     cache = Cache(files.root)
     cache._store.close()
     cache._store = Store(files.root, files=files)
-    cache._store.stats = recorder_for(files, files.root, readonly=False)
+    cache._store.stats = recorder_for(cache._store.files, files.root, readonly=False)
     cache._loader = Loader(cache._store, allow_pickle=False)
     cache._targets = cache._loader.targets
     return cache
+
+
+def _exists(path: Any, dir_fd: int | None) -> bool:
+    try:
+        os.lstat(path, dir_fd=dir_fd)
+    except OSError:
+        return False
+    return True
 
 
 class _Node:
@@ -300,8 +307,13 @@ class FaultyFiles(Files):
 
     # ------------------------------------------------------------------------ the operations
 
-    def _inside(self, path: Any) -> str | None:
-        """The path relative to the root; None where it is elsewhere."""
+    def _inside(self, path: Any, dir_fd: int | None = None) -> str | None:
+        """The path relative to the root; None where it is elsewhere. `path` may be a descriptor, or begin at one."""
+        if isinstance(path, int):
+            return self._opened.get(path, (None, None))[0]
+        if dir_fd is not None:
+            above = self._opened.get(dir_fd, (None, None))[0]
+            return None if above is None else os.path.normpath(f"{above}/{path}").strip("/.")
         text = os.path.abspath(os.fspath(path))
         if text == self.root:
             return ""
@@ -336,11 +348,11 @@ class FaultyFiles(Files):
             node = self._nodes.setdefault(path, _Node(b"") if name == "create" else None)
         self._events.append((name, path, target or "", node))
 
-    def open(self, path: Any, flags: int, mode: int = 0o777) -> int:  # type: ignore[override]
-        name = self._inside(path)
-        creates = bool(flags & _WRITING_FLAGS) and name is not None and not os.path.lexists(path)
+    def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        name = self._inside(path, dir_fd)
+        creates = bool(flags & os.O_CREAT) and name is not None and not _exists(path, dir_fd)
         self._meet("open", name, creates=creates)
-        descriptor = os.open(path, flags, mode)
+        descriptor = os.open(path, flags, mode, dir_fd=dir_fd)
         if name is not None:
             if creates:
                 self._changed("create", name)
@@ -372,34 +384,47 @@ class FaultyFiles(Files):
         if node is not None:
             node.synced = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
-    def mkdir(self, path: Any, mode: int = 0o777) -> None:  # type: ignore[override]
-        self._meet("mkdir", self._inside(path))
-        os.mkdir(path, mode)
-        self._changed("mkdir", self._inside(path))
+    def mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        name = self._inside(path, dir_fd)
+        self._meet("mkdir", name)
+        os.mkdir(path, mode, dir_fd=dir_fd)
+        self._changed("mkdir", name)
 
-    def rename(self, source: Any, target: Any) -> None:  # type: ignore[override]
-        names = self._inside(source), self._inside(target)
+    def rename(
+        self, source: Any, target: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
+    ) -> None:
+        names = self._inside(source, src_dir_fd), self._inside(target, dst_dir_fd)
         self._meet("rename", names[0], target=names[1] or "")
-        os.replace(source, target)
+        os.replace(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         self._changed("rename", *names)
 
-    def unlink(self, path: Any) -> None:  # type: ignore[override]
-        self._meet("unlink", self._inside(path))
-        os.unlink(path)
-        self._changed("unlink", self._inside(path))
+    def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
+        name = self._inside(path, dir_fd)
+        self._meet("unlink", name)
+        os.unlink(path, dir_fd=dir_fd)
+        self._changed("unlink", name)
 
-    def rmdir(self, path: Any) -> None:  # type: ignore[override]
-        self._meet("rmdir", self._inside(path))
-        os.rmdir(path)
-        self._changed("rmdir", self._inside(path))
+    def rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
+        name = self._inside(path, dir_fd)
+        self._meet("rmdir", name)
+        os.rmdir(path, dir_fd=dir_fd)
+        self._changed("rmdir", name)
+
+    def chmod(self, path: Any, mode: int) -> None:  # type: ignore[override]
+        self._meet("chmod", self._inside(path))
+        os.chmod(path, mode)
+
+    def fchmod(self, descriptor: int, mode: int) -> None:
+        self._meet("fchmod", self._opened.get(descriptor, (None, None))[0])
+        os.fchmod(descriptor, mode)
 
     def stat(self, path: Any) -> os.stat_result:  # type: ignore[override]
         self._meet("stat", self._inside(path))
         return os.stat(path)
 
-    def lstat(self, path: Any) -> os.stat_result:  # type: ignore[override]
-        self._meet("lstat", self._inside(path))
-        return os.lstat(path)
+    def lstat(self, path: Any, *, dir_fd: int | None = None) -> os.stat_result:
+        self._meet("lstat", self._inside(path, dir_fd))
+        return os.lstat(path, dir_fd=dir_fd)
 
     def fstat(self, descriptor: int) -> os.stat_result:
         self._meet("fstat", self._opened.get(descriptor, (None, None))[0])

@@ -26,9 +26,9 @@ class CountingFiles(Files):
     def __init__(self) -> None:
         self.asked = 0
 
-    def stat(self, path: str) -> os.stat_result:  # type: ignore[override]
+    def lstat(self, path: str, *, dir_fd: int | None = None) -> os.stat_result:  # type: ignore[override]
         self.asked += path.endswith(".ccm")
-        return os.stat(path)
+        return os.lstat(path, dir_fd=dir_fd)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from helpers import adder, caller, module_file, run_fresh, snapshot
 from mock_directory import FaultyFiles, Operation, cache_on
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy, StorageError
-from compcache.files import Files
+from compcache.files import Files, Tree
 from compcache.maintain.prune import carry_out, propose, prune
 from compcache.store import Store
 from compcache.usage import size_estimate
@@ -176,13 +176,13 @@ class DyingFiles(Files):
         if self.left < 0:
             raise KilledError
 
-    def unlink(self, path: str) -> None:  # type: ignore[override]
+    def unlink(self, path: str, *, dir_fd: int | None = None) -> None:  # type: ignore[override]
         self._step()
-        os.unlink(path)
+        os.unlink(path, dir_fd=dir_fd)
 
-    def rename(self, source: str, target: str) -> None:  # type: ignore[override]
+    def rename(self, source: str, target: str, **directories: int) -> None:  # type: ignore[override]
         self._step()
-        os.replace(source, target)
+        os.replace(source, target, **directories)
 
 
 def test_a_prune_that_is_killed_anywhere_leaves_no_function_without_what_it_needs(
@@ -329,7 +329,7 @@ def test_a_long_estimate_is_put_together(directory: Path, monkeypatch: pytest.Mo
 def test_a_sweep_that_fails_is_told_once(directory: Path) -> None:
     with Cache(directory, max_size=1) as cache:
         add(cache, "f0")
-        cache._store.files = FaultyFiles(directory, fail_unlinks)
+        cache._store.files = Tree(FaultyFiles(directory, fail_unlinks), str(directory))
         with pytest.warns(CacheWarning, match="could not be kept") as warned:
             [add(cache, f"f{number}") for number in range(1, 4)]
         assert len(warned) == 1

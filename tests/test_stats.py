@@ -15,7 +15,7 @@ from mock_directory import FaultyFiles, Operation
 
 from compcache import Cache, ModuleSource, NotCachedError
 from compcache.errors import FormatError
-from compcache.files import Files
+from compcache.files import Files, Tree
 from compcache.formats.statistics import StatsFile, decode_stats, encode_stats
 from compcache.hit import recorder as stats_module
 from compcache.hit.recorder import Recorder
@@ -85,7 +85,7 @@ def test_damage_is_a_reason_of_its_own_and_counted(cache: Cache, directory: Path
 
 
 def test_threads_lose_and_double_nothing(directory: Path) -> None:
-    recorder = Recorder(Files(), str(directory))
+    recorder = Recorder(Tree(Files(), str(directory)), str(directory))
 
     def work() -> None:
         for number in range(2000):
@@ -108,7 +108,7 @@ def test_threads_lose_and_double_nothing(directory: Path) -> None:
 
 
 def test_nothing_is_lost_wherever_another_thread_writes_out_the_same_events(directory: Path) -> None:
-    recorder = Recorder(Files(), str(directory))
+    recorder = Recorder(Tree(Files(), str(directory)), str(directory))
     recorder.count("start")
     lines = 0
     at = -1
@@ -148,7 +148,7 @@ def test_who_comes_second_to_make_the_directory_of_statistics_loses_no_count(dir
         if operation.name == "mkdir":
             (directory / "stats").mkdir()
 
-    recorder = Recorder(FaultyFiles(directory, plan=other_is_faster), str(directory))
+    recorder = Recorder(Tree(FaultyFiles(directory, plan=other_is_faster), str(directory)), str(directory))
     recorder.count("events")
     recorder.flush()
     ledger = read_ledger(Store(str(directory)))
@@ -245,7 +245,7 @@ def test_since_counts_only_what_came_later(cache: Cache, directory: Path) -> Non
 
 def fill(directory: Path, hosts: int = 6) -> Store:
     """Journals as several hosts would leave them, sealed long ago, each with one hit."""
-    recorder = Recorder(Files(), str(directory))
+    recorder = Recorder(Tree(Files(), str(directory)), str(directory))
     stats = directory / "stats"
     for number in range(hosts):
         recorder.hit("f", bytes([number]) * 16)
@@ -315,7 +315,7 @@ def test_a_journal_that_was_just_sealed_is_read_but_not_folded(directory: Path) 
     store = fill(directory, 2)
     late = next((directory / "stats").glob("host1*"))
     fold(store, lambda _: 0.0, now=time.time())
-    recorder = Recorder(Files(), str(directory))
+    recorder = Recorder(Tree(Files(), str(directory)), str(directory))
     recorder.hit("g", bytes(16))
     recorder.flush()
     (journal,) = (directory / "stats").glob("*.journal1")
@@ -372,7 +372,7 @@ def test_a_journal_that_has_become_long_is_folded_at_exit(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compcache.hit.recorder._LONG", 1)
-    recorder = Recorder(Files(), str(directory))
+    recorder = Recorder(Tree(Files(), str(directory)), str(directory))
     recorder.hit("f", bytes(16))
     recorder._at_exit()
     assert not list((directory / "stats").glob("*.journal1"))

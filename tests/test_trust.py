@@ -135,7 +135,9 @@ def test_a_directory_of_another_user_is_refused_to_root_as_well(directory: Path)
         assert cache.get_target("f")(1) == 2
 
 
+@as_root
 def test_a_directory_of_another_user_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.chown(directory, OTHER_USER + 1, OTHER_USER)
     monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)
     with pytest.raises(UntrustedDirectoryError, match="belongs to"):
         Cache(directory)

@@ -167,11 +167,12 @@ class _Descriptor:
 class Segment:
     """One segment file, opened by its first use. Small ones are read whole, larger ones piece by piece."""
 
-    __slots__ = ("_directory", "_files", "_read_rows", "_tables", "name")
+    __slots__ = ("_directory", "_files", "_owners", "_read_rows", "_tables", "name")
 
-    def __init__(self, files: file_ops.Files, directory: str, name: str) -> None:
-        self._files = files
-        self._directory = directory
+    def __init__(self, index: Index, name: str) -> None:
+        self._files = index.files
+        self._directory = index.directory
+        self._owners = index.owners
         self._tables: tuple[Table, Table] | None = None
         self._read_rows: Callable[[], bytes] = bytes
         self.name = name
@@ -209,20 +210,8 @@ class Segment:
             FileNotFoundError: it was merged into another one.
             FormatError: it is damaged.
         """
-        opened = _Descriptor(self._files)
-        try:
-            opened.number = self._files.open(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
-        except OSError as error:
-            import errno
-
-            if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
-                raise FormatError(f"{self.name} is not a regular file") from error
-            raise
+        opened, size = self._open_file()
         pread = self._files.pread
-        status = self._files.fstat(opened.number)
-        if not stat_module.S_ISREG(status.st_mode):
-            raise FormatError(f"{self.name} is not a regular file")
-        size = status.st_size
         whole = size <= _READ_WHOLE
         if whole:
             data = pread(opened.number, size, 0)
@@ -249,6 +238,24 @@ class Segment:
         self._read_rows = lambda: read(rows, rows_size)
         self._tables = functions, modules
         return self._tables
+
+    def _open_file(self) -> tuple[_Descriptor, int]:
+        """The open file and its size."""
+        opened = _Descriptor(self._files)
+        try:
+            opened.number = self._files.open(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
+        except OSError as error:
+            import errno
+
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
+                raise FormatError(f"{self.name} is not a regular file") from error
+            raise
+        status = self._files.fstat(opened.number)
+        if not stat_module.S_ISREG(status.st_mode):
+            raise FormatError(f"{self.name} is not a regular file")
+        if self._owners is not None and status.st_uid not in self._owners:
+            raise FormatError(f"{self.name} belongs to user {status.st_uid}")
+        return opened, status.st_size
 
     def explain(self, error: FormatError) -> FormatError:
         """What it means that the file does not decode: `UnknownVersionError` where its name fits its content."""
@@ -299,7 +306,7 @@ class Index:
     A look-up that finds nothing looks at the directory again; one that finds something does not.
     """
 
-    __slots__ = ("_hint", "_ranks", "ignored", "_segments", "damaged", "directory", "files", "problem", "rank_of", "suffix", "temporary")
+    __slots__ = ("_hint", "_ranks", "ignored", "_segments", "damaged", "directory", "files", "owners", "problem", "rank_of", "suffix", "temporary")
 
     def __init__(self, files: file_ops.Files, directory: str, temporary: str, suffix: str) -> None:
         self.files = files
@@ -310,6 +317,7 @@ class Index:
         self._hint: Segment | None = None
         self.ignored: set[str] = set()
         self.damaged: dict[str, str] = {}
+        self.owners: frozenset[int] | None = None  # the users whose files are believed; None: of all
         self.problem = ""  # why the index, or a part of it, could not be read when it was last tried
         self.rank_of: Callable[[str], int] = lambda _: NATIVE  # how well a requirement fits this host
         self._ranks: dict[bytes, int] = {}
@@ -329,14 +337,11 @@ class Index:
         old = {segment.name: segment for segment in self._segments or ()}
         if self._segments is not None and names == list(old):
             return False
-        self._segments = tuple([old.get(name) or Segment(self.files, self.directory, name) for name in names])
+        self._segments = tuple([old.get(name) or Segment(self, name) for name in names])
         return True
 
     def _names(self) -> list[str]:
         try:
-            if stat_module.S_ISLNK(self.files.lstat(self.directory).st_mode):
-                self.problem = f"{self.directory} is a symbolic link, which is not followed"
-                return []
             found = self.files.listdir(self.directory)
         except (FileNotFoundError, NotADirectoryError):
             return []

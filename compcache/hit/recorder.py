@@ -14,7 +14,7 @@ import sys
 from time import time
 
 from compcache.digest import name_key
-from compcache.files import DIRECTORY_MODE, FILE_MODE, Files
+from compcache.files import FILE_MODE, Files, Tree
 from compcache.formats.journal import HOUR, encode_batch
 from compcache.store import JOURNALS, NullRecorder
 
@@ -45,7 +45,7 @@ class Recorder:
         "unaccounted",
     )
 
-    def __init__(self, files: Files, root: str) -> None:
+    def __init__(self, files: Tree, root: str) -> None:
         self._files = files
         self._directory = f"{root}/{JOURNALS.directory}"
         self._registered = False
@@ -109,7 +109,7 @@ class Recorder:
             try:
                 from compcache.usage.ledger import fold_small
 
-                fold_small(self._files, os.path.dirname(self._directory))
+                fold_small(self._files.system, os.path.dirname(self._directory))
             except Exception:  # noqa: BLE001 - who fills a journal next folds it; an exit is no time for tracebacks
                 return
 
@@ -149,15 +149,15 @@ class Recorder:
             self._register()
 
     def _open(self, path: str) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            return self._files.open(path, flags, FILE_MODE)
+            return self._files.open(path, flags)
         except FileNotFoundError:
             try:  # noqa: SIM105 - contextlib is a slow import
-                self._files.mkdir(self._directory, DIRECTORY_MODE)
+                self._files.mkdir(self._directory)
             except FileExistsError:
-                pass  # another thread or process was faster
-            return self._files.open(path, flags, FILE_MODE)
+                pass  # another thread or process was faster, or only the file is missing
+            return self._files.open(path, flags | os.O_CREAT, FILE_MODE)
 
 
 def _drain(items: list) -> list:  # type: ignore[type-arg]
@@ -180,11 +180,11 @@ def _host_name() -> str:
 _recorders: dict[str, Recorder] = {}
 
 
-def recorder_for(files: Files, root: str, *, readonly: bool) -> Recorder | NullRecorder:
+def recorder_for(files: Tree, root: str, *, readonly: bool) -> Recorder | NullRecorder:
     """The recorder of a directory; one that counts nothing for a cache that must not be written to."""
     if readonly or os.environ.get(SWITCH_VARIABLE) in ("0", "off", "no", "false"):
         return NullRecorder()
-    if type(files) is not Files:
+    if type(files.system) is not Files:
         return Recorder(files, root)
     known = _recorders.get(root)
     return known if known is not None else _recorders.setdefault(root, Recorder(files, root))

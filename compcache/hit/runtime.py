@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-__all__ = ["load_runtime"]
+    from compcache.files import OpenBeneath
+
+__all__ = ["load_runtime", "path_opener"]
 
 _loaded: Any = None
 
@@ -45,6 +47,15 @@ def load_runtime() -> Any:
         atexit.register(_runtime.end)
         _loaded = _runtime
     return _loaded
+
+
+def path_opener() -> OpenBeneath | None:
+    """What opens files below a directory in one call; None where the native runtime cannot be loaded."""
+    try:
+        opener: OpenBeneath = load_runtime().open_beneath
+    except ImportError:  # a load will say why
+        return None
+    return opener
 
 
 def _require_current(extension: ModuleType) -> None:

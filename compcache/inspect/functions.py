@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -170,19 +171,14 @@ def _count_functions(store: Store, present: Container[bytes]) -> tuple[int, int]
     return len(names), len(seen)
 
 
-def _size_of(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0  # removed meanwhile
-
-
 def _size_below(root: str, *, leave_out: str) -> int:
     total = 0
-    for directory, directories, files in os.walk(root):
+    for directory, directories, files, descriptor in os.fwalk(root):
         if directory == root and leave_out in directories:
             directories.remove(leave_out)
-        total += sum(_size_of(os.path.join(directory, name)) for name in files)
+        for name in files:
+            with contextlib.suppress(OSError):  # removed meanwhile
+                total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_size
     return total
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, digest, name_key
 from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
-from compcache.files import DIRECTORY_MODE, FILE_MODE, make_directories, unique_name
+from compcache.files import DIRECTORY_MODE, FILE_MODE
 from compcache.formats import host
 from compcache.formats.footer import is_signed_with, require_intact
 from compcache.formats.index import NUMBER_SIZE, Stamp
@@ -34,6 +34,7 @@ from compcache.formats.manifest import (
 )
 from compcache.formats.module_table import has_table
 from compcache.maintain.report_types import CheckReport, CheckStep, Finding
+from compcache.publish.atomic_file import make_directories, unique_name
 from compcache.store import MODULES, PLACES, QUARANTINE, module_id_of
 from compcache.usage.module_reader import ModuleSections
 
@@ -166,14 +167,14 @@ def _check_mode(state: _Check, path: str, status: os.stat_result, wanted: int) -
             "permissions", path, f"{path} belongs to user {status.st_uid}: whoever that is can run code here"
         )
     elif mode & 0o022:
-        done = state.repair and _set_mode(path, wanted)
+        done = state.repair and _set_mode(state.store, path, wanted)
         what = "" if done else f"; repair, or chmod go-w {path}"
         state.find("permissions", path, f"other users can write to {path} ({mode:04o}){what}", repaired=done)
 
 
-def _set_mode(path: str, mode: int) -> bool:
+def _set_mode(store: Store, path: str, mode: int) -> bool:
     try:
-        os.chmod(path, mode)
+        store.files.chmod(path, mode)
     except OSError:
         return False
     return True

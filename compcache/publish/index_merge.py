@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, digest, name_key
 from compcache.errors import FormatError
 from compcache.formats.index import (
@@ -19,6 +18,7 @@ from compcache.formats.index import (
     requirement_number,
 )
 from compcache.formats.table import encode_table
+from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def publish_segment(
     name = f"{level:02d}-{digest([data], size=NAME_SIZE).hex()}{index.suffix}"
     path = f"{index.directory}/{name}"
     # Additions are not waited for: what a power failure takes is found by prune, or added again.
-    file_ops.publish(index.files, index.temporary, path, [data], sync=level > 0)
+    publish(index.files, index.temporary, path, [data], sync=level > 0)
     return name
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
-from compcache.files import is_settled
 from compcache.formats.index import Stamp
 from compcache.formats.manifest import FUNCTION, decode_function, decode_module, iterate_frames
 from compcache.publish import index_merge
+from compcache.publish.atomic_file import is_settled
 
 if TYPE_CHECKING:
     from compcache.formats.index import ModuleEntry

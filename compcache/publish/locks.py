@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
-from compcache.files import FILE_MODE, make_directories
+from compcache.files import FILE_MODE
+from compcache.publish.atomic_file import make_directories
 from compcache.store import LOCKS
 
 if TYPE_CHECKING:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import os
-import stat
 from typing import TYPE_CHECKING
 
-from compcache import files as file_ops
 from compcache.errors import CacheWarning, IntegrityError
+from compcache.publish.atomic_file import make_directories, unique_name
 from compcache.store import QUARANTINE
 
 if TYPE_CHECKING:
     from compcache.store import Store
 
-__all__ = ["quarantine", "refuse", "require_real_directories", "warn", "warn_not_stored", "warn_once"]
+__all__ = ["quarantine", "refuse", "warn", "warn_not_stored", "warn_once"]
 
 
 def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
     """Set a damaged file aside, warn, and return the exception that says so."""
+    link = store.files.first_link(os.path.dirname(path))
+    if link is not None:
+        return refuse(store, link, "it is a symbolic link, which is not followed")
     message = f"{path} is damaged: {reason}"
     if not store.readonly:
-        target = store.path(QUARANTINE, f"{os.path.basename(path)}.{file_ops.unique_name()}")
+        target = store.path(QUARANTINE, f"{os.path.basename(path)}.{unique_name()}")
         try:
-            file_ops.make_directories(store.files, os.path.dirname(target))
-            require_real_directories(store, os.path.dirname(target))
+            make_directories(store.files, os.path.dirname(target))
             store.files.rename(path, target)
             store.stats.count("corrupt")
             message += f"; it was moved to {target}"
@@ -38,22 +39,6 @@ def refuse(store: Store, path: str, reason: str) -> IntegrityError:
     message = f"{path} is not used: {reason}"
     warn_once(store, path, message)
     return IntegrityError(message, path=path, reason=reason)
-
-
-def require_real_directories(store: Store, path: str) -> None:
-    """Refuse directories between the root and `path` (itself included) that are symbolic links.
-
-    Raises:
-        IntegrityError: one is.
-    """
-    while len(path) > len(store.root):
-        try:
-            mode = store.files.lstat(path).st_mode
-        except FileNotFoundError:
-            mode = 0
-        if stat.S_ISLNK(mode):
-            raise refuse(store, path, "it is a symbolic link, which is not followed")
-        path = os.path.dirname(path)
 
 
 def warn(message: str) -> None:

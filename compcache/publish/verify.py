@@ -7,7 +7,6 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from compcache import files as file_ops
 from compcache.errors import (
     FormatError,
     IncompatibleTargetError,
@@ -19,7 +18,8 @@ from compcache.formats import host
 from compcache.formats.footer import is_signed_with, require_intact
 from compcache.formats.manifest import decode_module, image_flag
 from compcache.publish import index_merge
-from compcache.publish.quarantine import quarantine, refuse, require_real_directories, warn, warn_once
+from compcache.publish.atomic_file import is_settled
+from compcache.publish.quarantine import quarantine, refuse, warn, warn_once
 from compcache.store import ModuleFile
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _CHUNK = 1 << 20
 
 
 def verify_module(
-    store: Store, module: ModuleFile, status: os.stat_result, *, leave_stamp: bool, owner: int | None
+    store: Store, module: ModuleFile, status: os.stat_result, *, leave_stamp: bool, owners: frozenset[int] | None
 ) -> ModuleFile:
     """Check all that a stamp vouches for, and leave a stamp for the next one who opens the file.
 
@@ -54,9 +54,8 @@ def verify_module(
     """
     if not stat.S_ISREG(status.st_mode):
         raise FormatError("it is not a regular file")
-    if owner is not None and status.st_uid != owner:
-        raise refuse(store, module.path, f"it belongs to user {status.st_uid}, not to you ({owner})")
-    require_real_directories(store, os.path.dirname(module.path))
+    if owners is not None and status.st_uid not in owners:
+        raise refuse(store, module.path, f"it belongs to user {status.st_uid}, not to you ({os.geteuid()})")
     signed = _is_signed(store, module)
     if store.exposed and signed:
         module = _copy(module)
@@ -71,7 +70,7 @@ def verify_module(
     flags = image_flag(record.image_kind)
     target = host.target_id(record.requirement())
     module.describe(footer.image, footer.records, target, flags, record.key)
-    if store.verify and leave_stamp and not store.readonly and not module.copied and file_ops.is_settled(status):
+    if store.verify and leave_stamp and not store.readonly and not module.copied and is_settled(status):
         _leave_stamp(store, store.entry_of(module, status))
     return module
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from compcache import files as file_ops
 from compcache.digest import name_key
 from compcache.errors import IncompatibleTargetError, IntegrityError, StorageError
 from compcache.formats.footer import encode_container
 from compcache.formats.index import Stamp
 from compcache.formats.manifest import read_frame
 from compcache.publish import index_merge
-from compcache.publish.quarantine import require_real_directories, warn
-from compcache.store import INDEX, TAG, ModuleFile
+from compcache.publish.atomic_file import make_directories, publish
+from compcache.publish.quarantine import warn
+from compcache.store import TAG, ModuleFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,12 +46,12 @@ def publish_module(
     path = store.module_path(module_id)
     store.require_writable(path)
     try:
-        _prepare(store, path)
+        _prepare(store)
         stamp = _existing(store, module_id)
         if stamp is not None and _is_indexed(store, module_id, stamp, functions):
             return module_id
         if stamp is None:
-            stamp = Stamp.of(file_ops.publish(store.files, store.temporary, path, parts))
+            stamp = Stamp.of(publish(store.files, store.temporary, path, parts))
         module = ModuleFile(store.files, path, module_id)
         module.describe(len(sections[0]), len(sections[1]), target, flags, key)
         index_merge.add(store.index, functions, store.entry_of(module, stamp, len(functions)))
@@ -87,18 +86,15 @@ def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, functions: list[tu
     return not functions or (module_id, functions[0][1]) in index.find(name_key(functions[0][0]))
 
 
-def _prepare(store: Store, path: str) -> None:
-    """Create the root where it is not there, and refuse to write a file through symbolic links."""
+def _prepare(store: Store) -> None:
+    """Create the root where it is not there."""
     tag = store.path(TAG)
     try:
         store.files.stat(tag)
     except FileNotFoundError:
-        file_ops.make_directories(store.files, store.root)
+        make_directories(store.files, store.root)
         store.check_root()  # somebody else may have made it since it was opened
-        require_real_directories(store, store.temporary)
-        file_ops.publish(store.files, store.temporary, tag, [_CACHEDIR_TAG], sync=False)
-    for directory in (os.path.dirname(path), store.temporary, store.directory(INDEX)):
-        require_real_directories(store, directory)
+        publish(store.files, store.temporary, tag, [_CACHEDIR_TAG], sync=False)
 
 
 def publish_file(store: Store, place: Place, file_name: str, data: bytes) -> str:
@@ -110,8 +106,8 @@ def publish_file(store: Store, place: Place, file_name: str, data: bytes) -> str
     path = store.path(place, file_name)
     store.require_writable(path)
     try:
-        _prepare(store, path)
-        file_ops.publish(store.files, store.temporary, path, [data])
+        _prepare(store)
+        publish(store.files, store.temporary, path, [data])
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}", path=path, errno=error.errno) from error
     return path

@@ -8,7 +8,6 @@ contained in another file. Folds take a lock, and where locks do not work nothin
 
 from __future__ import annotations
 
-import os
 import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +16,7 @@ from compcache import files as file_ops
 from compcache.errors import FormatError
 from compcache.formats.journal import HOUR
 from compcache.formats.statistics import LOADS_KEY, StatsFile, decode_stats, encode_stats, read_inputs
+from compcache.publish.atomic_file import publish, unique_name
 from compcache.store import JOURNALS, STATISTICS
 from compcache.usage.module_rows import decode_rows
 
@@ -165,7 +165,7 @@ def _seal(store: Store) -> None:
     for name in _names(store):
         if JOURNALS.includes(name):
             try:
-                sealed = STATISTICS.file_name(file_ops.unique_name())
+                sealed = STATISTICS.file_name(unique_name())
                 store.files.rename(store.path(JOURNALS, name), store.path(STATISTICS, sealed))
             except OSError:
                 continue
@@ -213,9 +213,9 @@ def _replace(
     if present is not None:
         uses = {key: value for key, value in uses.items() if key[1] in present}
     uses = dict(sorted(uses.items(), key=_by_module))
-    path = store.path(STATISTICS, STATISTICS.file_name(file_ops.unique_name()))
+    path = store.path(STATISTICS, STATISTICS.file_name(unique_name()))
     try:
-        file_ops.publish(
+        publish(
             store.files, store.temporary, path, [encode_stats(ledger.counters, uses, names, rows)]
         )
     except OSError:
@@ -295,7 +295,7 @@ def _contained(store: Store, names: Iterable[str]) -> set[str]:
     for name in names:
         try:
             descriptor = store.files.open(
-                store.path(STATISTICS, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+                store.path(STATISTICS, name), file_ops.READ_FLAGS
             )
         except OSError:
             continue

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
+from compcache.publish.atomic_file import publish
 from compcache.store import MODULE_FILES, MODULES, module_id_of
 
 if TYPE_CHECKING:
@@ -107,16 +108,18 @@ def _directories(store: Store) -> list[str]:
 
 def _look_at(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_result]:
     found = {}
-    stat = store.files.stat
-    for name in store.present_names(directory):
+    for name, status in _statuses(store, directory).items():
         module_id = module_id_of(name)
-        if module_id is None or name[:_FAN] != fan:
-            continue
-        try:
-            found[module_id] = stat(f"{directory}/{name}")
-        except OSError:
-            continue  # removed meanwhile
+        if module_id is not None and name[:_FAN] == fan:
+            found[module_id] = status
     return found
+
+
+def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
+    try:
+        return store.files.statuses(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
 
 
 def _read(store: Store) -> dict[str, _Directory]:
@@ -161,7 +164,7 @@ def _write(store: Store, directories: Mapping[str, _Directory]) -> None:
         parts += [_FILE.pack(module_id, *status) for module_id, status in sorted(modules.items())]
     content = b"".join(parts)
     try:
-        file_ops.publish(
+        publish(
             store.files, store.temporary, store.path(MODULE_FILES), [_MAGIC, check(content), content], sync=False
         )
     except OSError:

@@ -20,6 +20,7 @@ from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, check
 from compcache.errors import FormatError
 from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function, decode_module, iterate_frames
+from compcache.publish.atomic_file import publish
 from compcache.store import MODULE_ROWS
 from compcache.usage.module_reader import ModuleSections
 
@@ -272,7 +273,7 @@ def _write_roster(store: Store, rows: Mapping[bytes, Row]) -> None:
     ]
     content = _pack([[list(platform) for platform in numbers], packed])
     try:
-        file_ops.publish(
+        publish(
             store.files, store.temporary, store.path(MODULE_ROWS), [_MAGIC, check(content), content], sync=False
         )
     except OSError:

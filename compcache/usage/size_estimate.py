@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache import files as file_ops
+from compcache.publish.atomic_file import publish
 from compcache.store import SIZE
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def write_estimate(store: Store, size: int, settled: int) -> None:
         OSError: it could not be written.
     """
     data = f"{size} {settled}\n".encode()
-    file_ops.publish(store.files, store.temporary, store.path(SIZE), [data], sync=False)
+    publish(store.files, store.temporary, store.path(SIZE), [data], sync=False)
 
 
 def remember_size(store: Store, size: int) -> None:

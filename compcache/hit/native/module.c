@@ -58,6 +58,7 @@ static PyMethodDef functions[] = {
     {"peek", peek, METH_VARARGS, NULL},
     {"buffer_address", buffer_address, METH_O, NULL},
     {"processor", processor, METH_NOARGS, NULL},
+    {"open_beneath", open_beneath, METH_VARARGS, NULL},
     {"setup", setup, METH_VARARGS, NULL},
     {"end", end, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -6,6 +6,7 @@
  *   arguments.c  what entry points call to check and convert arguments
  *   commit.c     stores into the memory of images, together with the tables that record them
  *   processor.c  what the processor says of itself
+ *   paths.c      opens files below a directory, following no links
  *   module.c     the extension module and its state
  *
  * Ownership: a target owns its image and its context, an image owns what keeps its code valid. Nothing points back.
@@ -77,5 +78,7 @@ PyObject *buffer_address(PyObject *module, PyObject *object);
 
 /* processor.c */
 PyObject *processor(PyObject *module, PyObject *nothing);
+/* paths.c */
+PyObject *open_beneath(PyObject *module, PyObject *args);
 
 #endif

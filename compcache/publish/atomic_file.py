@@ -1,0 +1,141 @@
+"""Makes files visible by one rename, complete or not at all (miss path)."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from compcache.files import DIRECTORY_MODE, FILE_MODE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from compcache.files import Files
+
+__all__ = ["is_settled", "make_directories", "publish", "unique_name"]
+
+_CHUNK = 1 << 20
+_counter = 0
+
+
+def unique_name() -> str:
+    """A file name that no other process, thread or machine chooses at the same time."""
+    global _counter  # noqa: PLW0603 - a counter per process; duplicates are harmless, O_EXCL decides
+    _counter += 1
+    return f"{os.getpid():x}-{_counter:x}-{os.urandom(6).hex()}"
+
+
+def make_directories(files: Files, path: str) -> None:
+    """Create a directory and its missing parents, private to this user whatever the umask."""
+    missing = []
+    while True:
+        try:
+            files.mkdir(path, DIRECTORY_MODE)
+            break
+        except FileExistsError:
+            break
+        except FileNotFoundError:
+            missing.append(path)
+            parent = os.path.dirname(path)
+            if parent == path:
+                raise
+            path = parent
+    for child in reversed(missing):
+        try:
+            files.mkdir(child, DIRECTORY_MODE)
+        except FileExistsError:
+            continue
+
+
+def publish(
+    files: Files, temporary: str, path: str, parts: Iterable[bytes | memoryview], *, sync: bool = True
+) -> os.stat_result:
+    """Make a file visible under `path` by one rename, complete or not at all.
+
+    Args:
+        files: the operations to use.
+        temporary: a directory on the same file system, in which the file is written.
+        path: the final name; a file that has it is replaced, never overwritten in place.
+        parts: the content.
+        sync: write the content to the disk before the rename, so that no crash leaves a torn file.
+
+    Returns:
+        What `fstat` says of the file under its final name.
+
+    Raises:
+        OSError: nothing was published; what had been written is removed again.
+    """
+    scratch = f"{temporary}/{unique_name()}"
+    descriptor = _create(files, scratch, temporary)
+    try:
+        try:
+            for part in parts:
+                _write_all(files, descriptor, part)
+            _mark(files, descriptor)
+            if sync:
+                files.fsync(descriptor)
+            _rename(files, scratch, path)
+        except BaseException:
+            _discard(files, scratch)
+            raise
+        return files.fstat(descriptor)
+    finally:
+        files.close(descriptor)
+
+
+def _create(files: Files, scratch: str, directory: str) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return files.open(scratch, flags, FILE_MODE)
+    except FileNotFoundError:
+        make_directories(files, directory)
+        return files.open(scratch, flags, FILE_MODE)
+
+
+def _mark(files: Files, descriptor: int) -> None:
+    """Set the modification time to one that no later write can leave.
+
+    Where the system's clock for files ticks every few milliseconds, a write right after the publication leaves the
+    same times, and would go unnoticed. So the file gets the time between two ticks.
+    """
+    now = time.time_ns()
+    try:
+        files.utime(descriptor, ns=(now, now))
+    except (OSError, TypeError, NotImplementedError):
+        return  # as the system has it, then
+
+
+def _write_all(files: Files, descriptor: int, part: bytes | memoryview) -> None:
+    view = memoryview(part)
+    while view:
+        written = files.write(descriptor, view[:_CHUNK])
+        view = view[written:]
+
+
+def _rename(files: Files, scratch: str, path: str) -> None:
+    try:
+        files.rename(scratch, path)
+    except FileNotFoundError:
+        make_directories(files, os.path.dirname(path))
+        files.rename(scratch, path)
+
+
+def _discard(files: Files, scratch: str) -> None:
+    try:
+        files.unlink(scratch)
+    except OSError:
+        return
+
+
+#: The longest tick of the clocks that file systems of one machine stamp files with, with a good margin.
+_TICK = 100_000_000
+
+
+def is_settled(status: os.stat_result) -> bool:
+    """Whether a file changed long enough ago that another change would give it other times.
+
+    As git has it: what changes twice within a tick of the clock, with a look at it between, seems to have changed
+    once. What `publish` wrote is marked, and safe from that.
+    """
+    return abs(time.time_ns() - max(status.st_ctime_ns, status.st_mtime_ns)) > _TICK
