@@ -6,7 +6,13 @@ import os
 import sys
 from _weakref import ref
 
-from compcache.errors import CompcacheError, IncompatibleTargetError, NotCachedError, StorageError
+from compcache.errors import (
+    CompcacheError,
+    IncompatibleTargetError,
+    NotCachedError,
+    StorageError,
+    UntrustedDirectoryError,
+)
 from compcache.formats.manifest import decode_function
 from compcache.hit.loader import Loader
 from compcache.hit.recorder import recorder_for
@@ -16,7 +22,7 @@ from compcache.store import Store
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any
+    from typing import Any, NoReturn
 
     from compcache.build.source import ModuleSource
     from compcache.hit.target import TypedCallTarget
@@ -57,8 +63,8 @@ def default_directory() -> str:
     return user_cache_dir("compcache", appauthor=False)
 
 
-#: Open caches by directory, so that a target that is unpickled finds the cache that may hold it already.
-_open: dict[str, ref[Cache]] = {}
+#: Open caches by directory, and whether they have a signing key, so that a target that is unpickled finds the cache that may hold it already.
+_open: dict[tuple[str, bool], ref[Cache]] = {}
 
 
 class Cache:
@@ -121,7 +127,7 @@ class Cache:
         self._retarget = retarget
         self._tuners: dict[str, int] | None = {} if tune and not readonly else None  # processes by func_name
         self._closed = False
-        _open[root] = ref(self)
+        _open[root, bool(key)] = ref(self)
 
     # --------------------------------------------------------------- hit path
 
@@ -242,6 +248,12 @@ class Cache:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Cache cannot be copied or pickled: it holds open files, loaded code and perhaps a signing key; pass its path "
+            "and open it where it is needed, with the key or trust that is there (call targets can be pickled)"
+        )
 
     def __repr__(self) -> str:
         return f"<compcache.Cache {self.path!r}{' (closed)' if self._closed else ''}>"
@@ -662,15 +674,30 @@ class Cache:
         return pinned(self._store)
 
 
-def find_again(path: str, func_name: str) -> TypedCallTarget:
+def _open_cache(path: str, *, signed: bool) -> Cache | None:
+    known = _open.get((path, signed))
+    cache = known() if known is not None else None
+    return cache if cache is not None and not cache._closed else None
+
+
+def find_again(path: str, func_name: str, signed: bool = False) -> TypedCallTarget:
     """The target that a pickled one stands for, from an open cache of this directory or a new one.
+
+    A pickle carries neither key nor trust. One of a cache with a signing key is loaded only with the key of an open cache
+    of the directory, or that of the environment.
 
     Raises:
         NotCachedError: that cache does not hold the function (any more).
+        UntrustedDirectoryError: this process has no key, or would have to trust others who can write there.
     """
-    known = _open.get(path)
-    cache = known() if known is not None else None
-    if cache is None or cache._closed:
+    cache = _open_cache(path, signed=True) if signed else _open_cache(path, signed=False) or _open_cache(path, signed=True)
+    if cache is None:
+        if signed and not os.environ.get(KEY_VARIABLE):
+            raise UntrustedDirectoryError(
+                f"a pickled call target stands for function {func_name!r} of the cache {path}, whose modules are signed, and "
+                f"this process has no key: open Cache({path!r}, signing_key=...) first, or set {KEY_VARIABLE}",
+                path=path,
+            )
         cache = Cache(path)
     try:
         held = cache._targets.get(func_name)

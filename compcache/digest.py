@@ -22,9 +22,12 @@ DIGEST_SIZE = 16
 MAC_SIZE = 32
 
 
-def check(data: bytes, salt: int = 0) -> bytes:
-    """The checksum of a record; `salt` ties it to its place (at most 16 bytes as an integer)."""
-    return blake2b(data, digest_size=CHECK_SIZE, salt=salt.to_bytes(16, "little")).digest()
+def check(data: bytes, salt: int = 0, whole: bytes = b"") -> bytes:
+    """The checksum of a record.
+
+    `salt` ties it to its place (at most 16 bytes as an integer), `whole`, of 16 bytes at most, to what it is a part of.
+    """
+    return blake2b(data, digest_size=CHECK_SIZE, salt=salt.to_bytes(16, "little"), person=whole).digest()
 
 
 def digest(parts: Iterable[bytes], *, size: int = DIGEST_SIZE, person: bytes = b"") -> bytes:

@@ -156,7 +156,7 @@ class ModuleFile:
         """
         base, descriptor, pread = self.image, self.descriptor, self._files.pread
         try:
-            return read_frame(lambda at, size: pread(descriptor, size, base + at), offset, self.records)
+            return read_frame(lambda at, size: pread(descriptor, size, base + at), offset, self.records, self.key)
         except OSError as error:
             raise self._unreadable(error) from error
 
@@ -517,7 +517,7 @@ class Store:
     def _remembered_host(self) -> Host | None:
         name = self.host_file()
         data = self.read_file(HOSTS, name) if name else None
-        return host.decode_host(data, self.signing_key) if data else None
+        return host.decode_host(data, name, self.signing_key) if data and name else None
 
     def host_file(self) -> str | None:
         """The name of the description of this machine, one for each signing key; None where it cannot be told from others."""

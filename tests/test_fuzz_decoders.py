@@ -133,7 +133,7 @@ def test_frames(data: st.DataObject) -> None:
         assert size >= 0
         return section[at : at + size]
 
-    bounded(lambda _: read_frame(read, offset, limit), b"", FormatError)
+    bounded(lambda _: read_frame(read, offset, limit, bytes(16)), b"", FormatError)
     assert all(size <= 1 << 26 for size in asked)
 
 
@@ -235,12 +235,13 @@ def test_a_footer_that_promises_more_than_there_is() -> None:
 @FEW
 @given(st.data(), st.sampled_from([None, b"key"]))
 def test_hosts(data: st.DataObject, key: bytes | None) -> None:
-    valid = encode_host(Host("znver4", "+avx2,+fma", "-pku"), key)
+    valid = encode_host(Host("znver4", "+avx2,+fma", "-pku"), "name", key)
     changed = data.draw(st.one_of(st.composite(mutated)(valid), st.binary(max_size=60)))
-    decoded = bounded(lambda d: decode_host(d, key), changed)
+    decoded = bounded(lambda d: decode_host(d, "name", key), changed)
     assert decoded is None or changed == valid
-    assert decode_host(valid, key) == Host("znver4", "+avx2,+fma", "-pku")
-    assert decode_host(valid, b"another key") is None
+    assert decode_host(valid, "name", key) == Host("znver4", "+avx2,+fma", "-pku")
+    assert decode_host(valid, "name", b"another key") is None
+    assert decode_host(valid, "another", key) is None
 
 
 @FEW

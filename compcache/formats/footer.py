@@ -1,6 +1,6 @@
 """One module, one file: image, records, graph, bitcode and notes behind one another, and a footer.
 
-Layout, version 2. The image comes first because `dlopen` and ORC ignore what follows it::
+Layout, version 3. The image comes first because `dlopen` and ORC ignore what follows it::
 
     image | records | graph | bitcode | notes | footer (FOOTER_SIZE bytes)
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["FOOTER_SIZE", "Footer", "decode_footer", "encode_container", "is_signed_with", "module_digest", "require_intact"]
 
 _MAGIC = b"CCMODULE"
-_VERSION = 2
+_VERSION = 3
 _FOOTER = Struct("<8sII5Q16s16s")
 FOOTER_SIZE = _FOOTER.size + MAC_SIZE + CHECK_SIZE
 _SIZES = Struct("<4Q")
@@ -109,6 +109,8 @@ def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], 
     content = (read(at, min(_CHUNK, footer.content - at)) for at in range(0, footer.content, _CHUNK))
     if module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode) != module_id:
         raise FormatError("its content does not have the digest that it was published with")
+    if digest([read(footer.content, footer.notes)]) != footer.notes_digest:
+        raise FormatError("its notes are not those that it was published with")
 
 
 def is_signed_with(footer: Footer, signing_key: bytes) -> bool:

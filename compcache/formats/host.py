@@ -167,16 +167,16 @@ def host_key(files: Files, processor: bytes) -> str | None:
     return digest([boot_id.strip(), _PLATFORM.encode(), processor], size=12).hex()
 
 
-def encode_host(host: Host, signing_key: bytes | None = None) -> bytes:
-    """A host as the bytes of its file, signed where there is a key."""
+def encode_host(host: Host, name: str, signing_key: bytes | None = None) -> bytes:
+    """A host as the bytes of the file of this name, signed where there is a key."""
     text = f"{host.cpu}\0{host.features}\0{host.adjustments}".encode()
-    return _seal(text, signing_key) + text
+    return _seal(text, name, signing_key) + text
 
 
-def decode_host(data: bytes, signing_key: bytes | None = None) -> Host | None:
-    """The host in a file's bytes; None where they are damaged, or not signed with the key."""
+def decode_host(data: bytes, name: str, signing_key: bytes | None = None) -> Host | None:
+    """The host in a file's bytes; None where they are damaged, of another name, or not signed with the key."""
     text = data[CHECK_SIZE:]
-    if _seal(text, signing_key) != data[:CHECK_SIZE]:
+    if _seal(text, name, signing_key) != data[:CHECK_SIZE]:
         return None
     fields = text.decode("utf-8", "replace").split("\0")
     return Host(*fields) if len(fields) == len(Host.__slots__) else None
@@ -184,5 +184,7 @@ def decode_host(data: bytes, signing_key: bytes | None = None) -> Host | None:
 
 
 
-def _seal(text: bytes, signing_key: bytes | None) -> bytes:
-    return mac(text, signing_key)[:CHECK_SIZE] if signing_key else check(text)
+def _seal(text: bytes, name: str, signing_key: bytes | None) -> bytes:
+    """Ties the text to its file's name: what is true of one machine must not be believed of another."""
+    sealed = name.encode() + b"\0" + text
+    return mac(sealed, signing_key)[:CHECK_SIZE] if signing_key else check(sealed)

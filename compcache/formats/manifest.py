@@ -2,8 +2,11 @@
 
 The records section of a module file is a row of frames::
 
-    payload length u32 | check of the payload, salted with the frame's offset (8 bytes) | payload
+    payload length u32 | check of the payload (8 bytes) | payload
 
+The check is salted with the frame's offset and, but for the module record, personalized with the module's key. That
+digests all of the module that its author chose, so that no bytes in it, a constant least of all, can be made to pose as
+a record: whoever points the index at them would have to know the key before they choose the bytes.
 and the offset of a frame in the section is its name: the index points at function records, function records
 at needs records, needs records at global records and at one another. A payload is a type byte and the fields
 of one class below, integers as little-endian u32, texts as UTF-8 behind their u32 length. The first frame is
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 from _struct import Struct  # what `struct` re-exports: a file less to read
 
-from compcache.digest import check
+from compcache.digest import KEY_SIZE, check
 from compcache.errors import FormatError
 from compcache.formats.host import required, requirement
 from compcache.record import Record, set_field
@@ -59,6 +62,7 @@ _U32 = Struct("<I")
 _PAIR = Struct("<II")
 _FUNCTION_HEAD = Struct("<cIIIIIII")
 _FIRST_READ = 512
+_KEY_AT = 9  # where a module record holds its key: behind type, ABI and the length of the key
 _MAX_FRAME = 1 << 26
 NO_ENTRY = 0xFFFFFFFF
 #: How an image is loaded, as the index remembers it: by the dynamic linker, or through ORC.
@@ -236,6 +240,8 @@ def decode_module(payload: bytes) -> ModuleRecord:
     reader = _Reader(payload, MODULE, "module")
     abi = reader.u32()
     key = reader.blob()
+    if len(key) != KEY_SIZE:
+        reader.fail(f"has a key of {len(key)} bytes")
     texts = [reader.text() for _ in range(7)]
     reader.end()
     return ModuleRecord(key, *texts, abi)
@@ -310,16 +316,19 @@ def decode_global(payload: bytes) -> GlobalRecord:
 class ManifestWriter:
     """Collects frames and tells their offsets."""
 
-    __slots__ = ("_frames", "size")
+    __slots__ = ("_frames", "_key", "size")
 
     def __init__(self) -> None:
         self._frames: list[bytes] = []
+        self._key = b""
         self.size = 0
 
     def add(self, payload: bytes) -> int:
-        """Append a frame; its offset."""
+        """Append a frame, the module record first; its offset."""
         offset = self.size
-        self._frames += (_FRAME.pack(len(payload), check(payload, offset)), payload)
+        self._frames += (_FRAME.pack(len(payload), check(payload, offset, self._key)), payload)
+        if not offset:
+            self._key = _key_in(payload)
         self.size += _FRAME.size + len(payload)
         return offset
 
@@ -328,8 +337,19 @@ class ManifestWriter:
         return b"".join(self._frames)
 
 
-def read_frame(read: Callable[[int, int], bytes], offset: int, limit: int) -> bytes:
-    """The verified payload of the frame at `offset` of a records section of `limit` bytes.
+def _key_in(payload: bytes) -> bytes:
+    """The key in the payload of a module record; empty where it is none."""
+    return payload[_KEY_AT : _KEY_AT + KEY_SIZE] if payload[:1] == MODULE else b""
+
+
+def read_frame(read: Callable[[int, int], bytes], offset: int, limit: int, key: bytes) -> bytes:
+    """The verified payload of a frame.
+
+    Args:
+        read: gives (offset, size) bytes of the records section.
+        offset: where the frame is in it.
+        limit: the size of the section.
+        key: the module's key, which does not matter for the module record.
 
     Raises:
         FormatError: there is no such frame, or it is damaged.
@@ -344,7 +364,7 @@ def read_frame(read: Callable[[int, int], bytes], offset: int, limit: int) -> by
     if len(data) < end:
         data += read(offset + len(data), end - len(data))
     payload = data[_FRAME.size : end]
-    if len(payload) != length or check(payload, offset) != expected:
+    if len(payload) != length or check(payload, offset, key if offset else b"") != expected:
         raise FormatError(f"the record at offset {offset} is damaged")
     return payload
 
@@ -356,7 +376,10 @@ def iterate_frames(section: bytes) -> Iterator[tuple[int, bytes]]:
         FormatError: a frame is damaged.
     """
     offset = 0
+    key = b""
     while offset < len(section):
-        payload = read_frame(lambda at, size: section[at : at + size], offset, len(section))
+        payload = read_frame(lambda at, size: section[at : at + size], offset, len(section), key)
+        if not offset:
+            key = _key_in(payload)
         yield offset, payload
         offset += _FRAME.size + len(payload)

@@ -413,7 +413,7 @@ class Loader:
 
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
         record = root.record
-        context = TargetContext(record.name, record.symbol, root.loaded, record.signature, self.store.root, owner)
+        context = TargetContext(record.name, record.symbol, root.loaded, record.signature, self.store.root, bool(self.store.signing_key), owner)
         target: TypedCallTarget = runtime.make_target(
             root.loaded.image, record.function, record.entry, record.name, context
         )

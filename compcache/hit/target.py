@@ -26,22 +26,24 @@ def link_name_of(symbol: str, module_id: bytes) -> str:
 class TargetContext(Record):
     """What a target owns and knows: the loaded module, its names, and where it came from."""
 
-    __slots__ = ("func_name", "symbol", "module", "signature_text", "cache_path", "owner")
+    __slots__ = ("func_name", "symbol", "module", "signature_text", "cache_path", "signed", "owner")
     func_name: str
     symbol: str
     module: Any
     signature_text: str
     cache_path: str
+    signed: bool
     owner: object
 
     def __init__(
-        self, func_name: str, symbol: str, module: Any, signature_text: str, cache_path: str, owner: object
+        self, func_name: str, symbol: str, module: Any, signature_text: str, cache_path: str, signed: bool, owner: object
     ) -> None:
         set_field(self, "func_name", func_name)
         set_field(self, "symbol", symbol)
         set_field(self, "module", module)
         set_field(self, "signature_text", signature_text)
         set_field(self, "cache_path", cache_path)
+        set_field(self, "signed", signed)
         set_field(self, "owner", owner)
 
 
@@ -125,7 +127,7 @@ class TypedCallTarget:
         context = _require_valid(self)
         from compcache.cache import find_again
 
-        return find_again, (context.cache_path, self._name)
+        return find_again, (context.cache_path, self._name, context.signed)
 
     def __copy__(self) -> TypedCallTarget:
         return self

@@ -22,7 +22,7 @@ def probe_and_remember(store: Store) -> Host:
     name = store.host_file()
     if name and not store.readonly:
         try:
-            publish_file(store, HOSTS, name, encode_host(found, store.signing_key))
+            publish_file(store, HOSTS, name, encode_host(found, name, store.signing_key))
         except StorageError:
             return found  # asked again by the next process
     return found

@@ -1,0 +1,149 @@
+"""Signed caches: what somebody who can write to the directory, and has no key, can make a process run. Nothing."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import FreshProcessError, adder, module_file, run_fresh
+
+from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, UntrustedDirectoryError
+from compcache.digest import check
+from compcache.files import Files
+from compcache.formats.footer import FOOTER_SIZE, decode_footer
+from compcache.formats.host import decode_host
+from compcache.formats.index import Index
+from compcache.formats.manifest import NO_ENTRY, FunctionRecord, encode_function
+from compcache.publish import index_merge
+from compcache.store import HOSTS, INDEX, TEMPORARY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY = b"the key of the owner"
+MARK = b"here the forged record begins: "
+ROOM = 200
+
+
+def holding(data: bytes) -> ModuleSource:
+    """A module that holds bytes of somebody's choice in the definition of a global variable."""
+    text = f"@g = external global [{ROOM} x i8]\ndefine i64 @f(i64 %x) {{\n%p = load i8, ptr @g\n%q = zext i8 %p to i64\n%y = add i64 %x, %q\nret i64 %y\n}}\n"
+    return ModuleSource(text, globals={"g": data})
+
+
+def forged(offset: int, key: bytes) -> bytes:
+    """A frame with a function record that names any symbol as code; nothing in its check is secret but the key."""
+    payload = encode_function(FunctionRecord("evil", "f", "i64(i64)", "", 0, NO_ENTRY, 0))
+    return len(payload).to_bytes(4, "little") + check(payload, offset, key) + payload
+
+
+@pytest.mark.parametrize("knows", ["no key", "the key of an earlier module", "zeros"])
+def test_bytes_of_a_constant_cannot_pose_as_a_record(directory: Path, knows: str) -> None:
+    """The offsets of the index are not signed: whoever can write there points them at any byte of a signed module."""
+    with Cache(directory, signing_key=KEY) as cache:
+        first = cache.add_module(holding(MARK.ljust(ROOM, b".")))
+        with cache._store.open_module(bytes.fromhex(first)) as module:
+            records = module.read(module.image, module.records)
+            earlier = module.key
+        offset = records.index(MARK) + len(MARK)
+        known = {"no key": b"", "the key of an earlier module": earlier, "zeros": bytes(16)}[knows]
+        content = (MARK + forged(offset, known)).ljust(ROOM, b".")
+        second = cache.add_module(holding(content))
+        with cache._store.open_module(bytes.fromhex(second)) as module:
+            assert module.read(module.image + offset, len(content) - len(MARK)) == content[len(MARK) :]
+    index = Index(Files(), f"{directory}/{INDEX.directory}", f"{directory}/{TEMPORARY.directory}", INDEX.suffix)
+    entry = index_merge.encode_function_entry("evil", bytes.fromhex(second), offset)
+    index_merge.publish_segment(index, 0, [entry], [])
+    with Cache(directory, signing_key=KEY) as cache:
+        with pytest.raises(NotCachedError):
+            cache.get_target("evil")
+        assert cache.get_target("f")(1) == 1 + content[0]
+
+
+def test_notes_are_signed(directory: Path) -> None:
+    """They decide nothing that runs, but identities are shown from them."""
+    with Cache(directory, signing_key=KEY) as cache:
+        module_id = cache.add_module(ModuleSource(adder("f", 1)))
+    path = module_file(directory, module_id)
+    data = bytearray(path.read_bytes())
+    footer = decode_footer(bytes(data[-FOOTER_SIZE:]), len(data))
+    data[footer.content + footer.notes - 1] ^= 1
+    path.unlink()
+    path.write_bytes(data)
+    path.chmod(0o600)
+    with (
+        Cache(directory, signing_key=KEY) as cache,
+        pytest.warns(CacheWarning, match="notes"),
+        pytest.raises(NotCachedError),
+    ):
+        cache.get_target("f")
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["unsigned", "signed"])
+def test_what_is_true_of_one_machine_is_not_believed_of_another(directory: Path, key: bytes | None) -> None:
+    """A signed description, copied to the name of a machine that has less."""
+    with Cache(directory, signing_key=key) as cache:
+        cache.add_module(ModuleSource(adder("f", 1)))
+        name = cache._store.host_file()
+        assert name is not None
+        path = cache._store.path(HOSTS, name)
+    other = HOSTS.file_name(name[:4] + "0" * 20)
+    shutil.copy(path, f"{path[: -len(name)]}{other}")
+    data = cache._store.read_file(HOSTS, other)
+    assert data == cache._store.read_file(HOSTS, name)
+    assert data is not None
+    assert decode_host(data, name, key) is not None
+    assert decode_host(data, other, key) is None
+
+
+# ------------------------------------------------------------------------------------ keys stay where they are
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("key", [None, KEY], ids=["unsigned", "signed"])
+def test_a_cache_is_neither_copied_nor_pickled(directory: Path, how: object, key: bytes | None) -> None:
+    assert callable(how)
+    with Cache(directory, signing_key=key) as cache, pytest.raises(TypeError, match="cannot be copied or pickled"):
+        how(cache)
+
+
+def pickled(directory: Path, **settings: object) -> bytes:
+    with Cache(directory, **settings) as cache:  # type: ignore[arg-type]
+        cache.add_module(ModuleSource(adder("f", 1)))
+        return pickle.dumps(cache.get_target("f"))
+
+
+UNPICKLE = """
+import pickle
+from compcache import Cache
+{first}
+result = pickle.loads({data!r})(1)
+"""
+
+
+def test_a_target_of_a_signed_cache_is_found_again_only_with_a_key(directory: Path) -> None:
+    data = pickled(directory, signing_key=KEY)
+    assert KEY not in data
+    with pytest.raises(FreshProcessError, match=r"UntrustedDirectoryError.*this process has no key"):
+        run_fresh(directory, UNPICKLE.format(data=data, first=""))
+    with pytest.raises(FreshProcessError, match="UntrustedDirectoryError"):
+        run_fresh(directory, UNPICKLE.format(data=data, first="kept = Cache(directory)"))
+    assert run_fresh(directory, UNPICKLE.format(data=data, first=""), COMPCACHE_SIGNING_KEY=KEY.decode()) == 2
+    opened = f"kept = Cache(directory, signing_key={KEY!r}); other = Cache(directory)"
+    assert run_fresh(directory, UNPICKLE.format(data=data, first=opened)) == 2
+    with pytest.raises(FreshProcessError, match="does not carry the signature"):
+        run_fresh(directory, UNPICKLE.format(data=data, first=""), COMPCACHE_SIGNING_KEY="another")
+
+
+def test_a_target_of_a_trusted_cache_is_found_again_only_by_who_trusts_it(directory: Path) -> None:
+    directory.chmod(0o777)
+    data = pickled(directory, trust=True)
+    with pytest.raises(FreshProcessError, match=r"UntrustedDirectoryError.*chmod go-w"):
+        run_fresh(directory, UNPICKLE.format(data=data, first=""))
+    opened = "kept = Cache(directory, trust=True)"
+    assert run_fresh(directory, UNPICKLE.format(data=data, first=opened)) == 2
+    with pytest.raises(UntrustedDirectoryError):
+        pickle.loads(data)
