@@ -139,6 +139,9 @@ class Tree(Files):
         except OSError:
             root.number = -1  # a program that closes all descriptors, as daemons do, has closed it: the number is not ours
             return False
+        return self._is_at_path(root)
+
+    def _is_at_path(self, root: _Directory) -> bool:
         try:
             status = self.system.stat(self.root)
         except OSError:
@@ -268,7 +271,9 @@ class Tree(Files):
 
     def _open_directory(self, path: str) -> _Directory:
         directory = _Directory(self.system)
-        directory.number = self._act(path, lambda root, at: self._open_at(root, at, _LISTING))
+        if self._root is not None and not self._is_at_path(self._root):
+            self._root = None
+        directory.number = self._act(path, lambda root, at: self._open_at(root, at, _LISTING), current=False)
         return directory
 
     def mkdir(self, path: str, mode: int = DIRECTORY_MODE) -> None:  # type: ignore[override]

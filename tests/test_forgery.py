@@ -55,8 +55,8 @@ def test_bytes_of_a_constant_cannot_pose_as_a_record(directory: Path, knows: str
         with cache._store.open_module(bytes.fromhex(second)) as module:
             assert module.read(module.image + offset, len(content) - len(MARK)) == content[len(MARK) :]
     index = Index(Files(), f"{directory}/{INDEX.directory}", f"{directory}/{TEMPORARY.directory}", INDEX.suffix)
-    entry = index_merge.encode_function_entry("evil", bytes.fromhex(second), offset)
-    index_merge.publish_segment(index, 0, [entry], [])
+    entry = index_merge.encode_function_entry("evil", bytes.fromhex(second), offset, "")
+    index_merge.publish_segment(index, 0, [entry], [], [""])
     with Cache(directory, signing_key=KEY) as cache:
         with pytest.raises(NotCachedError):
             cache.get_target("evil")

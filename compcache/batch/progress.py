@@ -104,6 +104,7 @@ def describe(record: BuiltJob | CachedJob | FailedJob) -> str:
     name = short_name(record.name)
     if isinstance(record, FailedJob):
         reason = " ".join(record.message.split())
+        reason = reason if reason.isprintable() else repr(reason)[1:-1]
         return f"failed  {name}  {record.seconds:.3f} s  {reason}"
     kind = "built " if isinstance(record, BuiltJob) else "cached"
     return f"{kind}  {name}  {record.seconds:.3f} s  {record.bytes / _KIB:.1f} KiB"

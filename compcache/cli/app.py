@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compcache.cli.output import PROGRAM, say
+from compcache.cli.output import PROGRAM, printable, say
 from compcache.cli.session import Session
 from compcache.errors import CacheWarning, CompcacheError, NotCachedError
 
@@ -231,6 +231,5 @@ def _show_warning(
     if issubclass(category, CacheWarning):
         say("warning", str(message))
     else:
-        print(
-            warnings.formatwarning(message, category, filename, lineno, line), file=file or sys.stderr, end=""
-        )
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        print("\n".join(map(printable, text.split("\n"))), file=file or sys.stderr, end="")

@@ -44,7 +44,7 @@ def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> l
     session = here or Session(root.params.get("directory"), trust=bool(root.params.get("trust")))
     try:
         with session.look() as cache:
-            names = [f.func_name for f in cache.functions(lambda name: name.startswith(incomplete))]
+            names = [f.func_name for f in cache.functions(lambda name: name.startswith(incomplete) and name.isprintable())]
     except (CompcacheError, OSError):
         return []  # a shell has no use for a message here
     return names[:_MAX_NAMES]

@@ -29,6 +29,7 @@ __all__ = [
     "plural",
     "print_fields",
     "print_rows",
+    "print_text",
     "printable",
     "say",
     "seconds_text",
@@ -56,6 +57,15 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def print_text(text: str) -> None:
+    """Print a text of any number of lines; on a terminal its control characters are escaped, in a pipe it is as it is."""
+    click.echo("\n".join(map(_printable_line, text.split("\n"))) if is_terminal() and not text.isprintable() else text)
+
+
+def _printable_line(line: str) -> str:
+    return "\t".join(map(printable, line.split("\t")))
 
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
@@ -176,7 +186,7 @@ def plural(number: int, noun: str) -> str:
 
 def say(kind: str, message: str) -> None:
     """Write one line to standard error: what happened, and what to do."""
-    click.echo(f"{PROGRAM}: {kind}: {one_line(message)}", err=True)
+    click.echo(f"{PROGRAM}: {kind}: {printable(one_line(message))}", err=True)
 
 
 def one_line(message: str) -> str:

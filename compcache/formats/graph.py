@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["ModuleGraph", "SymbolNode", "decode_graph", "decode_notes", "encode_graph", "encode_notes"]
 
 _MAX_GRAPH = 1 << 30
+_MAX_TIME = 1e11  # seconds; no time since the epoch, and no compilation, is longer
 
 
 class SymbolNode(NamedTuple):
@@ -54,10 +55,18 @@ def decode_graph(section: bytes) -> ModuleGraph:
     try:
         inflated = zlib.decompressobj().decompress(section, _MAX_GRAPH)
         rows = msgpack.unpackb(inflated, raw=False, unicode_errors="surrogatepass", strict_map_key=False)
-        nodes = [SymbolNode(s, k, f, g, tuple(r)) for s, k, f, g, r in rows]
+        nodes = [_node(*row) for row in rows]
     except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
         raise FormatError(f"the graph section does not decode: {error}") from error
     return ModuleGraph({node.symbol: node for node in nodes})
+
+
+def _node(symbol: object, kind: object, func_name: object, signature: object, references: object) -> SymbolNode:
+    """A node from the fields of a row; TypeError where they are of other types."""
+    texts = (symbol, kind, "" if func_name is None else func_name, signature)
+    if not isinstance(references, list) or not all(isinstance(text, str) for text in (*texts, *references)):
+        raise TypeError("a field of a node is not text")
+    return SymbolNode(symbol, kind, func_name, signature, tuple(references))  # type: ignore[arg-type] # looked at above
 
 
 def encode_notes(seconds: float, identity: Any) -> bytes:
@@ -82,4 +91,10 @@ def decode_notes(section: bytes) -> dict[str, Any]:
         raise FormatError(f"the notes section does not decode: {error}") from error
     if not isinstance(notes, dict):
         raise FormatError("the notes section is no map")
+    for name in ("created", "seconds"):
+        if name in notes and not (isinstance(notes[name], (int, float)) and 0 <= notes[name] < _MAX_TIME):
+            del notes[name]
+    identity = notes.get("identity")
+    if not isinstance(identity, dict) or not all(isinstance(text, str) for pair in identity.items() for text in pair):
+        notes.pop("identity", None)
     return notes

@@ -51,6 +51,7 @@ _HEAD = Struct("<8s4I")
 HEAD_SIZE = _HEAD.size
 _COUNTER = Struct("<IdB")
 _END_OF_TIME = HOUR << 32  # seconds; hours are stored in 32 bits
+_MAX_AMOUNT = 1e15  # of anything that is counted: no sum of these is infinite
 _USE = Struct("<16s16sQd")
 _MAGIC = b"CCSTATS1"
 
@@ -97,7 +98,11 @@ def decode_stats(data: bytes) -> StatsFile:
         sections.append(data[at : at + size])
         at += size
     try:
-        uses = {(name, module): (count, last) for name, module, count, last in _USE.iter_unpack(sections[1])}
+        uses = {
+            (name, module): (count, last)
+            for name, module, count, last in _USE.iter_unpack(sections[1])
+            if 0 <= last < _END_OF_TIME  # NaN is neither
+        }
         return StatsFile(
             counters=_decode_counters(sections[0]),
             inputs=tuple(sections[2].decode().split()),
@@ -134,11 +139,12 @@ def _add_batch(
                 rows.append(bytes.fromhex(counter))
                 continue
             when = float(first)
-            if not 0 <= when < _END_OF_TIME:
-                raise ValueError(f"{when} is no time")
+            amount = float(rest[0])
+            if not (0 <= when < _END_OF_TIME and 0 <= amount < _MAX_AMOUNT):
+                raise ValueError(f"{when} is no time, or {amount} no amount")
             if counter != "loads":  # they are counted when their compile seconds are known
                 hour = int(when) // HOUR, counter
-                counters[hour] = counters.get(hour, 0) + float(rest[0])
+                counters[hour] = counters.get(hour, 0) + amount
             if len(rest) > 1 and rest[1]:
                 key = bytes.fromhex(rest[2]) if len(rest) > 2 and rest[2] else LOADS_KEY  # noqa: PLR2004
                 use = key, bytes.fromhex(rest[1])
@@ -168,7 +174,8 @@ def _decode_counters(section: bytes) -> dict[tuple[int, str], float]:
     while at < len(section):
         hour, value, length = _COUNTER.unpack_from(section, at)
         at += _COUNTER.size + length
-        counters[hour, section[at - length : at].decode()] = value
+        if 0 <= value < _MAX_AMOUNT:  # NaN is neither
+            counters[hour, section[at - length : at].decode()] = value
     return counters
 
 

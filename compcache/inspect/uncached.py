@@ -25,6 +25,7 @@ __all__ = ["Refusal", "forget", "note", "read_all"]
 
 _MAX_KEPT = 512
 _MAX_TEXT = 4096
+_MAX_TIME = 1e11  # seconds since the epoch; NaN is not below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def _read(store: Store, file_name: str) -> Refusal | None:
         return None
     try:
         name, reason, created = msgpack.unpackb(data[CHECK_SIZE:], unicode_errors="surrogatepass")
-        found = Refusal(str(name), str(reason), float(created))
+        found = Refusal(str(name), str(reason), float(created) if 0 <= float(created) < _MAX_TIME else 0.0)
     except (ValueError, TypeError, msgpack.UnpackException):
         return None
     return found if _file_name(found.name) == file_name else None

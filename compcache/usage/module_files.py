@@ -35,6 +35,7 @@ __all__ = ["FileStatus", "list_modules", "status_of_modules"]
 
 _MAGIC = b"CCFILES1"
 _MAX_SIZE = 1 << 31
+_MAX_TIME = 1e11  # seconds since the epoch; NaN is not below it
 _FAN = 2  # hexadecimal digits
 _DIRECTORY = Struct("<2sQI")
 _FILE = Struct("<16sQd")
@@ -146,7 +147,9 @@ def _decode(content: memoryview) -> dict[str, _Directory]:
         at += _DIRECTORY.size
         end = at + count * _FILE.size
         files = _FILE.iter_unpack(content[at:end])
-        modules = {module_id: _status((size, modified)) for module_id, size, modified in files}
+        modules = {
+            module_id: _status((size, modified)) for module_id, size, modified in files if abs(modified) < _MAX_TIME
+        }
         if len(modules) != count:
             raise ValueError("the list of files is truncated")
         found[name.decode("ascii")] = _Directory(changed, modules)

@@ -11,13 +11,15 @@ features is longer than all the rest.
 
 from __future__ import annotations
 
+from array import array
 from functools import lru_cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
 from compcache import files as file_ops
-from compcache.digest import CHECK_SIZE, check
+from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError
 from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function, decode_module, iterate_frames
 from compcache.publish.atomic_file import publish
@@ -46,6 +48,7 @@ __all__ = [
 _MAGIC = b"CCROSTR1"
 _MAX_ROSTER = 1 << 31
 _PLATFORM_FIELDS = 2  # of its item in a statistics file, where a row has those of `Row`
+_MAX_SECONDS = 1e9
 _KEY_AT, _KEY_SIZE = 9, 16  # where a module record holds its key
 
 
@@ -138,7 +141,7 @@ def _seconds(notes: bytes) -> float:
         value = msgpack.unpackb(notes, raw=False, strict_map_key=False).get("seconds", 0.0)
     except (ValueError, TypeError, AttributeError, msgpack.UnpackException):
         return 0.0
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < _MAX_SECONDS else 0.0
 
 
 def encode_rows(rows: Iterable[Row]) -> list[bytes]:
@@ -154,14 +157,49 @@ def encode_rows(rows: Iterable[Row]) -> list[bytes]:
     return [_pack((digest, packed)) for digest, packed in platforms.values()] + items
 
 
+def _with_types(rows: list[Row]) -> list[Row]:
+    """The rows, when the types of all fields are right; a column at a time, for there can be a hundred thousand rows.
+
+    Raises:
+        ValueError, TypeError, OverflowError: a field is not what a row has there. The file is derived, and its check says
+            only that it is what somebody wrote.
+    """
+    if not rows:
+        return rows
+    module_ids, platforms, seconds, names, offsets, imports, signatures = zip(*rows, strict=True)
+    columns = names, offsets, imports, signatures
+    times = array("d", seconds)
+    if (
+        {*map(type, module_ids)} != {bytes}
+        or {*map(len, module_ids)} != {DIGEST_SIZE}
+        or {*map(type, platforms)} != {Platform}
+        or {kind for column in columns for kind in map(type, column)} != {tuple}
+        or not (min(times) >= 0 and sum(times) < float("inf"))
+        or not list(map(len, names)) == list(map(len, offsets)) == list(map(len, signatures))
+    ):
+        raise ValueError("a field of a row is of another type")
+    array("I", chain.from_iterable(offsets))
+    for texts in (names, imports, signatures):
+        "".join(chain.from_iterable(texts))
+    return rows
+
+
+def _checked_platform(fields: Iterable[object]) -> Platform:
+    """A platform from its fields; ValueError or TypeError where they are none."""
+    found = Platform(*fields)  # type: ignore[arg-type] # looked at next
+    if list(map(type, found)) != [str] * 5 + [int]:
+        raise ValueError("a field of a platform is of another type")
+    return found
+
+
 def decode_rows(data: bytes) -> list[Row]:
     """The rows of which `encode_rows` made the items in `data`; none where that is something else."""
     try:
         items = _items(data)
-        platforms = {item[0]: Platform(*_unpack(item[1])) for item in items if len(item) == _PLATFORM_FIELDS}
+        platforms = {item[0]: _checked_platform(_unpack(item[1])) for item in items if len(item) == _PLATFORM_FIELDS}
         rows = [item for item in items if len(item) == len(Row._fields)]
-        return [_new((row[0], platforms[row[1]], *row[2:])) for row in rows if row[1] in platforms]
-    except (ValueError, TypeError, msgpack.UnpackException):
+        return _with_types([_new((row[0], platforms[row[1]], *row[2:])) for row in rows if row[1] in platforms])
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException):
         return []
 
 
@@ -247,9 +285,9 @@ def _read_roster(store: Store) -> dict[bytes, Row]:
         return {}
     try:
         platforms, rows = _unpack(memoryview(data)[start:])
-        known = [Platform(*platform) for platform in platforms]
-        return {key: _new((key, known[number], *rest)) for key, number, *rest in rows}
-    except (ValueError, TypeError, IndexError, msgpack.UnpackException):
+        known = [_checked_platform(platform) for platform in platforms]
+        return {row.module_id: row for row in _with_types([_new((key, known[number], *rest)) for key, number, *rest in rows])}
+    except (ValueError, TypeError, IndexError, OverflowError, msgpack.UnpackException):
         return {}
 
 

@@ -50,7 +50,8 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
     try:
         first, *lines = data.split(b"\n")
         size, settled = map(int, first.split())
-        return Estimate(size + sum(map(int, filter(None, lines))) + added, settled, len(data) > _LONG)
+        total = size + sum(map(int, filter(None, lines))) + added
+        return Estimate(total, settled, len(data) > _LONG) if min(total, settled) >= 0 else None
     except ValueError:
         return None  # it is measured anew
 

@@ -8,6 +8,7 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.output import print_text
 from compcache.cli.session import Session, pass_session
 from compcache.cli.values import parse_arguments, result_text
 
@@ -56,8 +57,8 @@ def _print(result: Any, changed: dict[str, list[Any]], *, is_void: bool, as_json
         print_json({"result": result, "buffers": changed})
         return
     if not is_void:
-        click.echo(result_text(result))
+        print_text(result_text(result))
     for name, elements in changed.items():
         shown = ",".join(map(result_text, elements[:_SHOWN]))
         more = f",... ({len(elements)} elements; --json prints all)" if len(elements) > _SHOWN else ""
-        click.echo(f"{name}={shown}{more}")
+        print_text(f"{name}={shown}{more}")

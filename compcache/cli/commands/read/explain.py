@@ -47,7 +47,7 @@ def _print(found: Explanation) -> None:
             if not verdict.reason
             else f"passed over ({verdict.reason}): {printable(verdict.message)}"
         )
-        click.echo(f"  module {short_id(copy.module_id)}, {copy.cpu}, LLVM {copy.llvm_version}: {state}")
+        click.echo(f"  module {short_id(copy.module_id)}, {printable(copy.cpu)}, LLVM {printable(copy.llvm_version)}: {state}")
     for overload in found.overloads:
         state = style("hit", fg="green") if overload.hit else f"{style('miss', fg='red')}: {printable(overload.message)}"
         click.echo(f"  {printable(overload.label)}: {state}")

@@ -15,6 +15,7 @@ from compcache.cli.output import (
     id_text,
     is_terminal,
     print_rows,
+    printable,
     show_progress,
     size_text,
     time_text,
@@ -80,7 +81,7 @@ def command(
     rows = (found[::-1] if reverse else found)[:limit]
     if not rows and is_terminal() and not as_json:
         what = "matches" if patterns else "is there yet"
-        click.echo(f"nothing {what} in {session.directory}", err=True)
+        click.echo(f"nothing {what} in {printable(str(session.directory))}", err=True)
     elif as_json:
         print_json(rows)
     elif by_module:

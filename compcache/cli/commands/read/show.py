@@ -15,6 +15,7 @@ from compcache.cli.output import (
     plural,
     print_fields,
     print_rows,
+    print_text,
     seconds_text,
     short_id,
     size_text,
@@ -53,7 +54,7 @@ def command(
         if code:
             produce = cache.ir if code == "ir" else cache.asm
             text = produce(name, module_id=module_id, whole_module=whole_module)
-            print_json({"func_name": name, code: text}) if as_json else click.echo(text)
+            print_json({"func_name": name, code: text}) if as_json else print_text(text)
             return
         report = cache.function(name)
     if as_json:

@@ -74,11 +74,11 @@ def command(
 
 
 def _print(report: BatchReport, *, quiet: bool, as_json: bool) -> None:
-    from compcache.cli.output import say
+    from compcache.cli.output import print_text, say
 
     for record in report.failed if quiet else ():
         say("error", f"{record.name}: {record.message}")
     if as_json:
         print_json(report.as_dict())
     else:
-        click.echo(str(report))
+        print_text(str(report))

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cli.jsontext import fields_of, json_option, print_json
-from compcache.cli.output import Column, is_terminal, plural, print_rows, seconds_text, show_progress, style
+from compcache.cli.output import (
+    Column,
+    is_terminal,
+    plural,
+    print_rows,
+    printable,
+    seconds_text,
+    show_progress,
+    style,
+)
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -62,7 +71,7 @@ def _print(report: CheckReport) -> None:
         for finding in report.findings:
             colour = "green" if finding.repaired else "red" if finding.severity == "error" else "yellow"
             state = "repaired" if finding.repaired else finding.severity
-            click.echo(f"{style(state, fg=colour)}: {finding.message}")
+            click.echo(f"{style(state, fg=colour)}: {printable(finding.message)}")
     else:
         print_rows([], [_cells(finding) for finding in report.findings])
     repaired = sum(finding.repaired for finding in report.findings)

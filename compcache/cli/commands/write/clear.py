@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.output import plural, size_text
+from compcache.cli.output import plural, printable, size_text
 from compcache.cli.session import Session, pass_session
 
 __all__ = ["command"]
@@ -25,7 +25,7 @@ def command(session: Session, yes: bool, dry_run: bool, as_json: bool) -> None:
     with session.look() as cache:
         info = cache.info()
     modules, size = info.modules, info.size
-    text = f"{plural(modules, 'module')} ({size_text(size)}) in {session.directory}"
+    text = f"{plural(modules, 'module')} ({size_text(size)}) in {printable(str(session.directory))}"
     if not dry_run and modules:
         _confirm(text, yes=yes)
         with session.open() as cache:
