@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
 import pytest
+from helpers import run_fresh
 
 from compcache.errors import FormatError, LinkerError
 from compcache.images import elf
@@ -534,3 +535,31 @@ def test_a_temporary_directory_that_cannot_be_written_is_an_error(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(LinkerError, match="temporary directory"):
         link_shared(program, [], soname="module")
+
+
+def test_what_killed_links_leave_is_removed_by_a_later_process(directory: Path, tmp_path: Path) -> None:
+    """Directories of an hour ago, of this user; nothing else, and nothing that they lead to."""
+    temporary, outside = tmp_path / "temporary", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_bytes(b"kept")
+    for name in ("compcache-link-old", "compcache-link-new", "other-old"):
+        (temporary / name).mkdir(parents=True)
+        (temporary / name / "0.o").write_bytes(b"object")
+    (temporary / "compcache-link-old" / "link").symlink_to(outside)
+    (temporary / "compcache-link-link").symlink_to(outside)
+    (temporary / "compcache-link-file").write_bytes(b"")
+    script = f"""
+    import os, time
+    real = time.time
+    old = {str(temporary)!r} + "/compcache-link-new"
+    from compcache.images import system_linker
+    # The change time of a directory cannot be set: the clock of the process goes ahead instead, but for one directory.
+    system_linker._ABANDONED_SECONDS = -5
+    os.utime(old, (real() + 10, real() + 10))
+    from compcache import Cache, ModuleSource
+    Cache(directory).add_module(ModuleSource("define i64 @f() {{ ret i64 7 }}"))
+    result = sorted(os.listdir({str(temporary)!r}))
+    """
+    left = run_fresh(directory, script, TMPDIR=str(temporary))
+    assert left == ["compcache-link-file", "compcache-link-link", "compcache-link-new", "other-old"]
+    assert (outside / "kept").exists()

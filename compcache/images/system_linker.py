@@ -13,9 +13,11 @@ import importlib.util
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,8 @@ LINKER_VARIABLE = "COMPCACHE_LINKER"
 
 _ON_THE_PATH = ("ld.lld", "mold", "ld")
 _NO_LINKER = ("none", "off")
+_SCRATCH = "compcache-link-"
+_ABANDONED_SECONDS = 3600
 _ELF_PLATFORMS = ("linux", "android", "freebsd", "netbsd", "openbsd", "dragonfly")
 _CHOICES = (
     f"set {LINKER_VARIABLE} to the path of an ELF linker (ld.lld, mold or ld), to 'ziglang' (after "
@@ -195,10 +199,30 @@ def _flags(linker: Linker) -> tuple[str, ...]:
 def _scratch_directory(linker: Linker) -> Iterator[str]:
     """A private directory; what goes wrong with its files is a failure of the link."""
     try:
-        with tempfile.TemporaryDirectory(prefix="compcache-link-", ignore_cleanup_errors=True) as directory:
+        _remove_abandoned(tempfile.gettempdir())
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as directory:
             yield directory
     except OSError as error:
         raise LinkerError(f"{linker} cannot work in a temporary directory: {error}") from error
+
+
+@functools.lru_cache(maxsize=1)
+def _remove_abandoned(temporary: str) -> None:
+    """Remove what processes that were killed while they linked have left; once per process.
+
+    Only directories of this user that nothing has changed for an hour: no link takes that long. `rmtree` follows no links.
+    """
+    try:
+        with os.scandir(temporary) as entries:
+            found = [entry for entry in entries if entry.name.startswith(_SCRATCH)]
+    except OSError:
+        return
+    for entry in found:
+        with contextlib.suppress(OSError):
+            status = entry.stat(follow_symlinks=False)
+            is_old = max(status.st_mtime, status.st_ctime) < time.time() - _ABANDONED_SECONDS
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and is_old:
+                shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _run(linker: Linker, arguments: Sequence[str], directory: str, timeout: float) -> str:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["STEPS", "check"]
 
 _ELF = b"\x7fELF"
+_ATTEMPTS = 8  # to read the index while others merge it
 _DIRECTORIES = tuple(dict.fromkeys([place.directory for place in PLACES if place.directory]))
 
 
@@ -108,7 +109,10 @@ class _Check:
         self.findings.append(Finding(self.step, kind, severity, subject, message, repaired))
 
     def damaged(self, module_id: bytes, reason: str) -> None:
-        """A module cannot be used as it is."""
+        """A module cannot be used as it is, unless it was removed meanwhile."""
+        if not self.store.exists(module_id):
+            self.forget(module_id)
+            return
         path = self.store.module_path(module_id)
         done = self.repair and _set_aside(self.store, path)
         what = (
@@ -117,10 +121,21 @@ class _Check:
             else "repair puts it in quarantine, and what it held is compiled again"
         )
         self.find("damaged", module_id.hex(), f"{path} is damaged: {reason}; {what}", repaired=done)
-        self.present.pop(module_id, None)  # later steps have nothing to say about it
-        self.rows.pop(module_id, None)
+        self.forget(module_id)
         if not done:
             self.unusable.add(module_id)
+
+
+    def forget(self, module_id: bytes) -> None:
+        """Later steps have nothing to say about a module."""
+        self.present.pop(module_id, None)
+        self.rows.pop(module_id, None)
+
+    def is_provided(self, name: str) -> bool:
+        """Whether a module holds a function at this moment: one that was added after the check began, perhaps."""
+        index = self.store.index
+        index.refresh()
+        return any(self.store.exists(module_id) for module_id, *_ in index.find(name_key(name)))
 
 
 def _set_aside(store: Store, path: str) -> bool:
@@ -356,11 +371,16 @@ def _edges(state: _Check) -> tuple[int, dict[str, int]]:
         for name in row.imports:
             if name not in provided:
                 missing.setdefault(name, []).append(module_id)
-    for name, modules in sorted(missing.items()):
+    dangling = 0
+    for name, importers in sorted(missing.items()):
+        modules = [module_id for module_id in importers if state.store.exists(module_id)]
+        if not modules or state.is_provided(name):
+            continue  # the directory has changed meanwhile
+        dangling += 1
         more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
         message = f"no module holds {name!r}, which module {modules[0].hex()}{more} imports: what needs it misses until it is added"
-        state.find("dangling", name, message)
-    return edges, {"dangling": len(missing)}
+        state.find("dangling", name, message, note=True)
+    return edges, {"dangling": dangling}
 
 
 # --------------------------------------------------------------------------- index
@@ -369,16 +389,16 @@ def _edges(state: _Check) -> tuple[int, dict[str, int]]:
 def _index(state: _Check) -> tuple[int, dict[str, int]]:
     """The index says what the modules say."""
     store = state.store
-    try:
-        store.index.refresh()
-    except OSError as error:
-        raise StorageError(f"cannot read the index of {store.root}: {error}", path=store.root) from error
     entries, stamps = _index_content(store)
     wanted = _wanted_entries(state)
-    missing = wanted - entries
-    stale = entries - wanted
-    if state.unusable:
-        stale = {entry for entry in stale if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] not in state.unusable}
+    # Others add, prune and merge meanwhile: what differs is looked at once more.
+    there = {module_id: store.exists(module_id) for module_id in {*map(_module_of, wanted ^ entries)}}
+    missing = {entry for entry in wanted - entries if there[_module_of(entry)]}
+    stale = {
+        entry
+        for entry in entries - wanted
+        if (_module_of(entry) in state.rows or not there[_module_of(entry)]) and _module_of(entry) not in state.unusable
+    }
     unverified = sum(
         1 for module_id, status in state.present.items() if not _is_stamped(stamps.get(module_id, ()), status)
     )
@@ -394,7 +414,24 @@ def _index(state: _Check) -> tuple[int, dict[str, int]]:
     return len(entries), numbers
 
 
+def _module_of(entry: bytes) -> bytes:
+    return entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
+
+
 def _index_content(store: Store) -> tuple[set[bytes], dict[bytes, list[bytes]]]:
+    """The function entries and the module entries of all segments, as they are together at one moment."""
+    for _ in range(_ATTEMPTS):
+        try:
+            store.index.refresh()
+            return _read_index(store)
+        except FileNotFoundError:
+            continue  # merged meanwhile: what was in it is in another one
+        except OSError as error:
+            raise StorageError(f"cannot read the index of {store.root}: {error}", path=store.root) from error
+    return _read_index(store, or_fail=False)
+
+
+def _read_index(store: Store, *, or_fail: bool = True) -> tuple[set[bytes], dict[bytes, list[bytes]]]:
     entries: set[bytes] = set()
     stamps: dict[bytes, list[bytes]] = {}
     for segment in store.index.segments:
@@ -407,7 +444,8 @@ def _index_content(store: Store) -> tuple[set[bytes], dict[bytes, list[bytes]]]:
             for data in segment.modules.entries():
                 stamps.setdefault(data[:DIGEST_SIZE], []).append(data)
         except FileNotFoundError:
-            continue  # merged meanwhile
+            if or_fail:
+                raise
         except (FormatError, OSError) as error:
             store.index.damaged[segment.name] = str(error)
     return entries, stamps
@@ -466,7 +504,7 @@ def _statistics(state: _Check) -> tuple[int, dict[str, int]]:
     provided = {name for row in state.rows.values() for name in row.names}
     pins = pinned(state.store)
     for name in pins:
-        if name not in provided:
+        if name not in provided and not state.is_provided(name):
             message = f"{name!r} is pinned, but no module holds it; unpin it, or add it"
             state.find("pin", name, message, note=True)
     return len(ledger.files), {"files": len(ledger.files), "incomplete": len(ledger.torn), "pins": len(pins)}

@@ -41,7 +41,7 @@ def note_addition(store: Store, module_id: bytes, built: BuiltModule, given: int
         limit = effective_limit(given)
         if limit is not None:
             _account(store, module_id, size, limit)
-    except (CompcacheError, OSError, ValueError) as error:
+    except (CompcacheError, OSError, ValueError, MemoryError) as error:
         message = f"the size limit of the cache {store.root} could not be kept: {error}"
         warn_once(store, store.path(SIZE), message)
 

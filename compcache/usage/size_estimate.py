@@ -43,7 +43,7 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
     except FileNotFoundError:
         return None
     try:
-        data = files.pread(descriptor, _MAX, 0)
+        data = files.pread(descriptor, min(files.fstat(descriptor).st_size, _MAX), 0)
         files.write(descriptor, b"%d\n" % added)
     finally:
         files.close(descriptor)
