@@ -75,7 +75,7 @@ def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
 # ------------------------------------------------------------------------------------ modes
 
 
-@pytest.mark.parametrize("umask", [0, 0o077])
+@pytest.mark.parametrize("umask", [0, 0o777])
 def test_what_is_created_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     script = f"""
     import os
@@ -141,6 +141,30 @@ def test_a_directory_of_another_user_is_refused(directory: Path, monkeypatch: py
     monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)
     with pytest.raises(UntrustedDirectoryError, match="belongs to"):
         Cache(directory)
+
+
+@as_root
+def test_a_directory_of_the_superuser_that_nobody_else_can_write_to_is_used(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was installed with a package, seen by a user; files of a third user in it are not used."""
+    first, second = fill(directory, adder("f", 1), adder("g", 20))
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)
+    directory.chmod(0o755)
+    with Cache(directory) as cache:
+        assert cache.get_target("f")(1) == 2
+        os.chown(module_file(directory, second), OTHER_USER + 1, OTHER_USER + 1)
+        with pytest.warns(CacheWarning, match=f"belongs to user {OTHER_USER + 1}"), pytest.raises(NotCachedError):
+            cache.get_target("g")
+    for segment in (directory / "index-v1").iterdir():
+        os.chown(segment, OTHER_USER + 1, OTHER_USER + 1)
+    with Cache(directory, readonly=True) as cache, pytest.raises(NotCachedError):
+        cache.get_target("f")
+    for mode in (0o775, 0o757):
+        directory.chmod(mode)
+        with pytest.raises(UntrustedDirectoryError, match="can be written by other users"):
+            Cache(directory)
+    assert module_file(directory, first).exists()
 
 
 @as_root

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from stat import S_ISREG
 from time import time
 
 from compcache.digest import name_key
@@ -138,13 +139,15 @@ class Recorder:
         try:
             descriptor = self._open(path)
             try:
+                status = self._files.fstat(descriptor)
+                if status.st_nlink != 1 or not S_ISREG(status.st_mode):
+                    return  # it is also something else, or a pipe: nothing that a process of ours has made
                 self._files.write(descriptor, data)
-                size = self._files.fstat(descriptor).st_size
             finally:
                 self._files.close(descriptor)
         except OSError:
             return
-        if size >= _LONG and not self._is_long:
+        if status.st_size + len(data) >= _LONG and not self._is_long:
             self._is_long = True
             self._register()
 

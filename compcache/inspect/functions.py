@@ -173,12 +173,13 @@ def _count_functions(store: Store, present: Container[bytes]) -> tuple[int, int]
 
 def _size_below(root: str, *, leave_out: str) -> int:
     total = 0
-    for directory, directories, files, descriptor in os.fwalk(root):
-        if directory == root and leave_out in directories:
-            directories.remove(leave_out)
-        for name in files:
-            with contextlib.suppress(OSError):  # removed meanwhile
-                total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_size
+    with contextlib.suppress(FileNotFoundError):  # the root is not there
+        for directory, directories, files, descriptor in os.fwalk(root):
+            if directory == root and leave_out in directories:
+                directories.remove(leave_out)
+            for name in files:
+                with contextlib.suppress(OSError):  # removed meanwhile
+                    total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_size
     return total
 
 

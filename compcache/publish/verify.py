@@ -144,7 +144,7 @@ def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int)
             f"the cache directory {root} is a symbolic link of user {link.st_uid}, not yours ({user}): loading from it "
             f"could run their code; choose another directory, or {advice}"
         )
-    elif status.st_uid != user:
+    elif status.st_uid not in (user, 0):
         message = (
             f"the cache directory {root} belongs to user {status.st_uid}, not to you ({user}): loading from it would "
             f"run their code; choose another directory, or {advice}"

@@ -8,6 +8,7 @@ rename; who finds the file long puts the lines together. It is derived: without 
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.publish.atomic_file import publish
@@ -38,12 +39,15 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
     """
     files = store.files
     try:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = files.open(store.path(SIZE), flags)
     except FileNotFoundError:
         return None
     try:
-        data = files.pread(descriptor, min(files.fstat(descriptor).st_size, _MAX), 0)
+        status = files.fstat(descriptor)
+        if status.st_nlink != 1 or not stat.S_ISREG(status.st_mode):
+            return None  # it is also something else, or a pipe: who measures anew replaces it
+        data = files.pread(descriptor, min(status.st_size, _MAX), 0)
         files.write(descriptor, b"%d\n" % added)
     finally:
         files.close(descriptor)
