@@ -61,13 +61,14 @@ _LISTING = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 class _Directory:
     """An open directory, which is closed when its last user lets go of it."""
 
-    __slots__ = ("_files", "identity", "is_link", "number")
+    __slots__ = ("_files", "identity", "is_link", "is_new", "number")
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self.number = -1
         self.identity = (0, 0)
         self.is_link = False
+        self.is_new = True
 
     def __del__(self) -> None:
         if getattr(self, "number", -1) >= 0:
@@ -109,6 +110,14 @@ class Tree(Files):
         if root.is_link:
             return status, self.system.lstat(self.root)
         return status, status
+
+    def look_again(self) -> None:
+        """Notice that the root was removed or exchanged since it was opened, or since this was called last."""
+        root = self._root
+        if root is not None and not root.is_new and not self._is_at_path(root):
+            self._root = None
+        elif root is not None:
+            root.is_new = False
 
     def forget(self) -> None:
         """Let go of the root; the next operation opens it again."""
@@ -197,6 +206,7 @@ class Tree(Files):
         """
         relative = self._relative(path)
         root = self._current_root() if current else self._root or self._enter_root()[0]
+        root.is_new = False
         try:
             return act(root, relative)
         except OSError as error:
@@ -212,14 +222,16 @@ class Tree(Files):
     def first_link(self, path: str) -> str | None:
         """The first symbolic link among the directories on the way to a file and the file itself, for messages."""
         at = len(self._prefix)
-        while at >= 0:
-            at = path.find("/", at + 1)
-            place = path[:at] if at >= 0 else path
-            try:
-                if stat_module.S_ISLNK(self.stat(place).st_mode):
+        try:
+            root = self._root or self._enter_root()[0]
+            while at >= 0:
+                at = path.find("/", at + 1)
+                place = path[:at] if at >= 0 else path
+                parent, name = self._parent(root, self._relative(place))
+                if stat_module.S_ISLNK(self.system.lstat(name, dir_fd=parent.number).st_mode):
                     return place
-            except OSError:
-                break
+        except OSError:
+            return None
         return None
 
     # -------------------------------------------------------------- operations
@@ -271,8 +283,7 @@ class Tree(Files):
 
     def _open_directory(self, path: str) -> _Directory:
         directory = _Directory(self.system)
-        if self._root is not None and not self._is_at_path(self._root):
-            self._root = None
+        self.look_again()
         directory.number = self._act(path, lambda root, at: self._open_at(root, at, _LISTING), current=False)
         return directory
 

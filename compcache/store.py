@@ -415,6 +415,7 @@ class Store:
             return self._in_memory[module_id]
         module = ModuleFile(self.files, self.module_path(module_id), module_id)
         try:
+            self.files.look_again()
             module.open()
             status = self.files.fstat(module.descriptor)
             module.size = status.st_size

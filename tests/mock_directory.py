@@ -277,7 +277,10 @@ class FaultyFiles(Files):
         self._initial.update({path: _Node(data) for path, data in tree.files.items()})
         self._nodes = dict(self._initial)
         self._events: list[tuple[str, str, str, _Node | None]] = []
-        self._opened: dict[int, tuple[str, _Node | None]] = {}
+        opened = getattr(self, "_opened", {})
+        self._opened: dict[int, tuple[str, _Node | None]] = {
+            descriptor: (name, self._nodes.get(name)) for descriptor, (name, _) in opened.items()
+        }
 
     # ------------------------------------------------------------- what a power failure leaves
 

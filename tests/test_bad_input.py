@@ -363,15 +363,13 @@ def test_an_unwritable_directory_is_told(directory: Path) -> None:
 def test_a_full_disk_is_told_and_the_cache_is_as_it_was(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compcache.files import Files
-
     def full(descriptor: int, data: Any) -> int:  # noqa: ARG001 - as os.write
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(adder("kept", 1)))
         before = snapshot(directory)
-        monkeypatch.setattr(Files, "write", staticmethod(full))
+        monkeypatch.setattr(cache._store.files, "write", full)
         with pytest.raises(StorageError, match="No space left") as caught:
             cache.add_module(ModuleSource(GOOD))
         assert caught.value.errno == errno.ENOSPC
