@@ -17,6 +17,7 @@ from compcache.store import TAG, ModuleFile
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from compcache.files import Files
     from compcache.store import Place, Sections, Store
 
 __all__ = ["keep_in_memory", "publish_file", "publish_module"]
@@ -118,14 +119,14 @@ class _MemoryFile(ModuleFile):
 
     __slots__ = ("_content",)
 
-    def __init__(self, files: file_ops.Files, module_id: bytes, content: bytes) -> None:
+    def __init__(self, files: Files, module_id: bytes, content: bytes) -> None:
         super().__init__(files, f"<module {module_id.hex()} in memory>", module_id)
         self._content = content
         self.size = len(content)
 
     def read_record(self, offset: int) -> bytes:
         """See `ModuleFile`."""
-        return read_frame(lambda at, size: self.read(self.image + at, size), offset, self.records)
+        return read_frame(lambda at, size: self.read(self.image + at, size), offset, self.records, self.key)
 
     def read(self, offset: int, size: int) -> bytes:
         """See `ModuleFile`."""
