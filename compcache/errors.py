@@ -22,6 +22,7 @@ __all__ = [
     "IncompatibleTargetError",
     "IntegrityError",
     "InvalidNameError",
+    "LibraryError",
     "LinkError",
     "LinkerError",
     "NotCachedError",
@@ -159,6 +160,16 @@ class SignatureMismatchError(LinkError, TypeError):
 
 class IncompatibleTargetError(LinkError):
     """Raised when code is for another architecture, operating system, CPU or interpreter than this one."""
+
+
+class LibraryError(LinkError):
+    """Raised when a shared library that a module names cannot be found or opened."""
+
+    library: str
+
+    def __init__(self, message: str, *, library: str = "") -> None:
+        super().__init__(message)
+        self.library = library
 
 
 class LinkerError(LinkError):

@@ -8,6 +8,7 @@ hands back a `BuiltModule`.
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 import zlib
@@ -28,7 +29,14 @@ from compcache.build.pic import (
 )
 from compcache.build.recipe import write_recipe
 from compcache.build.records import RecordBuilder, is_weak, symbol_nodes
-from compcache.build.slots import SLOT_PREFIX, Requests, Resolution, read_requests, resolve_declarations
+from compcache.build.slots import (
+    SLOT_PREFIX,
+    Requests,
+    Resolution,
+    read_requests,
+    resolve_declarations,
+    restore_resolution,
+)
 from compcache.build.source import ModuleSource
 from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
@@ -187,7 +195,7 @@ def rebuild_module(recipe: Recipe, identity: Any, machine: Host) -> BuiltModule:
         codegen.try_in_child(module, target.cpu, target.features, 0 if recipe.optimized else recipe.level)
         names = aliases(text)
         emitter = codegen.target_machine(target.cpu, target.features, recipe.level)
-        resolution = Resolution(recipe.slots, recipe.storage, "", ())
+        resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)
         request = _Request(recipe.exports, read_requests(ModuleSource("")), recipe.level, target, True, identity, "", True)
         if not recipe.optimized:
             codegen.optimize(module, emitter, recipe.level)
@@ -299,7 +307,7 @@ def _prepare(
     module: Any, exports: Iterable[Export], resolution: Resolution, context: Any, *, hide_others: bool
 ) -> None:
     """Link the support code in, and give every definition the linkage that it has inside an image."""
-    if resolution.thunks or resolution.storage:
+    if resolution.support:
         module.link_in(codegen.parse(resolution.support, context))
     exported = {export.symbol for export in exports}
     for name in resolution.thunks:
@@ -369,7 +377,9 @@ def _finish(
     graph = encode_graph(symbol_nodes(definitions, {e.symbol: e.name for e in exports}, resolution, signatures))
     if bitcode:
         storage = {name: offset for name, offset in writer.globals.items() if name in resolution.storage}
-        bitcode += write_recipe(request.level, exports, resolution.slots, storage, prepared.code)
+        bitcode += write_recipe(
+            request.level, exports, resolution.slots, storage, [library.name for library in resolution.libraries], prepared.code
+        )
     seconds = time.perf_counter() - started
     sections = image, writer.records.content(), graph, bitcode, encode_notes(seconds, request.identity)
     own = {name for name, *_ in functions}
@@ -392,7 +402,9 @@ def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
 def _key(text: str, request: _Request, prepared: _Prepared) -> bytes:
     """What image and manifest must agree on: a digest of all that decides the image."""
     definitions = sorted((name, pair[0].kind, pair[0].encode()) for name, pair in prepared.resolution.storage.items())
-    settings = (prepared.exports, request.machine[:2], request.level, prepared.resolution.slots, definitions)
+    resolution = prepared.resolution
+    libraries = [library.name for library in resolution.libraries]
+    settings = (prepared.exports, request.machine[:2], request.level, resolution.slots, definitions, libraries)
     parts = [text.encode("utf-8", "surrogateescape"), repr(settings).encode(), codegen.llvm_version().encode()]
     return digest(parts, size=KEY_SIZE)
 
@@ -423,30 +435,48 @@ def _link(
     """The image of an object: a shared object where there is a linker, else the object itself."""
     linker = system_linker.find_linker() if elf.is_elf(obj) else None
     undefined = elf.undefined_symbols(obj) if elf.is_elf(obj) else ()
-    _check_undefined(undefined, definitions)
     platform = [symbol for symbol in undefined if platform_symbols.is_platform_symbol(symbol)]
-    always = [symbol for symbol in undefined if symbol.startswith(_ALWAYS_THERE) or symbol in platform]
+    named = _from_libraries(undefined, platform, prepared.resolution)
+    _check_undefined([symbol for symbol in undefined if symbol not in named], definitions)
+    always = [s for s in undefined if s.startswith(_ALWAYS_THERE) or s in platform or s in named]
     weakened = elf.weaken_undefined(obj, keep=always) if elf.is_elf(obj) else obj
     if linker is None:
-        _require_plain(definitions, constructors, prepared, "there is no linker")
+        _require_plain(definitions, constructors, prepared, named, "there is no linker")
         return weakened, "object"
     try:
         image = system_linker.link_shared(
             linker,
             [weakened],
             soname="compcache-module.so",
-            libraries=platform_symbols.platform_paths(platform),
+            libraries=[*platform_symbols.platform_paths(platform), *dict.fromkeys(named.values())],
             export=[TABLE_SYMBOL],
         )
     except LinkerError as error:
-        _require_plain(definitions, constructors, prepared, str(error))
+        _require_plain(definitions, constructors, prepared, named, str(error))
         warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
         return weakened, "object"
     return image, "shared"
 
 
+def _from_libraries(
+    undefined: Iterable[str], platform: Iterable[str], resolution: Resolution
+) -> dict[str, str]:
+    """The symbols that the libraries which the source names define, and the files in which they do."""
+    found = {}
+    for symbol in set(undefined).difference(platform) if resolution.libraries else ():
+        paths = filter(None, (library.path_of(symbol) for library in resolution.libraries))
+        path = next(paths, None)
+        if path is not None:
+            found[symbol] = path
+    return dict(sorted(found.items()))
+
+
 def _require_plain(
-    definitions: Mapping[str, Definition], constructors: Constructors, prepared: _Prepared, why: str
+    definitions: Mapping[str, Definition],
+    constructors: Constructors,
+    prepared: _Prepared,
+    named: Mapping[str, str],
+    why: str,
 ) -> None:
     """Refuse what an object that is loaded without the dynamic linker cannot have.
 
@@ -456,6 +486,7 @@ def _require_plain(
     reasons = [f"the constructor or destructor {name!r}" for name in constructors.functions()]
     reasons += [f"the thread-local variable {name!r}" for name, d in definitions.items() if " thread_local" in d.head]
     reasons += [f"the ifunc {name!r}" for name, alias in prepared.aliases.items() if alias.is_ifunc]
+    reasons += [f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items()]
     if reasons:
         raise CompileError(
             f"the module has {', '.join(reasons[:5])}, which needs a shared object, but {why}: install a linker "

@@ -86,7 +86,7 @@ HEAVY = frozenset(("llvmlite", "filelock", "numpy", "logging", "dataclasses", "m
 KNOWS_NOTHING_OF = {
     "depgraph": {"llvmlite", "files", "store", "os"},
     "store": {"llvmlite", "linker", "build", "hit", "cache"},
-    "linker": {"store", "files", "cache", "hit", "os"},
+    "linker": {"store", "files", "cache", "hit"},
     "maintain.policy": {"store", "files", "cache", "os", "time"},
     "formats.table": {"files", "os"},
     "formats.manifest": {"files", "os"},

@@ -21,7 +21,7 @@ from compcache.globals.definition import Storage
 from compcache.signature import Signature
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["Recipe", "StoredDefinition", "read_recipe", "write_recipe"]
 
@@ -45,7 +45,7 @@ class Recipe(NamedTuple):
     """How to make an image again.
 
     `code` is bitcode; `optimized` says that it must not be optimized again. `storage` is as in
-    `compcache.build.slots.Resolution`.
+    `compcache.build.slots.Resolution`; `libraries` are those that the source named.
     """
 
     code: bytes
@@ -54,14 +54,20 @@ class Recipe(NamedTuple):
     exports: tuple[Export, ...]
     slots: dict[str, str]
     storage: dict[str, tuple[Any, Storage]]
+    libraries: tuple[str, ...]
 
 
 def write_recipe(
-    level: int, exports: tuple[Export, ...], slots: Mapping[str, str], storage: Mapping[str, int], code: bytes
+    level: int,
+    exports: tuple[Export, ...],
+    slots: Mapping[str, str],
+    storage: Mapping[str, int],
+    libraries: Iterable[str],
+    code: bytes,
 ) -> bytes:
     """The second stream of a bitcode section; `storage` are the offsets of the globals' records."""
     rows = [[e.name, e.symbol, e.signature and e.signature.text(), e.nogil, e.shown] for e in exports]
-    packed = msgpack.packb([_VERSION, level, rows, dict(slots), dict(storage), code], unicode_errors="surrogatepass")
+    packed = msgpack.packb([_VERSION, level, rows, dict(slots), dict(storage), list(libraries), code], unicode_errors="surrogatepass")
     return zlib.compress(packed, 1)
 
 
@@ -76,12 +82,12 @@ def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
         optimized = first.decompress(section, _MAX_SIZE)
         packed = zlib.decompressobj().decompress(first.unused_data, _MAX_SIZE)
         fields = msgpack.unpackb(packed, unicode_errors="surrogatepass")
-        version, level, rows, slots, offsets, code = fields
+        version, level, rows, slots, offsets, libraries, code = fields
         if version != _VERSION:
             raise FormatError(f"the recipe has version {version}, this is {_VERSION}")
         exports = tuple([_export(*row) for row in rows])
         storage = {name: _stored(read_record(offset)) for name, offset in offsets.items()}
-        return Recipe(code or optimized, not code, int(level), exports, dict(slots), storage)
+        return Recipe(code or optimized, not code, int(level), exports, dict(slots), storage, tuple(libraries))
     except (zlib.error, ValueError, TypeError, AttributeError, msgpack.UnpackException, SignatureError) as error:
         raise FormatError(f"the module has no usable recipe: {error}") from error
 

@@ -64,7 +64,7 @@ class RecordBuilder:
         self.records.add(encode_module(header))
         self._resolution = resolution
         self._slots = slots
-        self._natives = _foreign_natives(definitions)
+        self._natives = _foreign_natives(definitions) - resolution.libraries_used
         self.globals: dict[str, int] = {}
         self._shared: dict[bytes, int] = {}
         self.imports: dict[str, None] = {}  # the func_names that a written need imports

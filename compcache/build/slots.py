@@ -15,13 +15,16 @@ from compcache.build.source import check_name
 from compcache.errors import CompileError, UndefinedSymbolError
 from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
 from compcache.images import platform_symbols
+from compcache.images.libraries import demangle, open_libraries, providing_library
+from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from compcache.build.source import ModuleSource
+    from compcache.images.libraries import Library
 
-__all__ = ["SLOT_PREFIX", "Requests", "Resolution", "read_requests", "resolve_declarations"]
+__all__ = ["SLOT_PREFIX", "Requests", "Resolution", "read_requests", "resolve_declarations", "restore_resolution"]
 
 SLOT_PREFIX = "compcache.slot."
 _LINKAGE_WORDS = frozenset(
@@ -34,6 +37,7 @@ class Requests(NamedTuple):
 
     imports: dict[str, str]
     globals: dict[str, GlobalDefinition]
+    libraries: tuple[str, ...] = ()
 
 
 class Resolution(NamedTuple):
@@ -41,12 +45,15 @@ class Resolution(NamedTuple):
 
     `slots`: {symbol of the slot: func_name}; `storage`: {symbol: (definition, storage)}, including the slots
     of functions that a native definition stands for; `support`: assembly to link in; `thunks`: its functions.
+    `libraries` are those that the source names; `libraries_used` the symbols of theirs that the module declares.
     """
 
     slots: dict[str, str]
     storage: dict[str, tuple[GlobalDefinition, Storage]]
     support: str
     thunks: tuple[str, ...]
+    libraries: tuple[Library, ...] = ()
+    libraries_used: frozenset[str] = frozenset()
 
 
 def read_requests(source: ModuleSource) -> Requests:
@@ -56,6 +63,7 @@ def read_requests(source: ModuleSource) -> Requests:
     return Requests(
         {check_name(symbol, "imported symbol"): check_name(name, "func_name") for symbol, name in pairs},
         {check_name(name, "global name"): define(value) for name, value in (source.globals or {}).items()},
+        tuple([check_name(name, "library") for name in _names(source.libraries)]),
     )
 
 
@@ -68,40 +76,98 @@ def resolve_declarations(
 ) -> Resolution:
     """Decide for every declaration of the module who provides it.
 
-    In this order: what `imports` names; what `globals` defines; native symbols of the platform; functions that
-    the cache holds; other native symbols of the process.
+    In this order: what `imports` names; what `globals` defines; what is linked statically into every shared object;
+    native symbols of the platform; those of the libraries that the source names; functions that the cache holds; other
+    native symbols of the process.
 
     Raises:
         UndefinedSymbolError: something used is provided by nothing, or something provided is not used.
     """
     functions = {f.name: f for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")}
     variables = {v.name: v for v in module.global_variables if v.is_declaration and not v.name.startswith("llvm.")}
-    slots: dict[str, str] = {}
-    storage: dict[str, tuple[GlobalDefinition, Storage]] = {}
-    missing = []
+    resolver = _Resolver(requests, is_cached)
     for name, function in functions.items():
-        slot = SLOT_PREFIX + name
-        definition = requests.globals.get(name)
-        if name in requests.imports:
-            slots[slot] = requests.imports[name]
-        elif definition is not None:
-            storage[slot] = definition, _function_storage(name, definition)
-        elif platform_symbols.is_platform_symbol(name):
-            continue
-        elif is_cached(name):
-            slots[slot] = name
-        elif not platform_symbols.in_process(name) and "extern_weak" not in str(function).partition("@")[0]:
-            missing.append(name)
+        resolver.add_function(name, function)
     for name, variable in variables.items():
-        definition = requests.globals.get(name)
-        if definition is not None:
-            storage[name] = definition, _storage_of(variable.global_value_type, target_data)
-        elif not platform_symbols.in_process(name) and "extern_weak" not in str(variable).partition(" global ")[0]:
-            missing.append(name)
-    _check_use(module, requests, functions, variables, missing)
+        resolver.add_variable(name, variable, target_data)
+    slots, storage = resolver.slots, resolver.storage
+    _check_use(module, requests, functions, variables, resolver.missing)
     thunks = tuple([name for name in functions if SLOT_PREFIX + name in slots or SLOT_PREFIX + name in storage])
-    support = _support_text(module, functions, variables, slots, storage, thunks)
-    return Resolution(slots, storage, support, thunks)
+    support = ""
+    if thunks or storage:
+        support = _support_text(module, functions, variables, slots, storage, thunks)
+    if resolver.static:
+        support = (support or _head_text(module)) + static_runtime_text(resolver.static)
+    return Resolution(slots, storage, support, thunks, resolver.libraries, frozenset(resolver.from_libraries))
+
+
+def restore_resolution(
+    module: Any,
+    slots: Mapping[str, str],
+    storage: Mapping[str, tuple[GlobalDefinition, Storage]],
+    names: tuple[str, ...],
+) -> Resolution:
+    """How the declarations of a stored module were provided for; `names` are the libraries that its source named."""
+    libraries = open_libraries(names)
+    declared = [value.name for value in (*module.functions, *module.global_variables) if value.is_declaration]
+    used = [
+        name
+        for name in declared
+        if not platform_symbols.is_platform_symbol(name) and any(library.path_of(name) for library in libraries)
+    ]
+    return Resolution(dict(slots), dict(storage), "", (), libraries, frozenset(used))
+
+
+class _Resolver:
+    """Sorts declarations by who provides them."""
+
+    def __init__(self, requests: Requests, is_cached: Callable[[str], bool]) -> None:
+        self._requests = requests
+        self._is_cached = is_cached
+        self.libraries = open_libraries(requests.libraries)
+        self.slots: dict[str, str] = {}
+        self.storage: dict[str, tuple[GlobalDefinition, Storage]] = {}
+        self.static: list[str] = []
+        self.from_libraries: set[str] = set()
+        self.missing: list[str] = []
+
+    def add_function(self, name: str, function: Any) -> None:
+        """Provide for a declared function."""
+        definition = self._requests.globals.get(name)
+        if name in self._requests.imports:
+            self.slots[SLOT_PREFIX + name] = self._requests.imports[name]
+        elif definition is not None:
+            self.storage[SLOT_PREFIX + name] = definition, _function_storage(name, definition)
+        elif self._is_linked(name):
+            return
+        elif self._is_cached(name):
+            self.slots[SLOT_PREFIX + name] = name
+        else:
+            self._require(name, str(function).partition("@")[0])
+
+    def add_variable(self, name: str, variable: Any, target_data: Any) -> None:
+        """Provide for an external variable."""
+        definition = self._requests.globals.get(name)
+        if definition is not None:
+            self.storage[name] = definition, _storage_of(variable.global_value_type, target_data)
+        elif not self._is_linked(name):
+            self._require(name, str(variable).partition(" global ")[0])
+
+    def _is_linked(self, name: str) -> bool:
+        """Whether the image is linked with what defines the symbol."""
+        if name in STATIC_RUNTIME:
+            self.static.append(name)
+            return True
+        if platform_symbols.is_platform_symbol(name):
+            return True
+        if any(library.path_of(name) for library in self.libraries):
+            self.from_libraries.add(name)
+            return True
+        return False
+
+    def _require(self, name: str, head: str) -> None:
+        if not platform_symbols.in_process(name) and "extern_weak" not in head:
+            self.missing.append(name)
 
 
 def _check_use(
@@ -131,17 +197,32 @@ def _describe(missing: list[str], unused: list[str]) -> str:
     parts = []
     if missing:
         parts.append(
-            f"the module uses {_list(missing)}, which neither the cache, nor globals, nor this process provides: name "
-            "functions that another module will define in imports=, define the others in globals="
+            f"the module uses {_list(missing)}, which neither the cache, nor globals, nor this process provides: "
+            f"{_advice(missing)}"
         )
     if unused:
         parts.append(f"imports/globals name {_list(unused)}, which the module does not declare and use")
     return "; ".join(parts)
 
 
+def _advice(missing: list[str]) -> str:
+    libraries = {providing_library(name) for name in missing}
+    known = sorted(filter(None, libraries))
+    general = "name functions that another module will define in imports=, define the others in globals="
+    if not known:
+        return f"{general}, or name the shared library that has them in libraries="
+    advice = f"pass libraries={known!r} for those of {' and '.join(known)}"
+    return f"{advice}; {general}" if None in libraries else advice
+
+
 def _list(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:20]))
+    shown = ", ".join(map(_shown, names[:20]))
     return shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")  # noqa: PLR2004 - a screenful
+
+
+def _shown(name: str) -> str:
+    plain = demangle(name)
+    return repr(name) if plain == name else f"{name!r} ({plain})"
 
 
 def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
@@ -166,6 +247,10 @@ def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
     return Storage("inline", size)
 
 
+def _head_text(module: Any) -> str:
+    return f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
+
+
 def _support_text(
     module: Any,
     functions: Mapping[str, Any],
@@ -174,7 +259,7 @@ def _support_text(
     storage: Mapping[str, tuple[GlobalDefinition, Storage]],
     thunks: tuple[str, ...],
 ) -> str:
-    lines = [f'target datalayout = "{module.data_layout}"', f'target triple = "{module.triple}"']
+    lines = [_head_text(module)]
     if thunks:
         lines += [str(struct) for struct in module.struct_types if " = type " in str(struct)]
     lines += [f"@{quote(slot)} = hidden externally_initialized global ptr null, align 8" for slot in slots]

@@ -50,6 +50,8 @@ class ModuleSource:
             `NativeSymbol` may also stand for a declared function.
         imports: functions that the module declares and another module of the cache provides, now or later: names,
             or ``{symbol: func_name}``.
+        libraries: shared libraries that define what the module uses: names as a linker takes them (``"stdc++"``),
+            sonames or paths. An image that uses one records its soname, and the library is loaded with it.
         optimize: 0 leaves the code as given; 1, 2 and 3 are LLVM's pipelines of these levels.
         cpu, features: what to compile for, in LLVM's terms; None is this machine. A cache that is shared between
             hosts wants the least of them (``cpu="x86-64-v3"``). `features` are changes to the CPU, ``"+avx2,-fma"``.
@@ -72,6 +74,7 @@ class ModuleSource:
         *,
         imports: Mapping[str, str] | Iterable[str] | None = None,
         optimize: int = 2,
+        libraries: Iterable[str] = (),
         cpu: str | None = None,
         features: str | None = None,
         targets: Iterable[str] | str | None = None,
@@ -82,6 +85,7 @@ class ModuleSource:
         self.functions = functions
         self.globals = globals
         self.imports = imports
+        self.libraries = libraries
         self.optimize = optimize
         self.cpu = cpu
         self.features = features

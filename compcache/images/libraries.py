@@ -1,0 +1,116 @@
+"""Shared libraries that a module names (`ModuleSource(libraries=...)`): found, opened privately, asked for symbols.
+
+A name is one of the linker's (``stdc++`` stands for ``libstdc++.so``), a soname (``libstdc++.so.6``) or a path. What an
+image records is the soname, by which the dynamic linker finds the library when the image is mapped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+import os
+from typing import NamedTuple
+
+from compcache.errors import LibraryError
+
+__all__ = ["Library", "demangle", "open_libraries", "providing_library"]
+
+#: Run-time libraries of compilers, by what the names of their symbols begin with: advice for who did not name them.
+_RUNTIMES = (
+    (("_ZS", "_ZNS", "_ZNKS", "_ZTIS", "_ZTVN10__cxxabiv", "__cxa_", "__gxx_", "_Zn", "_Zd", "_ZTV", "_ZTI"), "stdc++"),
+    (("_Fortran", "_Q"), "flang_rt.runtime"),
+    (("_gfortran_",), "gfortran"),
+    (("__kmpc_", "omp_"), "omp"),
+    (("GOMP_",), "gomp"),
+    (("objc_",), "objc"),
+)
+
+
+class _Info(ctypes.Structure):
+    """Dl_info of dladdr(3)."""
+
+    _fields_ = (
+        ("path", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+class Library(NamedTuple):
+    """An open library: its name as given, and its handle."""
+
+    name: str
+    handle: ctypes.CDLL
+
+    def path_of(self, symbol: str) -> str | None:
+        """The file that defines a symbol, among this library and those that it needs; None where none does."""
+        try:
+            address = ctypes.addressof(ctypes.c_char.in_dll(self.handle, symbol))
+        except (ValueError, UnicodeEncodeError):
+            return None
+        info = _Info()
+        found = ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(info))
+        return os.fsdecode(info.path) if found and info.path else None
+
+
+def open_libraries(names: tuple[str, ...]) -> tuple[Library, ...]:
+    """Open libraries for this process, without making their symbols known to others.
+
+    Raises:
+        LibraryError: one cannot be found or opened; the message says where it was looked for.
+    """
+    return tuple([Library(name, _open(name)) for name in names])
+
+
+@functools.cache
+def _open(name: str) -> ctypes.CDLL:
+    tried = []
+    for candidate in _candidates(name):
+        try:
+            return ctypes.CDLL(candidate)
+        except OSError as error:
+            tried.append(str(error))
+    reason = "; ".join(tried) or "the system knows no such library"
+    raise LibraryError(
+        f"the shared library {name!r} cannot be opened: {reason}; install it, or give its soname or path in libraries=",
+        library=name,
+    )
+
+
+def _candidates(name: str) -> list[str]:
+    if "/" in name or ".so" in name:
+        return [name]
+    found = ctypes.util.find_library(name)
+    return [found] if found else []
+
+
+def providing_library(symbol: str) -> str | None:
+    """The run-time library that a symbol is usually in, as `libraries` names it; None for other symbols."""
+    return next((library for prefixes, library in _RUNTIMES if symbol.startswith(prefixes)), None)
+
+
+@functools.cache
+def _demangler() -> ctypes.CDLL | None:
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")
+        library.__cxa_demangle.restype = ctypes.c_void_p
+    except (OSError, AttributeError):
+        return None
+    return library
+
+
+def demangle(symbol: str) -> str:
+    """A C++ symbol as people write it (Itanium C++ ABI, by `__cxa_demangle`); others, or without one, as they are."""
+    library = _demangler() if symbol.startswith("_Z") else None
+    if library is None:
+        return symbol
+    status = ctypes.c_int()
+    result = library.__cxa_demangle(symbol.encode("utf-8", "surrogateescape"), None, None, ctypes.byref(status))
+    if not result:
+        return symbol
+    try:
+        return ctypes.string_at(result).decode("utf-8", "replace")
+    finally:
+        ctypes.CDLL(None).free(ctypes.c_void_p(result))

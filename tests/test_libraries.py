@@ -1,0 +1,197 @@
+"""What C++ and other languages expect of a shared object: its own handle, finalizers, and libraries that are named."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import run_fresh
+
+from compcache import Cache, LibraryError, ModuleSource, UndefinedSymbolError
+from compcache.build.recipe import read_recipe
+from compcache.images.elf import needed_libraries
+from compcache.linker import rebuild_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: What a C++ compiler makes of a static object with a destructor: it registers for the image that it is in.
+REGISTERED = """\
+@__dso_handle = external hidden global i8
+@text = private constant [9 x i8] c"finished\\00"
+@object = internal global i64 7
+declare i32 @__cxa_atexit(ptr, ptr, ptr)
+declare i32 @puts(ptr)
+define internal void @finish(ptr %object) {
+  store i64 -1, ptr %object
+  call i32 @puts(ptr @text)
+  ret void
+}
+define internal void @start() {
+  call i32 @__cxa_atexit(ptr @finish, ptr @object, ptr @__dso_handle)
+  ret void
+}
+@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @start, ptr null }]
+define i64 @value() {
+  %value = load i64, ptr @object
+  ret i64 %value
+}
+"""
+#: The same by atexit, which every shared object has of its own.
+AT_EXIT = """\
+@text = private constant [9 x i8] c"finished\\00"
+declare i32 @atexit(ptr)
+declare i32 @puts(ptr)
+define internal void @finish() {
+  call i32 @puts(ptr @text)
+  ret void
+}
+define i32 @value() {
+  %status = call i32 @atexit(ptr @finish)
+  ret i32 %status
+}
+"""
+AT_FORK = """\
+@forks = internal global i32 0
+declare i32 @pthread_atfork(ptr, ptr, ptr)
+define internal void @count() {
+  %old = load i32, ptr @forks
+  %new = add i32 %old, 1
+  store i32 %new, ptr @forks
+  ret void
+}
+define i32 @register() {
+  %status = call i32 @pthread_atfork(ptr @count, ptr null, ptr null)
+  ret i32 %status
+}
+define i32 @forked() {
+  %value = load i32, ptr @forks
+  ret i32 %value
+}
+"""
+RUN = """
+import os, subprocess
+script = (
+    "import sys; sys.path.insert(0, %r); from compcache import Cache; c = Cache(%r); t = c.get_target('value'); t();"
+    % (sys.path[0], directory)
+    + {ending!r}
+)
+done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", script], capture_output=True, text=True)
+result = done.returncode, done.stdout, done.stderr
+"""
+ENDINGS = {
+    "held": "",
+    "dropped": "del t; import gc; gc.collect(); print('dropped', flush=True)",
+    "unloaded": "c.unload('value'); del t; print('unloaded', flush=True)",
+    "closed": "c.close(); del t; print('closed', flush=True)",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("source", [REGISTERED, AT_EXIT], ids=["static object", "atexit"])
+def test_what_an_image_registers_runs_once_when_it_goes(cache: Cache, source: str, ending: str) -> None:
+    cache.add_module(ModuleSource(source))
+    status, out, errors = run_fresh(cache.path, RUN.replace("{ending!r}", repr(ENDINGS[ending])))
+    assert (status, errors) == (0, "")
+    assert out.count("finished") == 1
+
+
+def test_handlers_of_forks_go_with_their_image(cache: Cache) -> None:
+    cache.add_module(ModuleSource(AT_FORK))
+    script = """
+    import gc, os
+    from compcache import Cache
+    cache = Cache(directory)
+    register, forked = cache.get_target("register"), cache.get_target("forked")
+    def fork():
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+    register()
+    fork()
+    result = [forked()]
+    del register, forked
+    gc.collect()
+    fork()  # what was registered would run unmapped code
+    result.append(cache.get_target("forked")())
+    """
+    assert run_fresh(cache.path, script) == [1, 0]
+
+
+LIBRARY_C = "int from_library = 41;\nint add_one(int x) { return x + 1; }\n"
+USER = """\
+@from_library = external global i32
+declare i32 @add_one(i32)
+define i32 @answer() {
+  %value = load i32, ptr @from_library
+  %more = call i32 @add_one(i32 %value)
+  ret i32 %more
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    directory = tmp_path_factory.mktemp("library")
+    (directory / "own.c").write_text(LIBRARY_C)
+    path = directory / "libown.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", path, directory / "own.c"], check=True)
+    return path
+
+
+def test_a_named_library_comes_with_the_code(cache: Cache, library: Path) -> None:
+    cache.add_module(ModuleSource(USER, libraries=[str(library)]))
+    assert cache.get_target("answer")() == 42
+    script = "from compcache import Cache; result = Cache(directory).get_target('answer')()"
+    assert run_fresh(cache.path, script) == 42
+
+
+def test_a_library_that_is_gone_is_named(cache: Cache, library: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "libgone.so"
+    shutil.copy(library, copy)
+    cache.add_module(ModuleSource(USER, libraries=[str(copy)]))
+    copy.unlink()
+    script = """
+    from compcache import Cache, CompcacheError
+    try:
+        Cache(directory).get_target("answer")
+    except CompcacheError as error:
+        result = str(error)
+    """
+    assert "libgone.so" in run_fresh(cache.path, script)
+
+
+def test_a_library_that_is_not_there_is_refused(cache: Cache) -> None:
+    for name in ("no-such-thing", "libno-such-thing.so.9"):
+        with pytest.raises(LibraryError, match=name) as caught:
+            cache.add_module(ModuleSource(USER, libraries=[name]))
+        assert caught.value.library == name
+
+
+def test_missing_symbols_are_told_as_people_write_them_and_where_they_are(cache: Cache) -> None:
+    source = "declare void @_ZSt9terminatev()\ndefine void @f() {\n  call void @_ZSt9terminatev()\n  ret void\n}\n"
+    with pytest.raises(UndefinedSymbolError, match=r"libraries=\['stdc\+\+'\]"):
+        cache.add_module(ModuleSource(source))
+    with pytest.raises(UndefinedSymbolError, match="libraries="):
+        cache.add_module(ModuleSource("declare void @nobody()\ndefine void @f() {\n  call void @nobody()\n  ret void\n}\n"))
+
+
+def test_one_library_may_be_given_as_a_text(cache: Cache, library: Path) -> None:
+    cache.add_module(ModuleSource(USER, libraries=str(library)))
+    assert cache.get_target("answer")() == 42
+
+
+def test_retargeted_code_brings_its_libraries(cache: Cache, library: Path) -> None:
+    module_id = cache.add_module(ModuleSource(USER, libraries=[str(library)]))
+    with cache._store.open_module(bytes.fromhex(module_id)) as module:
+        footer = module.footer()
+        section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
+        recipe = read_recipe(section, module.read_record)
+    built = rebuild_module(recipe, None, cache._store.host())
+    assert any(name.endswith("libown.so") for name in needed_libraries(built.sections[0]))
