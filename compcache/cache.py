@@ -165,7 +165,9 @@ class Cache:
         except CompcacheError as error:
             target = self._load_retargeted(func_name, owner, error)
         if self._tuners is not None and func_name not in self._tuners:
-            self._tune(func_name)
+            from compcache.publish.retarget import tune_later
+
+            tune_later(self, self._tuners, func_name)
         self._store.stats.hit(func_name, target._context.module.module_id)
         return target
 
@@ -178,24 +180,6 @@ class Cache:
         target = load_retargeted(self, func_name, owner, error)
         self._store.stats.missed(error)
         return target
-
-    def _tune(self, func_name: str) -> None:
-        from compcache.publish.retarget import is_native, start_tuning
-
-        assert self._tuners is not None
-        self._reap_tuners()
-        self._tuners[func_name] = 0 if is_native(self, func_name) else start_tuning(self, func_name)
-
-    def _reap_tuners(self) -> None:
-        """Take leave of background processes that have ended."""
-        for func_name, process in (self._tuners or {}).items():
-            if process:
-                try:
-                    ended, _ = os.waitpid(process, os.WNOHANG)
-                except ChildProcessError:  # somebody else has, or the process forked
-                    ended = process
-                if ended and self._tuners is not None:
-                    self._tuners[func_name] = 0
 
     def _require_open(self) -> None:
         if self._closed:
@@ -237,7 +221,10 @@ class Cache:
         """Invalidate everything that was handed out. Closing twice is no error."""
         if not self._closed:
             self._closed = True
-            self._reap_tuners()
+            if self._tuners:
+                from compcache.publish.retarget import reap
+
+                reap(self._tuners)
             self._loader.close()
             self._store.stats.flush()
             self._store.close()
@@ -326,14 +313,19 @@ class Cache:
 
     def _publish(self, built: BuiltModule) -> str:
         from compcache.maintain.size_limit import note_addition
-        from compcache.publish.writer import publish_module
+        from compcache.publish.writer import publish_module, publish_pending
 
-        for other in built.others:
-            self._publish(other)
-        module_id = publish_module(
-            self._store, built.sections, built.functions, target=built.target, flags=built.flags, key=built.key
-        )
-        note_addition(self._store, module_id, built, self._max_size)
+        pending: list[Any] = []
+        published = []
+        for module in (*built.others, built):
+            module_id = publish_module(
+                self._store, module.sections, module.functions, target=module.target, flags=module.flags, key=module.key,
+                pending=pending,
+            )  # fmt: skip
+            published.append((module_id, module))
+        publish_pending(self._store, pending)
+        for module_id, module in published:
+            note_addition(self._store, module_id, module, self._max_size)
         return module_id.hex()
 
     def add_missing(self, functions: Iterable[str], build: Callable[[], ModuleSource]) -> Addition:

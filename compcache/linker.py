@@ -192,7 +192,9 @@ def rebuild_module(recipe: Recipe, identity: Any, machine: Host) -> BuiltModule:
         _require_portable(module, text, target)
         attributes = _target_attributes(module, None)
         target = _safe_machine(target, attributes)
-        codegen.try_in_child(module, target.cpu, target.features, 0 if recipe.optimized else recipe.level)
+        intrinsics = [f.name for f in module.functions if f.name.startswith(("llvm.x86.", "llvm.aarch64."))]
+        if intrinsics or codegen.is_suspicious([p for t in attributes.values() for p in TARGET_ATTRIBUTE.findall(t)]):
+            codegen.try_in_child(module, target.cpu, target.features, 0 if recipe.optimized else recipe.level)
         names = aliases(text)
         emitter = codegen.target_machine(target.cpu, target.features, recipe.level)
         resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)

@@ -243,7 +243,7 @@ class Store:
         StorageError: the path exists but is no directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_owners", "_trust", "accepted", "complaints", "exposed", "files", "index", "readonly", "root", "signing_key", "stats", "temporary", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_end", "_owners", "_trust", "accepted", "complaints", "exposed", "files", "index", "readonly", "root", "signing_key", "stats", "temporary", "verify")
 
     def __init__(
         self,
@@ -266,6 +266,8 @@ class Store:
         self._host: Host | None = None
         self.accepted: set[bytes] = set()  # the target_ids of code that this host can run, as far as they are known
         self.index.rank_of = self.rank
+        self.index.is_native = self._is_native
+        self._native_end = ""
         self._in_memory: dict[bytes, ModuleFile] = {}
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
         self._checked_index = False
@@ -501,6 +503,14 @@ class Store:
         return quarantine(self, path, reason)
 
     # ------------------------------------------------------------------- host
+
+    def _is_native(self, requirement: str) -> bool:
+        """Whether code with this requirement was compiled for exactly this host."""
+        self._native_end = self._native_end or self.host().native_end()
+        if not requirement.endswith(self._native_end) or not host.platform_serves(requirement):
+            return False
+        self.accepted.add(host.target_id(requirement))
+        return True
 
     def rank(self, requirement: str) -> int:
         """How well code with this requirement fits this host; see `Host.rank`."""

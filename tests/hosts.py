@@ -18,6 +18,7 @@ __all__ = ["host_like", "on_host"]
 def on_host(cache: Cache, host: Host) -> Cache:
     """The cache, from now on on that host."""
     cache._store._host = host
+    cache._store._native_end = ""
     cache._store.accepted.clear()
     cache._store.index._ranks.clear()
     return cache

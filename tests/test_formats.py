@@ -381,7 +381,7 @@ def container_bytes() -> bytes:
 
 GOLDEN: dict[str, tuple[Callable[[], bytes], int, str]] = {
     "manifest": (manifest_bytes, 320, "e6c32dfc138213cec7f30fafb478280d"),
-    "segment": (segment_bytes, 289, "1fca98af1c760af56e84d92a54e3fdfe"),
+    "segment": (segment_bytes, 293, "6dc9330b700bc1b73253a1b5d3b04ae6"),
     "container": (container_bytes, 157, "b03b29f0fbc399f6ae8af24c21532c68"),
 }
 

@@ -30,6 +30,7 @@ __all__ = [
     "libc_serves",
     "native_requirements",
     "platform_name",
+    "platform_serves",
     "required",
     "requirement",
     "target_id",
@@ -73,16 +74,17 @@ class Host(Record):
 
         Of what the host can run, code that uses more of its features is better, then code that is tuned for its CPU.
         """
-        fields = requirement.split("\0")
-        if len(fields) != _REQUIREMENT_FIELDS:
+        if not platform_serves(requirement):
             return UNUSABLE
-        abi, platform, libc, cpu, features = fields
-        if abi != _ABI_TEXT or platform != _PLATFORM or not libc_serves(libc):
-            return UNUSABLE
-        if cpu == self.cpu and features == native_requirements(self.features):
+        if requirement.endswith(self.native_end()):
             return NATIVE
+        cpu, features = requirement.split("\0")[-2:]
         needed = required(features)
         return 2 * len(needed) + (cpu == self.cpu) if needed <= required(self.features) else UNUSABLE
+
+    def native_end(self) -> str:
+        """How the requirement of code ends that was compiled for exactly this host."""
+        return f"\0{self.cpu}\0{native_requirements(self.features)}"
 
     def missing(self, features: str) -> tuple[str, ...]:
         """The features that code requires (``+avx2,+fma``; `-x` requires nothing) and this host lacks."""
@@ -134,6 +136,14 @@ def this_libc() -> str:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError):  # another libc does not know the question
         return "musl" if sys.platform == "linux" else ""
+
+
+def platform_serves(requirement: str) -> bool:
+    """Whether this process is of the platform and has the C library that code requires; its CPU is another question."""
+    fields = requirement.split("\0")
+    if len(fields) != _REQUIREMENT_FIELDS:
+        return False
+    return fields[0] == _ABI_TEXT and fields[1] == _PLATFORM and libc_serves(fields[2])
 
 
 def libc_serves(needed: str) -> bool:

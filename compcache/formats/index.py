@@ -9,7 +9,7 @@ A segment (little-endian) is ``"CCINDEX2" | size of the function table u64 | siz
 table | module table | requirements``; both tables are of `compcache.formats.table`. A function entry is the key of the name, a module_id, the offset of the
 function's record, and the first four bytes of the digest of what the function requires of a host. A module entry is
 `ModuleEntry`: the stamp under which the file was verified, and the sizes that a reader needs. The requirements are a check,
-and texts behind their lengths (`compcache.formats.host.requirement`): a host chooses among realizations without reading modules.
+and texts behind their numbers and lengths (`compcache.formats.host.requirement`): a host chooses among realizations without reading modules.
 
 The index is derived and never believed further than it can be checked: an entry whose module file is gone is
 no entry, a stamp that does not match the file is no stamp, a damaged segment is set aside and rebuilt from the
@@ -31,14 +31,14 @@ from _struct import Struct  # what `struct` re-exports: a file less to read
 from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check, digest
 from compcache.errors import FormatError, UnknownVersionError
-from compcache.formats.host import NATIVE, target_id
+from compcache.formats.host import NATIVE, UNUSABLE, target_id
 from compcache.formats.table import Table
 from compcache.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "Index",
@@ -46,7 +46,6 @@ __all__ = [
     "Segment",
     "Stamp",
     "decode_requirements",
-    "encode_requirements",
     "requirement_number",
 ]
 
@@ -56,10 +55,10 @@ FUNCTION = Struct("<16s16sI4s")
 MODULE = Struct("<16s4QQQ8sII16s16s")
 _STAMP = Struct("<4Q")
 _TRUSTED = Struct("<QQ8sII16s16s")
-_ROW = Struct("<I")
+ROW = Struct("<4sI")
 NUMBER_SIZE = 4
 _NUMBER_AT = DIGEST_SIZE + 4  # in an entry without its key
-_MAX_ROWS = 1 << 24
+_MAXROWS = 1 << 24
 _READ_WHOLE = 1 << 16
 NAME_SIZE = 12  # bytes of the digest in a segment's name
 _CHUNK = 1 << 20
@@ -119,29 +118,22 @@ class ModuleEntry(Record):
         return ModuleEntry(module_id, Stamp(inode, size, mtime, ctime), *rest)
 
 
-def encode_requirements(texts: Iterable[str]) -> bytes:
-    """The requirements of a segment: a check, then each text behind its length."""
-    encoded = sorted({text.encode("utf-8", "surrogatepass") for text in texts})
-    rows = b"".join([part for data in encoded for part in (_ROW.pack(len(data)), data)])
-    return check(rows) + rows
-
-
 def decode_requirements(data: bytes) -> dict[bytes, str]:
-    """The texts in bytes that `encode_requirements` made, by their numbers.
+    """The requirements of a segment (a check, then each text behind its number and its length), by number.
 
     Raises:
-        FormatError: it did not.
+        FormatError: they are damaged.
     """
     rows = data[CHECK_SIZE:]
     if check(rows) != data[:CHECK_SIZE]:
         raise FormatError("the requirements of an index segment are damaged")
     found = {}
     at = 0
-    while at < len(rows):
-        end = at + _ROW.size + int.from_bytes(rows[at : at + _ROW.size], "little")
-        text = rows[at + _ROW.size : end].decode("utf-8", "surrogatepass")
-        found[requirement_number(text)] = text
-        at = end
+    while at + ROW.size <= len(rows):
+        number, length = ROW.unpack_from(rows, at)
+        start = at + ROW.size
+        at = start + length
+        found[number] = rows[start:at].decode("utf-8", "surrogatepass")
     return found
 
 
@@ -167,7 +159,7 @@ class _Descriptor:
 class Segment:
     """One segment file, opened by its first use. Small ones are read whole, larger ones piece by piece."""
 
-    __slots__ = ("_directory", "_files", "_owners", "_read_rows", "_tables", "name")
+    __slots__ = ("_directory", "_files", "_owners", "_read_rows", "_tables", "_texts", "name")
 
     def __init__(self, index: Index, name: str) -> None:
         self._files = index.files
@@ -175,6 +167,7 @@ class Segment:
         self._owners = index.owners
         self._tables: tuple[Table, Table] | None = None
         self._read_rows: Callable[[], bytes] = bytes
+        self._texts: dict[bytes, str] | None = None
         self.name = name
 
     @property
@@ -194,9 +187,11 @@ class Segment:
         Raises:
             FormatError: they are damaged.
         """
-        if self._tables is None:
-            self._open()
-        return decode_requirements(self._read_rows())
+        if self._texts is None:
+            if self._tables is None:
+                self._open()
+            self._texts = decode_requirements(self._read_rows())
+        return self._texts
 
     @property
     def level(self) -> int:
@@ -233,7 +228,7 @@ class Segment:
             raise FormatError(f"{self.name} is damaged")
         modules = Table(read, second, constant=whole)
         rows = second + modules.size
-        if modules.width != MODULE.size or rows + rows_size != size or rows_size > _MAX_ROWS:
+        if modules.width != MODULE.size or rows + rows_size != size or rows_size > _MAXROWS:
             raise FormatError(f"{self.name} is damaged")
         self._read_rows = lambda: read(rows, rows_size)
         self._tables = functions, modules
@@ -277,11 +272,7 @@ class Segment:
 
     def close(self) -> None:
         """Let go of the file."""
-        self._tables = None
-
-
-def _by_rank(candidate: tuple[int, Segment, bytes]) -> int:
-    return candidate[0]
+        self._tables = self._texts = None
 
 
 def _level_of(name: str) -> int:
@@ -306,7 +297,7 @@ class Index:
     A look-up that finds nothing looks at the directory again; one that finds something does not.
     """
 
-    __slots__ = ("_hint", "_ranks", "ignored", "_segments", "damaged", "directory", "files", "owners", "problem", "rank_of", "suffix", "temporary")
+    __slots__ = ("_hint", "_ranks", "ignored", "_segments", "damaged", "directory", "files", "is_native", "owners", "problem", "rank_of", "suffix", "temporary")
 
     def __init__(self, files: file_ops.Files, directory: str, temporary: str, suffix: str) -> None:
         self.files = files
@@ -319,7 +310,8 @@ class Index:
         self.damaged: dict[str, str] = {}
         self.owners: frozenset[int] | None = None  # the users whose files are believed; None: of all
         self.problem = ""  # why the index, or a part of it, could not be read when it was last tried
-        self.rank_of: Callable[[str], int] = lambda _: NATIVE  # how well a requirement fits this host
+        self.rank_of: Callable[[str], int] = lambda _: NATIVE  # how well a requirement fits this host,
+        self.is_native: Callable[[str], bool] = lambda _: True  # and whether nothing can fit better
         self._ranks: dict[bytes, int] = {}
 
     @property
@@ -366,7 +358,7 @@ class Index:
         """
         seen: set[bytes] = set()
         ranks = self._ranks
-        others: list[tuple[int, Segment, bytes]] = []
+        others: list[tuple[Segment, bytes]] = []
         waiting = list(self.segments)
         asked = set()
         while waiting:
@@ -380,33 +372,42 @@ class Index:
                 if value not in seen:
                     seen.add(value)
                     number = value[_NUMBER_AT:]
-                    rank = ranks[number] if number in ranks else self._rank(segment, number)
-                    if rank < NATIVE:
-                        others.append((rank, segment, value))
+                    if number not in ranks:
+                        self._look_for_native(segment)
+                    if ranks.get(number, UNUSABLE) < NATIVE:
+                        others.append((segment, value))
                         continue
                     self._hint = segment
                     yield value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE:_NUMBER_AT], "little")
         if others:
-            others.sort(key=_by_rank, reverse=True)
-            for _, segment, value in others:
+            others.sort(key=lambda other: ranks.get(other[1][_NUMBER_AT:]) or self._rank(*other), reverse=True)
+            for segment, value in others:
                 self._hint = segment
                 yield value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE:_NUMBER_AT], "little")
 
-    def _rank(self, segment: Segment, number: bytes) -> int:
-        """How well what a number stands for fits this host; 0 where the segment does not tell."""
+    def _look_for_native(self, segment: Segment) -> None:
+        """Learn which of a segment's requirements are those of code that was compiled for exactly this host."""
+        for number, text in self._requirements(segment).items():
+            if number not in self._ranks and self.is_native(text):
+                self._ranks[number] = NATIVE
+
+    def _rank(self, segment: Segment, value: bytes) -> int:
+        """How well an entry's requirement fits this host; 0 where the segment does not tell."""
+        number = value[_NUMBER_AT:]
+        text = self._requirements(segment).get(number)
+        if text is None:
+            return 0
+        rank = self._ranks[number] = self.rank_of(text)
+        return rank
+
+    def _requirements(self, segment: Segment) -> dict[bytes, str]:
         try:
-            texts = segment.requirements
-        except FileNotFoundError:
-            return 0  # merged into another segment meanwhile
+            return segment.requirements
         except FormatError as error:
             self.set_aside(segment, error)
-            return 0
-        except OSError:
-            return 0
-        if number not in texts:
-            return 0
-        rank = self._ranks[number] = self.rank_of(texts[number])
-        return rank
+        except OSError:  # merged into another segment meanwhile, or it cannot be read
+            pass
+        return {}
 
     def module(self, module_id: bytes) -> list[ModuleEntry]:
         """What is known of a module, one entry for each stamp."""

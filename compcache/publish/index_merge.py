@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from compcache.digest import DIGEST_SIZE, digest, name_key
+from compcache.digest import DIGEST_SIZE, check, digest, name_key
 from compcache.errors import FormatError
 from compcache.formats.index import (
     FUNCTION,
@@ -13,8 +13,8 @@ from compcache.formats.index import (
     MAGIC,
     MODULE,
     NAME_SIZE,
+    ROW,
     ModuleEntry,
-    encode_requirements,
     requirement_number,
 )
 from compcache.formats.table import encode_table
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add",
+    "add_all",
     "encode_function_entry",
+    "encode_requirements",
     "encode_segment",
     "keep_newest",
     "merge",
@@ -50,6 +52,13 @@ _RANGE = 1 << 13
 def encode_function_entry(name: str, module_id: bytes, offset: int, requirement: str) -> bytes:
     """A function entry: this module realizes `name` in the record at `offset`, for hosts that meet the requirement."""
     return FUNCTION.pack(name_key(name), module_id, offset, requirement_number(requirement))
+
+
+def encode_requirements(texts: Iterable[str]) -> bytes:
+    """The requirements of a segment: a check, then each text behind its number and its length."""
+    encoded = sorted([(requirement_number(text), text.encode("utf-8", "surrogatepass")) for text in set(texts)])
+    rows = b"".join([part for number, data in encoded for part in (ROW.pack(number, len(data)), data)])
+    return check(rows) + rows
 
 
 def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str]) -> bytes:
@@ -73,8 +82,23 @@ def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleE
     Raises:
         OSError: it could not be written.
     """
-    entries = sorted({encode_function_entry(name, module.module_id, offset, needs) for name, offset, needs in functions})
-    publish_segment(index, 0, entries, [module.encode()], {needs for _, _, needs in functions})
+    add_all(index, [(functions, module)])
+
+
+def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str]], ModuleEntry]]) -> None:
+    """The same of several modules in one segment: who looks for the best of them opens no other.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    entries: set[bytes] = set()
+    requirements: set[str] = set()
+    modules = []
+    for functions, module in additions:
+        entries.update([encode_function_entry(name, module.module_id, at, needs) for name, at, needs in functions])
+        requirements.update([needs for _, _, needs in functions])
+        modules.append(module.encode())
+    publish_segment(index, 0, sorted(entries), sorted(modules), requirements)
 
 
 def publish_segment(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
     from compcache.linker import BuiltModule
 
-__all__ = ["is_native", "load_retargeted", "start_tuning", "tune"]
+__all__ = ["is_native", "load_retargeted", "reap", "start_tuning", "tune", "tune_later"]
 
 _CHILD = """
 import os
@@ -134,6 +134,26 @@ def is_native(cache: Cache, func_name: str) -> bool:
         except (CompcacheError, OSError):
             continue
     return True
+
+
+def tune_later(cache: Cache, tuners: dict[str, int], func_name: str) -> None:
+    """After a load: start a process that makes a realization for exactly this host where the one that was loaded is not.
+
+    `tuners` are the processes that the cache has started, by func_name; 0 where there is none (any more).
+    """
+    reap(tuners)
+    tuners[func_name] = 0 if is_native(cache, func_name) else start_tuning(cache, func_name)
+
+
+def reap(tuners: dict[str, int]) -> None:
+    """Take leave of the processes that have ended."""
+    for func_name, process in tuners.items():
+        if process:
+            try:
+                ended, _ = os.waitpid(process, os.WNOHANG)
+            except ChildProcessError:  # somebody else has, or this process was forked from the one that started it
+                ended = process
+            tuners[func_name] = 0 if ended else process
 
 
 def start_tuning(cache: Cache, func_name: str) -> int:

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from compcache.files import Files
+    from compcache.formats.index import ModuleEntry
     from compcache.store import Place, Sections, Store
 
-__all__ = ["keep_in_memory", "publish_file", "publish_module"]
+    Addition = tuple[list[tuple[str, int, str]], ModuleEntry]
+
+__all__ = ["keep_in_memory", "publish_file", "publish_module", "publish_pending"]
 
 _CACHEDIR_TAG = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -30,11 +33,19 @@ _CACHEDIR_TAG = (
 
 
 def publish_module(
-    store: Store, sections: Sections, functions: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes
+    store: Store,
+    sections: Sections,
+    functions: Iterable[tuple[str, int, str]],
+    *,
+    target: bytes,
+    flags: int,
+    key: bytes,
+    pending: list[Addition] | None = None,
 ) -> bytes:
     """Publish a module: its sections (image, records, graph, bitcode, notes) and what it realizes.
 
-    A module that is there already, with the same digest, is left as it is.
+    A module that is there already, with the same digest, is left as it is. With `pending` the index does not learn of the
+    module here: what it is to learn is appended, for `publish_pending`.
 
     Returns:
         The module_id.
@@ -55,15 +66,34 @@ def publish_module(
             stamp = Stamp.of(publish(store.files, store.temporary, path, parts))
         module = ModuleFile(store.files, path, module_id)
         module.describe(len(sections[0]), len(sections[1]), target, flags, key)
-        index_merge.add(store.index, functions, store.entry_of(module, stamp, len(functions)))
+        addition = functions, store.entry_of(module, stamp, len(functions))
     except OSError as error:
         message = f"cannot store a module in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=path, errno=error.errno) from error
+    if pending is None:
+        publish_pending(store, [addition])
+    else:
+        pending.append(addition)
+    return module_id
+
+
+def publish_pending(store: Store, pending: list[Addition]) -> None:
+    """Tell the index of modules that were published, all at once.
+
+    Raises:
+        StorageError: it could not be told; the modules' files are there.
+    """
+    if not pending:
+        return
+    try:
+        index_merge.add_all(store.index, pending)
+    except OSError as error:
+        message = f"cannot store a module in {store.root}: {error.strerror or error}"
+        raise StorageError(message, path=store.index.directory, errno=error.errno) from error
     try:
         index_merge.merge_additions(store)
     except OSError as error:
         warn(f"the index of {store.root} could not be merged: {error}")
-    return module_id
 
 
 def _existing(store: Store, module_id: bytes) -> Stamp | None:
