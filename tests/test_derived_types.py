@@ -159,7 +159,7 @@ def test_control_characters_never_reach_a_terminal(directory: Path) -> None:
         ["ls"], ["ls", "--modules"], ["show", name], ["show", name, "--ir"], ["call", name], ["graph", name],
         ["explain", name], ["explain", f"plain{ESCAPE}"], ["check"], ["prune", "--dry-run", "--max-modules", "0"], ["info"],
         ["stats"], ["pin", name], ["unpin", name], ["unpin", name], ["show", f"no{ESCAPE}"], ["call", name, ESCAPE],
-        ["add", f"/no/{ESCAPE}"],
+        ["add", f"/no/{ESCAPE}"], ["rm", name, "--dry-run"], ["rm", f"no{ESCAPE}"],
     ):  # fmt: skip
         output = seen(directory, *arguments)
         assert output.strip() or arguments[0] in ("pin", "unpin"), arguments

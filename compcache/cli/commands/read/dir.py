@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from compcache.cli.output import print_text
 from compcache.cli.session import Session, pass_session
 
 __all__ = ["command"]
@@ -13,4 +14,4 @@ __all__ = ["command"]
 @pass_session
 def command(session: Session) -> None:
     """Print the cache directory, whether it is there yet or not."""
-    click.echo(session.directory)
+    print_text(str(session.directory))

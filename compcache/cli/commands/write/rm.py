@@ -11,7 +11,7 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.output import plural
+from compcache.cli.output import plural, print_text, printable
 from compcache.cli.session import Session, pass_session
 from compcache.errors import FunctionInUseError, NotCachedError
 
@@ -50,11 +50,11 @@ def command(
         _print(chosen, [], "would remove", as_json=as_json)
         return 0
     if any(map(_GLOB.search, set(names).difference(known))):
-        _confirm(f"{plural(len(chosen), 'function')} from {session.directory}", yes=yes)
+        _confirm(f"{plural(len(chosen), 'function')} from {printable(str(session.directory))}", yes=yes)
     with session.open() as cache:
         removed, kept = _remove(cache, chosen, force=force)
     for message in kept.values():
-        click.echo(message, err=True)
+        click.echo(printable(message), err=True)
     modules = sorted({module_id for module_ids in removed.values() for module_id in module_ids})
     _print([name for name in chosen if name in removed], modules, "removed", as_json=as_json)
     return 1 if kept else 0
@@ -113,4 +113,4 @@ def _print(functions: list[str], modules: list[str], verb: str, *, as_json: bool
         print_json({"functions": functions, "modules": modules, "dry_run": verb != "removed"})
         return
     for name in functions:
-        click.echo(f"{verb} {name}")
+        print_text(f"{verb} {name}")
