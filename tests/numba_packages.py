@@ -51,7 +51,7 @@ PACKAGES = [
         index = pynndescent.NNDescent(data, n_neighbors=5, random_state=1, n_jobs=1)
         answer = index.neighbor_graph[0][:20].tolist(), index.query(data[:5], k=3)[0].tolist()
         """),
-    Package("sparse", "sparse", """
+    Package("sparse", "sparse scipy", """
         import sparse
         x = sparse.random((20, 30), density=0.2, random_state=1)
         answer = (x @ x.T).todense().sum(), x.sum(axis=0).todense().tolist(), (x * 2).T.tocsr().sum()
@@ -65,7 +65,7 @@ PACKAGES = [
             numbagg.ffill(a, axis=1).tolist(),
         )
         """),
-    Package("interpolation", "interpolation", """
+    Package("interpolation", "interpolation packaging", """
         from interpolation import interp
         from interpolation.splines import UCGrid, eval_linear
         grid = UCGrid((0.0, 1.0, 5), (0.0, 2.0, 4))
@@ -140,7 +140,7 @@ def python_of(package: Package) -> Path:
     if not (directory / ".installed").exists():
         subprocess.run([sys.executable, "-m", "venv", directory], check=True)
         install = f"{python} -m pip install --quiet --disable-pip-version-check".split()
-        subprocess.run([*install, package.requirement, f"{PACKAGE_ROOT}[numba,linker]"], check=True, capture_output=True)
+        subprocess.run([*install, *package.requirement.split(), f"{PACKAGE_ROOT}[numba,linker]"], check=True, capture_output=True)
         (directory / ".installed").touch()
     return python
 
