@@ -1,7 +1,7 @@
 """compcache: an on-disk cache of compiled LLVM modules.
 
-`Cache.get_target` hands back a compiled function as a typed, callable object without importing LLVM;
-`Cache.get_or_compile` compiles it first where it is not there. See `docs/design.md`.
+`Cache.compile` hands back the functions of LLVM code as typed, callable objects, compiled once ever; `Cache.get_or_compile`
+finds one by what it is made of before its code is generated. Neither imports LLVM for what is stored. See `docs/design.md`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         NotCachedError,
         PickleNotAllowedError,
         ReentrantCompileError,
+        ShadowWarning,
         SignatureError,
         SignatureMismatchError,
         StorageError,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         UnknownVersionError,
         UntrustedDirectoryError,
     )
+    from compcache.hit.compiled import CompiledFunctions
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
     from compcache.inspect.descriptions import (
@@ -72,6 +74,7 @@ __all__ = [
     "CheckStep",
     "CompcacheError",
     "CompileError",
+    "CompiledFunctions",
     "Explanation",
     "Finding",
     "FormatError",
@@ -99,6 +102,7 @@ __all__ = [
     "PrunedModule",
     "Realization",
     "ReentrantCompileError",
+    "ShadowWarning",
     "Signature",
     "SignatureError",
     "SignatureMismatchError",
@@ -120,6 +124,7 @@ _HOMES = {
     "FunctionReport": "inspect.descriptions",
     "FunctionSummary": "usage.summaries",
     "ModuleSummary": "usage.summaries",
+    "CompiledFunctions": "hit.compiled",
     "CheckReport": "maintain.report_types",
     "CheckStep": "maintain.report_types",
     "Explanation": "inspect.explain",

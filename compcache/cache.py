@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from _weakref import ref
+from time import perf_counter
 
 from compcache.errors import (
     CompcacheError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from compcache.build.source import ModuleSource
+    from compcache.hit.compiled import CompiledFunctions
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
     from compcache.inspect.descriptions import (
@@ -43,10 +45,18 @@ if TYPE_CHECKING:
     from compcache.usage.module_files import Progress
     from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary
 
+    #: A `ModuleSource`, or LLVM code: assembly text, bitcode, an `llvmlite.ir.Module`, an `llvmlite.binding.ModuleRef`.
+    Source = ModuleSource | str | bytes | Any
+
 __all__ = ["Cache", "default_directory", "find_again"]
 
 DIRECTORY_VARIABLE = "COMPCACHE_DIR"
 KEY_VARIABLE = "COMPCACHE_SIGNING_KEY"
+#: Set (for CI): a hit of `get_or_compile` calls `build` as well, and compares what it returns with what was compiled.
+CHECK_VARIABLE = "COMPCACHE_CHECK"
+LLVM_VARIABLE = "COMPCACHE_MIN_LLVM"
+#: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
+DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 
 
 def default_directory() -> str:
@@ -78,17 +88,23 @@ class Cache:
             $COMPCACHE_SIGNING_KEY.
         trust: use the directory even if other users own it or can write to it.
         allow_pickle: unpickle globals that were stored with pickle.
-        max_size: the size in bytes that additions keep the directory below; None means $COMPCACHE_MAX_SIZE or
-            the default limit.
+        max_size: the size that additions keep the directory below, in bytes or as ``"500M"``, ``"5GB"`` (powers of 1024); 0 is
+            no limit, None means $COMPCACHE_MAX_SIZE or the default limit.
         lock_timeout: for how many seconds at most `get_or_compile` waits for another process that compiles the
             same function; None means $COMPCACHE_LOCK_TIMEOUT or 60.
         retarget: where every realization of a function is for CPUs that this host is not, compile the code that is kept of
             one for this host; with False that is a miss.
         tune: where a function was loaded that was not compiled for exactly this host, compile the code that is kept of
             it for this host in the background, at low priority; the next process uses it.
+        min_llvm: pass over code that an LLVM older than this version has compiled, like ``"22"``; None means $COMPCACHE_MIN_LLVM, or
+            that code of every version is used: it is as right as on the day when it was compiled.
 
     Raises:
-        UntrustedDirectoryError: somebody else could have written what is in the directory.
+        UntrustedDirectoryError: another user could have written what is in the directory.
+        TypeError, ValueError: `max_size` is not a size.
+
+    While `COMPCACHE_DEBUG` is set, or `logging` is imported when it is opened, it tells the logger ``compcache`` of each hit,
+    miss, compilation, wait and refusal (level DEBUG).
     """
 
     def __init__(
@@ -100,10 +116,11 @@ class Cache:
         signing_key: bytes | str | None = None,
         trust: bool = False,
         allow_pickle: bool = False,
-        max_size: int | None = None,
+        max_size: int | str | None = None,
         lock_timeout: float | None = None,
         retarget: bool = True,
         tune: bool = False,
+        min_llvm: str | None = None,
     ) -> None:
         root = os.path.abspath(default_directory() if path is None else os.fspath(path))
         if signing_key is not None and not signing_key:
@@ -117,12 +134,23 @@ class Cache:
             signing_key=key.encode() if isinstance(key, str) else key,
             trust=trust,
         )
+        oldest = min_llvm if min_llvm is not None else os.environ.get(LLVM_VARIABLE)
+        if oldest:
+            from compcache.formats.manifest import version_numbers
+
+            version_numbers(oldest)
+            self._store.min_llvm = oldest
         self._store.stats = recorder_for(
             self._store.files, root, readonly=readonly or self._store.exposed
         )
+        if os.environ.get(DEBUG_VARIABLE) or hasattr(sys.modules.get("logging"), "getLogger"):
+            from compcache.hit.log import LoggingRecorder, set_up
+
+            set_up()
+            self._store.stats = LoggingRecorder(self._store.stats)
         self._loader = Loader(self._store, allow_pickle=allow_pickle)
         self._targets = self._loader.targets
-        self._max_size = max_size
+        self._max_size = max_size if max_size is None else _size_in_bytes(max_size)
         self._lock_timeout = lock_timeout
         self._retarget = retarget
         self._tuners: dict[str, int] | None = {} if tune and not readonly else None  # processes by func_name
@@ -154,12 +182,21 @@ class Cache:
             return self._load(func_name)
         except CompcacheError as error:
             self._store.stats.missed(error)
+            if isinstance(error, NotCachedError):
+                error.suggest = self._suggestion
             raise
+
+    def _suggestion(self, func_name: str) -> str:
+        """What a `NotCachedError` says of names that may have been meant, when somebody reads it."""
+        from compcache.inspect.names import suggestion
+
+        return suggestion(self._store, func_name)
 
     def _load(self, func_name: str, owner: object = None) -> TypedCallTarget:
         self._require_open()
         if not isinstance(func_name, str):
             raise TypeError(f"a func_name is a str, not {type(func_name).__name__}")
+        started = perf_counter()
         try:
             target = self._loader.load(func_name, owner)
         except CompcacheError as error:
@@ -168,7 +205,7 @@ class Cache:
             from compcache.publish.retarget import tune_later
 
             tune_later(self, self._tuners, func_name)
-        self._store.stats.hit(func_name, target._context.module.module_id)
+        self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
 
     def _load_retargeted(self, func_name: str, owner: object, error: CompcacheError) -> TypedCallTarget:
@@ -256,6 +293,11 @@ class Cache:
         )
 
     @property
+    def exists(self) -> bool:
+        """Whether there is a cache in the directory: the first addition makes one."""
+        return self._store.is_cache()
+
+    @property
     def readonly(self) -> bool:
         """Whether it was opened never to be written to."""
         return self._store.readonly
@@ -275,7 +317,7 @@ class Cache:
         return {
             "path": self.path, "readonly": store.readonly, "verify": store.verify, "signing_key": store.signing_key,
             "trust": True, "allow_pickle": self.allow_pickle, "max_size": self._max_size,
-            "lock_timeout": self._lock_timeout,
+            "lock_timeout": self._lock_timeout, "min_llvm": store.min_llvm or None,
         }  # fmt: skip
 
     def find_target(self, func_name: str) -> TypedCallTarget | None:
@@ -301,14 +343,18 @@ class Cache:
             StorageError: it could not be stored. In each case the cache is as it was.
         """
         self._require_open()
-        return self._publish(self._build(source))
+        built = self._build(source)
+        from compcache.publish.staleness import warn_of_shadowed
 
-    def _build(self, source: ModuleSource) -> BuiltModule:
+        warn_of_shadowed(self._store, built)
+        return self._publish(built)
+
+    def _build(self, source: ModuleSource, maker: str = "") -> BuiltModule:
         from compcache.linker import build_module
 
-        built = build_module(source, machine=self._store.host(), is_cached=self.has)
+        built = build_module(source, machine=self._store.host(), is_cached=self.has, maker=maker)
         for module in (built, *built.others):
-            self._store.stats.compiled(module.seconds)
+            self._store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
         return built
 
     def _publish(self, built: BuiltModule) -> str:
@@ -353,32 +399,71 @@ class Cache:
 
         return find_stored(self, tuple(functions))
 
-    def get_or_compile(self, func_name: str, build: Callable[[], ModuleSource]) -> TypedCallTarget:
+    def compile(self, source: Source) -> CompiledFunctions:
+        """The functions of LLVM code, compiled once ever: their names stand for the content.
+
+        The code, the functions with their signatures, the definitions of globals, the imports, the options and the CPU that is
+        asked for are digested. Where functions of that digest are stored nothing is compiled, and for assembly text
+        and bitcode LLVM is not even imported.
+
+        Args:
+            source: assembly text, bitcode, an llvmlite module, or a `ModuleSource` of these.
+
+        Returns:
+            A mapping of plain names to call targets; ``kernels["scale"]`` is ``kernels.scale``. A function is loaded when
+            it is first asked for.
+
+        Raises:
+            CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
+                result is no error: one `CacheWarning`, and the functions work.
+        """
+        self._require_open()
+        from compcache.content.names import name_by_content
+        from compcache.hit.compiled import CompiledFunctions
+
+        named = name_by_content(source)
+        names = tuple(named.names.values())
+        functions = CompiledFunctions(named.names, lambda name: self.get_or_compile(name, lambda: named.source))
+        if not self.has(names[0]):
+            from compcache.publish.single_flight import ensure_compiled
+
+            ensure_compiled(self, names, lambda: named.source)
+        return functions
+
+    def get_or_compile(self, func_name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
         """The call target of a function, from the cache or compiled now.
 
         Args:
-            func_name: the function.
-            build: called on a miss; returns the source of a module that exports the function. Other processes
-                that miss the same function meanwhile wait for this one, for a bounded time.
+            func_name: the function: an `Identity`, which names it by all that it is made of, or a name of your own.
+            build: called on a miss; returns a `ModuleSource`, or LLVM code, that exports the function. With an `Identity`, the
+                function has the plain label there. Other processes that miss the same function meanwhile wait for
+                this one, for a bounded time.
 
         Raises:
             ReentrantCompileError: `build` asked for this same function.
             CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
                 result is no error: one `CacheWarning`, and the target works.
         """
+        identity, func_name = func_name, func_name if isinstance(func_name, str) else _func_name_of(func_name)
         known = self._targets.get(func_name)
         target = known() if known is not None else None
         if target is not None:
             return target
         try:
-            return self._load(func_name)
+            target = self._load(func_name)
         except CompcacheError as error:
             if self._closed:
                 raise
             miss = error
+        else:
+            if sys.flags.dev_mode or os.environ.get(CHECK_VARIABLE):
+                from compcache.publish.staleness import check_hit
+
+                check_hit(self, target, identity, build)
+            return target
         from compcache.publish.single_flight import compile_once
 
-        return compile_once(self, func_name, build, miss)
+        return compile_once(self, identity, func_name, build, miss)
 
     # -------------------------------------------------------------- questions
 
@@ -405,6 +490,13 @@ class Cache:
         from compcache.usage.listings import functions
 
         return functions(self._store, progress, select)
+
+    def labelled(self, label: str) -> tuple[str, ...]:
+        """The func_names that `Identity` or `compile` made of this label; a part of the digest may follow it."""
+        self._require_open()
+        from compcache.inspect.names import labelled
+
+        return labelled(self._store, label)
 
     def modules(self, *, progress: Progress | None = None) -> list[ModuleSummary]:
         """The stored modules, sorted by module_id."""
@@ -433,7 +525,8 @@ class Cache:
         self._require_open()
         from compcache.inspect.functions import describe_function
 
-        return describe_function(self._store, self._loader, func_name)
+        with _Suggesting(self):
+            return describe_function(self._store, self._loader, func_name)
 
     def realizations(self, func_name: str) -> tuple[Realization, ...]:
         """Every stored copy of a function, those that this host cannot use included."""
@@ -451,7 +544,8 @@ class Cache:
         self._require_open()
         from compcache.inspect.functions import dependencies
 
-        return dependencies(self._store, self._loader, func_name, transitive=transitive)
+        with _Suggesting(self):
+            return dependencies(self._store, self._loader, func_name, transitive=transitive)
 
     def graph(
         self, names: Iterable[str] | None = None, reverse: bool = False, *, progress: Progress | None = None
@@ -466,7 +560,8 @@ class Cache:
         self._require_open()
         from compcache.inspect.call_graph import cache_graph
 
-        return cache_graph(self._store, self._loader, names, reverse=reverse, progress=progress)
+        with _Suggesting(self):
+            return cache_graph(self._store, self._loader, names, reverse=reverse, progress=progress)
 
     def ir(self, func_name: str, *, module_id: str | None = None, whole_module: bool = False) -> str:
         """The optimized LLVM assembly of a stored function.
@@ -483,14 +578,16 @@ class Cache:
         self._require_open()
         from compcache.inspect.assembly import function_ir
 
-        return function_ir(self._store, self._loader, func_name, module_id, whole_module=whole_module)
+        with _Suggesting(self):
+            return function_ir(self._store, self._loader, func_name, module_id, whole_module=whole_module)
 
     def asm(self, func_name: str, *, module_id: str | None = None, whole_module: bool = False) -> str:
         """The native assembly of a stored function; arguments and errors are those of `ir`."""
         self._require_open()
         from compcache.inspect.assembly import function_asm
 
-        return function_asm(self._store, self._loader, func_name, module_id, whole_module=whole_module)
+        with _Suggesting(self):
+            return function_asm(self._store, self._loader, func_name, module_id, whole_module=whole_module)
 
     def explain(
         self, func_name: str, identity: Identity | None = None, *, progress: Progress | None = None
@@ -511,6 +608,7 @@ class Cache:
         """Keep for `explain` why a function was compiled and not cached; None of it can fail."""
         from compcache.inspect.uncached import note
 
+        self._store.stats.refused(name, reason)
         note(self._store, name, reason)
 
     def forget_uncached(self, name: str) -> None:
@@ -600,7 +698,8 @@ class Cache:
         self._require_open()
         from compcache.maintain.remove import remove_function
 
-        return remove_function(self._store, func_name, force=force)
+        with _Suggesting(self):
+            return remove_function(self._store, func_name, force=force)
 
     def remove_module(self, module_id: str) -> bool:
         """Remove one module with everything that it realizes; whether it was there.
@@ -636,8 +735,13 @@ class Cache:
             checksums: read every module whole; without, only what is ahead and behind of the code.
             recompile: translate the code that is kept beside images again, and compare it with the module.
             progress: see `functions`.
+
+        Raises:
+            StorageError: there is no cache in the directory; nothing cannot be healthy.
         """
         self._require_open()
+        if not self.exists:
+            raise StorageError(f"no cache at {self.path}", path=self.path)
         from compcache.maintain.check import check
 
         return check(
@@ -664,6 +768,37 @@ class Cache:
         from compcache.maintain.pins import pinned
 
         return pinned(self._store)
+
+
+class _Suggesting:
+    """Lets a `NotCachedError` say which names may have been meant."""
+
+    __slots__ = ("_cache",)
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+
+    def __enter__(self) -> None:
+        """Nothing is prepared."""
+
+    def __exit__(self, _: object, error: object, __: object) -> None:
+        if isinstance(error, NotCachedError):
+            error.suggest = self._cache._suggestion
+
+
+def _size_in_bytes(size: int | str) -> int:
+    if type(size) is int and size >= 0:
+        return size
+    from compcache.usage.limits import read_size
+
+    return read_size(size)
+
+
+def _func_name_of(name: Identity) -> str:
+    func_name = getattr(name, "func_name", None)
+    if not isinstance(func_name, str):
+        raise TypeError(f"the name of a function is a str or a compcache.Identity, not {type(name).__name__}")
+    return func_name
 
 
 def _open_cache(path: str, *, signed: bool) -> Cache | None:

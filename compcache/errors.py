@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "NotCachedError",
     "PickleNotAllowedError",
     "ReentrantCompileError",
+    "ShadowWarning",
     "SignatureError",
     "SignatureMismatchError",
     "StorageError",
@@ -43,6 +44,10 @@ class CacheWarning(UserWarning):
 
     For example: an entry was damaged and went to quarantine, or a compiled module could not be stored.
     """
+
+
+class ShadowWarning(CacheWarning):
+    """Issued when `Cache.add_module` gives functions other code than the cache has under the same names."""
 
 
 class CompcacheError(Exception):
@@ -64,7 +69,11 @@ def _rebuild(cls: type[CompcacheError], args: tuple[Any, ...], fields: dict[str,
 
 
 class NotCachedError(CompcacheError, KeyError):
-    """Raised when the cache holds no usable realization of a function."""
+    """Raised when the cache holds no usable realization of a function.
+
+    `suggest` gives what the message says of names that may have been meant. It is asked when somebody reads the message:
+    who catches the error and compiles does not pay for it.
+    """
 
     func_name: str
     cache_dir: str
@@ -73,6 +82,21 @@ class NotCachedError(CompcacheError, KeyError):
         super().__init__(message)
         self.func_name = func_name
         self.cache_dir = cache_dir
+        self.suggest: Callable[[str], str] | None = None
+
+    def __str__(self) -> str:
+        """The message, and names that may have been meant."""
+        suggest, self.suggest = self.suggest, None
+        if suggest is not None:
+            try:
+                self.args = (f"{super().__str__()}{suggest(self.func_name)}",)
+            except (CompcacheError, OSError):
+                return super().__str__()  # the directory cannot be listed
+        return super().__str__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        str(self)  # another process cannot ask
+        return super().__reduce__()
 
 
 class FormatError(CompcacheError, ValueError):
@@ -110,13 +134,18 @@ class StorageError(CompcacheError, OSError):
 
 
 class UntrustedDirectoryError(CompcacheError, PermissionError):
-    """Raised when a cache directory belongs to, or can be written by, somebody else."""
+    """Raised when a cache directory belongs to, or can be written by, another user.
+
+    `reason` is the message without the ways to open the directory all the same.
+    """
 
     path: str
+    reason: str
 
-    def __init__(self, message: str, *, path: str = "") -> None:
+    def __init__(self, message: str, *, path: str = "", reason: str = "") -> None:
         super().__init__(message)
         self.path = path
+        self.reason = reason
 
 
 class LinkError(CompcacheError):

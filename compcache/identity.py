@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+# `collections.abc` without the package around it, which a fresh process would import for this.
+from _collections_abc import Mapping
 
 from compcache.digest import digest
+from compcache.record import Record
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
@@ -18,7 +18,7 @@ __all__ = ["Difference", "Identity", "compare", "label_of"]
 #: Longer texts are kept as their digest: notes are read whole.
 _MAX_STORED = 1 << 16
 _DIGEST_HEX = 32
-_NAME = re.compile(rf"(.*)-[0-9a-f]{{{_DIGEST_HEX}}}", re.DOTALL)
+_HEX = frozenset("0123456789abcdef")
 _ABSENT = "(absent)"
 _AROUND = 24
 
@@ -98,11 +98,11 @@ def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each k
     """A value as text that is equal for equal values, different for different ones, and the same in every process."""
     kind = type(value)
     if value is None or kind in (bool, int):
-        return json.dumps(value)
+        return {None: "null", True: "true", False: "false"}[value] if kind is not int else str(value)
     if kind in (float, complex):
         return repr(value)
     if kind is str:
-        return json.dumps(value, ensure_ascii=False)
+        return _quoted(value)
     if kind in (bytes, bytearray):
         return f"bytes {value.hex()}"
     if kind is Identity:
@@ -120,6 +120,15 @@ def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each k
     )
 
 
+def _quoted(text: str) -> str:
+    """A text as JSON writes it, characters beyond ASCII as they are."""
+    if text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    import json  # which costs a fresh process milliseconds
+
+    return json.dumps(text, ensure_ascii=False)
+
+
 def _shorten(text: str) -> str:
     if len(text) <= _MAX_STORED:
         return text
@@ -128,13 +137,14 @@ def _shorten(text: str) -> str:
 
 def label_of(func_name: str) -> str | None:
     """The label of a name that an `Identity` gave; None for other names."""
-    match = _NAME.fullmatch(func_name)
-    return match[1] if match is not None else None
+    label, dash, end = func_name.rpartition("-")
+    return label if dash and len(end) == _DIGEST_HEX and _HEX.issuperset(end) else None
 
 
-class Difference(NamedTuple):
+class Difference(Record):
     """One component that differs: its canonical text in the one asked for and in the stored one; None: it has none."""
 
+    __slots__ = ("component", "wanted", "stored")
     component: str
     wanted: str | None
     stored: str | None

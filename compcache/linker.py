@@ -12,6 +12,7 @@ import os
 import time
 import warnings
 import zlib
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
@@ -38,6 +39,7 @@ from compcache.build.slots import (
     restore_resolution,
 )
 from compcache.build.source import ModuleSource
+from compcache.content.names import code_digest, content_digest, frozen
 from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
 from compcache.errors import (
@@ -97,6 +99,7 @@ class BuiltModule(NamedTuple):
     header: ModuleRecord
     signatures: tuple[str, ...]
     imports: tuple[str, ...]
+    code: str  # the digest of what it was made of (compcache.content.names)
     others: tuple[BuiltModule, ...] = ()
 
 
@@ -111,6 +114,7 @@ class _Request(NamedTuple):
     identity: Any
     target: str  # as the source names it, where it names several
     portable: bool  # the source says for which hosts it is: others may want it, too
+    digests: dict[str, str]
 
 
 class _Prepared(NamedTuple):
@@ -123,19 +127,25 @@ class _Prepared(NamedTuple):
     code: bytes  # before it is optimized, where it is to be kept
 
 
-def build_module(source: ModuleSource, *, machine: Host, is_cached: Callable[[str], bool]) -> BuiltModule:
+def build_module(
+    source: ModuleSource, *, machine: Host, is_cached: Callable[[str], bool], maker: str = ""
+) -> BuiltModule:
     """Compile and link a module, once for each of its targets; the result is the one for this host.
 
     Args:
         source: the code and what it exports, imports and uses.
         machine: this host.
         is_cached: whether the cache holds a function of this name.
+        maker: a digest of the program that gave the source, to be kept beside that of the source.
 
     Raises:
         CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: what is wrong with
             the source; each message names the culprit.
     """
-    built = [_build_for(source.ir, request, is_cached) for request in _snapshot(source, machine)]
+    if not isinstance(source, ModuleSource):
+        raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}")
+    source = frozen(source)
+    built = [_build_for(source.ir, request, is_cached) for request in _snapshot(source, machine, maker)]
     best = max(built, key=lambda module: machine.rank(module.header.requirement()))
     return best._replace(others=tuple([module for module in built if module is not best]))
 
@@ -198,7 +208,7 @@ def rebuild_module(recipe: Recipe, identity: Any, machine: Host) -> BuiltModule:
         names = aliases(text)
         emitter = codegen.target_machine(target.cpu, target.features, recipe.level)
         resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)
-        request = _Request(recipe.exports, read_requests(ModuleSource("")), recipe.level, target, True, identity, "", True)
+        request = _Request(recipe.exports, read_requests(ModuleSource("")), recipe.level, target, True, identity, "", True, {})
         if not recipe.optimized:
             codegen.optimize(module, emitter, recipe.level)
         needs = _own_requirements(recipe.exports, names, attributes, target)
@@ -214,19 +224,20 @@ def _require_portable(module: Any, text: str, machine: Machine) -> None:
         raise CompileError("the code has inline assembly, which may use any feature")
 
 
-def _snapshot(source: ModuleSource, machine: Host) -> list[_Request]:
+def _snapshot(source: ModuleSource, machine: Host, maker: str) -> list[_Request]:
     """What the source says, once for each of its targets."""
-    if not isinstance(source, ModuleSource):
-        raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}")
     if source.optimize not in _LEVELS:
         raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
     targets = requested_targets(source)
     exports, requests = read_exports(source), read_requests(source)
+    digests = {"maker": maker}
+    if isinstance(source.ir, (str, bytes)):
+        digests |= {"code": code_digest(source).hex(), "source": content_digest(source).hex()}
     return [
         _Request(
             exports, requests, source.optimize, machine_for(cpu, features, machine, host.platform_name()),
             source.keep_bitcode, source.identity, (cpu or "") if len(targets) > 1 else "",
-            len(targets) > 1 or cpu not in (None, NATIVE),
+            len(targets) > 1 or cpu not in (None, NATIVE), digests,
         )
         for cpu, features in targets
     ]  # fmt: skip
@@ -383,11 +394,11 @@ def _finish(
             request.level, exports, resolution.slots, storage, [library.name for library in resolution.libraries], prepared.code
         )
     seconds = time.perf_counter() - started
-    sections = image, writer.records.content(), graph, bitcode, encode_notes(seconds, request.identity)
+    sections = image, writer.records.content(), graph, bitcode, encode_notes(seconds, request.identity, request.digests)
     own = {name for name, *_ in functions}
     return BuiltModule(
         sections, tuple(functions), host.target_id(header.requirement()), image_flag(kind), key, seconds, header,
-        tuple(entries.signatures), tuple([name for name in writer.imports if name not in own]),
+        tuple(entries.signatures), tuple([name for name in writer.imports if name not in own]), request.digests.get("code", ""),
     )  # fmt: skip
 
 
@@ -443,6 +454,8 @@ def _link(
     always = [s for s in undefined if s.startswith(_ALWAYS_THERE) or s in platform or s in named]
     weakened = elf.weaken_undefined(obj, keep=always) if elf.is_elf(obj) else obj
     if linker is None:
+        if elf.is_elf(obj) and not system_linker.is_chosen():
+            _warn_of_no_linker()
         _require_plain(definitions, constructors, prepared, named, "there is no linker")
         return weakened, "object"
     try:
@@ -471,6 +484,17 @@ def _from_libraries(
         if path is not None:
             found[symbol] = path
     return dict(sorted(found.items()))
+
+
+@cache
+def _warn_of_no_linker() -> None:
+    """Tell once per process what the lack of a linker costs; who chose to have none knows."""
+    warnings.warn(
+        "there is no linker: modules are stored as objects, which a hit loads through LLVM (some 200 ms in a fresh process instead "
+        "of one): install one (pip install 'compcache[linker]', or the package lld, mold or binutils of your system)",
+        CacheWarning,
+        stacklevel=2,
+    )
 
 
 def _require_plain(

@@ -21,7 +21,7 @@ from compcache.record import Record, set_field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from compcache.errors import CompcacheError
     from compcache.formats.footer import Footer
@@ -204,13 +204,19 @@ class NullRecorder:
     def __init__(self) -> None:
         self.unaccounted = 0
 
-    def hit(self, func_name: str, module_id: bytes) -> None:
+    def hit(self, func_name: str, module_id: bytes, seconds: float = 0.0) -> None:
         """A function was loaded."""
 
     def missed(self, error: Exception) -> None:
         """A function was not there."""
 
-    def compiled(self, seconds: float) -> None:
+    def refused(self, name: str, reason: str) -> None:
+        """A file is not used, or a function was not cached."""
+
+    def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
+        """Another process was waited for."""
+
+    def compiled(self, seconds: float, names: Sequence[str] = ()) -> None:
         """A module was compiled."""
 
     def added(self, size: int, rows: list[bytes]) -> None:
@@ -243,7 +249,7 @@ class Store:
         StorageError: the path exists but is no directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_end", "_owners", "_trust", "accepted", "complaints", "exposed", "files", "index", "readonly", "root", "signing_key", "stats", "temporary", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_end", "_owners", "_trust", "accepted", "complaints", "exposed", "files", "index", "min_llvm", "readonly", "root", "signing_key", "stats", "temporary", "verify")
 
     def __init__(
         self,
@@ -264,6 +270,7 @@ class Store:
         self.temporary = self.directory(TEMPORARY)
         self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix)
         self._host: Host | None = None
+        self.min_llvm = ""  # code of older versions of LLVM is passed over; the facade sets it
         self.accepted: set[bytes] = set()  # the target_ids of code that this host can run, as far as they are known
         self.index.rank_of = self.rank
         self.index.is_native = self._is_native
@@ -338,6 +345,10 @@ class Store:
         except OSError:
             return []
 
+    def is_cache(self) -> bool:
+        """Whether the directory has been used as a cache: an empty one has its places, too."""
+        return any(self.present_names(self.directory(place)) for place in (MODULES, INDEX, HOSTS))
+
     def module_ids(self) -> Iterator[bytes]:
         """The ids of all modules on disk, in no order; for tools, never for look-ups."""
         base = self.directory(MODULES)
@@ -391,6 +402,8 @@ class Store:
 
     def _renew_index(self, *, look: bool = True) -> bool:
         """Look at the index again, and rebuild it where it is damaged or was deleted; whether it has changed."""
+        if self.index.segments:
+            self._checked_index = False  # an index that was there and goes is looked for again
         try:
             changed = look and self.index.refresh()
             nothing = not self.index.segments and not self.index.problem and not self._checked_index

@@ -39,10 +39,13 @@ def test_a_healthy_cache_passes_every_step(cache: Cache) -> None:
     assert all(step.seconds >= 0 for step in report.steps)
 
 
-def test_a_directory_that_does_not_exist_is_healthy(tmp_path: Path) -> None:
-    with Cache(tmp_path / "nowhere") as cache:
-        assert cache.check()
-    assert not (tmp_path / "nowhere").exists()
+@pytest.mark.parametrize("name", ["nowhere", "."])
+def test_a_directory_without_a_cache_is_not_healthy(tmp_path: Path, name: str) -> None:
+    with Cache(tmp_path / name) as cache:
+        assert not cache.exists
+        with pytest.raises(StorageError, match=f"^no cache at {cache.path}$"):
+            cache.check()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("where", ["image", "records", "notes", "footer", "middle"])

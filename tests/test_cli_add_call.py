@@ -108,9 +108,9 @@ def test_a_file_that_fails_does_not_stop_the_others(directory: Path, tmp_path: P
     paths = [tmp_path / name for name in ("bad.ll", "good.ll", "missing.ll", "binary.ll")]
     done = compcache("--dir", directory, "add", *paths)
     assert done.status == 2
-    errors = done.err.splitlines()
+    errors = [line for line in done.err.splitlines() if not line.startswith("  ")]  # LLVM's own lines stand below
     assert [line.split(": ")[2] for line in errors] == [str(paths[0]), str(paths[2]), str(paths[3])]
-    assert "expected" in errors[0]
+    assert "expected" in done.err
     assert errors[1].endswith("cannot be read: No such file or directory")
     assert call(directory, "good") == "1\n"
 

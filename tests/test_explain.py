@@ -112,7 +112,7 @@ def test_variants_are_ordered_by_how_little_they_differ(cache: Cache) -> None:
 def test_misses_are_logged_where_somebody_listens(cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="compcache"), pytest.raises(NotCachedError):
         cache.get_target("nothing")
-    assert caplog.messages == [f"miss (absent): function 'nothing' is not in the cache {cache.path}"]
+    assert caplog.messages == [f"miss nothing (absent): function 'nothing' is not in the cache {cache.path}"]
 
 
 def test_the_environment_makes_misses_visible(directory: Path) -> None:
@@ -122,9 +122,9 @@ def test_the_environment_makes_misses_visible(directory: Path) -> None:
     script = "from compcache import Cache\ntry: Cache().get_target('nothing')\nexcept KeyError: pass"
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={"PYTHONPATH": str(PACKAGE_ROOT), "COMPCACHE_DIR": str(directory), "COMPCACHE_LOG": "debug"},
+        env={"PYTHONPATH": str(PACKAGE_ROOT), "COMPCACHE_DIR": str(directory), "COMPCACHE_DEBUG": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stderr.startswith("compcache: miss (absent): function 'nothing'")
+    assert done.stderr.startswith("compcache: miss nothing (absent): function 'nothing'")

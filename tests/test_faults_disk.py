@@ -55,7 +55,7 @@ class Compiled:
         self.modules = {source: cache._build(ModuleSource(source, optimize=0)) for source in sources}
 
     def into(self, cache: Cache) -> Cache:
-        cache._build = lambda source: self.modules[source.ir]  # type: ignore[method-assign]
+        cache._build = lambda source, _="": self.modules[source.ir]  # type: ignore[method-assign, assignment]
         return cache
 
 
@@ -280,7 +280,7 @@ def use_readonly(place: Path) -> dict[str, Any]:
                 result[name] = cache.get_target(name)(1)
             except CompcacheError as error:
                 result[name] = type(error).__name__
-        cache.has("f"), cache.realizations("f"), cache.stats(), cache.check()
+        cache.has("f"), cache.realizations("f"), cache.stats(), cache.exists and cache.check()
         source = lambda: ModuleSource("define i64 @new(i64 %x) { %y = add i64 %x, 5 ret i64 %y }")
         result["new"] = cache.get_or_compile("new", source)(1)
         result["again"] = cache.get_target("new")(1)

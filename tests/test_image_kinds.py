@@ -126,7 +126,7 @@ def test_calls_imports_tables_globals_natives_and_statics_work(filled: Cache) ->
     step = get("next")
     assert [step(), step()] == [1, 2]
     assert get("first")(np.array([2.5])) == 2.5
-    with pytest.raises(TypeError, match="takes exactly 1 argument"):
+    with pytest.raises(TypeError, match="takes 1 argument"):
         get("calls")()
     with pytest.raises(OverflowError):
         get("calls")(2**63)

@@ -31,6 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("hit",),
     ("targets",),
     ("build",),
+    ("content",),
     ("linker",),
     ("publish",),
     ("usage",),

@@ -207,7 +207,7 @@ def test_arrays_keep_their_shape_and_results_may_be_tuples(project: Project) -> 
 def test_arrays_of_another_shape_are_refused(project: Project, table: str, found: str) -> None:
     ((name, (message,)),) = call(project, f"'kernels.row_sums', {table}, {SUMS}")
     assert name == "ArgumentBufferError"
-    assert "argument 1 must be a C-contiguous buffer of f64 of 2 dimensions, not a" in message
+    assert "must be a C-contiguous f64 buffer of 2 dimensions, not a" in message
     assert found in message
 
 

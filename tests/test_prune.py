@@ -261,7 +261,7 @@ def test_a_limit_that_is_no_size_is_a_warning_at_the_addition(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMPCACHE_MAX_SIZE", "lots")
-    with pytest.warns(UserWarning, match="'lots' is no size"):
+    with pytest.warns(UserWarning, match="'lots' is not a valid size"):
         add(cache, "f")
     assert cache.has("f")
 

@@ -210,7 +210,7 @@ def test_an_overflow_names_the_function_the_argument_and_the_range(
     get: Callable[[str], TypedCallTarget],
 ) -> None:
     with pytest.raises(
-        OverflowError, match=r"id_i8\(\) argument 1 must be between -128 and 127 \(i8\), not 128"
+        OverflowError, match=r"id_i8\(\): \w+( 1)? must be between -128 and 127 \(i8\), not 128"
     ):
         get("id_i8")(128)
 
@@ -288,13 +288,13 @@ def test_cstr_takes_text_and_bytes(get: Callable[[str], TypedCallTarget]) -> Non
         assert get("id_cstr")(value) == value
         assert get("id_cstr")(value.encode()) == value
     for wrong in (1, None, bytearray(b"x"), ["x"]):
-        with pytest.raises(TypeError, match=r"id_cstr\(\) argument 1 must be str or bytes, not"):
+        with pytest.raises(TypeError, match=r"id_cstr\(\): \w+( 1)? must be str or bytes, not"):
             get("id_cstr")(wrong)
 
 
 def test_cstr_refuses_nul_and_surrogates(get: Callable[[str], TypedCallTarget]) -> None:
     for value in ("a\0b", b"a\0b", "\0"):
-        with pytest.raises(ValueError, match="null"):
+        with pytest.raises(ValueError, match="without NUL"):
             get("id_cstr")(value)
     with pytest.raises(UnicodeEncodeError):
         get("id_cstr")("\ud800")
@@ -334,7 +334,7 @@ def test_a_pointer_is_an_address(get: Callable[[str], TypedCallTarget], shared: 
 
 def test_a_pointer_refuses_other_types(get: Callable[[str], TypedCallTarget]) -> None:
     for wrong in (1.5, "text", [1], object()):
-        with pytest.raises(TypeError, match=r"raw\(\) argument 1 must be int, None, a ctypes object"):
+        with pytest.raises(TypeError, match=r"raw\(\): \w+( 1)? must be an address \(int, None, a ctypes object"):
             get("raw")(wrong)
     for value in (2**64, -(2**63) - 1):
         with pytest.raises(OverflowError):
@@ -396,7 +396,7 @@ def test_platform_integers_of_the_same_size_are_the_same_type(get: Callable[[str
 def test_another_buffer_is_refused(get: Callable[[str], TypedCallTarget], wrong: object) -> None:
     for name in ("total", "total_w"):
         with pytest.raises(
-            ArgumentBufferError, match=r"argument 1 must be a C-contiguous buffer of f64, not"
+            ArgumentBufferError, match=r"\w+( 1)? must be a C-contiguous f64 buffer, not"
         ) as caught:
             get(name)(wrong)
         assert isinstance(caught.value, TypeError)
@@ -470,16 +470,16 @@ def test_no_reference_is_lost_or_kept(get: Callable[[str], TypedCallTarget]) -> 
 def test_the_number_of_arguments_is_checked(get: Callable[[str], TypedCallTarget]) -> None:
     three: Any = get("three")
     assert three(1, 2, 3) == 123
-    with pytest.raises(TypeError, match=r"three\(\) takes exactly 3 arguments \(2 given\)"):
+    with pytest.raises(TypeError, match=r"three\(\) takes 3 arguments, .*; 2 given"):
         three(1, 2)
-    with pytest.raises(TypeError, match=r"three\(\) takes exactly 3 arguments \(4 given\)"):
+    with pytest.raises(TypeError, match=r"three\(\) takes 3 arguments, .*; 4 given"):
         three(1, 2, 3, 4)
-    with pytest.raises(TypeError, match=r"none\(\) takes no arguments \(1 given\)"):
+    with pytest.raises(TypeError, match=r"none\(\) takes no arguments; 1 given"):
         get("none")(1)
-    with pytest.raises(TypeError, match=r"id_i64\(\) takes exactly 1 argument \(0 given\)"):
+    with pytest.raises(TypeError, match=r"id_i64\(\) takes 1 argument, .*; 0 given"):
         get("id_i64")()
-    with pytest.raises(TypeError, match=r"three\(\) takes no keyword arguments"):
-        three(1, 2, c=3)
+    with pytest.raises(TypeError, match=r"three\(\) (takes no keyword arguments|has no parameter 'zzz')"):
+        three(1, 2, zzz=3)
     nothing: dict[str, object] = {}
     assert three(*(1, 2, 3), **nothing) == 123
 
@@ -526,7 +526,7 @@ def test_a_target_tells_what_it_is(get: Callable[[str], TypedCallTarget], shared
     assert (
         repr(target) == f"<TypedCallTarget 'fill': void(values: f64[:], x: f64) in module {target.module_id}>"
     )
-    assert str(inspect.signature(target)) == "(values: 'f64[:]', x: 'f64', /) -> 'void'"
+    assert str(inspect.signature(target)) == "(values: 'f64[:]', x: 'f64') -> 'void'"
     assert str(inspect.signature(get("none"))) == "() -> 'i64'"
     assert [r.link_name for r in shared.realizations("fill")] == [target.link_name]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from compcache.batch.jobs import Job
 from compcache.batch.reports import (
+    BatchFailedError,
     BatchInterrupted,
     BatchProgress,
     BatchReport,
@@ -20,6 +21,7 @@ from compcache.batch.reports import (
 from compcache.batch.run import compile_many
 
 __all__ = [
+    "BatchFailedError",
     "BatchInterrupted",
     "BatchProgress",
     "BatchReport",

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.batch.jobs import read_exports
 from compcache.cache import Cache
+from compcache.content.names import frozen
+from compcache.content.visible import exported_names
 from compcache.errors import CacheWarning, StorageError
 
 if TYPE_CHECKING:
-    import os
-
     from compcache.batch.jobs import Job
     from compcache.build.source import ModuleSource
 
 __all__ = ["Outcome", "build_job", "failure", "settings_of"]
 
 _MAX_OUTPUT = 8_000
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 class Outcome(NamedTuple):
@@ -76,14 +77,26 @@ def build_job(cache: Cache, job: Job, functions: tuple[str, ...]) -> Outcome:
 def failure(error: BaseException, functions: tuple[str, ...], started: float) -> Outcome:
     """The outcome of an attempt that raised."""
     text = "".join(traceback.format_exception(error))
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return Outcome(
         "error",
         functions,
         seconds=time.perf_counter() - started,
-        message=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__,
+        message=f"{message}{_place(error)}",
         error=type(error).__name__,
         output=text[-_MAX_OUTPUT:],
     )
+
+
+def _place(error: BaseException) -> str:
+    """Where the caller's own code raised, or called what raised; empty where it did neither."""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((_PACKAGE, "<frozen"))
+    ]
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f" ({os.path.basename(last.filename)}, line {last.lineno}, in {last.name})"
 
 
 def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:
@@ -103,7 +116,4 @@ def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -
 def _exports(source: ModuleSource) -> tuple[str, ...]:
     if source.functions is not None:
         return tuple(source.functions)
-    from compcache.build import codegen
-
-    with codegen.new_context() as context, codegen.parse(source.ir, context) as module:
-        return read_exports(str(module))
+    return exported_names(frozen(source).ir)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import functools
 import pickle
-import re
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from compcache.build.ir_text import unquote
 from compcache.build.source import ModuleSource, check_name
+from compcache.content.names import frozen, source_of
+from compcache.content.visible import visible_definitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Job", "PreparedJob", "prepare_jobs", "read_exports"]
+    from compcache.identity import Identity
 
-_HEAD = re.compile(r'^[ \t]*define\b([^@]*)@(?:"([^"]*)"|([-$._A-Za-z0-9]+))\s*\(', re.MULTILINE)
-_NOT_EXPORTED = frozenset(("internal", "private", "hidden", "available_externally"))
-_SHOWN = 60
+__all__ = ["Job", "PreparedJob", "prepare_jobs"]
+
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,31 +25,33 @@ class Job:
     """One unit of batch compilation.
 
     Args:
-        func_name: the function that the job is for: the job is skipped where the cache holds it. None stands for
-            everything that a `ModuleSource` exports.
-        build: a `ModuleSource`, or a function that returns one. The function is called in a worker process, which
+        func_name: the function that the job is for, or its `Identity`: the job is skipped where the cache holds it. None stands
+            for everything that a `ModuleSource` exports.
+        build: a `ModuleSource`, or a function that returns one, or LLVM code alone. The function is called in a worker process, which
             finds it by module and name: it must be importable, or of the main script; a `functools.partial` of such
             a function, and text ``"package.module:attribute"``, will do too.
         args: positional arguments for that function; they must be picklable.
         label: what progress and reports call the job; None is for the name of its function.
     """
 
-    func_name: str | None
-    build: ModuleSource | Callable[..., ModuleSource] | str
+    func_name: str | Identity | None
+    build: ModuleSource | Callable[..., Any] | str
     args: tuple[Any, ...] = ()
     label: str | None = None
 
     def source(self) -> ModuleSource:
         """The source, from the function if there is one."""
-        if isinstance(self.build, ModuleSource):
-            return self.build
-        build = _resolve(self.build) if isinstance(self.build, str) else self.build
-        source = build(*self.args)
-        if not isinstance(source, ModuleSource):
-            raise TypeError(
-                f"{_describe(build)} returned a {type(source).__name__}, not a compcache.ModuleSource"
-            )
-        return source
+        identity = None if isinstance(self.func_name, str) else self.func_name
+        given: Any = self.build
+        if not isinstance(given, ModuleSource):
+            given = (_resolve(given) if isinstance(given, str) else given)(*self.args)
+        return source_of(given, self.name or "a job", identity)
+
+    @property
+    def name(self) -> str | None:
+        """The func_name, where one is given."""
+        name = self.func_name
+        return name if name is None or isinstance(name, str) else name.func_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def prepare_jobs(jobs: Iterable[Any]) -> list[PreparedJob]:
 
 def _prepare(number: int, item: Any) -> PreparedJob:
     job = _as_job(number, item)
-    functions = (job.func_name,) if job.func_name is not None else _exports(job)
+    functions = (job.name,) if job.name is not None else _exports(job)
     return PreparedJob(number, _name(number, job, functions), functions, job)
 
 
@@ -104,34 +104,14 @@ def _as_job(number: int, item: Any) -> Job:
             "tuple (func_name, build) or (func_name, build, args)"
         )
     if item.func_name is not None:
-        check_name(item.func_name, "func_name")
+        check_name(item.name, "func_name")
     if isinstance(item.build, ModuleSource):
-        return replace(item, build=_snapshot(item.build))
+        return replace(item, build=frozen(item.build))
     if not isinstance(item.build, str) and not callable(item.build):
         raise TypeError(
             f"job {number}: build is a {type(item.build).__name__}, not a ModuleSource or a function"
         )
     return item
-
-
-def _snapshot(source: ModuleSource) -> ModuleSource:
-    """A copy that pickles, and that later changes to llvmlite's objects do not reach."""
-    ir = source.ir
-    if isinstance(ir, (bytearray, memoryview)):
-        ir = bytes(ir)
-    elif hasattr(ir, "as_bitcode"):
-        ir = ir.as_bitcode()
-    elif not isinstance(ir, (str, bytes)) and _is_llvmlite_module(ir):
-        ir = str(ir)
-    copied = object.__new__(type(source))
-    copied.__dict__.update(source.__dict__)
-    copied.ir = ir
-    return copied
-
-
-def _is_llvmlite_module(ir: object) -> bool:
-    llvmlite_ir = sys.modules.get("llvmlite.ir")
-    return llvmlite_ir is not None and isinstance(ir, llvmlite_ir.Module)
 
 
 def _exports(job: Job) -> tuple[str, ...]:
@@ -142,22 +122,11 @@ def _exports(job: Job) -> tuple[str, ...]:
     if source.functions is not None:
         return tuple(source.functions)
     ir = source.ir
-    return read_exports(ir) if isinstance(ir, str) else ()
-
-
-def read_exports(text: str) -> tuple[str, ...]:
-    """The visible definitions of LLVM assembly as people and front ends write it; nothing where one has no name."""
-    names = []
-    for prefix, quoted, plain in _HEAD.findall(text):
-        if plain.isdigit():
-            return ()
-        if _NOT_EXPORTED.isdisjoint(prefix.split()):
-            names.append(plain or unquote(quoted))
-    return tuple(names)
+    return visible_definitions(ir) or () if isinstance(ir, str) else ()
 
 
 def _name(number: int, job: Job, functions: tuple[str, ...]) -> str:
-    known = job.label or job.func_name
+    known = job.label or (job.func_name if isinstance(job.func_name, str | None) else job.func_name.label)
     if known is not None:
         return known
     if not functions:
@@ -173,7 +142,3 @@ def _resolve(reference: str) -> Any:
     if not colon or not module or not attribute:
         raise ValueError(f"{reference!r} is not of the form 'package.module:attribute'")
     return functools.reduce(getattr, attribute.split("."), import_module(module))
-
-
-def _describe(build: Any) -> str:
-    return f"{getattr(build, '__module__', '')}.{getattr(build, '__qualname__', repr(build))}()"[:_SHOWN]

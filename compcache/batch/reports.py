@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["BatchInterrupted", "BatchProgress", "BatchReport", "BuiltJob", "CachedJob", "FailedJob"]
+from compcache.errors import CompcacheError
+
+__all__ = ["BatchFailedError", "BatchInterrupted", "BatchProgress", "BatchReport", "BuiltJob", "CachedJob", "FailedJob"]
+
+_SHOWN = 10  # failures that an exception shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class CachedJob:
 class FailedJob:
     """A job that could not be compiled or stored.
 
-    `kind` is "error" (an exception: `error` is its class), "died" (its process ended: `signal` or `exit_status` say
+    `kind` is "error" (an exception: `error` is its class, and `message` says where it was raised), "died" (its process ended: `signal` or `exit_status` say
     how) or "timeout". `message` is a sentence for people; `output` the last that the process printed, or the
     traceback of the exception.
     """
@@ -76,6 +80,15 @@ class BatchReport:
     def bytes(self) -> int:
         """The bytes of what was built."""
         return sum(job.bytes for job in self.built)
+
+    def raise_for_failures(self) -> None:
+        """Raise where a job failed.
+
+        Raises:
+            BatchFailedError: it names the jobs and why they failed; `report` is this report.
+        """
+        if self.failed:
+            raise BatchFailedError(self)
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain values that `json` can write."""
@@ -125,3 +138,18 @@ class BatchInterrupted(KeyboardInterrupt):
     def __init__(self, report: BatchReport) -> None:
         super().__init__(f"the batch was interrupted: {report}")
         self.report = report
+
+
+class BatchFailedError(CompcacheError, RuntimeError):
+    """Raised by `BatchReport.raise_for_failures`; `report` says what became of every job."""
+
+    def __init__(self, report: BatchReport) -> None:
+        failed = report.failed
+        shown = [f"{job.name}: {job.message}" for job in failed[:_SHOWN]]
+        more = [f"and {len(failed) - _SHOWN} more"] if len(failed) > _SHOWN else []
+        jobs = len(failed) + len(report.built) + len(report.cached)
+        super().__init__("\n  ".join([f"{len(failed)} of {jobs} jobs failed:", *shown, *more]))
+        self.report = report
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.report,)

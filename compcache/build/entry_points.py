@@ -272,13 +272,15 @@ class _Body:
         api = self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr %callee, i64 {_API_AT}')}")
         return self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr {api}, i64 {offset}')}")
 
-    def no_error_if(self, suspect: str) -> None:
-        """Where `suspect` holds, fail if an exception is set."""
-        check, good = self.name("check"), self.name("ok")
+    def no_error_if(self, suspect: str, index: int, item: str) -> None:
+        """Where `suspect` holds, fail if an exception is set: over the argument `item`."""
+        check, good, bad = self.name("check"), self.name("ok"), self.name("bad")
         self.branch(self.value(f"xor i1 {suspect}, true"), good, check)
         self.block(check)
         raised = self.value("call ptr @PyErr_Occurred()")
-        self.branch(self.value(f"icmp eq ptr {raised}, null"), good, "fail")
+        self.branch(self.value(f"icmp eq ptr {raised}, null"), good, bad)
+        self.block(bad)
+        self.emit(f"call void {self.api(_FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
         self.block(good)
 
 
@@ -334,7 +336,7 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, re
         return _convert_buffer(body, index, parameter, item, writable=not readonly)
     kind, size = parameter.type.kind, parameter.type.size
     if kind == FLOAT:
-        return _convert_float(body, item, llvm_type)
+        return _convert_float(body, index, item, llvm_type)
     if kind == BOOL:
         truth = body.value(f"call i32 @PyObject_IsTrue(ptr {item})")
         body.require(body.value(f"icmp sge i32 {truth}, 0"), "fail")
@@ -376,9 +378,9 @@ def _shape(body: _Body, index: int, dimensions: int, item: str) -> list[str]:
     return [f"i64 {body.value(f'load i64, ptr {place}')}" for place in places]
 
 
-def _convert_float(body: _Body, item: str, llvm_type: str) -> list[str]:
+def _convert_float(body: _Body, index: int, item: str, llvm_type: str) -> list[str]:
     number = body.value(f"call double @PyFloat_AsDouble(ptr {item})")
-    body.no_error_if(body.value(f"fcmp oeq double {number}, -1.0"))
+    body.no_error_if(body.value(f"fcmp oeq double {number}, -1.0"), index, item)
     if llvm_type == "float":
         number = body.value(f"fptrunc double {number} to float")
     return [f"{llvm_type} {number}"]
@@ -386,7 +388,7 @@ def _convert_float(body: _Body, item: str, llvm_type: str) -> list[str]:
 
 def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -> list[str]:
     number = body.value(f"call i64 @PyLong_AsLongLong(ptr {item})")
-    body.no_error_if(body.value(f"icmp eq i64 {number}, -1"))
+    body.no_error_if(body.value(f"icmp eq i64 {number}, -1"), index, item)
     if size == 8:  # noqa: PLR2004 - bytes
         return [f"i64 {number}"]
     extend, attribute = ("sext", "signext") if kind == SIGNED else ("zext", "zeroext")

@@ -61,7 +61,10 @@ def read_requests(source: ModuleSource) -> Requests:
     imports = source.imports or ()
     pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in _names(imports))
     return Requests(
-        {check_name(symbol, "imported symbol"): check_name(name, "func_name") for symbol, name in pairs},
+        {
+            check_name(symbol, "imported symbol"): check_name(getattr(name, "func_name", name), "func_name")
+            for symbol, name in pairs
+        },
         {check_name(name, "global name"): define(value) for name, value in (source.globals or {}).items()},
         tuple([check_name(name, "library") for name in _names(source.libraries)]),
     )

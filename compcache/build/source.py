@@ -49,7 +49,7 @@ class ModuleSource:
         globals: definitions of the module's external globals, ``{name: value}`` (see `compcache.globals`); a
             `NativeSymbol` may also stand for a declared function.
         imports: functions that the module declares and another module of the cache provides, now or later: names,
-            or ``{symbol: func_name}``.
+            or ``{symbol: func_name}``, where a call target or an `Identity` may stand for its func_name.
         libraries: shared libraries that define what the module uses: names as a linker takes them (``"stdc++"``),
             sonames or paths. An image that uses one records its soname, and the library is loaded with it.
         optimize: 0 leaves the code as given; 1, 2 and 3 are LLVM's pipelines of these levels.

@@ -16,7 +16,7 @@ import click
 
 from compcache.cli.output import PROGRAM, printable, say
 from compcache.cli.session import Session
-from compcache.errors import CacheWarning, CompcacheError, NotCachedError
+from compcache.errors import CacheWarning, CompcacheError, NotCachedError, UntrustedDirectoryError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,15 +196,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(_usage_text(error))
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
-    except NotCachedError as error:
-        return _fail(f"{error}; 'compcache ls' lists what is there")
-    except CompcacheError as error:
-        return _fail(str(error))
-    except OSError as error:
-        return _fail(
-            f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
-        )
+    except (CompcacheError, OSError) as error:
+        return _fail(_explanation(error))
     return status if isinstance(status, int) else 0
+
+
+def _explanation(error: CompcacheError | OSError) -> str:
+    """An error in the words of the command line."""
+    text = str(error)
+    if isinstance(error, NotCachedError):
+        return text if text.endswith("?") else f"{text}; 'compcache ls' lists what is there"
+    if isinstance(error, UntrustedDirectoryError):
+        return (
+            f"{error.reason}, or, if you vouch for everyone who can write there, give --trust before the command ({PROGRAM} --trust "
+            "...), or set COMPCACHE_SIGNING_KEY"
+        )
+    if isinstance(error, CompcacheError):
+        return text
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or text
 
 
 def _fail(message: str) -> int:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from compcache.record import Record
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -45,12 +47,14 @@ def print_json(value: Any) -> None:
 
 
 def fields_of(record: Any) -> dict[str, Any]:
-    """The fields of a dataclass or a named tuple by name; their values are not copied."""
+    """The fields of a dataclass, a named tuple or a `Record` by name; their values are not copied."""
     return {name: getattr(record, name) for name in _names(type(record))}
 
 
 def _names(kind: type) -> tuple[str, ...]:
     """The fields of a type of records; none of any other."""
+    if issubclass(kind, Record):
+        return kind.__slots__
     return (
         getattr(kind, "_fields", ())
         if issubclass(kind, tuple)

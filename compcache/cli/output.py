@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from functools import lru_cache
@@ -44,6 +45,7 @@ PROGRAM = "compcache"
 _KIB = 1024
 _LONG, _STEP, _BAR = 2_000, 512, 30  # modules worth a progress bar, between two calls at most, characters
 _BATCH = 1_000  # records that are looked through for control characters at once
+_POINTER = re.compile(r"\s*[~^]+\s*")  # below a line of code: where in it something is wrong
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -185,8 +187,12 @@ def plural(number: int, noun: str) -> str:
 
 
 def say(kind: str, message: str) -> None:
-    """Write one line to standard error: what happened, and what to do."""
-    click.echo(f"{PROGRAM}: {kind}: {printable(one_line(message))}", err=True)
+    """Write to standard error what happened, and what to do: one line, and what LLVM or the linker shows below it."""
+    first, *others = message.splitlines() or [""]
+    if not any(_POINTER.fullmatch(line) for line in others):
+        first, others = one_line(message), []
+    lines = [f"{PROGRAM}: {kind}: {printable(first)}", *[f"  {printable(line)}".rstrip() for line in others]]
+    click.echo("\n".join(lines), err=True)
 
 
 def one_line(message: str) -> str:

@@ -16,7 +16,7 @@ import msgpack
 from compcache.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["ModuleGraph", "SymbolNode", "decode_graph", "decode_notes", "encode_graph", "encode_notes"]
 
@@ -69,12 +69,16 @@ def _node(symbol: object, kind: object, func_name: object, signature: object, re
     return SymbolNode(symbol, kind, func_name, signature, tuple(references))  # type: ignore[arg-type] # looked at above
 
 
-def encode_notes(seconds: float, identity: Any) -> bytes:
-    """The notes section: when and in how many seconds the module was compiled, and its identity."""
+def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str]) -> bytes:
+    """The notes section: when and in how many seconds the module was compiled, its identity, and digests.
+
+    Digests: ``code`` of the code that was given, ``source`` of that and its options, ``maker`` of the function that returned them.
+    """
     notes: dict[str, Any] = {"created": time.time(), "seconds": seconds}
     if identity is not None:
         components = identity.components() if hasattr(identity, "components") else identity
         notes["identity"] = {str(k): str(v) for k, v in dict(components).items()}
+    notes |= {name: digest for name, digest in digests.items() if digest}
     packed: bytes = msgpack.packb(notes, use_bin_type=True)
     return packed
 

@@ -55,6 +55,7 @@ __all__ = [
     "image_flag",
     "iterate_frames",
     "read_frame",
+    "version_numbers",
 ]
 
 _FRAME = Struct("<I8s")
@@ -367,6 +368,18 @@ def read_frame(read: Callable[[int, int], bytes], offset: int, limit: int, key: 
     if len(payload) != length or check(payload, offset, key if offset else b"") != expected:
         raise FormatError(f"the record at offset {offset} is damaged")
     return payload
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """A version of LLVM, as module records hold it and people write it, in a form that compares: (21, 1, 8).
+
+    Raises:
+        ValueError: it is not a version.
+    """
+    try:
+        return tuple([int(part) for part in version.split(".")])
+    except ValueError:
+        raise ValueError(f"{version!r} is not a version of LLVM: expected numbers, like 22 or 21.1") from None
 
 
 def iterate_frames(section: bytes) -> Iterator[tuple[int, bytes]]:

@@ -9,7 +9,8 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from compcache.errors import ArgumentBufferError, TargetUnloadedError
-from compcache.signature import CSTR, POINTER, TUPLE
+from compcache.identity import label_of
+from compcache.signature import CSTR, FLOAT, POINTER, TUPLE
 
 if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["describe", "find_pointer", "raise_arity", "raise_unloaded", "raise_value"]
 
+_MAX_SHOWN = 60
 _PYTHON_TYPES = {"signed": "int", "unsigned": "int", "float": "float", "bool": "bool", "void": "None", CSTR: "str"}
 
 
@@ -55,32 +57,102 @@ def raise_unloaded(target: TypedCallTarget) -> NoReturn:
     )
 
 
-def raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | None) -> None:
-    """Say that the number or kind of arguments is wrong, unless it is right after all."""
-    expected = len(target.signature.parameters)
-    name = target._name
+def raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | None) -> tuple[int, ...] | None:
+    """Say that the number or the names of arguments are wrong.
+
+    Returns:
+        Where nothing is wrong and there are names: for each parameter the number of its argument.
+    """
+    parameters = target.signature.parameters
+    who = _shown_name(target)
     if names:
-        raise TypeError(f"{name}() takes no keyword arguments")
-    if given != expected:
-        if expected == 0:
-            raise TypeError(f"{name}() takes no arguments ({given} given)")
-        plural = "" if expected == 1 else "s"
-        raise TypeError(f"{name}() takes exactly {expected} argument{plural} ({given} given)")
+        return _order(target, given, names)
+    if given != len(parameters):
+        plural = "" if len(parameters) == 1 else "s"
+        expected = f"{len(parameters)} argument{plural}, {_listed(target)}" if parameters else "no arguments"
+        raise TypeError(f"{who}() takes {expected}; {given} given{_hint_at_length(target, given)}")
+    return None
+
+
+def _order(target: TypedCallTarget, given: int, names: tuple[str, ...]) -> tuple[int, ...]:
+    """For each parameter the number of the argument that is meant for it, where some are given by name."""
+    who = _shown_name(target)
+    known = [parameter.name for parameter in target.signature.parameters]
+    if not any(known):
+        raise TypeError(
+            f"{who}() takes no keyword arguments: the parameters of {target.signature.text()} have no names "
+            "(a signature gives them: 'f64(x: f64)')"
+        )
+    if given > len(known):
+        raise TypeError(f"{who}() takes {len(known)} arguments, {_listed(target)}; {given + len(names)} given")
+    places = {number: number for number in range(given)}
+    for number, name in enumerate(names, given):
+        if name not in known:
+            raise TypeError(f"{who}() has no parameter {name!r}: it takes {_listed(target)}")
+        if known.index(name) in places:
+            raise TypeError(f"{who}() got two values for {name}")
+        places[known.index(name)] = number
+    missing = [_where_of(target, number) for number in range(len(known)) if number not in places]
+    if missing:
+        raise TypeError(f"{who}() is missing {' and '.join(missing)}")
+    return tuple([places[number] for number in range(len(known))])
+
+
+def _hint_at_length(target: TypedCallTarget, given: int) -> str:
+    """What those overlook who give a buffer for an address and leave out its length."""
+    kinds = [("buffer" if p.is_buffer else p.type.kind) for p in target.signature.parameters]
+    lengths = [i for i, kind in enumerate(kinds) if i and kind in ("signed", "unsigned") and kinds[i - 1] == POINTER]
+    if given >= len(kinds) or not lengths:
+        return ""
+    return "; one buffer stands for an address and a length where the signature says so: 'const u8[:]' for ptr, i64"
+
+
+def _shown_name(target: TypedCallTarget) -> str:
+    """What people call the function: its label, where its name is made of content."""
+    return label_of(target._name) or target._name
+
+
+def _listed(target: TypedCallTarget) -> str:
+    return ", ".join(f"{p.name}: {p}" if p.name else str(p) for p in target.signature.parameters)
+
+
+def _where_of(target: TypedCallTarget, index: int) -> str:
+    """A parameter by its name, or its number where it has none."""
+    return target.signature.parameters[index].name or f"argument {index + 1}"
 
 
 def raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
     """Say what is wrong with one argument."""
     parameter = target.signature.parameters[index]
-    where = f"{target._name}() argument {index + 1}"
+    where = f"{_shown_name(target)}(): {_where_of(target, index)} must be"
     kind = type(value).__name__
     if parameter.is_buffer:
-        raise ArgumentBufferError(f"{where} must be {_buffer_wish(target, index)}, not {_buffer_offer(value, parameter.dimensions)}")
+        raise ArgumentBufferError(f"{where} {_buffer_wish(target, index)}, not {_buffer_offer(value, parameter.dimensions)}")
     if parameter.type.kind == CSTR:
-        raise TypeError(f"{where} must be str or bytes, not {kind}")
+        if isinstance(value, (str, bytes)):
+            raise ValueError(f"{where} text without NUL and lone surrogates ({parameter.type})")
+        raise TypeError(f"{where} str or bytes, not {kind}")
     if parameter.type.kind == POINTER:
-        raise TypeError(f"{where} must be int, None, a ctypes object, a call target or a buffer, not {kind}")
+        if isinstance(value, int):
+            raise OverflowError(f"{where} an address of 64 bits, not {_short(value)}")
+        raise TypeError(f"{where} an address (int, None, a ctypes object, a call target) or a buffer, not {kind}")
+    if parameter.type.kind == FLOAT:
+        if hasattr(value, "__float__") or hasattr(value, "__index__"):
+            raise OverflowError(f"{where} a number that {parameter.type} can hold, not {_short(value)}")
+        raise TypeError(f"{where} a number ({parameter.type}), not {kind}")
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"{where} an integer ({parameter.type}), not {kind}")
     low, high = _range(parameter.type.kind == "signed", parameter.type.size)
-    raise OverflowError(f"{where} must be between {low} and {high} ({parameter.type}), not {value!r}")
+    raise OverflowError(f"{where} between {low} and {high} ({parameter.type}), not {_short(value)}")
+
+
+def _short(value: object) -> str:
+    """A value as a message shows it."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a value of the caller's, or an integer that Python refuses to print
+        return f"this {type(value).__name__}"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def _range(signed: bool, size: int) -> tuple[int, int]:
@@ -91,7 +163,7 @@ def _range(signed: bool, size: int) -> tuple[int, int]:
 def _buffer_wish(target: TypedCallTarget, index: int) -> str:
     parameter = target.signature.parameters[index]
     shape = f" of {_dimensions(parameter.dimensions)}" if parameter.dimensions else ""
-    return f"a C-contiguous buffer of {parameter.type}{shape}"
+    return f"a C-contiguous {parameter.type} buffer{shape}"
 
 
 def _dimensions(count: int) -> str:

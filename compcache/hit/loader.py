@@ -261,7 +261,7 @@ class Loader:
                 source.suspend()
         file = self.store.open_module(module_id)
         try:
-            if file.target_id not in self.store.accepted:
+            if file.target_id not in self.store.accepted or self.store.min_llvm:
                 self.require_usable(file)
             source = sources[module_id] = Source(file, self._loaded(module_id))
         except FormatError as error:

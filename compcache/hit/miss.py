@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
-__all__ = ["LOG_VARIABLE", "log_miss", "miss_reason"]
-
-#: A level name of `logging`: what happens is then told on standard error, unless the program configures it.
-LOG_VARIABLE = "COMPCACHE_LOG"
+__all__ = ["miss_reason"]
 
 _REASONS = {
     "IncompatibleTargetError": "cpu",
@@ -29,19 +23,3 @@ def miss_reason(error: BaseException) -> str:
     if name == "NotCachedError":
         return miss_reason(error.__cause__) if error.__cause__ is not None else "absent"
     return _REASONS.get(name, "other")
-
-
-def log_miss(error: BaseException) -> None:
-    """Tell the logger ``compcache`` about a miss, if anybody may be listening."""
-    level = os.environ.get(LOG_VARIABLE, "").strip().upper()
-    if not level and "logging" not in sys.modules:
-        return
-    import logging
-
-    logger = logging.getLogger("compcache")
-    if level and not logger.hasHandlers():
-        logging.basicConfig(format="%(name)s: %(message)s")
-    if level and logger.level == logging.NOTSET:
-        number = logging.getLevelNamesMapping().get(level)
-        logger.setLevel(number if number is not None else logging.DEBUG)
-    logger.debug("miss (%s): %s", miss_reason(error), error)

@@ -12,7 +12,7 @@ from compcache.errors import (
     UndefinedSymbolError,
 )
 from compcache.formats import host
-from compcache.formats.manifest import NO_ENTRY, decode_global, decode_module, decode_needs
+from compcache.formats.manifest import NO_ENTRY, decode_global, decode_module, decode_needs, version_numbers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -204,6 +204,8 @@ def require_usable(store: Store, file: ModuleFile) -> None:
     Raises:
         IncompatibleTargetError: it cannot; the message says why.
     """
+    if store.min_llvm:
+        _require_llvm(store, file)
     if file.target_id in store.accepted:
         return
     machine = store.host()
@@ -230,6 +232,16 @@ def require_usable(store: Store, file: ModuleFile) -> None:
             module_id=module,
         )
     store.accepted.add(file.target_id)
+
+
+def _require_llvm(store: Store, file: ModuleFile) -> None:
+    compiled_by = decode_module(file.read_record(0)).llvm_version
+    if version_numbers(compiled_by) < version_numbers(store.min_llvm):
+        raise IncompatibleTargetError(
+            f"module {file.module_id.hex()} was compiled by LLVM {compiled_by}, and this cache was opened to use none older than "
+            f"{store.min_llvm}",
+            module_id=file.module_id.hex(),
+        )
 
 
 def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> None:

@@ -19,6 +19,10 @@ from compcache.files import FILE_MODE, Files, Tree
 from compcache.formats.journal import HOUR, encode_batch
 from compcache.store import JOURNALS, NullRecorder
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 __all__ = ["Recorder", "recorder_for"]
 
 SWITCH_VARIABLE = "COMPCACHE_STATS"
@@ -62,19 +66,24 @@ class Recorder:
         self._registered = self._registered and "multiprocessing.util" not in sys.modules
         self.unaccounted = 0  # bytes added that are not in the estimate yet (compcache.maintain.size_limit)
 
-    def hit(self, func_name: str, module_id: bytes) -> None:
-        """A function was found and loaded from a module."""
+    def hit(self, func_name: str, module_id: bytes, _: float = 0.0) -> None:
+        """A function was found and loaded from a module, in so many seconds."""
         self.count("hits", 1, func_name, module_id)
 
     def missed(self, error: Exception) -> None:
         """A function was not there, or nothing usable; `error` says why."""
-        from compcache.hit.miss import log_miss, miss_reason
+        from compcache.hit.miss import miss_reason
 
-        log_miss(error)
         self.count(f"misses.{miss_reason(error)}")
 
-    def compiled(self, seconds: float) -> None:
-        """A module was compiled."""
+    def refused(self, name: str, reason: str) -> None:
+        """A file is not used, or a function was not cached: nothing is counted."""
+
+    def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
+        """Another process was waited for: nothing is counted."""
+
+    def compiled(self, seconds: float, _: Sequence[str] = ()) -> None:
+        """A module of these functions was compiled."""
         self.count("compilations")
         self.count("compile_seconds", seconds)
 

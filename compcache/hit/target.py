@@ -48,7 +48,7 @@ class TargetContext(Record):
 
 
 class TypedCallTarget:
-    """A compiled function: call it with positional arguments of the types in its `signature`.
+    """A compiled function: call it with arguments of the types in its `signature`, by position, or by name where it has names.
 
     A call checks the number and the types of the arguments and raises `TypeError`, `OverflowError` or `ValueError`
     as CPython's own functions do. Arguments of buffer type (`T[:]`) are taken from any C-contiguous buffer of that
@@ -63,7 +63,7 @@ class TypedCallTarget:
         _context: TargetContext
         _function: int
 
-        def __call__(self, *args: Any) -> Any:
+        def __call__(self, *args: Any, **named: Any) -> Any:
             """Call the function."""
 
     @property
@@ -111,9 +111,12 @@ class TypedCallTarget:
         import inspect
 
         signature = self.signature
+        names = signature.parameter_names()
+        by_name = list(names) == [parameter.name for parameter in signature.parameters]
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if by_name else inspect.Parameter.POSITIONAL_ONLY
         parameters = [
-            inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY, annotation=str(parameter))
-            for name, parameter in zip(signature.parameter_names(), signature.parameters, strict=True)
+            inspect.Parameter(name, kind, annotation=str(parameter))
+            for name, parameter in zip(names, signature.parameters, strict=True)
         ]
         return inspect.Signature(parameters, return_annotation=str(signature.result))
 
@@ -176,10 +179,12 @@ def _raise_unloaded(target: TypedCallTarget) -> NoReturn:
     raise_unloaded(target)
 
 
-def _raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | None) -> None:
+def _raise_arity(
+    target: TypedCallTarget, given: int, names: tuple[str, ...] | None
+) -> tuple[int, ...] | None:
     from compcache.hit.call_errors import raise_arity
 
-    raise_arity(target, given, names)
+    return raise_arity(target, given, names)
 
 
 def _raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:

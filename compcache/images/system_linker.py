@@ -27,7 +27,7 @@ from compcache.images.elf import hide_symbols, is_elf
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["LINKER_VARIABLE", "Linker", "find_linker", "link_shared"]
+__all__ = ["LINKER_VARIABLE", "Linker", "find_linker", "is_chosen", "link_shared"]
 
 LINKER_VARIABLE = "COMPCACHE_LINKER"
 """The environment variable that chooses the linker: a path, a name on the path, `ziglang` or `none`."""
@@ -100,6 +100,11 @@ def find_linker(environ: Mapping[str, str] | None = None) -> Linker | None:
         return None
     variables = os.environ if environ is None else environ
     return _find(variables.get(LINKER_VARIABLE), variables.get("PATH", os.defpath))
+
+
+def is_chosen() -> bool:
+    """Whether the environment names a linker, or says that there shall be none."""
+    return bool(os.environ.get(LINKER_VARIABLE, "").strip())
 
 
 def link_shared(

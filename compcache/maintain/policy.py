@@ -13,6 +13,8 @@ from datetime import timedelta
 from fnmatch import translate
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.formats.manifest import version_numbers
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -40,6 +42,8 @@ class PrunePolicy:
         stale: remove code of CPUs, LLVM versions and platforms of which nothing was used or added for this long,
             and directories of other formats that have not changed for this long. None, because other hosts
             that share the directory may be switched off for a while.
+        min_llvm: remove code that an LLVM older than this version (text like ``"22"`` or ``"21.1"``) has compiled. None: an
+            older LLVM's code is as right as a newer one's.
         match: only modules all of whose functions match one of these patterns may be removed; alone, they are.
             Empty: every module may.
         keep: functions that match one of these patterns stay, with what they depend on, as pinned ones do.
@@ -58,6 +62,7 @@ class PrunePolicy:
     older_than: float | timedelta | None = None
     duplicates: bool = False
     stale: float | timedelta | None = None
+    min_llvm: str | None = None
     match: str | Iterable[str] = ()
     keep: str | Iterable[str] = ()
     grace: float | timedelta = 3600.0
@@ -70,6 +75,8 @@ class PrunePolicy:
                 value = (value,) if isinstance(value, str) else tuple(value)
             elif isinstance(value, timedelta):
                 value = value.total_seconds()
+            elif field.name == "min_llvm" and value is not None:
+                version_numbers(value)
             if isinstance(value, (int, float)) and value < 0:
                 raise ValueError(f"{field.name} must not be negative: {value!r}")
             object.__setattr__(self, field.name, value)
@@ -77,7 +84,7 @@ class PrunePolicy:
     @property
     def removes_modules(self) -> bool:
         """Whether the policy can remove any module at all."""
-        limits = (self.max_bytes, self.max_modules, self.unused_for, self.older_than, self.stale)
+        limits = (self.max_bytes, self.max_modules, self.unused_for, self.older_than, self.stale, self.min_llvm)
         return self.duplicates or bool(self.match) or any(limit is not None for limit in limits)
 
 
@@ -97,10 +104,11 @@ class Entry(NamedTuple):
     target: object = None
     generation: object = None
     pinned: bool = False
+    llvm: str = ""
 
 
 class Removal(NamedTuple):
-    """An entry that goes, and why: unused, old, duplicate, stale, matched, size or count."""
+    """An entry that goes, and why: unused, old, duplicate, stale, llvm, matched, size or count."""
 
     entry: Entry
     reason: str
@@ -304,7 +312,8 @@ def _by_criteria(
     """The entries that go for what they are, whatever the size of the cache."""
     entries, reasons = population.entries, dict[int, str]()
     stale = _stale_generations(population, policy, now)
-    conditions = (policy.max_bytes, policy.max_modules, policy.unused_for, policy.older_than, policy.stale)
+    conditions = (policy.max_bytes, policy.max_modules, policy.unused_for, policy.older_than, policy.stale, policy.min_llvm)
+    oldest = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
     match_alone = bool(policy.match) and not policy.duplicates and all(c is None for c in conditions)
     unused_since = _since(policy.unused_for, now)
     created_before = _since(policy.older_than, now)
@@ -317,6 +326,8 @@ def _by_criteria(
             reasons[number] = "old"
         elif entries[number].generation in stale:
             reasons[number] = "stale"
+        elif oldest and entries[number].llvm and version_numbers(entries[number].llvm) < oldest:
+            reasons[number] = "llvm"
     return reasons
 
 

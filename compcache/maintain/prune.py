@@ -204,7 +204,7 @@ def _read_entries(
 
 
 def _limits_only(policy: PrunePolicy) -> bool:
-    criteria = (policy.unused_for, policy.older_than, policy.stale)
+    criteria = (policy.unused_for, policy.older_than, policy.stale, policy.min_llvm)
     return not policy.duplicates and not policy.match and all(c is None for c in criteria)
 
 
@@ -240,7 +240,7 @@ def _entries(
             target = targets.setdefault((platform.abi, platform.triple, platform.features), len(targets))
             known = numbers[id(platform)] = generations.setdefault(platform, (target, len(generations)))
         pinned_ = module_id in spare or (bool(pins) and not pins.isdisjoint(names))
-        yield _new((module_id, size, created, last, names, imports, *known, pinned_))
+        yield _new((module_id, size, created, last, names, imports, *known, pinned_, platform.llvm_version))
 
 
 _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)

@@ -29,6 +29,7 @@ __all__ = ["locks_enabled", "try_lock", "wait_lock"]
 _LONGEST_PAUSE = 0.03
 #: How often a lock file may be removed by others between being opened and being locked, in one attempt.
 _ATTEMPTS = 8
+_WORTH_TELLING = 0.001  # seconds
 _CONTENTION = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
 
 
@@ -60,7 +61,11 @@ def wait_lock(
     lock = _FlockLock(store, path) if os.name == "posix" else _PortableLock(path)
     try:
         make_directories(store.files, store.directory(LOCKS))
+        started = time.monotonic()
         owned: bool | None = _wait(lock, timeout, until)
+        waited = time.monotonic() - started
+        if waited > _WORTH_TELLING:
+            store.stats.waited(name, waited, owned=owned)
     except (OSError, NotImplementedError):
         owned = None
     try:

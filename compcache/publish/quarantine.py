@@ -21,6 +21,7 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
     if link is not None:
         return refuse(store, link, "it is a symbolic link, which is not followed")
     message = f"{path} is damaged: {reason}"
+    store.stats.refused(path, reason)
     if not store.readonly:
         target = store.path(QUARANTINE, f"{os.path.basename(path)}.{unique_name()}")
         try:
@@ -37,15 +38,16 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
 def refuse(store: Store, path: str, reason: str) -> IntegrityError:
     """Warn of something that is not damaged but not to be believed; the exception that says so."""
     message = f"{path} is not used: {reason}"
+    store.stats.refused(path, reason)
     warn_once(store, path, message)
     return IntegrityError(message, path=path, reason=reason)
 
 
-def warn(message: str) -> None:
+def warn(message: str, category: type[CacheWarning] = CacheWarning) -> None:
     """Issue a `CacheWarning`."""
     import warnings
 
-    warnings.warn(message, CacheWarning, stacklevel=4)
+    warnings.warn(message, category, stacklevel=4)
 
 
 def warn_not_stored(func_name: str, error: Exception) -> None:

@@ -7,6 +7,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.content.names import source_of
 from compcache.errors import (
     CompcacheError,
     NotCachedError,
@@ -16,17 +17,20 @@ from compcache.errors import (
 )
 from compcache.publish.locks import wait_lock
 from compcache.publish.quarantine import warn_not_stored
+from compcache.publish.staleness import maker_digest
 from compcache.publish.writer import keep_in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
     from compcache.build.source import ModuleSource
     from compcache.cache import Cache
     from compcache.hit.target import TypedCallTarget
+    from compcache.identity import Identity
     from compcache.linker import BuiltModule
 
-__all__ = ["Addition", "add_missing", "compile_once", "find_stored"]
+__all__ = ["Addition", "add_missing", "compile_once", "ensure_compiled", "find_stored"]
 
 TIMEOUT_VARIABLE = "COMPCACHE_LOCK_TIMEOUT"
 _DEFAULT_TIMEOUT = 60.0
@@ -46,9 +50,12 @@ _building = _Stack()
 
 
 def compile_once(
-    cache: Cache, func_name: str, build: Callable[[], ModuleSource], miss: Exception
+    cache: Cache, name: str | Identity, func_name: str, build: Callable[[], Any], miss: Exception
 ) -> TypedCallTarget:
-    """Build, publish and load a function, unless another process does so while this one waits."""
+    """Build, publish and load a function, unless another process does so while this one waits.
+
+    `name` is the func_name, or the identity that gives it.
+    """
     absent = isinstance(miss, NotCachedError) and miss.__cause__ is None
     with _single_flight(cache, func_name, absent=absent) as look_again:
         if look_again:
@@ -56,7 +63,30 @@ def compile_once(
                 return cache._load(func_name)
             except CompcacheError as error:
                 miss = error
-        return _build_and_load(cache, func_name, build, miss)
+        identity = None if isinstance(name, str) else name
+        return _build_and_load(cache, func_name, _Builder(build, func_name, identity), miss)
+
+
+class _Builder:
+    """A caller's `build`, whose results are made sources of the function that is asked for."""
+
+    def __init__(self, build: Callable[[], Any], func_name: str, identity: Identity | None) -> None:
+        self._build = build
+        self._func_name = func_name
+        self._identity = identity
+        self.digest = maker_digest(build)
+
+    def __call__(self) -> ModuleSource:
+        return source_of(self._build(), self._func_name, self._identity)
+
+
+def ensure_compiled(cache: Cache, functions: tuple[str, ...], build: Callable[[], ModuleSource]) -> None:
+    """Have the functions of one module in the cache, or at least in memory; nothing is loaded."""
+    with _single_flight(cache, functions[0], absent=False) as look_again:
+        if look_again and cache.has(functions[0]):
+            return
+        cache._store.stats.missed(NotCachedError(f"{functions[0]!r} is not in the cache", func_name=functions[0]))
+        _store(cache, functions[0], _build_exporting(cache, functions, build))
 
 
 class Addition(NamedTuple):
@@ -187,7 +217,7 @@ def _build_exporting(
         UndefinedSymbolError: it does not.
         CompileError, LinkError, ...: what `Cache.add_module` raises about a source.
     """
-    built = cache._build(build())
+    built = cache._build(build(), getattr(build, "digest", ""))
     names = [name for name, *_ in built.functions]
     missing = [name for name in functions if name not in names]
     if missing:

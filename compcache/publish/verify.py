@@ -138,23 +138,19 @@ def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheErr
 
 def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int) -> UntrustedDirectoryError:
     """The exception that says why a root is not to be trusted, and what to do."""
-    advice = "pass trust=True if you vouch for everyone who can write there, or a signing_key"
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
-        message = (
-            f"the cache directory {root} is a symbolic link of user {link.st_uid}, not yours ({user}): loading from it "
-            f"could run their code; choose another directory, or {advice}"
-        )
+        what = f"is a symbolic link of user {link.st_uid}, not yours ({user}): loading from it could run their code"
+        remedy = "choose another directory"
     elif status.st_uid not in (user, 0):
-        message = (
-            f"the cache directory {root} belongs to user {status.st_uid}, not to you ({user}): loading from it would "
-            f"run their code; choose another directory, or {advice}"
-        )
+        what = f"belongs to user {status.st_uid}, not to you ({user}): loading from it would run their code"
+        remedy = "choose another directory"
     else:
-        message = (
-            f"the cache directory {root} can be written by other users (mode {stat.S_IMODE(status.st_mode):o}): "
-            f"loading from it would run their code; run 'chmod go-w {root}', or {advice}"
-        )
-    return UntrustedDirectoryError(message, path=root)
+        mode = f"{stat.S_IMODE(status.st_mode):o}"
+        what = f"can be written by other users (mode {mode}): loading from it would run their code"
+        remedy = f"run 'chmod go-w {root}'"
+    reason = f"the cache directory {root} {what}; {remedy}"
+    advice = "pass trust=True if you vouch for everyone who can write there, or a signing_key"
+    return UntrustedDirectoryError(f"{reason}, or {advice}", path=root, reason=reason)
 
 
 def recover_index(store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-__all__ = ["DEFAULT_MAX_SIZE", "LIMIT_VARIABLE", "effective_limit", "parse_size"]
+__all__ = ["DEFAULT_MAX_SIZE", "LIMIT_VARIABLE", "effective_limit", "parse_size", "read_size"]
 
 LIMIT_VARIABLE = "COMPCACHE_MAX_SIZE"
 #: Half a million modules of ten kilobytes, more than most projects ever compile, and yet a size that a home directory
@@ -24,9 +24,27 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError(
-            f"{text!r} is no size: expected a number of bytes, or one with a unit, like 500M or 2GiB"
+            f"{text!r} is not a valid size: expected a number of bytes, or one with a unit, like 500M or 2GiB"
         )
     return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def read_size(size: object) -> int:
+    """The bytes of a `max_size` argument: a number of them, or text for `parse_size`.
+
+    Raises:
+        TypeError, ValueError: it is not a size; the message says what is.
+    """
+    if isinstance(size, str):
+        try:
+            return parse_size(size)
+        except ValueError as error:
+            raise ValueError(f"max_size: {error}") from None
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise TypeError(f"max_size must be a number of bytes or text like '5GB', not {type(size).__name__}: {size!r}")
+    if size < 0:
+        raise ValueError(f"max_size must not be negative: {size}")
+    return size
 
 
 def effective_limit(given: int | None) -> int | None:

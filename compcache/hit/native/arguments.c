@@ -18,13 +18,50 @@ static int fail_arity(const Callee *callee, int64_t given, int64_t Py_UNUSED(exp
     return result != NULL;
 }
 
-static void fail_value(const Callee *callee, int64_t index, PyObject *object) {
+static void raise_about(const Callee *callee, int64_t index, PyObject *object) {
     RuntimeState *state = state_of_target(callee->target);
     PyObject *number = state != NULL ? PyLong_FromLongLong(index) : NULL;
     if (number != NULL) {
         call_raising_hook(state->raise_value, callee->target, number, object);
         Py_DECREF(number);
     }
+}
+
+/* Whether the exception that is set says no more than that a value is not right. Others (MemoryError, an interrupt, what
+ * an `__index__` or `__float__` of the caller's has raised) are not replaced. */
+static int is_about_the_value(PyObject *object) {
+    const int own_class = (PyType_GetFlags(Py_TYPE(object)) & Py_TPFLAGS_HEAPTYPE) != 0 && !PyLong_Check(object);
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    const int converts = own_class && (PyObject_HasAttrString(object, "__index__") || PyObject_HasAttrString(object, "__float__"));
+    PyErr_Restore(type, value, traceback);
+    return !converts && (PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_OverflowError)
+        || PyErr_ExceptionMatches(PyExc_ValueError) || PyErr_ExceptionMatches(PyExc_BufferError));
+}
+
+/* An exception that a conversion has raised becomes the context of the one that names function and parameter. */
+static void fail_value(const Callee *callee, int64_t index, PyObject *object) {
+    PyObject *type = NULL, *value = NULL, *traceback = NULL;
+    if (PyErr_Occurred()) {
+        if (!is_about_the_value(object)) {
+            return;
+        }
+        PyErr_Fetch(&type, &value, &traceback);
+        PyErr_NormalizeException(&type, &value, &traceback);
+    }
+    raise_about(callee, index, object);
+    if (value != NULL) {
+        PyObject *new_type, *new_value, *new_traceback;
+        PyErr_Fetch(&new_type, &new_value, &new_traceback);
+        PyErr_NormalizeException(&new_type, &new_value, &new_traceback);
+        if (new_value != NULL && new_value != value) {
+            PyException_SetContext(new_value, Py_NewRef(value));
+        }
+        PyErr_Restore(new_type, new_value, new_traceback);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
 }
 
 /* ------------------------------------------------------------------------------------------------------- buffers */
@@ -85,9 +122,13 @@ static int acquire_buffer(const Callee *callee, int64_t index, PyObject *object,
 
 /* ------------------------------------------------------------------------------------------------------ pointers */
 
-static int address_of(PyObject *number, void **out) {
+static int address_of(const Callee *callee, int64_t index, PyObject *number, void **out) {
     *out = PyLong_AsVoidPtr(number);
-    return *out != NULL || !PyErr_Occurred();
+    if (*out == NULL && PyErr_Occurred()) {
+        fail_value(callee, index, number);
+        return 0;
+    }
+    return 1;
 }
 
 /* An int, None, what the hook knows (ctypes, targets), else any contiguous buffer. */
@@ -97,7 +138,7 @@ static int acquire_pointer(const Callee *callee, int64_t index, PyObject *object
         return 1;
     }
     if (PyLong_Check(object)) {
-        return address_of(object, out);
+        return address_of(callee, index, object, out);
     }
     RuntimeState *state = state_of_target(callee->target);
     PyObject *answer = state != NULL ? PyObject_CallFunctionObjArgs(state->find_pointer, object, NULL) : NULL;
@@ -105,7 +146,7 @@ static int acquire_pointer(const Callee *callee, int64_t index, PyObject *object
         return 0;
     }
     const int known = answer != Py_None;
-    const int converted = known && address_of(answer, out);
+    const int converted = known && address_of(callee, index, answer, out);
     Py_DECREF(answer);
     if (known) {
         return converted;
@@ -122,14 +163,17 @@ static int acquire_pointer(const Callee *callee, int64_t index, PyObject *object
 
 /* ------------------------------------------------------------------------------------------------ numbers, text */
 
-static int to_u64(const Callee *Py_UNUSED(callee), int64_t Py_UNUSED(index), PyObject *object, uint64_t *out) {
+static int to_u64(const Callee *callee, int64_t index, PyObject *object, uint64_t *out) {
     PyObject *integer = PyNumber_Index(object);
-    if (integer == NULL) {
-        return 0;
+    if (integer != NULL) {
+        *out = PyLong_AsUnsignedLongLong(integer);
+        Py_DECREF(integer);
+        if (*out != UINT64_MAX || !PyErr_Occurred()) {
+            return 1;
+        }
     }
-    *out = PyLong_AsUnsignedLongLong(integer);
-    Py_DECREF(integer);
-    return *out != UINT64_MAX || !PyErr_Occurred();
+    fail_value(callee, index, object);
+    return 0;
 }
 
 /* str as UTF-8, or bytes; without an embedded NUL. */
@@ -138,14 +182,16 @@ static int to_cstr(const Callee *callee, int64_t index, PyObject *object, const 
         Py_ssize_t size;
         *out = PyUnicode_AsUTF8AndSize(object, &size);
         if (*out != NULL && strlen(*out) != (size_t)size) {
-            PyErr_SetString(PyExc_ValueError, "embedded null character");
+            fail_value(callee, index, object);
             return 0;
         }
         return *out != NULL;
     }
     if (PyBytes_Check(object)) {
         /* Without a place for the size, this raises ValueError for an embedded NUL itself. */
-        return PyBytes_AsStringAndSize(object, (char **)out, NULL) == 0;
+        if (PyBytes_AsStringAndSize(object, (char **)out, NULL) == 0) {
+            return 1;
+        }
     }
     fail_value(callee, index, object);
     return 0;

@@ -22,7 +22,8 @@ typedef struct {
     PyTypeObject *image_type;
     PyTypeObject *target_type; /* NULL until setup() was called */
     PyObject *raise_unloaded;  /* (target): raises */
-    PyObject *raise_arity;     /* (target, given, names or None): raises, or returns where nothing is wrong */
+    PyObject *raise_arity;     /* (target, given, names or None): raises, or returns where nothing is wrong; for names,
+                                * a tuple with the number of the argument of each parameter */
     PyObject *raise_value;     /* (target, index, object): raises */
     PyObject *find_pointer;    /* (object): the address that it stands for, or None */
     int ending;                /* set when the interpreter begins to end: from then on images stay mapped */

@@ -20,8 +20,61 @@ typedef struct {
 
 /* ---------------------------------------------------------------------------------------------------- calls */
 
+/* How many positional arguments a vectorcall has (PEP 590); the highest bit is not part of the number. */
+static Py_ssize_t positional_count(size_t nargsf) {
+    return (Py_ssize_t)(nargsf & ~((size_t)1 << (8 * sizeof(size_t) - 1)));
+}
+
+/* The arguments in the order of the parameters; `order` has for each parameter the number of its argument. */
+static PyObject **arrange(PyObject *order, PyObject *const *args, Py_ssize_t available) {
+    const Py_ssize_t count = PyTuple_Check(order) ? PyTuple_Size(order) : -1;
+    PyObject **arranged = PyMem_Malloc((size_t)(count > 0 ? count : 1) * sizeof *arranged);
+    if (arranged == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const Py_ssize_t number = PyLong_AsSsize_t(PyTuple_GetItem(order, i));
+        if (number < 0 || number >= available) {
+            PyMem_Free(arranged);
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_SystemError, "keyword arguments were put in an impossible order");
+            }
+            return NULL;
+        }
+        arranged[i] = args[number];
+    }
+    return arranged;
+}
+
+/* A call with keyword arguments: the hook says which argument is which parameter's, or raises. */
+static PyObject *call_with_keywords(Target *self, PyObject *const *args, size_t nargsf, PyObject *names) {
+    RuntimeState *state = state_of_target((PyObject *)self);
+    const Py_ssize_t given = positional_count(nargsf);
+    PyObject *count = state != NULL ? PyLong_FromSsize_t(given) : NULL;
+    if (count == NULL) {
+        return NULL;
+    }
+    PyObject *order = PyObject_CallFunctionObjArgs(state->raise_arity, (PyObject *)self, count, names, NULL);
+    Py_DECREF(count);
+    if (order == NULL) {
+        return NULL;
+    }
+    PyObject **arranged = arrange(order, args, given + PyTuple_Size(names));
+    PyObject *result = NULL;
+    if (arranged != NULL) {
+        result = self->entry(&self->callee, arranged, (size_t)PyTuple_Size(order), NULL);
+        PyMem_Free(arranged);
+    }
+    Py_DECREF(order);
+    return result;
+}
+
 static PyObject *call_entry(PyObject *object, PyObject *const *args, size_t nargsf, PyObject *names) {
     Target *self = (Target *)object;
+    if (names != NULL && PyTuple_Size(names) > 0) {
+        return call_with_keywords(self, args, nargsf, names);
+    }
     return self->entry(&self->callee, args, nargsf, names);
 }
 

@@ -28,12 +28,14 @@ def command(
 ) -> None:
     """Call a cached function and print its result.
 
+    NAME may be the label of a function that is named by its content, where there is only one.
+
     Arguments are read by the function's signature: integers (also 0x..), floats, true or false, text. A buffer is a
     list of its elements (1,2,3; 0*1000 repeats), or @FILE for the bytes of a file (@- for standard input). A pointer is
     an address, null, text:TEXT or @FILE. Buffers that the call changed are printed behind the result.
     """
-    with session.open(allow_pickle=allow_pickle) as cache:
-        target = cache.get_target(name)
+    with session.change(allow_pickle=allow_pickle) as cache:
+        target = cache.get_target(session.resolve(cache, name))
         values = parse_arguments(target.signature, arguments, name)
         before = [_content(value) for value in values]
         try:

@@ -26,9 +26,10 @@ def command(session: Session, name: str, as_json: bool) -> int:
 
     Lists each realization with the reason why it is passed over: CPU, damage, signature, missing dependency, global.
     For names that compcache.Identity made, also the stored variants of the same label, and in which components they
-    differ. For a function of Numba, without types, each signature that is stored. Exit status 1 where the function cannot be had. COMPCACHE_LOG=debug tells the same as it happens.
+    differ. For a function of Numba, without types, each signature that is stored. Exit status 1 where the function cannot be
+    had. COMPCACHE_DEBUG=1 tells the same as it happens.
     """
-    with session.look() as cache:
+    with session.read() as cache:
         found = cache.explain(name, progress=show_progress)
     if as_json:
         print_json(found)

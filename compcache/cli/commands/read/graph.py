@@ -58,8 +58,9 @@ def command(
             "give the names of functions, or --all" if not names else "give names or --all, not both"
         )
     chosen = "json" if as_json else format_ or _by_suffix(output)
-    with session.look() as cache:
-        graph = cache.graph(None if everything else names, reverse, progress=show_progress)
+    with session.read() as cache:
+        chosen_names = None if everything else [session.resolve(cache, name) for name in names]
+        graph = cache.graph(chosen_names, reverse, progress=show_progress)
     if functions_only:
         graph = _code_only(graph)
     title = "compcache: " + (" ".join(names) or session.directory)

@@ -69,7 +69,7 @@ def command(
     """
     found: list[Any]
     matches = re.compile("|".join(map(fnmatch.translate, patterns))).match if patterns else None
-    with session.look() as cache:
+    with session.read() as cache:
         if by_module:
             found = [*cache.modules(progress=show_progress)]
             if matches:

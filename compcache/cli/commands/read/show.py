@@ -50,7 +50,8 @@ def command(
     """
     if code is None and (whole_module or module_id is not None):
         raise click.UsageError("--module and --whole-module need --ir or --asm")
-    with session.look() as cache:
+    with session.read() as cache:
+        name = session.resolve(cache, name)
         if code:
             produce = cache.ir if code == "ir" else cache.asm
             text = produce(name, module_id=module_id, whole_module=whole_module)

@@ -39,9 +39,9 @@ def command(session: Session, since: float | None, zero: bool, as_json: bool) ->
     second with it. Requests that were answered from memory are not counted.
     """
     if zero:
-        with session.open() as cache:
+        with session.change() as cache:
             cache.zero_stats()
-    with session.look() as cache:
+    with session.read() as cache:
         stats = cache.stats(since, progress=show_progress)
     if as_json:
         print_json({**fields_of(stats), "hit_rate": stats.hit_rate})

@@ -115,7 +115,7 @@ def _reason(error: Exception) -> str:
         return "it is neither LLVM bitcode nor text in UTF-8"
     if isinstance(error, OSError) and not isinstance(error, CompcacheError):
         return f"cannot be read: {error.strerror}"
-    return str(error).replace("imports=", "--import").replace("globals=", "--global")
+    return str(error).replace("imports=", "--import").replace("globals=", "--global").replace("<string>:", "line ")
 
 
 def _functions(exports: tuple[str, ...], *, nogil: bool) -> dict[str, Any] | None:

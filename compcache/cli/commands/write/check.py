@@ -41,7 +41,7 @@ def command(session: Session, repair: bool, no_checksums: bool, recompile: bool,
     where there is an error that was not repaired; notes alone are none. In a pipe each line is one finding: severity,
     kind, subject, message.
     """
-    with session.open() if repair else session.look() as cache:
+    with session.change() if repair else session.read() as cache:
         report = cache.check(
             repair=repair,
             checksums=not no_checksums,

@@ -22,13 +22,13 @@ def command(session: Session, yes: bool, dry_run: bool, as_json: bool) -> None:
     Code that is loaded stays loaded; whoever looks for a function from now on misses it. Asks first, unless -y is
     given; without a terminal to ask on, -y is needed.
     """
-    with session.look() as cache:
+    with session.read() as cache:
         info = cache.info()
     modules, size = info.modules, info.size
     text = f"{plural(modules, 'module')} ({size_text(size)}) in {printable(str(session.directory))}"
     if not dry_run and modules:
         _confirm(text, yes=yes)
-        with session.open() as cache:
+        with session.change() as cache:
             cache.clear()
     if as_json:
         print_json({"modules": modules, "size": size, "dry_run": dry_run})
@@ -42,6 +42,6 @@ def _confirm(text: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"nobody to ask whether to remove {text}: give -y")
+        raise click.UsageError(f"confirmation needs a terminal: give --yes to remove {text}")
     if not click.confirm(f"Remove {text}?", err=True):
         raise click.Abort

@@ -23,7 +23,7 @@ def command(session: Session, names: tuple[str, ...], as_json: bool) -> None:
     """
     if names:
         with session.open() as cache:
-            for name in names:
+            for name in [session.resolve(cache, name) for name in names]:
                 cache.pin(name)
                 if not cache.has(name):
                     click.echo(f"{name!r} is not in the cache; it is pinned for when it is added", err=True)
@@ -41,8 +41,8 @@ def command(session: Session, names: tuple[str, ...], as_json: bool) -> None:
 @pass_session
 def unpin(session: Session, names: tuple[str, ...], as_json: bool) -> int:
     """Let functions be pruned again. Exit status 1 where one was not pinned."""
-    with session.open() as cache:
-        missing = [name for name in names if not cache.unpin(name)]
+    with session.change() as cache:
+        missing = [name for name in names if not cache.unpin(session.resolve(cache, name))]
         pinned = cache.pinned()
     for name in missing:
         click.echo(f"{name!r} was not pinned", err=True)

@@ -38,6 +38,7 @@ __all__ = ["command"]
 @click.option(
     "--stale", type=DURATION, help="Remove code of CPUs, LLVM versions and formats not used for this long."
 )
+@click.option("--llvm", "min_llvm", metavar="VERSION", help="Remove code that an LLVM older than VERSION has compiled (22, 21.1).")
 @click.option(
     "--match", multiple=True, metavar="PATTERN", help="Only modules whose functions all match this glob."
 )
@@ -60,8 +61,12 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, **opti
     """
     from compcache.maintain.policy import PrunePolicy
 
-    with session.look() if dry_run else session.open() as cache:
-        proposal = cache.propose_prune(PrunePolicy(**options), progress=show_progress)
+    try:
+        policy = PrunePolicy(**options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    with session.read() if dry_run else session.change() as cache:
+        proposal = cache.propose_prune(policy, progress=show_progress)
         report = proposal.report
         if not dry_run:
             if report.removed and not yes:
@@ -79,7 +84,7 @@ def _confirm(planned: PruneReport, directory: str) -> None:
     size = size_text(sum(module.size for module in planned.removed))
     text = f"{plural(len(planned.removed), 'module')} ({size}) from {directory}"
     if not sys.stdin.isatty():
-        raise click.UsageError(f"nobody to ask whether to remove {text}: give -y, or --dry-run to see which")
+        raise click.UsageError(f"confirmation needs a terminal: give --yes to remove {text}, or --dry-run to see which")
     if not click.confirm(f"Remove {text}?", err=True):
         raise click.Abort
 
@@ -106,7 +111,7 @@ def _print(report: PruneReport) -> None:
         click.echo(f"{plural(len(report.needed), 'module')} stayed because others need them", err=True)
     if not report.within_limits:
         click.echo(
-            "the limits are exceeded still: what is left is pinned, kept, or needed by what is", err=True
+            "still over the limits: every remaining module is pinned, kept or required", err=True
         )
 
 

@@ -14,6 +14,7 @@ from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import plural, print_text, printable
 from compcache.cli.session import Session, pass_session
 from compcache.errors import FunctionInUseError, NotCachedError
+from compcache.identity import label_of
 
 if TYPE_CHECKING:
     from compcache.cache import Cache
@@ -40,18 +41,18 @@ def command(
 
     NAME is a function or a glob over functions: 'old.*'. A function is kept where its module holds others too, others
     import it or it is pinned, unless --force is given. Programs that have loaded it keep it; others miss it from now on.
-    Asks before it removes what a glob matches; without a terminal to ask on, -y is needed. Exit status 1 where a
+    A label stands for all functions that have it. Asks before it removes what a glob or label matches; without a terminal to ask on, -y is needed. Exit status 1 where a
     function was kept.
     """
-    with session.look() as cache:
+    with session.read() as cache:
         known = [summary.func_name for summary in cache.functions()]
     chosen = _choose(names, known, session.directory)
     if dry_run:
         _print(chosen, [], "would remove", as_json=as_json)
         return 0
-    if any(map(_GLOB.search, set(names).difference(known))):
+    if any(name not in chosen for name in names):
         _confirm(f"{plural(len(chosen), 'function')} from {printable(str(session.directory))}", yes=yes)
-    with session.open() as cache:
+    with session.change() as cache:
         removed, kept = _remove(cache, chosen, force=force)
     for message in kept.values():
         click.echo(printable(message), err=True)
@@ -85,11 +86,16 @@ def _remove(
 def _choose(names: tuple[str, ...], known: list[str], directory: str) -> list[str]:
     chosen: dict[str, None] = {}
     for name in names:
-        found = [name] if name in known else fnmatch.filter(known, name) if _GLOB.search(name) else []
+        found = [name] if name in known else fnmatch.filter(known, name) if _GLOB.search(name) else _labelled(name, known)
         if not found:
             raise NotCachedError(f"no function of {directory} is called, or matches, {name!r}{_similar(name, known)}")
         chosen.update(dict.fromkeys(found))
     return list(chosen)
+
+
+def _labelled(label: str, known: list[str]) -> list[str]:
+    """The functions of a label, which are named by content: all of them are meant."""
+    return [name for name in known if label_of(name) == label]
 
 
 def _similar(name: str, known: list[str]) -> str:

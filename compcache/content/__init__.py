@@ -1,0 +1,1 @@
+"""What sources are, as digests and names that stand for all that decides what their functions do."""

@@ -1,0 +1,242 @@
+"""Names that stand for content: what a source is, as a digest, and sources whose functions are named by it or by an identity.
+
+A program that hits asks here what its functions are called. So nothing slow is imported, LLVM least of all.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from compcache.build.source import Function, ModuleSource, check_name
+from compcache.content.visible import exported_names
+from compcache.digest import digest
+from compcache.errors import CompileError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
+
+    from compcache.globals.definition import GlobalDefinition
+    from compcache.identity import Identity
+
+__all__ = ["NamedSource", "as_source", "code_digest", "content_digest", "frozen", "name_by_content", "source_of"]
+
+_VERSION = b"1"  # of what is digested: a name means the same for as long as this stays
+_PERSON = b"compcache-source"
+_NAME_BYTES = 16
+_MAX_SHOWN_CODE = 4096
+_NO_CODE = "ir must be LLVM assembly (str), bitcode (bytes) or an llvmlite module, not {}"
+
+
+class NamedSource:
+    """A source whose functions have names of its content.
+
+    `names` maps the plain name of each function to its func_name; `source` exports them under the latter.
+    """
+
+    __slots__ = ("names", "source")
+
+    def __init__(self, names: dict[str, str], source: ModuleSource) -> None:
+        self.names = names
+        self.source = source
+
+
+def name_by_content(given: Any) -> NamedSource:
+    """Name the functions of a source, or of LLVM code alone, by everything that decides what they do.
+
+    Raises:
+        CompileError: it is neither a source nor LLVM code, or no function of it can be seen from outside.
+    """
+    source = frozen(as_source(given, "compile()"))
+    if not isinstance(source.ir, (str, bytes)):
+        raise CompileError(_NO_CODE.format(type(source.ir).__name__))
+    if source.globals:
+        source.globals = _defined(source.globals)
+    named = content_digest(source, size=_NAME_BYTES).hex()
+    exports = dict(source.functions) if source.functions is not None else dict.fromkeys(exported_names(source.ir))
+    if not exports:
+        raise CompileError("compile(): the code defines no function that can be seen from outside the module")
+    names = {name: f"{check_name(name, 'function name')}-{named}" for name in exports}
+    identity = source.identity
+    source.functions = {names[name]: _exported_as(value, name) for name, value in exports.items()}
+    source.identity = _components(source) if identity is None else identity
+    return NamedSource(names, source)
+
+
+def _exported_as(value: Any, symbol: str) -> Function:
+    """How a function is exported, its symbol said."""
+    function = value if isinstance(value, Function) else Function(value)
+    return Function(function.signature, function.symbol or symbol, function.nogil, function.shown)
+
+
+def as_source(given: Any, who: str) -> ModuleSource:
+    """A source, or the source that LLVM code stands for.
+
+    Raises:
+        CompileError: it is neither.
+    """
+    if isinstance(given, ModuleSource):
+        return given
+    if isinstance(given, (str, bytes, bytearray, memoryview)) or hasattr(given, "as_bitcode") or _is_llvmlite_module(given):
+        return ModuleSource(given)
+    verb = "got" if who == "compile()" else "returned"
+    raise CompileError(
+        f"{who} {verb} {'None' if given is None else f'a {type(given).__name__}'}, neither a compcache.ModuleSource nor LLVM code "
+        "(assembly text, bitcode, an llvmlite module)"
+    )
+
+
+def source_of(given: Any, func_name: str, identity: Identity | None = None) -> ModuleSource:
+    """What `build` returned for a function as a source that exports it under its func_name.
+
+    With an identity, the function may have the plain label in the code and in `functions`.
+
+    Raises:
+        CompileError: it is neither a source nor LLVM code.
+    """
+    source = as_source(given, f"build() for {func_name!r}")
+    if identity is None:
+        return source
+    source = frozen(source)
+    symbol = func_name if _mentions(source.ir, func_name) else identity.label
+    if source.functions is None:
+        source.functions = {func_name: Function(None, symbol)}
+    elif func_name in source.functions:
+        source.functions = {**source.functions, func_name: _exported_as(source.functions[func_name], symbol)}
+    else:
+        source.functions = {
+            func_name if name == identity.label else name: _exported_as(value, symbol if name == identity.label else name)
+            for name, value in source.functions.items()
+        }
+    if source.identity is None:
+        source.identity = identity
+    return source
+
+
+def _mentions(code: Any, name: str) -> bool:
+    return name in code if isinstance(code, str) else name.encode("utf-8", "surrogatepass") in code
+
+
+def frozen(source: ModuleSource) -> ModuleSource:
+    """A copy that later changes to llvmlite's objects do not reach: its code is text or bytes."""
+    ir = source.ir
+    if isinstance(ir, (bytearray, memoryview)):
+        ir = bytes(ir)
+    elif hasattr(ir, "as_bitcode") or _is_llvmlite_module(ir):
+        ir = str(ir)  # writing bitcode would assemble inline assembly, which may end the process
+    copied = object.__new__(type(source))
+    copied.__dict__.update(source.__dict__)
+    copied.ir = ir
+    if source.targets is not None and not isinstance(source.targets, str):
+        copied.targets = tuple(source.targets)
+    if not isinstance(source.libraries, str):
+        copied.libraries = tuple(source.libraries)
+    if source.imports and not isinstance(source.imports, str) and not hasattr(source.imports, "items"):
+        copied.imports = tuple(source.imports)
+    return copied
+
+
+def _is_llvmlite_module(ir: object) -> bool:
+    llvmlite_ir = sys.modules.get("llvmlite.ir")
+    return llvmlite_ir is not None and isinstance(ir, llvmlite_ir.Module)
+
+
+# ---------------------------------------------------------------------------------------------------------- digest
+
+
+def content_digest(source: ModuleSource, *, size: int = _NAME_BYTES) -> bytes:
+    """A digest of all that decides what the functions of a frozen source do.
+
+    It covers the code, the functions with their signatures, the definitions of globals, the imports, the options, and the CPU
+    that is asked for. A source that names no CPU is for the machine that compiles it: its name says so, and each kind of machine
+    has a realization of its own.
+    """
+    options = [str(source.optimize), str(source.cpu), str(source.features), str(source.keep_bitcode)]
+    options += [str(item) for given in (source.targets, source.libraries) for item in ["list", *(given or ())]]
+    options += [text for pair in _identity_of(source).items() for text in pair]
+    return digest(_framed([*_code_parts(source), *_texts(options)]), size=size, person=_PERSON)
+
+
+def code_digest(source: ModuleSource) -> bytes:
+    """A digest of what the functions of a frozen source mean: `content_digest` without the options, the CPU and the identity."""
+    return digest(_framed(_code_parts(source)), size=_NAME_BYTES, person=_PERSON)
+
+
+def _code_parts(source: ModuleSource) -> Iterator[bytes]:
+    yield _VERSION
+    yield source.ir.encode("utf-8", "surrogatepass") if isinstance(source.ir, str) else bytes(source.ir)
+    yield from _texts(_functions_of(source))
+    yield from _globals_of(source.globals)
+    yield from _texts(_imports_of(source.imports))
+
+
+def _framed(parts: Iterable[bytes]) -> Iterator[bytes]:
+    for part in parts:
+        yield b"%d:" % len(part)
+        yield part
+
+
+def _texts(texts: list[str]) -> list[bytes]:
+    return [b"%d" % len(texts), *[text.encode("utf-8", "surrogatepass") for text in texts]]
+
+
+def _functions_of(source: ModuleSource) -> list[str]:
+    if source.functions is None:
+        return ["every function"]
+    exports = [(name, _exported_as(value, name)) for name, value in source.functions.items()]
+    return [repr((name, f.signature, f.symbol, f.nogil, f.shown)) for name, f in exports]
+
+
+def _globals_of(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
+    if not definitions:
+        return
+    for name, definition in sorted(_defined(definitions).items()):
+        yield from _texts([name, definition.kind])
+        try:
+            yield definition.encode()
+        except ValueError as error:  # an integer that Python refuses to write: what compiles the source says so
+            yield str(error).encode()
+
+
+def _defined(definitions: Mapping[str, Any]) -> dict[str, GlobalDefinition]:
+    """The definitions as they are at this moment."""
+    from compcache.globals import define
+
+    return {name: define(value) for name, value in definitions.items()}
+
+
+def _imports_of(imports: Any) -> list[str]:
+    if not imports:
+        return []
+    if isinstance(imports, str):
+        imports = (imports,)
+    pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in imports)
+    return [text for pair in sorted((str(symbol), _name_of(name)) for symbol, name in pairs) for text in pair]
+
+
+def _name_of(function: Any) -> str:
+    """The func_name that a value of `imports` stands for."""
+    return str(getattr(function, "func_name", function))
+
+
+def _identity_of(source: ModuleSource) -> dict[str, str]:
+    identity = source.identity
+    if identity is None:
+        return {}
+    components = identity.components() if hasattr(identity, "components") else identity
+    return {str(name): str(text) for name, text in dict(components).items()}
+
+
+def _components(source: ModuleSource) -> dict[str, str]:
+    """What `explain` compares of a function that is named by its content."""
+    code = source.ir if isinstance(source.ir, str) else ""
+    if not 0 < len(code) <= _MAX_SHOWN_CODE:
+        raw = source.ir.encode("utf-8", "surrogatepass") if isinstance(source.ir, str) else bytes(source.ir)
+        code = f"digest {digest([raw]).hex()} of {len(raw)} bytes"
+    found = {"code": code, "optimize": str(source.optimize), "cpu": str(source.cpu), "features": str(source.features)}
+    if source.globals:
+        found["globals"] = digest(_framed(_globals_of(source.globals))).hex()
+    if source.imports:
+        found["imports"] = " ".join(_imports_of(source.imports))
+    return found

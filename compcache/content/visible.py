@@ -1,0 +1,73 @@
+"""The functions of LLVM code that can be seen from outside a module, found without LLVM where that can be done."""
+
+from __future__ import annotations
+
+from compcache.errors import FormatError
+
+__all__ = ["exported_names", "visible_definitions"]
+
+_NOT_EXPORTED = frozenset(("internal", "private", "hidden", "available_externally"))
+_PLAIN = frozenset("-$._ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+
+
+def exported_names(code: str | bytes) -> tuple[str, ...]:
+    """The functions of LLVM code that can be seen from outside; LLVM is asked only where nothing else can tell.
+
+    Raises:
+        CompileError: LLVM rejects the code.
+    """
+    found = visible_definitions(code) if isinstance(code, str) else _of_bitcode(code)
+    return found if found is not None else _ask_llvm(code)
+
+
+def _of_bitcode(code: bytes) -> tuple[str, ...] | None:
+    from compcache.formats.bitcode import defined_functions
+
+    try:
+        return defined_functions(code)
+    except FormatError:
+        return None
+
+
+def _ask_llvm(code: str | bytes) -> tuple[str, ...]:
+    from compcache.build import codegen
+    from compcache.build.exports import choose_exports
+    from compcache.build.pic import aliases
+
+    with codegen.new_context() as context:
+        module = codegen.parse(code, context)
+        return tuple([export.symbol for export in choose_exports(module, None, aliases(str(module)))])
+
+
+def visible_definitions(text: str) -> tuple[str, ...] | None:
+    """The visible function definitions of LLVM assembly as people and front ends write it; None where LLVM must tell."""
+    if " alias " in text or " ifunc " in text:
+        return None
+    names = []
+    at = text.find("define")
+    while at >= 0:
+        sigil = text.find("@", at)
+        if not text[text.rfind("\n", 0, at) + 1 : at].strip() and text[at + 6 : at + 7].isspace() and sigil >= 0:
+            name, end = _read_name(text, sigil + 1)
+            if not name or name.isdigit() or not text[end : end + 64].lstrip().startswith("("):
+                return None
+            if _NOT_EXPORTED.isdisjoint(text[at:sigil].split()):
+                names.append(name)
+        at = text.find("define", at + 6)
+    return tuple(names)
+
+
+def _read_name(text: str, start: int) -> tuple[str, int]:
+    """The name behind an ``@``, and where it ends."""
+    if text[start : start + 1] == '"':
+        end = text.find('"', start + 1)
+        quoted = text[start + 1 : end] if end > 0 else ""
+        if "\\" in quoted:
+            from compcache.build.ir_text import unquote
+
+            quoted = unquote(quoted)
+        return quoted, end + 1
+    end = start
+    while end < len(text) and text[end] in _PLAIN:
+        end += 1
+    return text[start:end], end

@@ -1,0 +1,182 @@
+"""Which functions LLVM bitcode defines, read without LLVM.
+
+Layout (LLVM's "LLVM Bitcode File Format"): the magic ``BC C0 DE``, perhaps behind a wrapper header, then a stream of bits,
+the least significant of each byte first. What is read of it: the records of the module block, and the blob of the string table,
+which holds the names. Nested blocks begin with their length in words and are stepped over, so that the time depends on
+the number of global values, not on the size of their bodies. Bitcode older than LLVM 5 keeps names elsewhere and is not read.
+"""
+
+from __future__ import annotations
+
+from compcache.errors import FormatError
+
+__all__ = ["MAGIC", "defined_functions"]
+
+MAGIC = b"BC\xc0\xde"
+_WRAPPER = b"\xde\xc0\x17\x0b"
+_MODULE_BLOCK, _STRTAB_BLOCK = 8, 23
+_END_BLOCK, _ENTER_BLOCK, _DEFINE_ABBREV, _UNABBREVIATED = range(4)
+_FIXED, _VBR, _ARRAY, _CHAR6, _BLOB = 1, 2, 3, 4, 5
+_CODE_VERSION, _CODE_FUNCTION, _CODE_ALIAS, _CODE_IFUNC, _CODE_BLOB = 1, 8, 14, 15, 1
+#: Fields of a function record: name offset, name size, type, calling convention, is it a declaration, linkage, parameter
+#: attributes, alignment, section, visibility.
+_IS_DECLARATION, _LINKAGE, _VISIBILITY = 4, 5, 9
+#: Linkages as numbers: internal (3), private (9, and 13 and 14 of old), available_externally (12) cannot be seen from outside.
+_INVISIBLE = frozenset((3, 9, 12, 13, 14))
+_HIDDEN = 1
+_NAMES_IN_STRTAB = 2
+_WORD = 32
+
+
+class _Bits:
+    """A position in a stream of bits."""
+
+    __slots__ = ("at", "data", "end")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+        self.end = 8 * len(data)
+
+    def fixed(self, width: int) -> int:
+        start, self.at = self.at, self.at + width
+        if self.at > self.end:
+            raise FormatError("the bitcode is truncated")
+        chunk = int.from_bytes(self.data[start >> 3 : (self.at + 7) >> 3], "little")
+        return chunk >> (start & 7) & (1 << width) - 1
+
+    def vbr(self, width: int) -> int:
+        """A number in chunks of `width` bits, of which the highest says that more follow."""
+        value = shift = 0
+        more = 1 << width - 1
+        while True:
+            chunk = self.fixed(width)
+            value |= (chunk & more - 1) << shift
+            if not chunk & more:
+                return value
+            shift += width - 1
+
+    def align(self) -> None:
+        self.at = (self.at + _WORD - 1) // _WORD * _WORD
+
+    def blob(self, size: int) -> bytes:
+        self.align()
+        start = self.at >> 3
+        self.at += 8 * size
+        if self.at > self.end:
+            raise FormatError("the bitcode is truncated")
+        self.align()
+        return self.data[start : start + size]
+
+
+def defined_functions(bitcode: bytes) -> tuple[str, ...] | None:
+    """The names of the functions that can be seen from outside a module, in its order; None where only LLVM could tell.
+
+    Raises:
+        FormatError: it is not bitcode.
+    """
+    bits = _Bits(_unwrap(bitcode))
+    records: list[list[int]] = []
+    names = b""
+    while bits.at + _WORD <= bits.end:
+        if bits.fixed(2) != _ENTER_BLOCK:
+            raise FormatError("the bitcode does not consist of blocks")
+        block, width, end = _enter(bits)
+        if block == _MODULE_BLOCK:
+            records += [values for _, values, _ in _records(bits, width)]
+        elif block == _STRTAB_BLOCK:
+            names = b"".join(blob for code, _, blob in _records(bits, width) if code == _CODE_BLOB)
+        bits.at = end
+    return _visible(records, names)
+
+
+def _unwrap(bitcode: bytes) -> bytes:
+    if bitcode.startswith(_WRAPPER):
+        offset, size = (int.from_bytes(bitcode[at : at + 4], "little") for at in (8, 12))
+        bitcode = bitcode[offset : offset + size]
+    if not bitcode.startswith(MAGIC):
+        raise FormatError("it is not LLVM bitcode")
+    return bitcode[len(MAGIC) :]
+
+
+def _enter(bits: _Bits) -> tuple[int, int, int]:
+    """The number of the block that begins here, the width of its abbreviation ids, the bit behind it."""
+    block, width = bits.vbr(8), bits.vbr(4)
+    # Words are counted from the magic, which is one word and not in `data`.
+    bits.align()
+    words = bits.fixed(_WORD)
+    return block, width, bits.at + words * _WORD
+
+
+def _records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]:
+    """The records of a block as (code, [code, *values], blob), nested blocks left out."""
+    abbreviations: list[list[tuple[int, int]]] = []
+    found: list[tuple[int, list[int], bytes]] = []
+    while True:
+        number = bits.fixed(width)
+        if number == _END_BLOCK:
+            return found
+        if number == _ENTER_BLOCK:
+            _, _, bits.at = _enter(bits)
+        elif number == _DEFINE_ABBREV:
+            abbreviations.append(_read_abbreviation(bits))
+        elif number == _UNABBREVIATED:
+            code = bits.vbr(6)
+            found.append((code, [code, *[bits.vbr(6) for _ in range(bits.vbr(6))]], b""))
+        elif number - 4 < len(abbreviations):
+            values, blob = _read_abbreviated(bits, abbreviations[number - 4])
+            found.append((values[0], values, blob))
+        else:
+            raise FormatError("the bitcode uses an abbreviation that it does not define")
+
+
+def _read_abbreviation(bits: _Bits) -> list[tuple[int, int]]:
+    """The operands of an abbreviation as (encoding, width or value); encoding 0 is a literal."""
+    operands = []
+    for _ in range(bits.vbr(5)):
+        if bits.fixed(1):
+            operands.append((0, bits.vbr(8)))
+            continue
+        encoding = bits.fixed(3)
+        operands.append((encoding, bits.vbr(5) if encoding in (_FIXED, _VBR) else 0))
+    return operands
+
+
+def _read_abbreviated(bits: _Bits, operands: list[tuple[int, int]]) -> tuple[list[int], bytes]:
+    values: list[int] = []
+    blob = b""
+    for number, (encoding, data) in enumerate(operands):
+        if encoding == _ARRAY:
+            values += [_scalar(bits, *operands[number + 1]) for _ in range(bits.vbr(6))]
+            break  # the array's element type is the last operand
+        if encoding == _BLOB:
+            blob = bits.blob(bits.vbr(6))
+        else:
+            values.append(_scalar(bits, encoding, data))
+    return values, blob
+
+
+def _scalar(bits: _Bits, encoding: int, data: int) -> int:
+    if encoding == 0:
+        return data
+    if encoding == _CHAR6:
+        return bits.fixed(6)
+    if encoding not in (_FIXED, _VBR):
+        raise FormatError("the bitcode has an abbreviation of an unknown encoding")
+    if not data:
+        return 0
+    return bits.fixed(data) if encoding == _FIXED else bits.vbr(data)
+
+
+def _visible(records: list[list[int]], strings: bytes) -> tuple[str, ...] | None:
+    codes = {record[0] for record in records}
+    if [_CODE_VERSION, _NAMES_IN_STRTAB] not in records or codes & {_CODE_ALIAS, _CODE_IFUNC}:
+        return None  # names are elsewhere, or an alias may stand for a function
+    names = []
+    for _, *fields in [record for record in records if record[0] == _CODE_FUNCTION]:
+        if len(fields) <= _VISIBILITY:
+            return None
+        hidden = fields[_VISIBILITY] == _HIDDEN
+        if not fields[_IS_DECLARATION] and fields[_LINKAGE] not in _INVISIBLE and not hidden:
+            names.append(strings[fields[0] : fields[0] + fields[1]].decode("utf-8", "surrogateescape"))
+    return tuple(names)

@@ -1,0 +1,70 @@
+"""What `Cache.compile` returns: the functions of a source by their plain names."""
+
+from __future__ import annotations
+
+# `collections.abc.Mapping` without the package around it, which a fresh process would import for this.
+from _collections_abc import Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from compcache.hit.target import TypedCallTarget
+
+__all__ = ["CompiledFunctions"]
+
+
+class CompiledFunctions(Mapping):  # type: ignore[type-arg]  # subscripting it is for checkers only
+    """The functions of a source: ``kernels["scale"]``, or ``kernels.scale`` where that is no method of mappings.
+
+    A function is loaded when it is first asked for, and kept.
+    """
+
+    __slots__ = ("_held", "_load", "_names")
+
+    def __init__(self, names: dict[str, str], load: Callable[[str], TypedCallTarget]) -> None:
+        self._names = names
+        self._load = load
+        self._held: dict[str, TypedCallTarget] = {}
+
+    @property
+    def func_names(self) -> dict[str, str]:
+        """The name of each function in the cache, by its plain name."""
+        return dict(self._names)
+
+    def __getitem__(self, name: str) -> TypedCallTarget:
+        """The call target of a function.
+
+        Raises:
+            KeyError: the source has no such function.
+            SignatureError, UndefinedSymbolError, ...: what `Cache.get_target` raises.
+        """
+        held = self._held.get(name)
+        if held is None:
+            if name not in self._names:
+                raise KeyError(self._unknown(name))
+            held = self._held[name] = self._load(self._names[name])
+        return held
+
+    def __getattr__(self, name: str) -> TypedCallTarget:
+        if name.startswith("__") or name not in self._names:
+            raise AttributeError(self._unknown(name), name=name, obj=self)
+        return self[name]
+
+    def _unknown(self, name: str) -> str:
+        return f"the source has no function {name!r}; it has {', '.join(map(repr, list(self._names)[:20]))}"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._names]
+
+    def __repr__(self) -> str:
+        return f"<compiled functions {', '.join(self._names)}>"

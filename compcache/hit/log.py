@@ -1,0 +1,107 @@
+"""Tells the logger ``compcache`` what a cache does, one line each: hits, misses, compilations, waits, refusals.
+
+Read by caches that are opened while `COMPCACHE_DEBUG` is set or `logging` is imported; others know nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from compcache.hit.miss import miss_reason
+from compcache.store import NullRecorder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from compcache.hit.recorder import Recorder
+
+__all__ = ["LoggingRecorder", "set_up"]
+
+DEBUG_VARIABLE = "COMPCACHE_DEBUG"
+_SHOWN_NAMES = 3
+_SHORT_ID = 12
+_logger = logging.getLogger("compcache")
+
+
+def set_up() -> None:
+    """With `COMPCACHE_DEBUG`, write to standard error what nobody else has asked for; once per process."""
+    if os.environ.get(DEBUG_VARIABLE, "").lower() in ("", "0", "off", "no", "false"):
+        return
+    if not _logger.handlers and not _logger.hasHandlers():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        _logger.addHandler(handler)
+    if _logger.level == logging.NOTSET:
+        _logger.setLevel(logging.DEBUG)
+
+
+class LoggingRecorder(NullRecorder):
+    """Tells what happens, and hands it on to the recorder that counts."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self, counts: Recorder | NullRecorder) -> None:
+        self._counts = counts
+
+    @property
+    def unaccounted(self) -> int:
+        """See `Recorder`."""
+        return self._counts.unaccounted
+
+    @unaccounted.setter
+    def unaccounted(self, value: int) -> None:
+        self._counts.unaccounted = value
+
+    def hit(self, func_name: str, module_id: bytes, seconds: float = 0.0) -> None:
+        """A function was loaded."""
+        _logger.debug("hit %s: module %s, %s", func_name, module_id.hex()[:_SHORT_ID], _time(seconds))
+        self._counts.hit(func_name, module_id)
+
+    def missed(self, error: Exception, func_name: str = "") -> None:
+        """A function was not there, or nothing usable of it."""
+        name = getattr(error, "func_name", "") or func_name
+        _logger.debug("miss %s (%s): %s", name, miss_reason(error), _first_line(error))
+        self._counts.missed(error)
+
+    def refused(self, name: str, reason: str) -> None:
+        """A file is not used, or a function was not cached."""
+        _logger.debug("refused %s: %s", name, reason)
+
+    def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
+        """Another process or thread was waited for."""
+        end = "and then did it here" if owned else "until it was done"
+        _logger.debug("waited %s for somebody else to %s, %s", _time(seconds), what, end)
+
+    def compiled(self, seconds: float, names: Sequence[str] = ()) -> None:
+        """A module was compiled."""
+        shown = ", ".join(names[:_SHOWN_NAMES]) + (f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else "")
+        _logger.debug("compiled %s in %s", shown, _time(seconds))
+        self._counts.compiled(seconds)
+
+    def added(self, size: int, rows: list[bytes]) -> None:
+        """A module was published."""
+        _logger.debug("stored %d bytes", size)
+        self._counts.added(size, rows)
+
+    def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
+        """Something happened."""
+        self._counts.count(counter, amount, func_name, module_id)
+
+    def flush(self) -> None:
+        """Write what is pending."""
+        self._counts.flush()
+
+    def forget(self) -> None:
+        """Start anew."""
+        self._counts.forget()
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error.args[0]).partition("\n")[0] if error.args else ""

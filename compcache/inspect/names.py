@@ -1,0 +1,50 @@
+"""Which stored names somebody may have meant: those of a label, and those that look alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.identity import label_of
+from compcache.usage.listings import functions
+
+if TYPE_CHECKING:
+    from compcache.store import Store
+
+__all__ = ["labelled", "suggestion"]
+
+_MAX_COMPARED = 2_000
+_LEAST_LIKE = 0.6
+_MAX_LENGTHS_APART = 4
+_MIN_DIGITS = 4
+
+
+def labelled(store: Store, label: str) -> tuple[str, ...]:
+    """The func_names of this label, and those that begin with it and some digits of their digest; sorted."""
+    head, _, digits = label.rpartition("-")
+    prefix = label if len(digits) >= _MIN_DIGITS else None
+
+    def belongs(name: str) -> bool:
+        own = label_of(name)
+        return own == label or (prefix is not None and own == head and name.startswith(prefix))
+
+    return tuple([summary.func_name for summary in functions(store, None, belongs)])
+
+
+def suggestion(store: Store, name: str) -> str:
+    """What to say of a name that is not there: the stored names of that label, or one that looks alike."""
+    same = labelled(store, name)
+    if same:
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        return f"; there is {same[0]!r}{more}, named by content: ask for the whole name, or with the Identity or source it has"
+    near = _near(store, name)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def _near(store: Store, name: str) -> str | None:
+    from difflib import get_close_matches
+
+    def may_be_near(other: str) -> bool:
+        return abs(len(other) - len(name)) <= _MAX_LENGTHS_APART
+
+    found = functions(store, None, may_be_near)[:_MAX_COMPARED]
+    return next(iter(get_close_matches(name, [each.func_name for each in found], n=1, cutoff=_LEAST_LIKE)), None)

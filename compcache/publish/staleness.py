@@ -1,0 +1,196 @@
+"""Finds names that stand for code which has changed since: what was compiled against what the program says now.
+
+Each module keeps digests of its source, and one of the function (`build`) that returned it. Nothing here decides what is
+loaded: a name is what its user says it is. A difference is one warning.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from compcache.content.names import content_digest, frozen, source_of
+from compcache.digest import digest
+from compcache.errors import CompcacheError, ShadowWarning
+from compcache.formats.manifest import FUNCTION, decode_function, iterate_frames
+from compcache.publish.quarantine import warn, warn_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType
+
+    from compcache.cache import Cache
+    from compcache.hit.target import TypedCallTarget
+    from compcache.identity import Identity
+    from compcache.linker import BuiltModule
+    from compcache.store import Store
+
+__all__ = ["check_hit", "maker_digest", "warn_of_shadowed"]
+
+_CONSTANTS = (str, bytes, int, float, complex, bool, type(None))
+_OFF = ("", "0", "off", "no", "false")
+_ABOUT_THE_FILE = ("; ModuleID", "source_filename")
+_ADVICE = (
+    "the cached code is used. Name it by its content (an Identity, or Cache.compile), or give it another name, or "
+    "remove what is cached: cache.remove({!r})"
+)
+
+
+# -------------------------------------------------------------------------------------------------------------- hits
+
+
+def check_hit(cache: Cache, target: TypedCallTarget, name: str | Identity, build: Callable[[], Any]) -> None:
+    """Warn where a function was compiled from something else than `build` returns now.
+
+    With $COMPCACHE_CHECK `build` is called; in Python's development mode its code is compared with that of the compile.
+    """
+    wanted = os.environ.get("COMPCACHE_CHECK", "").lower() not in _OFF
+    if not wanted and not sys.flags.dev_mode:
+        return
+    notes = _notes_of(cache._store, bytes.fromhex(target.module_id))
+    func_name = target.func_name
+    if wanted:
+        source = source_of(build(), func_name, None if isinstance(name, str) else name)
+        changed = bool(notes.get("source")) and notes["source"] != content_digest(frozen(source)).hex()
+        what = f"function {func_name!r} was compiled from other code than its build() returns now"
+    else:
+        maker = maker_digest(build)
+        known = str(notes.get("maker", ""))
+        changed = _comparable(maker, known) and maker != known
+        what = f"build() of function {func_name!r} has changed since the function was compiled"
+    if changed:
+        warn_once(cache._store, f"stale {func_name}", f"{what}; {_ADVICE.format(func_name)}")
+
+
+def _comparable(first: str, second: str) -> bool:
+    """Whether two digests of code are of the same version of Python."""
+    return bool(first and second) and first.partition(" ")[0] == second.partition(" ")[0]
+
+
+def _notes_of(store: Store, module_id: bytes) -> dict[str, Any]:
+    from compcache.formats.graph import decode_notes
+
+    try:
+        with store.open_module(module_id) as module:
+            footer = module.footer()
+            return decode_notes(module.read(footer.content, footer.notes))
+    except (CompcacheError, OSError):
+        return {}
+
+
+# ------------------------------------------------------------------------------------------------------------ builds
+
+
+def maker_digest(build: Callable[[], Any]) -> str:
+    """The version of Python and a digest of a function's code, its constants, and the constants and functions of its module
+    that it uses; empty where it has no code.
+    """
+    parts = list(_parts_of(build, set()))
+    if not parts:
+        return ""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return f"{version} {digest([repr(parts).encode('utf-8', 'surrogatepass')]).hex()}"
+
+
+def _parts_of(function: Any, seen: set[int]) -> Iterator[Any]:
+    function = getattr(function, "__func__", function)
+    if hasattr(function, "func") and hasattr(function, "keywords"):  # functools.partial
+        yield [value for value in (*function.args, *function.keywords.values()) if isinstance(value, _CONSTANTS)]
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None or id(function) in seen:
+        return
+    seen.add(id(function))
+    yield from _code_parts(code)
+    yield [value for value in function.__defaults__ or () if isinstance(value, _CONSTANTS)]
+    for value in _values_used(function):
+        if isinstance(value, _CONSTANTS):
+            yield value
+        elif getattr(value, "__globals__", None) is function.__globals__:
+            yield from _parts_of(value, seen)
+
+
+def _code_parts(code: CodeType) -> Iterator[Any]:
+    yield code.co_code
+    yield code.co_names
+    for constant in code.co_consts:
+        if hasattr(constant, "co_code"):
+            yield from _code_parts(constant)
+        else:
+            yield sorted(map(repr, constant)) if isinstance(constant, frozenset) else repr(constant)
+
+
+def _values_used(function: Any) -> Iterator[Any]:
+    """What the names of a function's code stand for: variables of functions around it, and of its module."""
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            continue  # not assigned yet
+    for name in _names_used(function.__code__):
+        if name in function.__globals__:
+            yield function.__globals__[name]
+
+
+def _names_used(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if hasattr(constant, "co_code"):
+            yield from _names_used(constant)
+
+
+# ------------------------------------------------------------------------------------------------------------- adds
+
+
+def warn_of_shadowed(store: Store, built: BuiltModule) -> None:
+    """Warn where a module that is added gives names other code than they have in the cache."""
+    names = [name for name, *_ in built.functions]
+    known: dict[bytes, None] = {}
+    for name in names:
+        known |= dict.fromkeys(module_id for module_id, *_ in store.find(name))
+    for module_id in known:
+        shadowed = _shadowed(store, module_id, built, set(names))
+        if shadowed:
+            first, *others = shadowed
+            more = f" (and {len(others)} more)" if others else ""
+            warn(
+                f"function {first!r}{more} is in the cache already, with other code, in module {module_id.hex()[:12]}: programs "
+                f"may get either. Name it by its content (an Identity, or Cache.compile), or remove what is "
+                f"cached first: cache.remove({first!r})",
+                ShadowWarning,
+            )
+            return
+
+
+def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str]) -> list[str]:
+    """The functions that this module and a new one have by the same names, if these can be said to differ.
+
+    A function may be copied into modules of all kinds. So only modules that consist of the same functions are compared.
+    """
+    code = _notes_of(store, module_id).get("code")
+    if not code or not built.code or code == built.code:
+        return []
+    try:
+        with store.open_module(module_id) as module:
+            payloads = [payload for _, payload in iterate_frames(module.read(module.image, module.records))]
+            footer = module.footer()
+            bitcode = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
+    except (CompcacheError, OSError):
+        return []
+    stored = {decode_function(payload).name for payload in payloads if payload[:1] == FUNCTION}
+    return sorted(names) if stored == names and not _is_same(bitcode, built.sections[3]) else []
+
+
+def _is_same(*sections: bytes) -> bool:
+    """Whether two modules were given in different forms only, as text and as bitcode for example."""
+    if not all(sections):
+        return False
+    import zlib
+
+    from compcache.build import codegen
+
+    with codegen.new_context() as context:
+        texts = [str(codegen.read_back(zlib.decompressobj().decompress(section), context)) for section in sections]
+    bodies = [[line for line in text.splitlines() if not line.startswith(_ABOUT_THE_FILE)] for text in texts]
+    return bodies[0] == bodies[1]

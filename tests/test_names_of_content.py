@@ -1,0 +1,267 @@
+"""Names that stand for content: what is compiled once ever, and what a change of anything makes anew."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import llvmlite.binding as llvm
+import pytest
+from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
+from llvmlite import ir
+
+from compcache import Cache, CompileError, Function, Identity, ModuleSource, ShadowWarning
+from compcache.content.names import name_by_content
+from compcache.images.native_target import initialize
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TWO = adder("first", 1) + adder("second", 2) + constant("own", 3).replace("define", "define internal", 1)
+
+
+def bitcode(text: str) -> bytes:
+    initialize()
+    with llvm.parse_assembly(text) as module:
+        return bytes(module.as_bitcode())
+
+
+def test_text_gives_its_functions_by_plain_name(cache: Cache) -> None:
+    kernels = cache.compile(TWO)
+    assert (kernels["first"](1), kernels.second(1), sorted(kernels), len(kernels)) == (2, 3, ["first", "second"], 2)
+    assert kernels.first is kernels["first"] is cache.get_target(kernels.func_names["first"])
+    assert pickle.loads(pickle.dumps(kernels.first)) is kernels.first
+    with pytest.raises(KeyError, match="no function 'own'; it has 'first', 'second'"):
+        kernels["own"]
+    with pytest.raises(AttributeError, match="no function 'third'"):
+        kernels.third  # noqa: B018 - the access is what is tested
+
+
+def test_a_change_of_the_code_is_another_function(cache: Cache) -> None:
+    """The trap: a program is edited and run again."""
+    assert cache.compile(adder("f", 1)).f(1) == 2
+    assert cache.compile(adder("f", 2)).f(1) == 3
+    assert cache.compile(adder("f", 1)).f(1) == 2
+    assert len(cache.modules()) == 2
+
+
+def test_each_kind_of_code_is_compiled_once(directory: Path) -> None:
+    module = ir.Module("m")
+    function = ir.Function(module, ir.FunctionType(ir.IntType(64), [ir.IntType(64)]), "f")
+    ir.IRBuilder(function.append_basic_block()).ret(function.args[0])
+    initialize()
+    with llvm.parse_assembly(adder("f", 4)) as parsed:
+        for number, code in enumerate([adder("f", 1), bitcode(adder("f", 2)), module, parsed], 1):
+            for _ in range(2):
+                with Cache(directory) as cache:
+                    assert cache.compile(code).f(10) == 10 + (number if code is not module else 0)
+                    assert len(cache.modules()) == number
+
+
+@pytest.mark.parametrize("kind", ["text", "bitcode", "source"])
+def test_a_hit_needs_no_llvm(directory: Path, kind: str) -> None:
+    code: Any = bitcode(TWO) if kind == "bitcode" else TWO
+    if kind == "source":
+        code = ModuleSource(TWO, {"first": Function("i64(x: i64)")}, optimize=1)
+    with Cache(directory) as cache:
+        assert cache.compile(code).first(1) == 2
+    script = f"""
+    from compcache import Cache, Function, ModuleSource
+    code = {code if kind != "source" else TWO!r}
+    if {kind == "source"}:
+        code = ModuleSource(code, {{"first": Function("i64(x: i64)")}}, optimize=1)
+    kernels = Cache(directory).compile(code)
+    slow = "llvmlite", "filelock", "msgpack", "json", "re", "logging", "collections.abc"
+    result = kernels.first(41), [name for name in slow if name in sys.modules and name not in before]
+    """
+    assert run_fresh(directory, script) == (42, [])
+
+
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("signature", {"functions": {"f": "u64(i64)"}}),
+    ("names of parameters", {"functions": {"f": "i64(x: i64)"}}),
+    ("gil", {"functions": {"f": Function(nogil=True)}}),
+    ("level", {"optimize": 0}),
+    ("cpu", {"cpu": "x86-64-v2"}),
+    ("features", {"features": "-avx"}),
+    ("identity", {"identity": {"version": "2"}}),
+]
+
+
+@pytest.mark.parametrize(("what", "options"), OPTIONS)
+def test_the_name_covers_what_is_asked_for(what: str, options: dict[str, Any]) -> None:
+    plain = name_by_content(ModuleSource(adder("f", 1))).names
+    other = name_by_content(ModuleSource(adder("f", 1), **options)).names
+    assert plain["f"] != other["f"], what
+    assert other == name_by_content(ModuleSource(adder("f", 1), **options)).names
+
+
+def test_the_name_covers_globals_and_imports() -> None:
+    code = "@g = external global i64\n" + adder("f", 1)
+    names = {name_by_content(ModuleSource(code, globals={"g": value})).names["f"] for value in (1, 2, "2", b"2", 1.0)}
+    assert len(names) == 5
+    code = caller("f", "callee")
+    names = {name_by_content(ModuleSource(code, imports={"callee": name})).names["f"] for name in ("a", "b")}
+    names |= {name_by_content(ModuleSource(code)).names["f"]}
+    assert len(names) == 3
+
+
+def test_functions_named_by_content_call_each_other(cache: Cache) -> None:
+    one = cache.compile(adder("callee", 1)).callee
+    two = cache.compile(ModuleSource(caller("f", "callee"), imports={"callee": one})).f
+    assert two(1) == 2
+    assert cache.dependencies(two.func_name) == (one.func_name,)
+
+
+def test_what_is_changed_later_changes_nothing(cache: Cache) -> None:
+    data = bytearray(b"\1")
+    source = ModuleSource("@g = external global [1 x i8]\ndefine i8 @f() {\n%v = load i8, ptr @g\nret i8 %v\n}", globals={"g": data})
+    kernels = cache.compile(source)
+    data[0] = 2
+    cache.clear()
+    assert kernels.f() == 1
+    assert cache.compile(source).f() == 2
+
+
+def test_what_was_pruned_meanwhile_is_compiled_again(cache: Cache) -> None:
+    kernels = cache.compile(TWO)
+    cache.clear()
+    assert kernels.second(1) == 3
+
+
+def test_a_cache_that_cannot_store_compiles_in_memory(tmp_path: Path) -> None:
+    with Cache(tmp_path / "none", readonly=True) as cache:
+        assert cache.compile(TWO).second(1) == 3
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"),
+    [(None, "got None"), (7, "got a int"), ("declare void @f()", "no function that can be seen"), ("define", "no function")],
+)
+def test_what_is_no_code_is_refused_by_name(cache: Cache, code: Any, complaint: str) -> None:
+    with pytest.raises(CompileError, match=r"compile\(\).*" + complaint):
+        cache.compile(code)
+
+
+ODD = """
+@alias = alias i64 (i64), ptr @odd
+define  weak_odr dso_local i64  @odd ( i64 %x) { ret i64 1 }
+; define i64 @comment() { ret i64 1 }
+define hidden i64 @hidden() { ret i64 1 }
+define protected i64 @"a b"() { ret i64 7 }
+define available_externally i64 @elsewhere() { ret i64 1 }
+define i64 @"\\C3\\A9"() {ret i64 1}
+"""
+
+
+@pytest.mark.parametrize("with_alias", [False, True])
+@pytest.mark.parametrize("convert", [str, bitcode])
+def test_what_can_be_seen_of_a_module_is_what_llvm_says(cache: Cache, convert: Any, with_alias: bool) -> None:
+    code = ODD if with_alias else ODD.replace("@alias =", ";")
+    assert sorted(cache.compile(convert(code))) == sorted(["odd", "a b", "é"] + ["alias"] * with_alias)
+
+
+# ---------------------------------------------------------------------------------------------------------- identity
+
+
+@pytest.mark.parametrize("form", ["text", "bitcode", "llvmlite", "source", "named source", "full name"])
+def test_build_for_an_identity_uses_the_plain_label(cache: Cache, form: str) -> None:
+    identity = Identity("f", text="x + 1")
+
+    def build() -> Any:
+        text = adder("f", 1) + adder("helper", 5)
+        if form == "llvmlite":
+            module = ir.Module("m")
+            function = ir.Function(module, ir.FunctionType(ir.IntType(64), [ir.IntType(64)]), "f")
+            builder = ir.IRBuilder(function.append_basic_block())
+            builder.ret(builder.add(function.args[0], ir.IntType(64)(1)))
+            return module
+        if form == "full name":
+            return adder(identity.func_name, 1)
+        code: Any = bitcode(text) if form == "bitcode" else text
+        functions = {"f": "i64(x: i64)"} if form == "named source" else None
+        return code if form in ("text", "bitcode") else ModuleSource(code, functions)
+
+    target = cache.get_or_compile(identity, build)
+    assert target(1) == 2
+    assert target.func_name == identity.func_name
+    assert list(cache) == [identity.func_name]
+    variants = cache.explain("none", identity.extend(text="x + 2")).variants
+    assert [str(difference) for difference in variants[0].differences or ()] == ['text: "x + 1" -> "x + 2"']
+    assert cache.get_or_compile(identity, pytest.fail) is target
+
+
+def test_build_must_return_code(cache: Cache) -> None:
+    with pytest.raises(CompileError, match=r"build\(\) for 'f' returned None, neither"):
+        cache.get_or_compile("f", lambda: None)
+    with pytest.raises(TypeError, match=r"a str or a compcache\.Identity, not int"):
+        cache.get_or_compile(7, lambda: "")  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------------ names by hand
+
+NUMBER = 1
+
+
+def _edited(number: int) -> Any:
+    """A program's `build` before and after an edit of a constant of its module."""
+    scope: dict[str, Any] = {"NUMBER": number, "adder": adder}
+    exec("def build():\n    return adder('f', NUMBER)", scope)
+    return scope["build"]
+
+
+def warned(directory: Path, build: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught, Cache(directory) as cache:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            cache.get_or_compile("f", build)
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize("value", ["1", "0"])
+def test_ci_is_told_that_a_name_is_stale(directory: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("COMPCACHE_CHECK", value)
+    assert warned(directory, _edited(1)) == []
+    assert warned(directory, _edited(1)) == []
+    messages = warned(directory, _edited(2))
+    assert len(messages) == int(value)
+    for message in messages:
+        assert "'f' was compiled from other code than its build() returns now" in message
+        assert "cache.remove('f')" in message
+
+
+EDITED = """
+import sys
+sys.path.insert(0, {root!r})
+from compcache import Cache
+TEXT = "define i64 @f() {{ ret i64 {number} }}"
+def build():
+    return TEXT
+Cache({directory!r}).get_or_compile("f", build)
+"""
+
+
+def test_development_mode_compares_the_code_of_build(directory: Path) -> None:
+    seen = []
+    for number in (1, 1, 2):
+        program = EDITED.format(root=str(PACKAGE_ROOT), directory=str(directory), number=number)
+        command = [sys.executable, "-I", "-X", "dev", "-W", "ignore::DeprecationWarning", "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        seen.append([line for line in done.stderr.splitlines() if "CacheWarning" in line])
+    assert seen[:2] == [[], []]
+    assert len(seen[2]) == 1
+    assert "build() of function 'f' has changed since the function was compiled" in seen[2][0]
+
+
+def test_adding_other_code_under_a_name_says_what_it_shadows(cache: Cache) -> None:
+    cache.add_module(ModuleSource(TWO))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cache.add_module(ModuleSource(TWO, optimize=0))
+        cache.add_module(ModuleSource(TWO + adder("third", 1)))  # a module of another kind may hold copies
+    with pytest.warns(ShadowWarning, match="'first' .and 1 more. is in the cache already, with other code"):
+        cache.add_module(ModuleSource(TWO.replace("%x, 1", "%x, 7")))
