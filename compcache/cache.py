@@ -736,14 +736,13 @@ class Cache:
             recompile: translate the code that is kept beside images again, and compare it with the module.
             progress: see `functions`.
 
-        Raises:
-            StorageError: there is no cache in the directory; nothing cannot be healthy.
+        A directory that is no cache is an error of the report: nothing cannot be healthy.
         """
         self._require_open()
-        if not self.exists:
-            raise StorageError(f"no cache at {self.path}", path=self.path)
-        from compcache.maintain.check import check
+        from compcache.maintain.check import check, report_absence
 
+        if not self.exists:
+            return report_absence(self._store)
         return check(
             self._store, repair=repair, checksums=checksums, recompile=recompile, progress=progress
         )

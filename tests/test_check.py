@@ -43,8 +43,9 @@ def test_a_healthy_cache_passes_every_step(cache: Cache) -> None:
 def test_a_directory_without_a_cache_is_not_healthy(tmp_path: Path, name: str) -> None:
     with Cache(tmp_path / name) as cache:
         assert not cache.exists
-        with pytest.raises(StorageError, match=f"^no cache at {cache.path}$"):
-            cache.check()
+        report = cache.check()
+        assert not report
+        assert [finding.message for finding in report.errors] == [f"no cache at {cache.path}"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -563,3 +563,17 @@ def test_what_killed_links_leave_is_removed_by_a_later_process(directory: Path, 
     left = run_fresh(directory, script, TMPDIR=str(temporary))
     assert left == ["compcache-link-file", "compcache-link-link", "compcache-link-new", "other-old"]
     assert (outside / "kept").exists()
+
+
+def test_a_link_that_is_running_is_left_alone_whatever_the_clock_says(directory: Path, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    (temporary / "compcache-link-running").mkdir(parents=True)
+    script = """
+    import os, tempfile, time
+    real = time.time
+    time.time = lambda: real() + 10 * 86400
+    from compcache import Cache, ModuleSource
+    Cache(directory).add_module(ModuleSource("define i64 @f() { ret i64 7 }"))
+    result = os.listdir(tempfile.gettempdir())
+    """
+    assert run_fresh(directory, script, TMPDIR=str(temporary)) == ["compcache-link-running"]

@@ -17,7 +17,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -215,9 +214,12 @@ def _scratch_directory(linker: Linker) -> Iterator[str]:
 def _remove_abandoned(temporary: str) -> None:
     """Remove what processes that were killed while they linked have left; once per process.
 
-    Only directories of this user that nothing has changed for an hour: no link takes that long. `rmtree` follows no links.
+    Only directories of this user that nothing has changed for an hour: no link takes that long. The time is that of the
+    file system, read off a new directory, for clocks of programs may be anywhere. `rmtree` follows no links.
     """
     try:
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=temporary) as probe:
+            now = os.stat(probe).st_ctime
         with os.scandir(temporary) as entries:
             found = [entry for entry in entries if entry.name.startswith(_SCRATCH)]
     except OSError:
@@ -225,7 +227,7 @@ def _remove_abandoned(temporary: str) -> None:
     for entry in found:
         with contextlib.suppress(OSError):
             status = entry.stat(follow_symlinks=False)
-            is_old = max(status.st_mtime, status.st_ctime) < time.time() - _ABANDONED_SECONDS
+            is_old = max(status.st_mtime, status.st_ctime) < now - _ABANDONED_SECONDS
             if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and is_old:
                 shutil.rmtree(entry.path, ignore_errors=True)
 

@@ -47,11 +47,17 @@ if TYPE_CHECKING:
 
     Step = Callable[["_Check"], tuple[int, dict[str, int]]]
 
-__all__ = ["STEPS", "check"]
+__all__ = ["STEPS", "check", "report_absence"]
 
 _ELF = b"\x7fELF"
 _ATTEMPTS = 8  # to read the index while others merge it
 _DIRECTORIES = tuple(dict.fromkeys([place.directory for place in PLACES if place.directory]))
+
+
+def report_absence(store: Store) -> CheckReport:
+    """The report on a directory that is no cache."""
+    message = f"no cache at {store.root}"
+    return CheckReport((), (Finding("directory", "absent", "error", store.root, message),))
 
 
 def check(
