@@ -2,23 +2,21 @@
 
 Parse, provide for declarations (`compcache.build.slots`), optimize, read the dependency graph off the result, add entry
 points and the module table (`compcache.build.entry_points`), emit an object and link it into a shared object
-(`compcache.images.system_linker`). The linker knows no directory: it asks `is_cached` whether the cache holds a function, and
+(`compcache.images.linked_image`). LLVM works in a thread of its own (`compcache.images.llvm_thread`); what is the caller's
+stays in the caller's thread. The linker knows no directory: it asks `is_cached` whether the cache holds a function, and
 hands back a `BuiltModule`.
 """
 
 from __future__ import annotations
 
-import os
 import time
-import warnings
 import zlib
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.entry_points import table_text
 from compcache.build.exports import VISIBLE_LINKAGES, Export, choose_exports, make_entries, read_exports
-from compcache.build.ir_text import Definition, read_module
+from compcache.build.ir_text import Definition, extreme_of, read_module
 from compcache.build.pic import (
     Alias,
     Constructors,
@@ -29,7 +27,7 @@ from compcache.build.pic import (
     with_init_arrays,
 )
 from compcache.build.recipe import write_recipe
-from compcache.build.records import RecordBuilder, is_weak, symbol_nodes
+from compcache.build.records import RecordBuilder, encode_definition, is_weak, symbol_nodes
 from compcache.build.slots import (
     SLOT_PREFIX,
     Requests,
@@ -39,21 +37,17 @@ from compcache.build.slots import (
     restore_resolution,
 )
 from compcache.build.source import ModuleSource
+from compcache.build.trial import UNTRUSTED, assembly_parts, has_assembly, try_in_child
 from compcache.content.names import code_digest, content_digest, frozen
 from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
-from compcache.errors import (
-    CacheWarning,
-    CompileError,
-    GlobalValidationError,
-    LinkerError,
-    UndefinedSymbolError,
-)
+from compcache.errors import CompileError, GlobalValidationError
 from compcache.formats import host
 from compcache.formats.graph import encode_graph, encode_notes
 from compcache.formats.manifest import NO_ENTRY, ModuleRecord, image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
-from compcache.images import elf, platform_symbols, system_linker
+from compcache.images.linked_image import link_image
+from compcache.images.llvm_thread import in_llvm_thread
 from compcache.targets.libc import libc_requirement
 from compcache.targets.machine import (
     NATIVE,
@@ -69,6 +63,7 @@ from compcache.targets.machine import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from compcache.build.exports import Entries
     from compcache.build.recipe import Recipe
     from compcache.formats.host import Host
     from compcache.targets.machine import Machine
@@ -77,8 +72,6 @@ __all__ = ["BuiltModule", "build_module", "rebuild_module"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
 _LEVELS = (0, 1, 2, 3)
-#: What entry points and generated code refer to; always there, hence never weak.
-_ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
 
 
 class BuiltModule(NamedTuple):
@@ -104,8 +97,9 @@ class BuiltModule(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """A snapshot of all that the source says besides its code."""
+    """A snapshot of all that the source says."""
 
+    ir: Any
     exports: tuple[Export, ...] | None
     requests: Requests
     level: int
@@ -114,17 +108,37 @@ class _Request(NamedTuple):
     identity: Any
     target: str  # as the source names it, where it names several
     portable: bool  # the source says for which hosts it is: others may want it, too
+    untrusted: bool
     digests: dict[str, str]
 
 
 class _Prepared(NamedTuple):
-    """What is known of a module before it is optimized."""
+    """What is known of a module before it is optimized; `globals` are (name, kind, encoded value)."""
 
     exports: tuple[Export, ...]
     aliases: dict[str, Alias]
     resolution: Resolution
+    globals: tuple[tuple[str, str, bytes], ...]
     needs: dict[str, frozenset[str]]
     code: bytes  # before it is optimized, where it is to be kept
+
+
+class _Translated(NamedTuple):
+    """What LLVM made of a module for a machine. Nothing in it is LLVM's."""
+
+    machine: Machine
+    requires: str
+    prepared: _Prepared
+    definitions: dict[str, Definition]
+    constructors: Constructors
+    startup: tuple[str, ...]
+    entries: Entries
+    slots: tuple[str, ...]
+    key: bytes
+    bitcode: bytes
+    level: int
+    object: bytes
+    digests: dict[str, str]
 
 
 def build_module(
@@ -144,47 +158,9 @@ def build_module(
     """
     if not isinstance(source, ModuleSource):
         raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}")
-    source = frozen(source)
-    built = [_build_for(source.ir, request, is_cached) for request in _snapshot(source, machine, maker)]
+    built = [_build_for(request, is_cached) for request in _snapshot(frozen(source), machine, maker)]
     best = max(built, key=lambda module: machine.rank(module.header.requirement()))
     return best._replace(others=tuple([module for module in built if module is not best]))
-
-
-def _build_for(ir: Any, request: _Request, is_cached: Callable[[str], bool]) -> BuiltModule:
-    started = time.perf_counter()
-    try:
-        with codegen.new_context() as context:
-            return _build(ir, context, request, is_cached, started)
-    except CompileError as error:
-        if request.target and type(error) is CompileError:
-            raise CompileError(f"for the target {request.target!r}: {error}") from error
-        raise
-
-
-def _build(
-    ir: Any, context: Any, request: _Request, is_cached: Callable[[str], bool], started: float
-) -> BuiltModule:
-    module = codegen.parse(ir, context)
-    codegen.check_triple(module)
-    attributes = _target_attributes(module, ir)
-    check_attributes(attributes, host.platform_name())
-    request = request._replace(machine=_safe_machine(request.machine, attributes))
-    _try_if_suspicious(module, request, attributes)
-    text = ir if isinstance(ir, str) else str(module)
-    if "dso_local" in text or "thread_local(" in text:
-        changed = for_shared_object(str(module))  # as LLVM prints it, which is what the rewriting reads
-        module = codegen.parse(changed, context) if changed is not None else module
-    target = codegen.target_machine(request.machine.cpu, request.machine.features, request.level)
-    module.data_layout = str(target.target_data)
-    names = aliases(str(module)) if " alias " in text or " ifunc " in text else {}
-    exports = choose_exports(module, request.exports, names)
-    resolution = resolve_declarations(module, target.target_data, request.requests, is_cached)
-    _check_globals(resolution)
-    _prepare(module, exports, resolution, context, hide_others=request.exports is not None)
-    code = module.as_bitcode() if request.portable and request.keep_bitcode else b""
-    codegen.optimize(module, target, request.level)
-    needs = _own_requirements(exports, names, attributes, request.machine)
-    return _finish(module, context, target, request, _Prepared(exports, names, resolution, needs, code), started)
 
 
 def rebuild_module(recipe: Recipe, identity: Any, machine: Host) -> BuiltModule:
@@ -196,32 +172,113 @@ def rebuild_module(recipe: Recipe, identity: Any, machine: Host) -> BuiltModule:
     """
     started = time.perf_counter()
     target = machine_for(None, None, machine, host.platform_name())
-    with codegen.new_context() as context:
-        module = codegen.parse(recipe.code, context)
-        text = str(module)
-        _require_portable(module, text, target)
-        attributes = _target_attributes(module, None)
-        target = _safe_machine(target, attributes)
-        intrinsics = [f.name for f in module.functions if f.name.startswith(("llvm.x86.", "llvm.aarch64."))]
-        if intrinsics or codegen.is_suspicious([p for t in attributes.values() for p in TARGET_ATTRIBUTE.findall(t)]):
-            codegen.try_in_child(module, target.cpu, target.features, 0 if recipe.optimized else recipe.level)
-        names = aliases(text)
-        emitter = codegen.target_machine(target.cpu, target.features, recipe.level)
-        resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)
-        request = _Request(recipe.exports, read_requests(ModuleSource("")), recipe.level, target, True, identity, "", True, {})
-        if not recipe.optimized:
-            codegen.optimize(module, emitter, recipe.level)
-        needs = _own_requirements(recipe.exports, names, attributes, target)
-        code = b"" if recipe.optimized else recipe.code
-        return _finish(module, context, emitter, request, _Prepared(recipe.exports, names, resolution, needs, code), started)
+    return _finish(codegen.run(lambda context: _translate_again(context, recipe, target)), identity, started)
+
+
+def _build_for(request: _Request, is_cached: Callable[[str], bool]) -> BuiltModule:
+    started = time.perf_counter()
+    try:
+        if request.untrusted:
+            for code in _raw(request.ir):
+                try_in_child(code, request.machine, request.level, UNTRUSTED)
+        translated = codegen.run(lambda context: _translate(context, request, is_cached))
+        return _finish(translated, request.identity, started)
+    except CompileError as error:
+        if request.target and type(error) is CompileError:
+            raise CompileError(f"for the target {request.target!r}: {error}") from error
+        raise
+
+
+def _finish(translated: _Translated, identity: Any, started: float) -> BuiltModule:
+    """Link the object, and write the sections of the module's file."""
+    image, kind = link_image(
+        translated.object,
+        export=TABLE_SYMBOL,
+        weak=[name for name, definition in translated.definitions.items() if is_weak(definition)],
+        needs_linker=_needs_linker(translated),
+        libraries=translated.prepared.resolution.libraries,
+    )
+    return _assemble(translated, identity, image, kind, started)
+
+
+# ------------------------------------------------------------ in LLVM's thread
+
+
+def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]) -> _Translated:
+    """From source to object."""
+    if isinstance(request.ir, str):
+        _refuse_extremes(request.ir)
+    module = codegen.parse(request.ir, context)
+    codegen.check_triple(module)
+    attributes = _target_attributes(module, request.ir)
+    check_attributes(attributes, host.platform_name())
+    request = request._replace(machine=_safe_machine(request.machine, attributes))
+    _try_if_suspicious(module, request, attributes)
+    text = request.ir if isinstance(request.ir, str) else str(module)
+    if text is not request.ir:
+        _refuse_extremes(text)
+    if "dso_local" in text or "thread_local(" in text:
+        changed = for_shared_object(str(module))  # as LLVM prints it, which is what the rewriting reads
+        module = codegen.parse(changed, context) if changed is not None else module
+    target = codegen.target_machine(request.machine.cpu, request.machine.features, request.level)
+    module.data_layout = str(target.target_data)
+    names = aliases(str(module)) if " alias " in text or " ifunc " in text else {}
+    exports = choose_exports(module, request.exports, names)
+    resolution = resolve_declarations(
+        module, target.target_data, request.requests, lambda names: codegen.in_caller(_chosen, names, is_cached)
+    )
+    needs = _own_requirements(exports, names, attributes, request.machine)
+    encoded = _encoded_globals(resolution)
+    _prepare(module, exports, resolution, context, hide_others=request.exports is not None)
+    code = module.as_bitcode() if request.portable and request.keep_bitcode else b""
+    prepared = _Prepared(exports, names, resolution, encoded, needs, code)
+    codegen.optimize(module, target, request.level)
+    return _emit(module, context, target, request, prepared)
+
+
+def _translate_again(context: Any, recipe: Recipe, machine: Machine) -> _Translated:
+    """From kept code to an object for another machine."""
+    module = codegen.parse(recipe.code, context)
+    text = str(module)
+    _require_portable(module, text, machine)
+    attributes = _target_attributes(module, None)
+    machine = _safe_machine(machine, attributes)
+    intrinsics = [f.name for f in module.functions if f.name.startswith(("llvm.x86.", "llvm.aarch64."))]
+    if intrinsics or codegen.is_suspicious([p for t in attributes.values() for p in TARGET_ATTRIBUTE.findall(t)]):
+        codegen.in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
+    names = aliases(text)
+    emitter = codegen.target_machine(machine.cpu, machine.features, recipe.level)
+    request = _Request(
+        recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {}
+    )
+    if not recipe.optimized:
+        codegen.optimize(module, emitter, recipe.level)
+    needs = _own_requirements(recipe.exports, names, attributes, machine)
+    resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)
+    encoded = codegen.in_caller(_encode_all, resolution)
+    code = b"" if recipe.optimized else recipe.code
+    return _emit(module, context, emitter, request, _Prepared(recipe.exports, names, resolution, encoded, needs, code))
 
 
 def _require_portable(module: Any, text: str, machine: Machine) -> None:
     intrinsics = [f.name for f in module.functions if f.name.startswith("llvm.x86.")]
     if uses_beyond(intrinsics, machine.requires):
         raise CompileError("the code uses intrinsics of features that this host does not have")
-    if _has_assembly(text):
+    if has_assembly(text):
         raise CompileError("the code has inline assembly, which may use any feature")
+
+
+def _raw(ir: Any) -> Iterable[str | bytes]:
+    """The code in pieces that a child process reads, none of which has been parsed here."""
+    if isinstance(ir, tuple):
+        return ir
+    return [ir if isinstance(ir, (str, bytes)) else in_llvm_thread(lambda: str(ir))]
+
+
+def _refuse_extremes(text: str) -> None:
+    reason = extreme_of(text)
+    if reason is not None:
+        raise CompileError(f"the code has {reason}")
 
 
 def _snapshot(source: ModuleSource, machine: Host, maker: str) -> list[_Request]:
@@ -229,15 +286,17 @@ def _snapshot(source: ModuleSource, machine: Host, maker: str) -> list[_Request]
     if source.optimize not in _LEVELS:
         raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
     targets = requested_targets(source)
-    exports, requests = read_exports(source), read_requests(source)
+    ir, exports, requests = codegen.plain_source(source.ir), read_exports(source), read_requests(source)
     digests = {"maker": maker}
     if isinstance(source.ir, (str, bytes)):
         digests |= {"code": code_digest(source).hex(), "source": content_digest(source).hex()}
     return [
         _Request(
-            exports, requests, source.optimize, machine_for(cpu, features, machine, host.platform_name()),
+            ir, exports, requests, source.optimize, machine_for(cpu, features, machine, host.platform_name()),
             source.keep_bitcode, source.identity, (cpu or "") if len(targets) > 1 else "",
-            len(targets) > 1 or cpu not in (None, NATIVE), digests,
+            len(targets) > 1 or cpu not in (None, NATIVE),
+            source.untrusted,
+            digests,
         )
         for cpu, features in targets
     ]  # fmt: skip
@@ -267,7 +326,7 @@ def _try_if_suspicious(module: Any, request: _Request, attributes: Mapping[str, 
     pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}
     intrinsics = [f.name for f in module.functions if f.name.startswith("llvm.x86.")]
     if codegen.is_suspicious(pairs) or uses_beyond(intrinsics, machine.requires):
-        codegen.try_in_child(module, machine.cpu, machine.features, request.level)
+        codegen.in_caller(try_in_child, str(module), machine, request.level)
 
 
 def _own_requirements(
@@ -286,7 +345,16 @@ def _own_requirements(
     return found
 
 
-def _check_globals(resolution: Resolution) -> None:
+def _chosen(names: list[str], condition: Callable[[str], bool]) -> list[str]:
+    return list(filter(condition, names))
+
+
+def _encoded_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
+    """The stored forms of the global variables: (name, kind, encoded value)."""
+    return codegen.in_caller(_encode_globals, resolution) if resolution.storage else ()
+
+
+def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
     """Every definition must load here and now: a stored global that never worked helps nobody."""
     for name, (definition, storage) in resolution.storage.items():
         shown = name.removeprefix(SLOT_PREFIX)
@@ -295,6 +363,12 @@ def _check_globals(resolution: Resolution) -> None:
         except GlobalValidationError as error:
             message = f"global {shown!r} cannot be used: {error.reason or error}"
             raise type(error)(message, global_name=shown, reason=error.reason) from error
+    return _encode_all(resolution)
+
+
+def _encode_all(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
+    definitions = {name: definition for name, (definition, _) in resolution.storage.items()}
+    return tuple(sorted([(name, value.kind, encode_definition(value, name)) for name, value in definitions.items()]))
 
 
 class _DryRun:
@@ -345,61 +419,33 @@ def _privatize(value: Any, *, internal: bool) -> None:
         value.visibility = "hidden"
 
 
-def _finish(
-    module: Any, context: Any, target: Any, request: _Request, prepared: _Prepared, started: float
-) -> BuiltModule:
-    """From the optimized module to the sections of its file."""
-    exports, resolution = prepared.exports, prepared.resolution
+def _emit(module: Any, context: Any, target: Any, request: _Request, prepared: _Prepared) -> _Translated:
+    """From the optimized module to its object."""
     text = str(module)
     definitions = read_module(text)
     constructors = find_constructors(text)
     startup = run_by_mapping(definitions, constructors)
-    _check_startup(startup, definitions, resolution)
-    if _has_assembly(text):
-        codegen.try_in_child(module, request.machine.cpu, request.machine.features, 0)
+    _check_startup(startup, definitions, prepared.resolution)
+    doubtful = assembly_parts(text)
+    if doubtful is not None:
+        codegen.in_caller(try_in_child, doubtful, request.machine, 0)
     bitcode = b""
     if request.keep_bitcode:
         bitcode, module = _kept(module, context)
     if constructors.functions():
         module = codegen.parse(with_init_arrays(text, constructors), context)
-    entries = make_entries(exports, definitions, prepared.aliases)
-    slots = [name for name in (*resolution.slots, *resolution.storage) if name in definitions]
-    symbols = [export.symbol for export in exports]
+    entries = make_entries(prepared.exports, definitions, prepared.aliases)
+    slots = tuple([name for name in (*prepared.resolution.slots, *prepared.resolution.storage) if name in definitions])
     key = _key(text, request, prepared)
+    symbols = [export.symbol for export in prepared.exports]
     module.link_in(codegen.parse(table_text(key, symbols, entries.points, slots), context))
-    image, kind = _link(codegen.emit_object(module, target), definitions, constructors, prepared)
-    platform = codegen.host_platform()
+    obj = codegen.emit_object(module, target)
     machine = request.machine
     requires = machine.required_by(text)
-    libc = libc_requirement(image)
-    header = ModuleRecord(
-        key, kind, platform, machine.cpu, requires, libc, machine.features, codegen.llvm_version(), host.ABI_VERSION
+    return _Translated(
+        machine, requires, prepared, definitions, constructors, startup, entries, slots, key, bitcode, request.level, obj,
+        request.digests,
     )
-    extra = {name: as_text(needs - host.required(requires)) for name, needs in prepared.needs.items()}
-    first_slot = len(symbols) + len(entries.points)
-    numbers = {name: first_slot + i for i, name in enumerate(slots)}
-    writer = RecordBuilder(header, definitions, resolution, numbers, startup)
-    functions = []
-    for number, export in enumerate(exports):
-        entry = entries.numbers[number]
-        place = NO_ENTRY if entry is None else len(symbols) + entry
-        features = extra.get(export.symbol, "")
-        offset = writer.add_function(export, entries.signatures[number], number, place, features)
-        functions.append((export.name, offset, header.requirement(features)))
-    signatures = dict(zip(symbols, entries.signatures, strict=True))
-    graph = encode_graph(symbol_nodes(definitions, {e.symbol: e.name for e in exports}, resolution, signatures))
-    if bitcode:
-        storage = {name: offset for name, offset in writer.globals.items() if name in resolution.storage}
-        bitcode += write_recipe(
-            request.level, exports, resolution.slots, storage, [library.name for library in resolution.libraries], prepared.code
-        )
-    seconds = time.perf_counter() - started
-    sections = image, writer.records.content(), graph, bitcode, encode_notes(seconds, request.identity, request.digests)
-    own = {name for name, *_ in functions}
-    return BuiltModule(
-        sections, tuple(functions), host.target_id(header.requirement()), image_flag(kind), key, seconds, header,
-        tuple(entries.signatures), tuple([name for name in writer.imports if name not in own]), request.digests.get("code", ""),
-    )  # fmt: skip
 
 
 def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
@@ -414,10 +460,10 @@ def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
 
 def _key(text: str, request: _Request, prepared: _Prepared) -> bytes:
     """What image and manifest must agree on: a digest of all that decides the image."""
-    definitions = sorted((name, pair[0].kind, pair[0].encode()) for name, pair in prepared.resolution.storage.items())
-    resolution = prepared.resolution
-    libraries = [library.name for library in resolution.libraries]
-    settings = (prepared.exports, request.machine[:2], request.level, resolution.slots, definitions, libraries)
+    libraries = [library.name for library in prepared.resolution.libraries]
+    settings = (
+        prepared.exports, request.machine[:2], request.level, prepared.resolution.slots, list(prepared.globals), libraries
+    )  # fmt: skip
     parts = [text.encode("utf-8", "surrogateescape"), repr(settings).encode(), codegen.llvm_version().encode()]
     return digest(parts, size=KEY_SIZE)
 
@@ -438,103 +484,60 @@ def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definitio
         )
 
 
-def _has_assembly(text: str) -> bool:
-    return " asm " in text or text.startswith("module asm") or "\nmodule asm" in text
+# ---------------------------------------------------------- in the caller's thread
 
 
-def _link(
-    obj: bytes, definitions: Mapping[str, Definition], constructors: Constructors, prepared: _Prepared
-) -> tuple[bytes, str]:
-    """The image of an object: a shared object where there is a linker, else the object itself."""
-    linker = system_linker.find_linker() if elf.is_elf(obj) else None
-    undefined = elf.undefined_symbols(obj) if elf.is_elf(obj) else ()
-    platform = [symbol for symbol in undefined if platform_symbols.is_platform_symbol(symbol)]
-    named = _from_libraries(undefined, platform, prepared.resolution)
-    _check_undefined([symbol for symbol in undefined if symbol not in named], definitions)
-    always = [s for s in undefined if s.startswith(_ALWAYS_THERE) or s in platform or s in named]
-    weakened = elf.weaken_undefined(obj, keep=always) if elf.is_elf(obj) else obj
-    if linker is None:
-        if elf.is_elf(obj) and not system_linker.is_chosen():
-            _warn_of_no_linker()
-        _require_plain(definitions, constructors, prepared, named, "there is no linker")
-        return weakened, "object"
-    try:
-        image = system_linker.link_shared(
-            linker,
-            [weakened],
-            soname="compcache-module.so",
-            libraries=[*platform_symbols.platform_paths(platform), *dict.fromkeys(named.values())],
-            export=[TABLE_SYMBOL],
-        )
-    except LinkerError as error:
-        _require_plain(definitions, constructors, prepared, named, str(error))
-        warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
-        return weakened, "object"
-    return image, "shared"
-
-
-def _from_libraries(
-    undefined: Iterable[str], platform: Iterable[str], resolution: Resolution
-) -> dict[str, str]:
-    """The symbols that the libraries which the source names define, and the files in which they do."""
-    found = {}
-    for symbol in set(undefined).difference(platform) if resolution.libraries else ():
-        paths = filter(None, (library.path_of(symbol) for library in resolution.libraries))
-        path = next(paths, None)
-        if path is not None:
-            found[symbol] = path
-    return dict(sorted(found.items()))
-
-
-@cache
-def _warn_of_no_linker() -> None:
-    """Tell once per process what the lack of a linker costs; who chose to have none knows."""
-    warnings.warn(
-        "there is no linker: modules are stored as objects, which a hit loads through LLVM (some 200 ms in a fresh process instead "
-        "of one): install one (pip install 'compcache[linker]', or the package lld, mold or binutils of your system)",
-        CacheWarning,
-        stacklevel=2,
-    )
-
-
-def _require_plain(
-    definitions: Mapping[str, Definition],
-    constructors: Constructors,
-    prepared: _Prepared,
-    named: Mapping[str, str],
-    why: str,
-) -> None:
-    """Refuse what an object that is loaded without the dynamic linker cannot have.
-
-    Raises:
-        CompileError: the module has such a thing; the message names it.
-    """
-    reasons = [f"the constructor or destructor {name!r}" for name in constructors.functions()]
-    reasons += [f"the thread-local variable {name!r}" for name, d in definitions.items() if " thread_local" in d.head]
-    reasons += [f"the ifunc {name!r}" for name, alias in prepared.aliases.items() if alias.is_ifunc]
-    reasons += [f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items()]
-    if reasons:
-        raise CompileError(
-            f"the module has {', '.join(reasons[:5])}, which needs a shared object, but {why}: install a linker "
-            "(pip install 'compcache[linker]', or ld, lld or mold)"
-        )
-
-
-def _check_undefined(undefined: Iterable[str], definitions: Mapping[str, Definition]) -> None:
-    """What code generation itself calls (compiler-rt routines) must be there as well."""
-    missing = [
-        symbol
-        for symbol in undefined
-        if not symbol.startswith(_ALWAYS_THERE)
-        and not platform_symbols.is_platform_symbol(symbol)
-        and not platform_symbols.in_process(symbol)
-        and not is_weak(definitions.get(symbol))
+def _needs_linker(translated: _Translated) -> list[str]:
+    """What the module has that an object which is loaded without the dynamic linker cannot have, in words."""
+    reasons = [f"the constructor or destructor {name!r}" for name in translated.constructors.functions()]
+    reasons += [
+        f"the thread-local variable {name!r}"
+        for name, definition in translated.definitions.items()
+        if " thread_local" in definition.head
     ]
-    if missing:
-        raise UndefinedSymbolError(
-            f"the compiled code refers to {', '.join(map(repr, sorted(missing)))}, which neither the platform's "
-            "libraries nor this process provide",
-            symbols=sorted(missing),
-        )
+    aliases_of = translated.prepared.aliases
+    return reasons + [f"the ifunc {name!r}" for name, alias in aliases_of.items() if alias.is_ifunc]
 
 
+def _assemble(translated: _Translated, identity: Any, image: bytes, kind: str, started: float) -> BuiltModule:
+    """The sections of the module's file."""
+    prepared, entries, key = translated.prepared, translated.entries, translated.key
+    platform = codegen.host_platform()
+    machine, requires = translated.machine, translated.requires
+    libc = libc_requirement(image)
+    header = ModuleRecord(
+        key, kind, platform, machine.cpu, requires, libc, machine.features, codegen.llvm_version(), host.ABI_VERSION
+    )
+    extra = {name: as_text(needs - host.required(requires)) for name, needs in prepared.needs.items()}
+    symbols = [export.symbol for export in prepared.exports]
+    first_slot = len(symbols) + len(entries.points)
+    numbers = {name: first_slot + i for i, name in enumerate(translated.slots)}
+    writer = RecordBuilder(
+        header, translated.definitions, prepared.resolution, numbers, translated.startup,
+        {name: payload for name, _, payload in prepared.globals},
+    )  # fmt: skip
+    functions = []
+    for number, export in enumerate(prepared.exports):
+        entry = entries.numbers[number]
+        place = NO_ENTRY if entry is None else len(symbols) + entry
+        features = extra.get(export.symbol, "")
+        offset = writer.add_function(export, entries.signatures[number], number, place, features)
+        functions.append((export.name, offset, header.requirement(features)))
+    signatures = dict(zip(symbols, entries.signatures, strict=True))
+    names = {export.symbol: export.name for export in prepared.exports}
+    graph = encode_graph(symbol_nodes(translated.definitions, names, prepared.resolution, signatures))
+    bitcode = translated.bitcode
+    if bitcode:
+        resolution = prepared.resolution
+        storage = {name: offset for name, offset in writer.globals.items() if name in resolution.storage}
+        libraries = [library.name for library in resolution.libraries]
+        bitcode += write_recipe(translated.level, prepared.exports, resolution.slots, storage, libraries, prepared.code)
+    seconds = time.perf_counter() - started
+    notes = encode_notes(seconds, identity, translated.digests)
+    sections = image, writer.records.content(), graph, bitcode, notes
+    own = {name for name, *_ in functions}
+    return BuiltModule(
+        sections, tuple(functions), host.target_id(header.requirement()), image_flag(kind), key, seconds, header,
+        tuple(entries.signatures), tuple([name for name in writer.imports if name not in own]),
+        translated.digests.get("code", ""),
+    )  # fmt: skip

@@ -116,4 +116,10 @@ def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -
 def _exports(source: ModuleSource) -> tuple[str, ...]:
     if source.functions is not None:
         return tuple(source.functions)
-    return exported_names(frozen(source).ir)
+    ir = frozen(source).ir
+    if isinstance(ir, str):
+        return exported_names(ir)
+    from compcache.build import codegen
+
+    code = codegen.plain_source(ir)
+    return exported_names(codegen.run(lambda context: str(codegen.parse(code, context))))

@@ -16,30 +16,33 @@ if TYPE_CHECKING:
 __all__ = ["SpecError", "read_specs"]
 
 _ATTRIBUTE = "jobs"
+_CODE = (".ll", ".bc", ".o", ".a")
 
 
 class SpecError(ValueError):
     """Raised when a SPEC does not lead to jobs; the message says why."""
 
 
-def read_specs(specs: Iterable[str]) -> list[Any]:
+def read_specs(specs: Iterable[str], *, untrusted: bool = False) -> list[Any]:
     """The jobs of all these SPECs, in their order.
 
     Args:
-        specs: paths of ``.ll`` and ``.bc`` files; of Python files, with or without ``:attribute`` (``jobs`` is the
+        specs: paths of ``.ll`` and ``.bc`` files, of ``.o`` and ``.a`` files that hold bitcode; of Python files, with or without ``:attribute`` (``jobs`` is the
             attribute where none is given); or ``package.module:attribute``. The attribute is an iterable of jobs, or
             a function without arguments that returns one.
+
+        untrusted: try the code of files in a child process first (see `ModuleSource`). Functions of Python are run.
 
     Raises:
         SpecError: there is no such file, module or attribute, or it holds no jobs.
     """
-    return [job for spec in specs for job in _read(spec)]
+    return [job for spec in specs for job in _read(spec, untrusted=untrusted)]
 
 
-def _read(spec: str) -> Iterator[Any]:
+def _read(spec: str, *, untrusted: bool) -> Iterator[Any]:
     suffix = os.path.splitext(spec)[1]
-    if suffix in (".ll", ".bc"):
-        yield _file_job(spec, text=suffix == ".ll")
+    if suffix in _CODE:
+        yield _file_job(spec, text=suffix == ".ll", untrusted=untrusted)
         return
     place, colon, attribute = spec.rpartition(":") if ":" in spec else (spec, "", "")
     if place.endswith(".py"):
@@ -54,14 +57,14 @@ def _read(spec: str) -> Iterator[Any]:
     yield from _jobs_of(module, attribute or _ATTRIBUTE, spec)
 
 
-def _file_job(path: str, *, text: bool) -> Job:
+def _file_job(path: str, *, text: bool, untrusted: bool) -> Job:
     try:
         with open(path, "rb") as file:
             content = file.read()
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror}") from error
     try:
-        return Job(None, ModuleSource(content.decode() if text else content), label=path)
+        return Job(None, ModuleSource(content.decode() if text else content, untrusted=untrusted), label=path)
     except UnicodeDecodeError as error:
         raise SpecError(f"{path} is no LLVM assembly: {error}") from error
 

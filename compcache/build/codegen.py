@@ -8,38 +8,40 @@ from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import llvmlite.binding as llvm
 
-from compcache.errors import CompileError, IncompatibleTargetError
+from compcache.errors import CompileError, FormatError, IncompatibleTargetError
 from compcache.formats import host
+from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
+from compcache.images.llvm_thread import check_abandoned, in_caller, in_llvm_thread
 from compcache.images.native_target import initialize, target_machine
 from compcache.targets.machine import table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
     "check_triple",
     "emit_object",
     "host_platform",
+    "in_caller",
     "initialize",
     "is_suspicious",
     "llvm_version",
     "new_context",
     "optimize",
     "parse",
+    "plain_source",
     "platform_of",
     "read_back",
+    "run",
     "target_machine",
-    "try_in_child",
 ]
 
-_BITCODE_MAGIC = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
-_TRIAL_SECONDS = 300.0
+_T = TypeVar("_T")
+_Plain: TypeAlias = "str | bytes | tuple[bytes, ...] | llvm.ModuleRef"
 _NO_TRIPLE = ("", "unknown-unknown-unknown")  # the latter is what `llvmlite.ir.Module` writes by itself
 #: Features without which 64-bit code of a calling convention cannot be made, and those that contradict the triple.
 _BASIC_FEATURES = frozenset(("64bit", "cmov", "cx8", "fp-armv8", "fxsr", "mmx", "neon", "sse", "sse2", "x87"))
@@ -74,6 +76,16 @@ def platform_of(triple: str) -> str:
     return f"{arch}-{rest or 'unknown'}-elf"
 
 
+def run(work: Callable[[Any], _T]) -> _T:
+    """What `work` makes of a fresh context, in LLVM's thread. Nothing of LLVM may be in its result."""
+
+    def in_context() -> _T:
+        with new_context() as context:
+            return work(context)
+
+    return in_llvm_thread(in_context)
+
+
 @contextlib.contextmanager
 def new_context() -> Iterator[Any]:
     """A fresh LLVM context: nothing of one build reaches another.
@@ -92,16 +104,49 @@ def new_context() -> Iterator[Any]:
         context.close()
 
 
-def parse(ir: Any, context: Any) -> Any:
-    """The verified module of assembly text, bitcode, or either kind of llvmlite module; always a copy.
+def plain_source(ir: Any) -> Any:
+    """LLVM code as text, bitcode, a module of LLVM's, or bitcode of several modules: what `parse` reads.
+
+    Nobody else's code runs when that is read.
+
+    Raises:
+        CompileError: it is none of these.
+    """
+    if isinstance(ir, (str, llvm.ModuleRef)):
+        return ir
+    if isinstance(ir, (bytes, bytearray, memoryview)):
+        return _plain_bytes(bytes(ir))
+    from llvmlite import ir as llvm_ir
+
+    if not isinstance(ir, llvm_ir.Module):
+        raise CompileError(
+            f"ir must be LLVM assembly (str), bitcode (bytes) or an llvmlite module, not {type(ir).__name__}"
+        )
+    return str(ir)
+
+
+def _plain_bytes(data: bytes) -> str | bytes | tuple[bytes, ...]:
+    if data.startswith(BITCODE_MAGIC):
+        return data
+    try:
+        return embedded_bitcode(data) if holds_machine_code(data) else data.decode()
+    except FormatError as error:
+        raise CompileError(f"the code cannot be used: {error}") from error
+    except UnicodeDecodeError as error:
+        raise CompileError(f"the code is neither LLVM bitcode nor LLVM assembly in UTF-8: {error}") from error
+
+
+def parse(ir: _Plain, context: Any) -> Any:
+    """The verified module of what `plain_source` gives; a copy where that is a module, all of several in one.
 
     Raises:
         CompileError: LLVM rejects it.
     """
+    check_abandoned()
     initialize()
     try:
         module = _parse(ir, context)
-    except (RuntimeError, UnicodeDecodeError) as error:
+    except RuntimeError as error:
         raise CompileError(f"LLVM does not accept the code: {str(error).strip()}") from error
     context.modules.append(module)
     try:
@@ -111,25 +156,24 @@ def parse(ir: Any, context: Any) -> Any:
     return module
 
 
-def _parse(ir: Any, context: Any) -> Any:
+def _parse(ir: _Plain, context: Any) -> Any:
     if isinstance(ir, llvm.ModuleRef):
         return _copy(ir, context)
-    if isinstance(ir, (bytes, bytearray, memoryview)):
-        data = bytes(ir)
-        if data.startswith(_BITCODE_MAGIC):
-            return llvm.parse_bitcode(data, context)
-        ir = data.decode()
-    elif not isinstance(ir, str):
-        from llvmlite import ir as llvm_ir
-
-        if not isinstance(ir, llvm_ir.Module):
-            raise CompileError(
-                f"ir must be LLVM assembly (str), bitcode (bytes) or an llvmlite module, not {type(ir).__name__}"
-            )
-        ir = str(ir)
+    if isinstance(ir, tuple):
+        return _merge(ir, context)
+    if isinstance(ir, bytes):
+        return llvm.parse_bitcode(ir, context)
     if "\0" in ir:
         raise CompileError("the LLVM assembly contains a NUL character")
     return llvm.parse_assembly(ir, context)
+
+
+def _merge(parts: tuple[bytes, ...], context: Any) -> Any:
+    """One module of several; raises `RuntimeError` where two define the same symbol."""
+    merged = read_back(parts[0], context)
+    for part in parts[1:]:
+        merged.link_in(read_back(part, context))
+    return merged
 
 
 def read_back(bitcode: bytes, context: Any) -> Any:
@@ -196,6 +240,7 @@ def _is_plain(kind: str, value: str) -> bool:
 
 def optimize(module: Any, machine: Any, level: int) -> None:
     """Run LLVM's pipeline of this level; level 0 leaves the code as it is."""
+    check_abandoned()
     if level == 0:
         return
     options = llvm.create_pipeline_tuning_options(speed_level=level)
@@ -209,26 +254,5 @@ def optimize(module: Any, machine: Any, level: int) -> None:
 
 def emit_object(module: Any, machine: Any) -> bytes:
     """The relocatable object of a module."""
+    check_abandoned()
     return bytes(machine.emit_object(module))
-
-
-def try_in_child(module: Any, cpu: str, features: str, level: int) -> None:
-    """Optimize and emit the module in a child process, which gets it as text: see `_copy`.
-
-    Raises:
-        CompileError: LLVM ended the child; the message is what LLVM printed.
-    """
-    # The child finds the same packages as this process, however it came by them.
-    start = f"import sys; sys.path[:] = {sys.path!r}; from compcache.build.trial import main; sys.exit(main())"
-    command = [sys.executable, "-I", "-c", start, cpu, features, str(level)]
-    try:
-        done = subprocess.run(
-            command, input=str(module).encode("utf-8", "surrogateescape"), capture_output=True, timeout=_TRIAL_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise CompileError(f"LLVM did not translate the code within {_TRIAL_SECONDS:.0f} seconds") from None
-    if done.returncode != 0:
-        text = done.stderr.decode("utf-8", "replace").strip()
-        lines = [line for line in text.splitlines() if line.strip() and "ignoring" not in line]
-        reason = "; ".join(lines[:3]) or f"it ended with status {done.returncode}"
-        raise CompileError(f"LLVM cannot translate the code: {reason}")

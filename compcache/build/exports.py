@@ -30,6 +30,9 @@ VISIBLE_LINKAGES = frozenset(
 )
 
 
+_SHOWN = 10
+
+
 class Export(NamedTuple):
     """One function to export: its names, its signature if the caller gave one, and how it runs."""
 
@@ -83,6 +86,7 @@ def choose_exports(
             and function.linkage.name in VISIBLE_LINKAGES
             and function.visibility.name != "hidden"
         ]
+        _require_some((*visible, *aliases), module)
         return tuple([Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)])
     defined = {function.name for function in module.functions if not function.is_declaration}
     missing = [export.symbol for export in wanted if export.symbol not in defined and export.symbol not in aliases]
@@ -93,6 +97,24 @@ def choose_exports(
             symbols=missing,
         )
     return wanted
+
+
+def _require_some(visible: Sequence[str], module: Any) -> None:
+    """Refuse a module that nobody could ever use anything of."""
+    if visible:
+        return
+    hidden = [f"{f.name!r} ({_hiding(f)})" for f in module.functions if not f.is_declaration]
+    if not hidden:
+        raise UndefinedSymbolError("the module defines no functions, so that it would export nothing")
+    more = f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""
+    raise UndefinedSymbolError(
+        f"the module would export nothing, for none of its functions is visible: {', '.join(hidden[:_SHOWN])}{more}; name those to "
+        "export in functions=, or compile without -fvisibility=hidden"
+    )
+
+
+def _hiding(function: Any) -> str:
+    return function.linkage.name if function.linkage.name not in VISIBLE_LINKAGES else str(function.visibility.name)
 
 
 def make_entries(

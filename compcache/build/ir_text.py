@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["ATTACHMENTS", "Definition", "Head", "parse_head", "quote", "read_module", "split_parameters", "symbol_counts", "unquote"]
+__all__ = ["ATTACHMENTS", "Definition", "Head", "extreme_of", "parse_head", "quote", "read_module", "split_parameters", "symbol_counts", "unquote"]
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
 _REFERENCE = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))|"[^"]*"')
@@ -25,6 +25,22 @@ _PLAIN = re.compile(r"[-$._A-Za-z][-$._A-Za-z0-9]*\Z")
 #: Metadata attachments stand between ``declare`` and the linkage of a declaration (`!dbg !7`, `!callback !2`).
 ATTACHMENTS = r"(?:![-$._\\A-Za-z0-9]+ !(?:\d+|\w*\([^)]*\)) )*"
 _ATTACHMENTS = re.compile(ATTACHMENTS)
+
+
+#: Limits of what LLVM translates in reasonable time and memory; code from compilers stays far below.
+_MOST_ELEMENTS = 4096
+_WIDEST_INTEGER = 4096
+_MOST_ALIGNMENT = 1 << 24
+_DEEPEST = 1000
+_COLLECTORS = frozenset(("shadow-stack", "statepoint-example", "coreclr", "erlang", "ocaml"))
+_COLLECTOR = re.compile(r'^define [^\n]* gc "([^"]*)"', re.MULTILINE)
+_VECTOR = re.compile(r"<(?:vscale x )?(\d{4,}) x ")
+_INTEGER = re.compile(r"(?<![-$.\w@%\"])i(\d{4,})\b")
+_ALIGNMENT = re.compile(r"^(?:@[^\n]*, align (\d+)|define [^\n]*\)[^()\n]* align (\d+)[^()\n]*)", re.MULTILINE)
+_STRING_OR_COMMENT = re.compile(r'"[^"]*"|;[^\n]*')
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"()[]{}"))
+_TYPE = re.compile(r'^%("[^"]*"|[-$.\w]+) = type ([^\n]*)$', re.MULTILINE)
+_TYPE_NAME = re.compile(r'%("[^"]*"|[-$.\w]+)')
 
 
 class Definition(NamedTuple):
@@ -57,6 +73,61 @@ def quote(name: str) -> str:
         return name
     data = name.encode("utf-8", "surrogateescape")
     return '"' + "".join(chr(b) if b in _PRINTABLE else f"\\{b:02X}" for b in data) + '"'
+
+
+def extreme_of(text: str) -> str | None:
+    """What of the code LLVM would take for ever to translate, or end the process over, in words; None where nothing is."""
+    if ' gc "' in text:
+        unknown = {match[1] for match in _COLLECTOR.finditer(text)} - _COLLECTORS
+        if unknown:
+            return f"functions with the garbage collector {min(unknown)!r}, which LLVM does not have"
+    named = text
+    text = _STRING_OR_COMMENT.sub('""', text)
+    elements = max((int(match[1]) for match in _VECTOR.finditer(text)), default=0)
+    if elements > _MOST_ELEMENTS:
+        return f"a vector of {elements} elements; at most {_MOST_ELEMENTS} can be translated"
+    bits = max((int(match[1]) for match in _INTEGER.finditer(text)), default=0)
+    if bits > _WIDEST_INTEGER:
+        return f"an integer of {bits} bits; at most {_WIDEST_INTEGER} can be translated"
+    alignment = max((int(match[1] or match[2]) for match in _ALIGNMENT.finditer(text)), default=0)
+    if alignment > _MOST_ALIGNMENT:
+        return f"a definition that is aligned to {alignment} bytes; at most {_MOST_ALIGNMENT} can be loaded"
+    if _is_deep(text) or _has_deep_types(named):
+        return f"types or constants that are nested more than {_DEEPEST} deep"
+    return None
+
+
+def _is_deep(text: str) -> bool:
+    """Whether brackets are nested too deep: each pass removes the innermost ones."""
+    brackets = text.encode("utf-8", "surrogatepass").translate(None, _NOT_BRACKETS)
+    for _ in range(_DEEPEST):
+        left = brackets.replace(b"()", b"").replace(b"[]", b"").replace(b"{}", b"")
+        if len(left) == len(brackets):
+            return False
+        brackets = left
+    return bool(brackets)
+
+
+def _has_deep_types(text: str) -> bool:
+    """Whether named types contain one another too deep."""
+    parts = {match[1]: set(_TYPE_NAME.findall(match[2])) for match in _TYPE.finditer(text)}
+    if len(parts) <= _DEEPEST:
+        return False
+    wholes: dict[str, list[str]] = {}
+    for name, names in parts.items():
+        names.intersection_update(parts)
+        for other in names:
+            wholes.setdefault(other, []).append(name)
+    level = [name for name, names in parts.items() if not names]
+    for _ in range(_DEEPEST):
+        following = []
+        for part in level:
+            for whole in wholes.get(part, ()):
+                parts[whole].discard(part)
+                if not parts[whole]:
+                    following.append(whole)
+        level = following
+    return bool(level)
 
 
 def _references(text: str) -> tuple[str, ...]:

@@ -54,13 +54,16 @@ class KeptCode:
 
     def _emit(self, level: int, emit: Any) -> Any:
         """What the linker does, on a module of its own: the code generator changes the one that it translates."""
-        with codegen.new_context() as context:
+
+        def translate(context: Any) -> Any:
             module = codegen.parse(self.bitcode, context)
             text = str(module)
             constructors = find_constructors(text)
             if constructors.functions():
                 module = codegen.parse(with_init_arrays(text, constructors), context)
             return emit(module, codegen.target_machine(*self.target, level))
+
+        return codegen.run(translate)
 
     def is_comparable(self) -> bool:
         """Whether translating it here must give the machine code of the image.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from compcache.depgraph import Need
     from compcache.globals import GlobalDefinition
 
-__all__ = ["RecordBuilder", "is_weak", "symbol_nodes"]
+__all__ = ["RecordBuilder", "encode_definition", "is_weak", "symbol_nodes"]
 
 #: A node of the graph that refers to all that runs while an image is mapped or unmapped; no symbol has this name.
 _STARTUP = ""
@@ -50,6 +50,7 @@ class RecordBuilder:
         resolution: its imports and global variables.
         slots: the symbol numbers of the slots of those.
         startup: what runs while the image is mapped or unmapped. Every function needs what that reaches.
+        payloads: the encoded values of the global variables.
     """
 
     def __init__(
@@ -58,12 +59,14 @@ class RecordBuilder:
         definitions: Mapping[str, Definition],
         resolution: Resolution,
         slots: Mapping[str, int],
-        startup: Collection[str] = (),
+        startup: Collection[str],
+        payloads: Mapping[str, bytes],
     ) -> None:
         self.records = ManifestWriter()
         self.records.add(encode_module(header))
         self._resolution = resolution
         self._slots = slots
+        self._payloads = payloads
         self._natives = _foreign_natives(definitions) - resolution.libraries_used
         self.globals: dict[str, int] = {}
         self._shared: dict[bytes, int] = {}
@@ -117,7 +120,7 @@ class RecordBuilder:
             definition, storage = self._resolution.storage[name]
             shown = name.removeprefix(SLOT_PREFIX)
             record = GlobalRecord(
-                shown, self._slots[name], storage.form, storage.size, definition.kind, _encoded(definition, shown)
+                shown, self._slots[name], storage.form, storage.size, definition.kind, self._payloads[name]
             )
             self.globals[name] = self.records.add(encode_global(record))
         return self.globals[name]
@@ -152,10 +155,12 @@ def _kind(name: str, definition: Definition, resolution: Resolution) -> tuple[st
     return kinds.get(definition.kind, "variable"), None
 
 
-def _encoded(definition: GlobalDefinition, name: str) -> bytes:
+def encode_definition(definition: GlobalDefinition, symbol: str) -> bytes:
+    """The stored form of a global variable's value; raises `GlobalValidationError`, which names it."""
     try:
         return definition.encode()
     except GlobalValidationError as error:
+        name = symbol.removeprefix(SLOT_PREFIX)
         raise GlobalValidationError(f"global {name!r}: {error}", global_name=name, reason=error.reason) from error
 
 

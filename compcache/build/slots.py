@@ -19,7 +19,7 @@ from compcache.images.libraries import demangle, open_libraries, providing_libra
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from compcache.build.source import ModuleSource
     from compcache.images.libraries import Library
@@ -75,22 +75,21 @@ def _names(imports: Any) -> tuple[str, ...]:
 
 
 def resolve_declarations(
-    module: Any, target_data: Any, requests: Requests, is_cached: Callable[[str], bool]
+    module: Any, target_data: Any, requests: Requests, cached_among: Callable[[list[str]], Collection[str]]
 ) -> Resolution:
     """Decide for every declaration of the module who provides it.
 
     In this order: what `imports` names; what `globals` defines; what is linked statically into every shared object;
-    native symbols of the platform; those of the libraries that the source names; functions that the cache holds; other
-    native symbols of the process.
+    native symbols of the platform; those of the libraries that the source names; functions that the cache holds, which
+    `cached_among` tells of several names at once; other native symbols of the process.
 
     Raises:
         UndefinedSymbolError: something used is provided by nothing, or something provided is not used.
     """
     functions = {f.name: f for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")}
     variables = {v.name: v for v in module.global_variables if v.is_declaration and not v.name.startswith("llvm.")}
-    resolver = _Resolver(requests, is_cached)
-    for name, function in functions.items():
-        resolver.add_function(name, function)
+    resolver = _Resolver(requests, cached_among)
+    resolver.add_functions(functions)
     for name, variable in variables.items():
         resolver.add_variable(name, variable, target_data)
     slots, storage = resolver.slots, resolver.storage
@@ -124,9 +123,9 @@ def restore_resolution(
 class _Resolver:
     """Sorts declarations by who provides them."""
 
-    def __init__(self, requests: Requests, is_cached: Callable[[str], bool]) -> None:
+    def __init__(self, requests: Requests, cached_among: Callable[[list[str]], Collection[str]]) -> None:
         self._requests = requests
-        self._is_cached = is_cached
+        self._cached_among = cached_among
         self.libraries = open_libraries(requests.libraries)
         self.slots: dict[str, str] = {}
         self.storage: dict[str, tuple[GlobalDefinition, Storage]] = {}
@@ -134,19 +133,26 @@ class _Resolver:
         self.from_libraries: set[str] = set()
         self.missing: list[str] = []
 
-    def add_function(self, name: str, function: Any) -> None:
-        """Provide for a declared function."""
+    def add_functions(self, functions: Mapping[str, Any]) -> None:
+        """Provide for the declared functions."""
+        others = [name for name in functions if not self._is_given(name) and not self._is_linked(name)]
+        cached = frozenset(self._cached_among(others) if others else ())
+        for name in others:
+            if name in cached:
+                self.slots[SLOT_PREFIX + name] = name
+            else:
+                self._require(name, str(functions[name]).partition("@")[0])
+
+    def _is_given(self, name: str) -> bool:
+        """Whether the source says who provides a function."""
         definition = self._requests.globals.get(name)
         if name in self._requests.imports:
             self.slots[SLOT_PREFIX + name] = self._requests.imports[name]
         elif definition is not None:
             self.storage[SLOT_PREFIX + name] = definition, _function_storage(name, definition)
-        elif self._is_linked(name):
-            return
-        elif self._is_cached(name):
-            self.slots[SLOT_PREFIX + name] = name
         else:
-            self._require(name, str(function).partition("@")[0])
+            return False
+        return True
 
     def add_variable(self, name: str, variable: Any, target_data: Any) -> None:
         """Provide for an external variable."""
@@ -193,11 +199,19 @@ def _check_use(
     )
     missing = sorted(name for name in missing if counts.get(name, 0) > 1)
     if missing or unused:
-        raise UndefinedSymbolError(_describe(missing, unused), symbols=missing, unused=unused)
+        message = _describe(missing, unused, [name for name in unused if name in requests.imports and name in variables])
+        raise UndefinedSymbolError(message, symbols=missing, unused=unused)
 
 
-def _describe(missing: list[str], unused: list[str]) -> str:
+def _describe(missing: list[str], unused: list[str], imported_variables: list[str]) -> str:
     parts = []
+    missing = [name for name in missing if name not in imported_variables]
+    unused = [name for name in unused if name not in imported_variables]
+    if imported_variables:
+        parts.append(
+            f"imports names {_list(imported_variables)}, which the module declares as a variable: only functions can be "
+            "imported; define a variable in globals="
+        )
     if missing:
         parts.append(
             f"the module uses {_list(missing)}, which neither the cache, nor globals, nor this process provides: "

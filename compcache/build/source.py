@@ -62,6 +62,8 @@ class ModuleSource:
             $COMPCACHE_TARGETS, which is such a text.
         keep_bitcode: store the optimized code beside the image, for `show --ir` and `check --recompile`.
         identity: a `compcache.Identity`, or a mapping of named components, kept with the functions.
+        untrusted: translate the code in a child process first, with limits of time and memory, so that code which ends LLVM or
+            keeps it busy costs no more than an error. It takes about twice the time.
 
     The source is read when it is added; changing any of these objects afterwards changes nothing stored.
     """
@@ -80,6 +82,7 @@ class ModuleSource:
         targets: Iterable[str] | str | None = None,
         keep_bitcode: bool = True,
         identity: Any = None,
+        untrusted: bool = False,
     ) -> None:
         self.ir = ir
         self.functions = functions
@@ -92,6 +95,7 @@ class ModuleSource:
         self.targets = targets
         self.keep_bitcode = keep_bitcode
         self.identity = identity
+        self.untrusted = untrusted
 
     def __repr__(self) -> str:
         names = "every function" if self.functions is None else ", ".join(map(repr, self.functions))

@@ -12,6 +12,7 @@ are not of the format, or end too early, raise `FormatError`, and no other excep
 
 from __future__ import annotations
 
+from itertools import chain, count
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,8 +34,10 @@ __all__ = [
     "hide_symbols",
     "is_elf",
     "machine",
+    "named_sections",
     "needed_libraries",
     "needed_versions",
+    "rename_versioned",
     "undefined_symbols",
     "weaken_undefined",
 ]
@@ -56,7 +59,7 @@ _FILE_TYPES = {
     4: "a core file",
 }
 _SHT_GNU_VERNEED = 0x6FFFFFFE
-_SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_DYNAMIC, _SHT_DYNSYM = 1, 2, 4, 6, 11
+_SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_DYNAMIC, _SHT_NOBITS, _SHT_DYNSYM = 1, 2, 4, 6, 8, 11
 _SHF_EXECINSTR = 4
 _SHN_UNDEF = 0
 _STB_LOCAL, _STB_GLOBAL, _STB_WEAK = 0, 1, 2
@@ -65,8 +68,8 @@ _STV_DEFAULT, _STV_HIDDEN, _STV_PROTECTED = 0, 2, 3
 _DT_NULL, _DT_NEEDED = 0, 1
 
 # One format per record of the file; "x" skips the fields that nobody here reads.
-_HEADER = Struct("<4sBB10xHH20xQ10xHH2x")
-_SECTION = Struct("<4xIQ8xQQII8xQ")
+_HEADER = Struct("<4sBB10xHH20xQ10xHHH")
+_SECTION = Struct("<IIQ8xQQII8xQ")
 _SYMBOL = Struct("<IBBHQQ")
 _RELOCATION = Struct("<QI4x8x")
 _DYNAMIC = Struct("<qQ")
@@ -83,6 +86,9 @@ _R_AARCH64_ABS64 = 257
 _ARCHITECTURES_OF_FIXED_CODE = frozenset((EM_X86_64, EM_AARCH64))
 
 _INFO_AT, _OTHER_AT = 4, 5  # where st_info and st_other lie in a symbol
+_PLACE_AT = 24  # where sh_offset and sh_size lie in a section header
+_SYMBOL_NAME = Struct("<I")
+_SECTION_PLACE = Struct("<QQ")
 
 
 class _Header(NamedTuple):
@@ -94,9 +100,11 @@ class _Header(NamedTuple):
     section_offset: int
     section_size: int
     section_count: int
+    names_section: int
 
 
 class _Section(NamedTuple):
+    name: int
     type: int
     flags: int
     offset: int
@@ -196,6 +204,39 @@ def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
     return bytes(patched)
 
 
+def rename_versioned(data: bytes) -> bytes:
+    """The same object with other names for what it defines under a name with ``@`` (``k@1``, ``vcall@@16``, `.symver`).
+
+    Linkers take what follows for a version, and want a script that defines it. No other symbol gets a name that is in use.
+    The new names are in a copy of the string table at the end of the file. Raises `FormatError`.
+    """
+    symbols = [symbol for symbol in _object_symbols(data) if "@" in symbol.name]
+    if not any(symbol.defined for symbol in symbols):
+        return data
+    sections = _read_sections(data, _ET_REL)
+    number = next(number for number, section in enumerate(sections) if section.type == _SHT_SYMTAB)
+    table = sections[number].link
+    strings = bytearray(_read_linked_strings(data, sections, sections[number]))
+    taken = {symbol.name for symbol in _object_symbols(data)}
+    patched = bytearray(data)
+    for symbol in symbols:
+        if symbol.defined:
+            name = _free_name(symbol.name.replace("@", "."), taken)
+            _SYMBOL_NAME.pack_into(patched, symbol.position, len(strings))
+            strings += name.encode("utf-8", "surrogateescape") + b"\0"
+    start = _read_header(data).section_offset + table * _SECTION.size
+    _SECTION_PLACE.pack_into(patched, start + _PLACE_AT, len(patched), len(strings))
+    return bytes(patched + strings)
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    """A name like this one that is not taken; it is then."""
+    candidates = chain([name], (f"{name}.{number}" for number in count()))
+    free = next(candidate for candidate in candidates if candidate not in taken)
+    taken.add(free)
+    return free
+
+
 def dynamic_undefined(data: bytes) -> tuple[str, ...]:
     """The names that a shared object expects of its process, in the order of its dynamic symbol table.
 
@@ -237,8 +278,8 @@ def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
     content = _read_bytes(data, table.offset, table.size, "the needed versions")
     strings = _read_linked_strings(data, sections, table)
     found: dict[str, tuple[str, ...]] = {}
-    for at, (count, library, first) in _chain(content, _VERNEED, 0, table.info):
-        names = [_read_string(strings, name) for _, (name,) in _chain(content, _VERNAUX, at + first, count)]
+    for at, (names_count, library, first) in _chain(content, _VERNEED, 0, table.info):
+        names = [_read_string(strings, name) for _, (name,) in _chain(content, _VERNAUX, at + first, names_count)]
         found[_read_string(strings, library)] = tuple(names)
     return found
 
@@ -251,6 +292,20 @@ def _chain(content: bytes, record: Struct, at: int, count: int) -> Iterator[tupl
         *fields, distance = record.unpack_from(content, at)
         yield at, tuple(fields)
         at += distance
+
+
+def named_sections(data: bytes, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    """The sections of a relocatable object that have one of these names, with their content. Raises `FormatError`."""
+    sections = _read_sections(data, _ET_REL)
+    header = _read_header(data)
+    if header.names_section >= len(sections):
+        return
+    table = sections[header.names_section]
+    strings = _read_bytes(data, table.offset, table.size, "a string table")
+    for section in sections:
+        name = _read_string(strings, section.name) if section.type != _SHT_NOBITS else ""
+        if name in names:
+            yield name, _read_bytes(data, section.offset, section.size, f"the section {name}")
 
 
 def code_sections(data: bytes) -> tuple[CodeSection, ...]:

@@ -11,6 +11,7 @@ import llvmlite.binding as llvm
 
 from compcache.errors import IntegrityError
 from compcache.images import elf
+from compcache.images.llvm_thread import in_llvm_thread
 from compcache.images.native_target import initialize, target_machine
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ def link_object(obj: bytes, symbol: str) -> LinkedObject:
     Raises:
         IntegrityError: ORC cannot link it.
     """
+    return in_llvm_thread(lambda: _link(obj, symbol))
+
+
+def _link(obj: bytes, symbol: str) -> LinkedObject:
     builder = llvm.JITLibraryBuilder()
     builder.add_object_img(obj)
     builder.export_symbol(symbol)

@@ -241,8 +241,9 @@ def _run(linker: Linker, arguments: Sequence[str], directory: str, timeout: floa
             message = f"{linker} did not finish within {timeout:g} s and was stopped"
             raise LinkerError(message, output=_trim(error.output or b"")) from error
         finally:
-            if process.returncode is None:  # a timeout, or an interrupt
-                os.killpg(process.pid, signal.SIGKILL)
+            if process.returncode is None:  # a timeout, or an interrupt, which may have come when it had ended
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     output = _trim(printed)
     if process.returncode:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compcache.build import codegen
 from compcache.build.kept_code import LEVELS, read_code
@@ -65,9 +65,13 @@ def _llvm_ir(store: Store, module_id: str, symbol: str | None) -> str:
         NoCodeError: the module was stored without it.
         FileNotFoundError, FormatError: the module is not there, or damaged.
     """
-    with codegen.new_context() as context:
-        module = codegen.parse(read_code(store, module_id).bitcode, context)
+    code = read_code(store, module_id)
+
+    def printed(context: Any) -> str:
+        module = codegen.parse(code.bitcode, context)
         return str(module if symbol is None else module.get_function(symbol)).strip()
+
+    return codegen.run(printed)
 
 
 def _assembly(store: Store, module_id: str, symbol: str | None) -> str:

@@ -47,8 +47,8 @@ def recompile(store: Store, module_id: str) -> Recompiled:
     with store.open_module(bytes.fromhex(module_id)) as module:
         graph = read_graph(module)
         functions = {name for name, *_ in module_functions(module)}
-    with codegen.new_context() as context:
-        _compare_graph(graph, dict(read_module(str(codegen.parse(code.bitcode, context)))), functions)
+    text = codegen.run(lambda context: str(codegen.parse(code.bitcode, context)))
+    _compare_graph(graph, dict(read_module(text)), functions)
     emitted = code.object(LEVELS[0])
     if is_elf(emitted):
         _require_definitions(graph, emitted)

@@ -7,8 +7,10 @@ that hangs delays the others by the time that they are willing to wait.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -31,6 +33,16 @@ _LONGEST_PAUSE = 0.03
 _ATTEMPTS = 8
 _WORTH_TELLING = 0.001  # seconds
 _CONTENTION = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
+
+
+class _Mine(threading.local):
+    """The locks that this thread has taken, by path."""
+
+    def __init__(self) -> None:
+        self.locks: dict[str, _FlockLock | _PortableLock] = {}
+
+
+_mine = _Mine()
 
 
 def locks_enabled() -> bool:
@@ -59,19 +71,25 @@ def wait_lock(
         return
     path = store.path(LOCKS, LOCKS.file_name(name_key(name).hex()))
     lock = _FlockLock(store, path) if os.name == "posix" else _PortableLock(path)
+    # A thread never asks for a lock that it has. If it seems to, an interrupt fell between taking and giving it back.
+    lost = _mine.locks.pop(path, None)
+    if lost is not None:
+        lost.release()
     try:
-        make_directories(store.files, store.directory(LOCKS))
-        started = time.monotonic()
-        owned: bool | None = _wait(lock, timeout, until)
-        waited = time.monotonic() - started
-        if waited > _WORTH_TELLING:
-            store.stats.waited(name, waited, owned=owned)
-    except (OSError, NotImplementedError):
-        owned = None
-    try:
+        _mine.locks[path] = lock
+        owned: bool | None = None
+        with contextlib.suppress(OSError, NotImplementedError):
+            make_directories(store.files, store.directory(LOCKS))
+            started = time.monotonic()
+            owned = _wait(lock, timeout, until)
+            waited = time.monotonic() - started
+            if waited > _WORTH_TELLING:
+                store.stats.waited(name, waited, owned=owned)
         yield owned
     finally:
         lock.release()
+        if _mine.locks.get(path) is lock:
+            del _mine.locks[path]
 
 
 def _wait(lock: _FlockLock | _PortableLock, timeout: float, until: Callable[[], bool] | None) -> bool:

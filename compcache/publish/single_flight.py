@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,6 +23,7 @@ from compcache.publish.writer import keep_in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
     from typing import Any
 
     from compcache.build.source import ModuleSource
@@ -39,11 +41,19 @@ _DEFAULT_TIMEOUT = 60.0
 _NESTED_TIMEOUT = 0.5
 
 
+class _Frame(NamedTuple):
+    """A function that is being built, and where on the call stack."""
+
+    directory: str
+    func_name: str
+    builder: FrameType
+
+
 class _Stack(threading.local):
-    """The functions that this thread is building, outermost first, as (directory, func_name)."""
+    """The functions that this thread is building, outermost first."""
 
     def __init__(self) -> None:
-        self.frames: list[tuple[str, str]] = []
+        self.frames: list[_Frame] = []
 
 
 _building = _Stack()
@@ -154,7 +164,7 @@ def _single_flight(cache: Cache, func_name: str, *, absent: bool) -> Iterator[bo
     Raises:
         ReentrantCompileError: this thread is building it already.
     """
-    frame = (cache.path, func_name)
+    frame = _Frame(cache.path, func_name, sys._getframe(2))
     _refuse_reentry(frame)
     timeout = _timeout(cache)
     if _building.frames:
@@ -170,12 +180,12 @@ def _single_flight(cache: Cache, func_name: str, *, absent: bool) -> Iterator[bo
         return not before.issuperset(stored)
 
     with wait_lock(cache._store, f"compile {func_name}", timeout=timeout, until=published) as owned:
-        _building.frames.append(frame)
         try:
+            _building.frames.append(frame)
             # Who had the lock at once may still have come too late for another one, who is done and gone.
             yield waited or owned is False or cache._store.index.refresh()
         finally:
-            _building.frames.pop()
+            _building.frames = [other for other in _building.frames if other is not frame]
 
 
 def _stored(cache: Cache, func_name: str) -> set[tuple[bytes, int]]:
@@ -187,15 +197,27 @@ def _stored(cache: Cache, func_name: str) -> set[tuple[bytes, int]]:
         return set()
 
 
-def _refuse_reentry(frame: tuple[str, str]) -> None:
-    if frame in _building.frames:
-        func_name = frame[1]
-        chain = " -> ".join(name for _, name in [*_building.frames, frame])
+def _refuse_reentry(frame: _Frame) -> None:
+    if frame[:2] in [other[:2] for other in _building.frames]:
+        _forget_interrupted()
+    if frame[:2] in [other[:2] for other in _building.frames]:
+        func_name = frame.func_name
+        chain = " -> ".join(name for _, name, _ in [*_building.frames, frame])
         raise ReentrantCompileError(
             f"building {func_name!r} asked for {func_name!r} itself ({chain}): build() must not call get_or_compile for "
             "the function that it builds, nor import a module that does; declare recursive calls in the IR instead",
             func_name=func_name,
         )
+
+
+def _forget_interrupted() -> None:
+    """Drop builds that do not run any more: an interrupt may fall between the end of a build and its being noted."""
+    running = set()
+    caller: FrameType | None = sys._getframe()
+    while caller is not None:
+        running.add(id(caller))
+        caller = caller.f_back
+    _building.frames = [frame for frame in _building.frames if id(frame.builder) in running]
 
 
 def _timeout(cache: Cache) -> float:

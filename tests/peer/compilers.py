@@ -1,7 +1,7 @@
 """C compilers that write LLVM bitcode: the clang in the `ziglang` wheel, and the distribution's.
 
 Each `Compiler` is one way to compile: the clang versions differ in the age of their bitcode, the flags in
-what they tell LLVM about CPU features and about position independence. Code compiled without `-fPIC` has
+what they tell LLVM about CPU features, about position independence and about the source (`-g`). Code compiled without `-fPIC` has
 `dso_local` on external data (`stderr`), which is not true in a shared object.
 """
 
@@ -71,17 +71,17 @@ class Compiler:
             output.replace(compiled)
 
 
-def _zig(cache: Path, name: str, cpu: str) -> Compiler:
+def _zig(cache: Path, name: str, cpu: str, debug: tuple[str, ...] = ()) -> Compiler:
     if importlib.util.find_spec("ziglang") is None:
         raise CompilerUnavailableError("the ziglang package is not installed")
     command = (sys.executable, "-m", "ziglang", "cc")
-    flags = ("-fPIC", "-fno-sanitize=all", f"-mcpu={cpu}")
+    flags = ("-fPIC", "-fno-sanitize=all", f"-mcpu={cpu}", *debug)
     return _checked(Compiler(name, (*command, *_COMMON, *flags), _version(command), cache))
 
 
-def _clang(cache: Path, name: str, pic: str) -> Compiler:
+def _clang(cache: Path, name: str, pic: str, debug: tuple[str, ...] = ()) -> Compiler:
     command = (_find_clang(),)
-    return _checked(Compiler(name, (*command, *_COMMON, pic), _version(command), cache))
+    return _checked(Compiler(name, (*command, *_COMMON, pic, *debug), _version(command), cache))
 
 
 def _find_clang() -> str:
@@ -114,9 +114,12 @@ _MAKERS = {
     "zig-native": functools.partial(_zig, cpu="native"),
     "clang": functools.partial(_clang, pic="-fPIC"),
     "clang-nopic": functools.partial(_clang, pic="-fno-pic"),
+    # The later of two flags counts: debug information is metadata on everything, declarations included.
+    "zig-debug": functools.partial(_zig, cpu="baseline", debug=("-g",)),
+    "clang-debug": functools.partial(_clang, pic="-fPIC", debug=("-g",)),
 }
 ALL = tuple(_MAKERS)
-OLD_AND_NEW = ("zig", "clang-nopic")
+OLD_AND_NEW = ("zig", "clang-nopic", "zig-debug")
 
 
 def make_compiler(name: str, cache: Path) -> Compiler:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
-
 
 @click.command("add")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
@@ -63,6 +61,10 @@ _BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
 @click.option(
     "--targets", metavar="LIST", help="Compile for each of these CPUs, e.g. x86-64-v2,x86-64-v3,native (COMPCACHE_TARGETS)."
 )
+@click.option(
+    "--untrusted", is_flag=True,
+    help="Translate the code in a child process first, with limits of time and memory: it may crash LLVM.",
+)  # fmt: skip
 @click.option("--no-bitcode", is_flag=True, help="Do not keep the optimized code for 'show --ir'.")
 @json_option
 @pass_session
@@ -77,12 +79,13 @@ def command(
     cpu: str | None,
     features: str | None,
     targets: str | None,
+    untrusted: bool,
     no_bitcode: bool,
     as_json: bool,
 ) -> int:
     """Compile LLVM assembly (.ll) or bitcode (.bc) files into the cache.
 
-    Each FILE becomes one module ("-" is standard input). A file that fails is reported, and the others are added all
+    Objects (.o) and archives (.a) will do where they hold bitcode (-flto, -ffat-lto-objects, -fembed-bitcode). Each FILE becomes one module ("-" is standard input). A file that fails is reported, and the others are added all
     the same. What a module imports may come from a file before it; for one that comes later name it with --import.
     """
     options = {
@@ -94,6 +97,7 @@ def command(
         "features": features,
         "targets": targets,
         "keep_bitcode": not no_bitcode,
+        "untrusted": untrusted,
     }
     added = []
     failed = 0
@@ -101,7 +105,7 @@ def command(
         for path in files:
             try:
                 added.append({"file": path, **_add(cache, path, options)})
-            except (CompcacheError, OSError, UnicodeDecodeError) as error:
+            except (CompcacheError, OSError) as error:
                 from compcache.cli.output import say
 
                 say("error", f"{path}: {_reason(error)}")
@@ -111,8 +115,6 @@ def command(
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "it is neither LLVM bitcode nor text in UTF-8"
     if isinstance(error, OSError) and not isinstance(error, CompcacheError):
         return f"cannot be read: {error.strerror}"
     return str(error).replace("imports=", "--import").replace("globals=", "--global").replace("<string>:", "line ")
@@ -149,7 +151,7 @@ def _pair(text: str, option: str) -> tuple[str, Any]:
 
 def _add(cache: Cache, path: str, options: dict[str, Any]) -> dict[str, Any]:
     data = _read(path)
-    source = ModuleSource(data if data.startswith(_BITCODE) else data.decode(), **options)
+    source = ModuleSource(data, **options)
     module_id = cache.add_module(source)
     summary = cache.module(module_id)
     functions = [{"name": name, "signature": signature} for name, signature in summary.functions]

@@ -33,6 +33,10 @@ _INTERRUPTED = 130
     metavar="SECONDS",
     help="How long one job may take; by default as long as it likes.",
 )
+@click.option(
+    "--untrusted", is_flag=True,
+    help="Translate the code of files in a child process first, with limits of time and memory: it may crash LLVM.",
+)  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress; failures are reported at the end.")
 @json_option
 @pass_session
@@ -41,6 +45,7 @@ def command(
     specs: tuple[str, ...],
     workers: int | None,
     timeout: float | None,
+    untrusted: bool,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -57,7 +62,7 @@ def command(
     from compcache.batch.spec import SpecError, read_specs
 
     try:
-        jobs = read_specs(specs)
+        jobs = read_specs(specs, untrusted=untrusted)
     except SpecError as error:
         raise click.UsageError(str(error)) from error
     with session.open() as cache:

@@ -1,0 +1,91 @@
+"""LLVM bitcode inside of other files: object files with code for link-time optimization, and archives of such.
+
+* ELF: `.llvm.lto` (clang's ``-ffat-lto-objects``) and `.llvmbc` (``-fembed-bitcode``) hold bitcode.
+* `ar` archives, as System V and BSD write them: https://man.freebsd.org/cgi/man.cgi?ar(5). Thin archives only name files.
+* ``-flto`` and ``-flto=thin`` objects are bitcode themselves; nothing is to be done for these.
+
+Bytes that are not of the format, or end too early, raise `FormatError`; so does a file without bitcode.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.errors import FormatError
+from compcache.images import elf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["BITCODE_MAGIC", "embedded_bitcode", "holds_machine_code"]
+
+BITCODE_MAGIC = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
+_ARCHIVE, _THIN = b"!<arch>\n", b"!<thin>\n"
+_OTHER_OBJECTS = {
+    b"\xcf\xfa\xed\xfe": "a Mach-O object",
+    b"\xca\xfe\xba\xbe": "a Mach-O universal file",
+    b"MZ": "a Windows program",
+    b"d\x86": "a COFF object",
+}
+_SECTIONS = (".llvm.lto", ".llvmbc")
+_HEADER = 60
+_SYMBOL_TABLES = ("/", "//", "/SYM64/", "__.SYMDEF", "__.SYMDEF SORTED", "__.SYMDEF_64")
+_ADVICE = "compile with -emit-llvm, -flto or -ffat-lto-objects"
+
+
+def holds_machine_code(data: bytes) -> bool:
+    """Whether the bytes are an object file or an archive, of whatever platform."""
+    return elf.is_elf(data) or data.startswith((_ARCHIVE, _THIN, *_OTHER_OBJECTS))
+
+
+def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
+    """The bitcode modules of an object file or archive, in their order; at least one. Raises `FormatError`."""
+    if data.startswith(_THIN):
+        raise FormatError("it is a thin archive, which names files and holds none: give those files")
+    if not data.startswith(_ARCHIVE):
+        return (_of_object(data),)
+    found = []
+    for name, content in _members(data):
+        try:
+            found.append(content if content.startswith(BITCODE_MAGIC) else _of_object(content))
+        except FormatError as error:
+            raise FormatError(f"it is an archive, and of its member {name!r}: {error}") from error
+    if not found:
+        raise FormatError("it is an archive without members")
+    return tuple(found)
+
+
+def _of_object(data: bytes) -> bytes:
+    if not elf.is_elf(data):
+        kind = next((kind for magic, kind in _OTHER_OBJECTS.items() if data.startswith(magic)), "no object file")
+        raise FormatError(f"it is {kind}, and holds no LLVM bitcode that can be read: {_ADVICE}")
+    for name, content in elf.named_sections(data, _SECTIONS):
+        if content.startswith(BITCODE_MAGIC):
+            return content
+        raise FormatError(f"it is an ELF file whose section {name} is not LLVM bitcode: {_ADVICE}")
+    raise FormatError(f"it is an ELF file of machine code without LLVM bitcode: {_ADVICE}")
+
+
+def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """The files of an archive with their names, symbol tables left out."""
+    position = len(_ARCHIVE)
+    long_names = b""
+    while position < len(data):
+        header = data[position : position + _HEADER]
+        if len(header) < _HEADER or header[58:] != b"`\n" or not header[48:58].strip().isdigit():
+            raise FormatError(f"it is a damaged archive: there is no member at byte {position}")
+        name = header[:16].decode("utf-8", "replace").rstrip()
+        start, size = position + _HEADER, int(header[48:58])
+        content = data[start : start + size]
+        if len(content) < size:
+            raise FormatError(f"it is a truncated archive: the member {name!r} should have {size} bytes")
+        position = start + size + size % 2
+        if name == "//":
+            long_names = content
+        elif name.startswith("#1/") and name[3:].isdigit():
+            length = int(name[3:])
+            name, content = content[:length].rstrip(b"\0").decode("utf-8", "replace"), content[length:]
+        elif name.startswith("/") and name[1:].isdigit():
+            name = long_names[int(name[1:]) :].partition(b"/\n")[0].decode("utf-8", "replace")
+        if name not in _SYMBOL_TABLES:
+            yield name.removesuffix("/"), content

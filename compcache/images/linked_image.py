@@ -1,0 +1,115 @@
+"""From a relocatable object to the image of a module: a shared object where there is a linker, else the object itself."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from functools import cache
+from typing import TYPE_CHECKING
+
+from compcache.errors import CacheWarning, CompileError, LinkerError, UndefinedSymbolError
+from compcache.images import elf, platform_symbols, system_linker
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from compcache.images.libraries import Library
+
+__all__ = ["link_image"]
+
+_SONAME = "compcache-module.so"
+#: What entry points and generated code refer to; always there, hence never weak.
+_ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
+_SHOWN = 5
+
+
+def link_image(
+    obj: bytes, *, export: str, weak: Collection[str], needs_linker: Sequence[str], libraries: Sequence[Library]
+) -> tuple[bytes, str]:
+    """The image of an object, and its kind: "shared" or "object".
+
+    Args:
+        obj: the object of a module.
+        export: the one symbol that the image lets others see.
+        weak: the symbols that may stay without a provider.
+        needs_linker: what the module has that only a shared object can have, in words.
+        libraries: those that the source names, beside the platform's.
+
+    Raises:
+        UndefinedSymbolError: the code refers to what neither the platform nor this process provides.
+        CompileError: there is no linker, or it fails, and the module needs one.
+    """
+    if not elf.is_elf(obj):
+        _require_plain(needs_linker, "there is no linker")
+        return obj, "object"
+    undefined = elf.undefined_symbols(obj)
+    platform = [symbol for symbol in undefined if platform_symbols.is_platform_symbol(symbol)]
+    named = _from_libraries(undefined, platform, libraries)
+    _check_undefined([symbol for symbol in undefined if symbol not in named], weak)
+    needs_linker = [*needs_linker, *(f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items())]
+    always = [s for s in undefined if s.startswith(_ALWAYS_THERE) or s in platform or s in named]
+    weakened = elf.rename_versioned(elf.weaken_undefined(obj, keep=always))
+    linker = system_linker.find_linker()
+    if linker is None:
+        if not system_linker.is_chosen():
+            _warn_of_no_linker()
+        _require_plain(needs_linker, "there is no linker")
+        return weakened, "object"
+    try:
+        paths = [*platform_symbols.platform_paths(platform), *dict.fromkeys(named.values())]
+        image = system_linker.link_shared(linker, [weakened], soname=_SONAME, libraries=paths, export=[export])
+    except LinkerError as error:
+        _require_plain(needs_linker, str(error))
+        warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
+        return weakened, "object"
+    return image, "shared"
+
+
+@cache
+def _warn_of_no_linker() -> None:
+    """Tell once per process what the lack of a linker costs; who chose to have none knows."""
+    warnings.warn(
+        "there is no linker: modules are stored as objects, which a hit loads through LLVM (some 200 ms in a fresh process instead "
+        "of one): install one (pip install 'compcache[linker]', or the package lld, mold or binutils of your system)",
+        CacheWarning,
+        stacklevel=2,
+    )
+
+
+def _from_libraries(
+    undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library]
+) -> dict[str, str]:
+    """The symbols that the libraries which the source names define, and the files in which they do."""
+    found = {}
+    for symbol in set(undefined).difference(platform) if libraries else ():
+        path = next(filter(None, (library.path_of(symbol) for library in libraries)), None)
+        if path is not None:
+            found[symbol] = path
+    return dict(sorted(found.items()))
+
+
+def _require_plain(needs_linker: Sequence[str], why: str) -> None:
+    """Refuse what an object that is loaded without the dynamic linker cannot have."""
+    if needs_linker:
+        raise CompileError(
+            f"the module has {', '.join(needs_linker[:_SHOWN])}, which needs a shared object, but {why}: install a linker "
+            "(pip install 'compcache[linker]', or ld, lld or mold)"
+        )
+
+
+def _check_undefined(undefined: Iterable[str], weak: Collection[str]) -> None:
+    """What code generation itself calls (compiler-rt routines) must be there as well."""
+    missing = [
+        symbol
+        for symbol in undefined
+        if not symbol.startswith(_ALWAYS_THERE)
+        and not platform_symbols.is_platform_symbol(symbol)
+        and not platform_symbols.in_process(symbol)
+        and symbol not in weak
+    ]
+    if missing:
+        raise UndefinedSymbolError(
+            f"the compiled code refers to {', '.join(map(repr, sorted(missing)))}, which neither the platform's "
+            "libraries nor this process provide",
+            symbols=sorted(missing),
+        )

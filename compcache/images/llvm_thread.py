@@ -1,0 +1,298 @@
+"""A thread for LLVM's work, out of the reach of signal handlers.
+
+Python runs signal handlers in the main thread, between any two instructions, and what a handler raises (Ctrl-C, a
+timeout by `SIGALRM`) leaves an LLVM object without an owner where it falls between the making of the object and the
+assignment that keeps it. Such objects are freed too late, after their context, and that ends the process. So the main
+thread only waits here, while another one does the work and owns every object of it. What is raised meanwhile is
+raised when LLVM returns; the work ends at its next step.
+
+What is the caller's own (look-ups, pickling, globals) runs in the caller's thread all the same: `in_caller`.
+
+A process that forks while LLVM works waits for the step under way, at most some seconds, so that the child finds LLVM
+in a state that it can use. A child forked from what `in_caller` runs has no LLVM thread, and is told so.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+import traceback
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import llvmlite.binding as llvm
+
+from compcache.errors import CompileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+__all__ = ["check_abandoned", "in_caller", "in_llvm_thread"]
+
+_T = TypeVar("_T")
+#: LLVM's parser and its passes recurse. Only what is used of this takes memory.
+_STACK_BYTES = 64 << 20
+#: How often each of the threads looks after the other while it waits: an interrupt may have taken the news.
+_PATIENCE = 0.1
+#: For how long an interrupted start waits for a thread of which it cannot know whether it was started.
+_START_SECONDS = 1.0
+#: For how long a fork waits for LLVM.
+_FORK_SECONDS = 5.0
+#: For how long the end of the process waits for work whose caller was interrupted twice.
+_EXIT_SECONDS = 30.0
+
+
+class _AbandonedError(BaseException):
+    """Raised in the LLVM thread where nobody waits for it any more."""
+
+
+class _Outcome(NamedTuple):
+    value: Any
+    error: BaseException | None
+
+
+class _Local(threading.local):
+    errand: _Errand[Any] | None = None
+
+
+_here = _Local()
+#: The errands whose work has not ended; some may have lost their callers.
+_running: set[_Errand[Any]] = set()
+_stack_lock = threading.Lock()
+
+
+def in_llvm_thread(work: Callable[[], _T]) -> _T:
+    """What `work` returns or raises. It has run to its end, or to the next step after an interrupt, in any case.
+
+    Only the main thread has signal handlers to fear: elsewhere `work` runs where it is called. So it does where LLVM
+    called the caller, and where no thread can be started any more.
+    """
+    if threading.current_thread() is not threading.main_thread() or _is_inside_llvm():
+        return work()
+    errand = _Errand(work)
+    return errand.run()
+
+
+def in_caller(function: Callable[..., _T], *arguments: Any) -> _T:
+    """What a function returns in the thread that waits for this one. What it raises, `in_llvm_thread` raises."""
+    errand = _here.errand
+    return function(*arguments) if errand is None else errand.ask(function, arguments)
+
+
+def check_abandoned() -> None:
+    """End the work here where the caller has been interrupted: called between the steps of long work."""
+    errand = _here.errand
+    if errand is not None and errand.is_abandoned():
+        raise _AbandonedError
+
+
+class _Errand(Generic[_T]):
+    """One piece of work: what the two threads tell each other."""
+
+    def __init__(self, work: Callable[[], _T]) -> None:
+        self._work: Callable[[], _T] | None = work
+        self._request: Callable[[], Any] | None = None
+        self._ended = False
+        # What is taken from a queue is lost where an interrupt arrives with it: this one only says that there is news.
+        self._news: SimpleQueue[None] = SimpleQueue()
+        self._answers: SimpleQueue[Any] = SimpleQueue()
+        self._outcome = _Outcome(None, None)
+        self._process = os.getpid()
+        # A lock is left, by an exception too, without running any Python code that a handler could interrupt.
+        self._waiting = threading.Lock()
+        self.abandoned = False
+
+    # ------------------------------------------------------ the caller's side
+
+    def run(self) -> _T:
+        """Start the work and wait for its end, whatever happens meanwhile."""
+        with self._waiting:
+            interrupt = self._start() or self._attend()
+        outcome, self._outcome = self._outcome, _Outcome(None, None)
+        try:
+            if interrupt is not None:
+                raise interrupt
+            if outcome.error is not None:
+                raise outcome.error
+            return outcome.value  # type: ignore[no-any-return]
+        finally:
+            del outcome, interrupt  # a traceback that refers to itself is left to the garbage collector
+
+    def _start(self) -> BaseException | None:
+        """Start the work; what was raised meanwhile."""
+        is_starting = False
+        try:
+            with _stack_lock, _stack_size(_STACK_BYTES):
+                is_starting = True
+                # Not `threading.Thread`: what an interrupt leaves of that takes its thread down.
+                _thread.start_new_thread(self._serve, ())
+        except (_thread.error, ValueError):  # the interpreter ends, or the system has no thread to give
+            self._serve()
+        except BaseException as error:  # noqa: BLE001 - raised when the thread, if there is one, has ended
+            self.abandoned = True
+            if is_starting:
+                self._await_news(_START_SECONDS)
+            return error
+        return None
+
+    def _attend(self) -> BaseException | None:
+        """Do what the LLVM thread asks for until it has ended; what was raised meanwhile."""
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                if self._ended:
+                    return interrupt
+                request, self._request = self._request, None
+                if request is None:
+                    self._await_news(_PATIENCE)
+                    continue
+                answer = request()
+                if os.getpid() != self._process:
+                    raise CompileError(
+                        "the process was forked while it compiled: the child has no thread that goes on with it; compile "
+                        "again, or fork at another time"
+                    )
+                self._answers.put(answer)
+            except BaseException as error:  # noqa: BLE001 - raised when LLVM returns
+                if os.getpid() != self._process:
+                    return error
+                self.abandoned = True
+                interrupt = error
+
+    def _await_news(self, timeout: float) -> None:
+        with contextlib.suppress(Empty):
+            self._news.get(timeout=timeout)
+
+    # -------------------------------------------------- the LLVM thread's side
+
+    def _serve(self) -> None:
+        outer, _here.errand = _here.errand, self
+        work, self._work = self._work, None
+        _running.add(self)
+        if outer is None and threading.gettrace() is not None:  # as `threading.Thread` does, for coverage tools
+            sys.settrace(threading.gettrace())
+        try:
+            check_abandoned()
+            assert work is not None
+            self._outcome = _Outcome(work(), None)
+        except BaseException as error:  # noqa: BLE001 - for the caller
+            del work
+            _clear_frames(error)
+            self._outcome = _Outcome(None, error)
+        finally:
+            _here.errand = outer
+            _running.discard(self)
+            self._ended = True
+            self._news.put(None)
+
+    def ask(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """What the caller's thread answers."""
+        self._request = lambda: function(*arguments)
+        self._news.put(None)
+        while True:
+            with contextlib.suppress(Empty):
+                return self._answers.get(timeout=_PATIENCE)
+            if self.is_abandoned():
+                raise _AbandonedError
+
+    def is_abandoned(self) -> bool:
+        """Whether the caller was interrupted, and even has gone if that happened twice."""
+        return self.abandoned or not self._waiting.locked()
+
+
+def _clear_frames(error: BaseException) -> None:
+    """Free here what the frames of an error hold of LLVM, and not where a handler may run."""
+    chain: BaseException | None = error
+    seen: set[int] = set()
+    while chain is not None and id(chain) not in seen:
+        seen.add(id(chain))
+        traceback.clear_frames(chain.__traceback__)
+        chain = chain.__cause__ or chain.__context__
+
+
+@atexit.register
+def _await_running() -> None:
+    """LLVM's own tables are taken down at exit: no thread may be in LLVM then."""
+    deadline = time.monotonic() + _EXIT_SECONDS
+    while _running and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def _stack_size(size: int) -> Iterator[None]:
+    """The size of the stacks of threads that are started meanwhile."""
+    before = threading.stack_size(size)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+# ---------------------------------------------------------------- LLVM's lock
+
+
+def _llvm_lock() -> Any:
+    """The lock that llvmlite holds during every call into LLVM; None where this llvmlite has another."""
+    return getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)
+
+
+def _is_inside_llvm() -> bool:
+    """Whether LLVM has called this thread, which has LLVM's lock then: another thread would wait for it.
+
+    A lock that is kept though the call is over, because an interrupt fell into llvmlite's way out, is given back.
+    """
+    lock = _llvm_lock()
+    is_owned = getattr(lock, "_is_owned", None)
+    if lock is None or is_owned is None or not is_owned():
+        return False
+    caller: FrameType | None = sys._getframe()
+    while caller is not None:
+        if caller.f_code is llvm.ffi._lib_fn_wrapper.__call__.__code__:
+            return True
+        caller = caller.f_back
+    while is_owned():
+        lock.release()
+    return False
+
+
+class _ForkGuard:
+    """Holds LLVM's lock around forks, so that no thread is inside LLVM then."""
+
+    def __init__(self) -> None:
+        self._held: list[Any] = []
+
+    def before(self) -> None:
+        """Wait until no thread is inside LLVM."""
+        lock = _llvm_lock()
+        self._held.append(lock if lock is not None and lock.acquire(timeout=_FORK_SECONDS) else None)
+
+    def after_in_parent(self) -> None:
+        """Let them go on."""
+        self._release()
+
+    def after_in_child(self) -> None:
+        """Nobody else is here: a lock that another thread holds will never be given back."""
+        global _stack_lock  # noqa: PLW0603 - another thread may have had it, and is not here
+        _stack_lock = threading.Lock()
+        _running.clear()
+        if not self._release() and _llvm_lock() is not None:
+            llvm.ffi.lib._lock._lock = threading.RLock()
+
+    def _release(self) -> bool:
+        lock = self._held.pop() if self._held else None
+        if lock is not None:
+            lock.release()
+        return lock is not None
+
+
+if hasattr(os, "register_at_fork"):
+    _guard = _ForkGuard()
+    os.register_at_fork(
+        before=_guard.before, after_in_parent=_guard.after_in_parent, after_in_child=_guard.after_in_child
+    )

@@ -1,0 +1,186 @@
+"""What compilers write beside plain bitcode: object files and archives, hidden symbols, names with versions."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import llvmlite.binding as llvm
+import pytest
+from helpers import adder, caller
+
+from compcache import Cache, CompileError, ModuleSource, UndefinedSymbolError
+from compcache.build import codegen
+from compcache.images import elf
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def bitcode(text: str) -> bytes:
+    code: bytes = llvm.parse_assembly(text).as_bitcode()
+    return code
+
+
+def embed(text: str, section: str, content: bytes | None = None) -> bytes:
+    """An object of this code with its bitcode in a section."""
+    code = bitcode(text) if content is None else content
+    data = "".join(f"\\{byte:02x}" for byte in code)
+    text += f'\n@embedded = private constant [{len(code)} x i8] c"{data}", section "{section}", align 1\n'
+    text += '@llvm.compiler.used = appending global [1 x ptr] [ptr @embedded], section "llvm.metadata"\n'
+    return codegen.run(lambda context: emit(codegen.parse(text, context)))
+
+
+def emit(module: llvm.ModuleRef) -> bytes:
+    module.triple = llvm.get_default_triple()
+    return codegen.emit_object(module, codegen.target_machine("", "", 2))
+
+
+def archive(**members: bytes) -> bytes:
+    """An archive as `ar` writes it, with a symbol table and a table of long names."""
+    longest = b"".join(name.encode() + b"/\n" for name in members)
+    data = b"!<arch>\n" + member("/", b"\0\0\0\0") + member("//", longest)
+    for name, content in members.items():
+        data += member(f"/{longest.index(name.encode())}", content)
+    return data
+
+
+def member(name: str, content: bytes) -> bytes:
+    header = f"{name:<16}{0:<12}{0:<6}{0:<6}{644:<8}{len(content):<10}`\n".encode()
+    return header + content + b"\n" * (len(content) % 2)
+
+
+PLAIN = codegen.run(lambda context: emit(codegen.parse(adder("f", 1), context)))
+
+
+@pytest.mark.parametrize("section", [".llvm.lto", ".llvmbc"])
+def test_an_object_with_bitcode_is_taken(cache: Cache, section: str) -> None:
+    cache.add_module(ModuleSource(embed(adder("f", 5), section)))
+    assert cache.get_target("f")(1) == 6
+
+
+def test_an_archive_becomes_one_module(cache: Cache) -> None:
+    members = {
+        "a_member_with_a_long_name.o": bitcode(adder("f", 5)),
+        "another_member_of_it.o": embed(caller("g", "f", plus=1), ".llvm.lto"),
+    }
+    module_id = cache.add_module(ModuleSource(archive(**members)))
+    assert (cache.get_target("f")(1), cache.get_target("g")(1)) == (6, 7)
+    assert cache.get_target("f").module_id == cache.get_target("g").module_id == module_id
+
+
+@pytest.mark.skipif(shutil.which("ar") is None, reason="there is no ar")
+def test_an_archive_of_ar_is_read(cache: Cache, tmp_path: Path) -> None:
+    (tmp_path / "one.o").write_bytes(bitcode(adder("f", 5)))
+    (tmp_path / "with_a_name_that_is_long.o").write_bytes(bitcode(adder("g", 6)))
+    subprocess.run(
+        ["ar", "qcS", "lib.a", "one.o", "with_a_name_that_is_long.o"], cwd=tmp_path, check=True, capture_output=True
+    )
+    cache.add_module(ModuleSource((tmp_path / "lib.a").read_bytes()))
+    assert (cache.get_target("f")(1), cache.get_target("g")(1)) == (6, 7)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (PLAIN, r"an ELF file of machine code without LLVM bitcode: compile with -emit-llvm"),
+        (embed(adder("f", 1), ".llvmbc", b"no bitcode"), r"section \.llvmbc is not LLVM bitcode"),
+        (archive(**{"machine_code_in_here.o": PLAIN}), r"member 'machine_code_in_here.o': it is an ELF file of machine"),
+        (archive(), "an archive without members"),
+        (archive(**{"some.o": bitcode(adder("f", 1))})[:-9], "truncated archive: the member 'some.o'|should have"),
+        (b"!<arch>\n" + b"x" * 70, "damaged archive"),
+        (b"!<thin>\n", "thin archive, which names files"),
+        (b"\xcf\xfa\xed\xfe" + b"\0" * 40, "a Mach-O object"),
+        (b"\x7fELF", "truncated"),
+        (archive(one=bitcode(adder("f", 1)), two=bitcode(adder("f", 2))), r"symbol multiply defined|'f'"),
+    ],
+)  # fmt: skip
+def test_what_holds_no_bitcode_is_refused_in_words(cache: Cache, data: bytes, message: str) -> None:
+    with pytest.raises(CompileError, match=message):
+        cache.add_module(ModuleSource(data))
+    assert not cache.has("f")
+
+
+def test_any_truncation_of_an_archive_is_refused(cache: Cache) -> None:
+    data = archive(first=embed(adder("f", 1), ".llvmbc"), second=bitcode(adder("g", 2)))
+    for end in range(8, len(data), 61):
+        with pytest.raises(CompileError):
+            cache.add_module(ModuleSource(data[:end]))
+
+
+# ---------------------------------------------------------------- hidden symbols
+
+
+def test_a_module_of_hidden_functions_is_not_added_for_nothing(cache: Cache) -> None:
+    text = adder("f", 1).replace("define", "define hidden") + adder("g", 1).replace("define", "define internal")
+    text += "@keep = global ptr @g\n"
+    with pytest.raises(UndefinedSymbolError, match=r"'f' \(hidden\), 'g' \(internal\); name those to export in functions="):
+        cache.add_module(ModuleSource(text))
+    cache.add_module(ModuleSource(text, {"f": None}))
+    assert cache.get_target("f")(1) == 2
+
+
+def test_a_module_without_functions_is_not_added_for_nothing(cache: Cache) -> None:
+    with pytest.raises(UndefinedSymbolError, match="defines no functions"):
+        cache.add_module(ModuleSource("@g = global i64 5\n"))
+
+
+def test_an_imported_variable_is_refused_as_what_it_is(cache: Cache) -> None:
+    text = "@shared = external global i64\ndefine i64 @f() {\n  %x = load i64, ptr @shared\n  ret i64 %x\n}\n"
+    with pytest.raises(UndefinedSymbolError) as caught:
+        cache.add_module(ModuleSource(text, imports=["shared"]))
+    assert str(caught.value).startswith("imports names 'shared', which the module declares as a variable")
+    assert "does not declare" not in str(caught.value)
+
+
+# ------------------------------------------------------------ versions in names
+
+VERSIONED = {
+    "k@1": adder("k", 1).replace("@k", '@"k@1"'),
+    "vcall@@16": adder("k", 1).replace("@k", '@"vcall@@16"') + adder("other", 2).replace("@other", '@"vcall..16"'),
+    "f": 'module asm ".symver f,api@VERS_1"\n' + adder("f", 1),
+    "g": 'module asm ".symver g,api@@VERS_2"\n' + adder("g", 1),
+    "h": (
+        adder("h@2", 1).replace("@h@2", '@"h@2"').replace("define", "define internal")
+        + '@table = global [1 x ptr] [ptr @"h@2"]\n'
+        + "define i64 @h(i64 %x) {\n  %p = load volatile ptr, ptr @table\n  %y = call i64 %p(i64 %x)\n  ret i64 %y\n}\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("linker", ["ld", "ld.lld", "ziglang"])
+@pytest.mark.parametrize("name", VERSIONED)
+def test_names_with_versions_are_shared_objects(
+    cache: Cache, name: str, linker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if linker != "ziglang" and shutil.which(linker) is None:
+        pytest.skip(f"{linker} is not installed")
+    monkeypatch.setenv("COMPCACHE_LINKER", linker)
+    cache.add_module(ModuleSource(VERSIONED[name]))
+    assert cache.get_target(name)(5) == 6
+    assert cache.realizations(name)[0].image_kind == "shared"
+
+
+def test_renaming_gives_each_symbol_a_name_of_its_own() -> None:
+    text = "".join(adder("x", n).replace("@x", f'@"{name}"') for n, name in enumerate(["a@b", "a@@b", "a.b", "a..b", "xa@b"]))
+    obj = codegen.run(lambda context: emit(codegen.parse(text, context)))
+    renamed = elf.rename_versioned(obj)
+    names = [name for section in elf.code_sections(renamed) for _, _, name in section.functions]
+    assert sorted(names) == ["a..b", "a..b.0", "a.b", "a.b.0", "xa.b"]
+    assert elf.rename_versioned(renamed) == renamed
+
+
+@pytest.mark.skipif(shutil.which("clang") is None, reason="there is no clang")
+@pytest.mark.parametrize("flags", [["-fembed-bitcode"], ["-flto"], ["-flto=thin"], ["-ffat-lto-objects", "-flto"]])
+def test_objects_of_clang_are_taken(cache: Cache, tmp_path: Path, flags: list[str]) -> None:
+    source = tmp_path / "source.c"
+    source.write_text("long triple(long x) { return 3 * x; }\n", encoding="utf-8")
+    command = ["clang", "-O1", "-fPIC", "-c", *flags, str(source), "-o", str(tmp_path / "source.o")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"LC_ALL": "C"})
+    if done.returncode or re.search("unknown|not supported|unused", done.stderr):
+        pytest.skip(f"clang: {done.stderr.strip()[:100]}")
+    cache.add_module(ModuleSource((tmp_path / "source.o").read_bytes()))
+    assert cache.get_target("triple")(14) == 42

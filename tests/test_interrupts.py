@@ -1,0 +1,189 @@
+"""Exceptions that signal handlers raise (Ctrl-C, timeouts) while code is compiled: they arrive, and nothing breaks."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers import run_fresh
+from processes import Crowd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TESTS = os.path.dirname(__file__)
+FIRST = f"""\
+import random, signal, sys, threading, time
+sys.path.insert(0, {TESTS!r})
+from helpers import adder
+from compcache import Cache, ModuleSource
+
+class Late(Exception):
+    pass
+
+def found(cache):
+    # As after a kill, a temporary file may be left, or the index may lack a module or name one too many: nothing is wrong.
+    return sorted({{finding.kind for finding in cache.check().findings}} - {{"leftover", "unindexed", "stale"}})
+
+def late(*_):
+    raise Late
+
+def compiled(cache, number):
+    # What the caller's program does is no part of this: its own module is made beforehand.
+    source = ModuleSource(CODE(f"f{{number}}", number))
+    return lambda: cache.get_or_compile(f"f{{number}}", lambda: source)
+
+def make_module(name, number):
+    import llvmlite.binding as llvm
+    return llvm.parse_assembly(adder(name, number))
+"""
+#: A timer fires somewhere within each compilation; what was interrupted is done again, while its traceback is there.
+STORM = """\
+signal.signal(signal.SIGALRM, late)
+chance = random.Random({seed})
+cache = Cache(directory, lock_timeout=4)
+arrived = wrong = done = 0
+longest = 0.01
+deadline = time.monotonic() + {seconds}
+while arrived < 5 or time.monotonic() < deadline:
+    number = done + arrived
+    run = compiled(cache, number)
+    started = time.perf_counter()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0003, longest))
+        target = run()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        wrong += target(5) != 5 + number
+        done += 1
+        longest = 0.9 * longest + 0.1 * (time.perf_counter() - started)
+    except Late:
+        arrived += 1
+        wrong += run()(5) != 5 + number
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+result = arrived, wrong, found(cache), threading.active_count()
+"""
+#: An exception at the nth line that the main thread runs, for one n after the other, llvmlite's lines included.
+LINES = """\
+import compcache.linker, compcache.publish.single_flight
+
+class Injector:
+    def __init__(self, at):
+        self.left = at
+
+    def __call__(self, frame, event, _):
+        if event == "line" and "importlib" not in frame.f_code.co_filename:
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                raise Late
+        return self
+
+def lines_of(run):
+    injector = Injector(-1)
+    sys.settrace(injector)
+    try:
+        run()
+    finally:
+        sys.settrace(None)
+    return -1 - injector.left
+
+cache = Cache(directory, lock_timeout=4)
+compiled(cache, 0)()
+lines = min(lines_of(compiled(cache, number)) for number in (1, 2))
+arrived = wrong = 0
+slow = []
+for at in range({first}, lines, {step}):
+    number = 2 + at
+    run = compiled(cache, number)
+    sys.settrace(Injector(at))
+    try:
+        run()
+    except Late:
+        arrived += 1
+        started = time.perf_counter()
+        wrong += run()(5) != 5 + number
+        if time.perf_counter() - started > 4:
+            slow.append(at)
+    finally:
+        sys.settrace(None)
+result = lines, arrived, wrong, slow, found(cache), threading.active_count()
+"""
+KINDS = {"text": "adder", "modules of LLVM": "make_module"}
+
+
+def script(text: str, kind: str, **values: Any) -> str:
+    return FIRST + f"CODE = {KINDS[kind]}\n" + text.format(**values)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupts_while_code_is_compiled(directory: Path, kind: str) -> None:
+    arrived, wrong, findings, threads = run_fresh(directory, script(STORM, kind, seed=1, seconds=2.5))
+    assert arrived >= 5
+    assert (wrong, findings, threads) == (0, [], 1)
+
+
+@pytest.mark.fault
+def test_a_storm_of_interrupts(directory: Path) -> None:
+    for round_ in range(4):
+        scripts = [script(STORM, kind, seed=10 * round_ + seed, seconds=20) for seed, kind in enumerate(KINDS)]
+        with Crowd(directory, scripts) as crowd:
+            for arrived, wrong, findings, threads in crowd.results(timeout=100):
+                assert (wrong, findings, threads) == (0, [], 1)
+                print(f"{arrived} interrupts")
+
+
+def test_an_interrupt_at_some_lines(directory: Path) -> None:
+    lines, arrived, *rest = run_fresh(directory, script(LINES, "text", first=7, step=307))
+    assert lines > 400
+    assert arrived > 5
+    assert rest == [0, [], [], 1]
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupt_at_every_line(directory: Path, kind: str) -> None:
+    with Crowd(directory, [script(LINES, kind, first=1 + i, step=4) for i in range(4)]) as crowd:
+        results = crowd.results(timeout=800)
+    for _, _, *rest in results:
+        assert rest == [0, [], [], 1]
+    print(f"{sum(arrived for _, arrived, *_ in results)} interrupts at lines of {results[0][0]}")
+
+
+def test_a_child_forked_by_the_caller_meanwhile_is_told_so(directory: Path) -> None:
+    text = """
+        import os
+        from compcache import CompileError
+        from compcache.images.llvm_thread import in_caller, in_llvm_thread
+        try:
+            pid = in_llvm_thread(lambda: in_caller(os.fork))
+        except CompileError as error:
+            os._exit(7 if "forked while it compiled" in str(error) else 8)
+        result = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    """
+    assert run_fresh(directory, textwrap.dedent(text)) == 7
+
+
+def test_a_fork_while_llvm_works_leaves_a_child_that_can_compile(directory: Path) -> None:
+    text = """
+        import os
+        from concurrent.futures import ThreadPoolExecutor
+        def child():
+            pid = os.fork()
+            if not pid:
+                os._exit(0 if compiled(cache, 1000 + os.getpid())()(1) == 1001 + os.getpid() else 1)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        cache = Cache(directory)
+        compiled(cache, 0)()  # all imports are done: a child forked during one waits for it for ever, whoever imports
+        with ThreadPoolExecutor(1) as pool:
+            children = [pool.submit(child) for _ in range(2)]
+            number = 0
+            while not all(future.done() for future in children):
+                number += 1
+                assert compiled(cache, number)()(1) == number + 1
+            result = [future.result() for future in children]
+    """
+    assert run_fresh(directory, FIRST + "CODE = adder\n" + textwrap.dedent(text)) == [0] * 2

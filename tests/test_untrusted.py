@@ -1,0 +1,178 @@
+"""Code that would end the process, or keep LLVM busy for ever: refused, or tried in a child process first."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import llvmlite.binding as llvm
+import pytest
+from cli_process import compcache as run_command
+from helpers import adder, run_fresh
+
+from compcache import Cache, CompileError, ModuleSource
+from compcache.build import trial
+from compcache.build.ir_text import extreme_of
+from compcache.build.trial import assembly_parts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NESTED = 5_000
+GOOD = adder("f", 1)
+
+
+def vector(elements: int) -> str:
+    return f"define void @f(ptr %p) {{\n  %a = load <{elements} x i64>, ptr %p\n  store <{elements} x i64> %a, ptr %p\n  ret void\n}}\n"
+
+
+#: What ended the process or took minutes, and what the error says.
+EXTREMES = {
+    "collector": (GOOD.replace(") {", ') gc "nope" {'), "garbage collector 'nope'"),
+    "vector": (vector(1_000_000), "vector of 1000000 elements"),
+    "integer": (GOOD.replace("i64", "i65536"), "integer of 65536 bits"),
+    "alignment of a variable": ("@g = global i64 1, align 4294967296\n" + GOOD, "aligned to 4294967296 bytes"),
+    "alignment of a function": (GOOD.replace(") {", ") align 4294967296 {"), "aligned to 4294967296 bytes"),
+    "constants": (
+        "@g = global i8 0\n@h = global ptr " + "getelementptr (i8, ptr " * NESTED + "@g" + ", i64 1)" * NESTED + "\n" + GOOD,
+        "nested more than 1000 deep",
+    ),
+    "types": ("@g = global " + "[1 x " * NESTED + "i8" + "]" * NESTED + " zeroinitializer\n" + GOOD, "nested more than"),
+    "named types": (
+        "%t0 = type { i8 }\n" + "".join(f"%t{n} = type {{ %t{n - 1} }}\n" for n in range(1, NESTED)) + GOOD,
+        "nested more than",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", EXTREMES)
+def test_what_the_text_shows_is_refused(cache: Cache, kind: str) -> None:
+    text, message = EXTREMES[kind]
+    started = time.monotonic()
+    with pytest.raises(CompileError, match=message):
+        cache.add_module(ModuleSource(text))
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("kind", ["collector", "vector", "alignment of a variable"])
+def test_so_it_is_in_bitcode(cache: Cache, kind: str) -> None:
+    text, message = EXTREMES[kind]
+    with pytest.raises(CompileError, match=message):
+        cache.add_module(ModuleSource(llvm.parse_assembly(text).as_bitcode()))
+
+
+ORDINARY = [
+    "define i64 @f(ptr %p) {\n  %x = load i64, ptr null, align 4294967296\n  ret i64 %x\n}\n",  # as LLVM itself writes it
+    vector(64),
+    GOOD.replace("i64", "i1024"),
+    "@g = global i64 1, align 4096\n" + GOOD,
+    '@g = constant [36 x i8] c"<99999 x i64> gc \\22 i99999 {{{{[[[[(((("\n' + GOOD,
+    "%i99999 = type { i8 }\n" + GOOD,
+    '@"a gc b" = global i8 0\n' + GOOD,
+    GOOD.replace(") {", ') gc "statepoint-example" {'),
+]
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_code_is_not_extreme(text: str) -> None:
+    assert extreme_of(text) is None
+
+
+# ------------------------------------------------------------------ in a child
+
+#: Code that no reading of the text finds out: a chain of constants through variables, far too many instructions, ...
+SLOW = "define void @f(ptr %p) {\n" + "".join(
+    f"  %a{n} = load <4096 x double>, ptr %p\n  %b{n} = fdiv <4096 x double> %a{n}, %a{n}\n"
+    f"  %c{n} = call <4096 x double> @llvm.pow.v4096f64(<4096 x double> %a{n}, <4096 x double> %b{n})\n"
+    f"  store volatile <4096 x double> %c{n}, ptr %p\n"
+    for n in range(40)
+) + "  ret void\n}\ndeclare <4096 x double> @llvm.pow.v4096f64(<4096 x double>, <4096 x double>)\n"
+LARGE = '@g = constant [8589934592 x i8] zeroinitializer, section ".rodata"\ndefine ptr @f() {\n  ret ptr @g\n}\n'
+ABORTS = 'define void @f() "target-cpu"="generic" {\n  call void asm sideeffect "this is no instruction", ""()\n  ret void\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(SLOW, "seconds"), (LARGE, "memory|seconds"), (ABORTS, "this is no instruction")]
+)
+def test_what_exceeds_the_limits_costs_an_error(
+    cache: Cache, text: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compcache import linker
+
+    monkeypatch.setattr(linker, "UNTRUSTED", trial.Limits(3, 1 << 30))
+    with pytest.raises(CompileError, match=message):
+        cache.add_module(ModuleSource(text, untrusted=True))
+    assert not cache.has("f")
+
+
+@pytest.mark.parametrize("source", ["text", "bitcode", "module"])
+def test_good_code_passes_its_trial(cache: Cache, source: str) -> None:
+    parsed = llvm.parse_assembly(GOOD)
+    cache.add_module(ModuleSource({"text": GOOD, "bitcode": parsed.as_bitcode(), "module": parsed}[source], untrusted=True))
+    assert cache.get_target("f")(1) == 2
+
+
+def test_the_command_line_survives_what_is_untrusted(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.ll").write_text(ABORTS.replace("sideeffect", "sideeffect alignstack"), encoding="utf-8")
+    (tmp_path / "good.ll").write_text(adder("g", 1), encoding="utf-8")
+    done = run_command("--dir", directory, "add", "--untrusted", tmp_path / "bad.ll", tmp_path / "good.ll")
+    assert done.status == 2
+    assert "this is no instruction" in done.err
+    assert run_fresh(directory, "from compcache import Cache\nresult = Cache(directory).get_target('g')(1)") == 2
+
+
+# ------------------------------------------------------------- inline assembly
+
+BARRIER = '  %b = call i64 asm sideeffect "", "=r,0,~{dirflag},~{fpsr},~{flags}"(i64 %x)\n'
+
+
+def with_assembly(*lines: str) -> str:
+    return str(llvm.parse_assembly("define i64 @f(i64 %x) {\n" + "".join(lines) + "  ret i64 %x\n}\n" + adder("plain", 1)))
+
+
+def test_barriers_need_no_trial() -> None:
+    assert assembly_parts(with_assembly(BARRIER)) is None
+    memory = '  call void asm sideeffect "", "~{memory},~{dirflag},~{fpsr},~{flags}"()\n'
+    assert assembly_parts(with_assembly(memory)) is None
+    assert assembly_parts(str(llvm.parse_assembly(GOOD))) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '  call void asm sideeffect "nop", ""()\n',
+        '  %b = call i64 asm "", "=q,{nosuch}"(i64 %x)\n',
+        '  %b = call i128 asm "", "=r"()\n',
+        '  %b = call i64 asm "", "=r,i"(i64 %x)\n',
+        '  %b = call i64 asm "", "=r,r,r,r,r,r,r"(i64 %x, i64 1, i64 2, i64 3, i64 4, i64 5)\n',
+    ],
+)
+def test_other_assembly_is_tried_without_the_functions_that_have_none(line: str) -> None:
+    parts = assembly_parts(with_assembly(line))
+    assert parts is not None
+    module = llvm.parse_assembly(parts)
+    module.verify()
+    plain = next(f for f in module.functions if f.name == "plain")
+    assert [str(i).strip() for block in plain.blocks for i in block.instructions] == ["unreachable"]
+    assert " asm " in str(next(f for f in module.functions if f.name == "f"))
+
+
+def test_code_with_addresses_of_blocks_is_tried_whole() -> None:
+    text = 'module asm ".globl x"\n@t = global ptr blockaddress(@f, %b)\ndefine void @f() {\n  br label %b\nb:\n  ret void\n}\n'
+    parts = assembly_parts(str(llvm.parse_assembly(text)))
+    assert parts is not None
+    llvm.parse_assembly(parts)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['  call void asm sideeffect "bogus", ""()\n', '  %b = call i128 asm "", "={ax}"()\n', '  call void asm "", "{nosuch}"(i64 %x)\n'],
+)
+def test_assembly_that_does_not_assemble_is_still_an_error(cache: Cache, line: str) -> None:
+    with pytest.raises(CompileError):
+        cache.add_module(ModuleSource("define i64 @f(i64 %x) {\n" + line + "  ret i64 %x\n}\n"))
+
+
+def test_the_barrier_itself_still_works(cache: Cache) -> None:
+    cache.add_module(ModuleSource(with_assembly(BARRIER)))
+    assert cache.get_target("f")(5) == 5
