@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +23,11 @@ _VARIABLES = ("DIR", "SIGNING_KEY", "MAX_SIZE", "LOCK_TIMEOUT", "LOCKS")
 #: How long an example takes tells what else the machine does.
 settings.register_profile("compcache", deadline=None)
 settings.load_profile("compcache")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Shells start what they put in the background like that, and children inherit it: Ctrl-C is among what is tested.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
