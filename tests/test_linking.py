@@ -349,11 +349,12 @@ def test_a_child_that_was_forked_while_something_was_mapped_can_load(
 def test_modules_that_cannot_be_stored_hold_no_descriptors(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache", readonly=True)
     keep = [cache.get_or_compile("warm", lambda: ModuleSource(adder("warm", 1), optimize=0))]
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for number in range(5):
         text = adder(f"f{number}", number)
         keep.append(cache.get_or_compile(f"f{number}", lambda text=text: ModuleSource(text, optimize=0)))  # type: ignore[misc]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # what other tests left may go meanwhile
     assert [target(1) for target in keep] == [2, 1, 2, 3, 4, 5]
     assert all(name.startswith("<module ") for name in map(shown_path, [target.address for target in keep]))
 
