@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compcache.cli.output import PROGRAM, printable, say
+from compcache.cli.output import PROGRAM, near_name, printable, say
 from compcache.cli.session import Session
 from compcache.errors import CacheWarning, CompcacheError, NotCachedError, UntrustedDirectoryError
 
@@ -85,7 +85,7 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
-            raise click.UsageError(f"there is no command {args[0]!r}{_similar(args[0])}", ctx)
+            raise click.UsageError(f"there is no command {args[0]!r}{near_name(args[0], COMMANDS, ', ')}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -119,13 +119,6 @@ def _use_trust(ctx: click.Context, _: click.Parameter, trust: bool) -> None:
 def _require_directory(directory: str) -> None:
     if not directory:
         raise click.UsageError("--dir is empty: give a directory, or leave the option out")
-
-
-def _similar(name: str) -> str:
-    from difflib import get_close_matches
-
-    found = get_close_matches(name, COMMANDS, n=1)
-    return f", did you mean {found[0]!r}?" if found else ""
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

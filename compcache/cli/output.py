@@ -26,6 +26,7 @@ __all__ = [
     "fullness",
     "id_text",
     "is_terminal",
+    "near_name",
     "one_line",
     "plural",
     "print_fields",
@@ -199,3 +200,11 @@ def one_line(message: str) -> str:
     """A message of several lines as one; lines that only point at a column are left out."""
     lines = [line.strip() for line in message.splitlines()]
     return " ".join(line for line in lines if line.strip("^~ "))
+
+
+def near_name(name: str, known: Iterable[str], separator: str) -> str:
+    """The question whether a known name was meant, behind a separator; empty where none is near."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(name, known, n=1)
+    return f"{separator}did you mean {found[0]!r}?" if found else ""

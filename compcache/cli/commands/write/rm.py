@@ -11,7 +11,7 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.output import plural, print_text, printable
+from compcache.cli.output import near_name, plural, print_text, printable
 from compcache.cli.session import Session, pass_session
 from compcache.errors import FunctionInUseError, NotCachedError
 from compcache.identity import label_of
@@ -88,7 +88,7 @@ def _choose(names: tuple[str, ...], known: list[str], directory: str) -> list[st
     for name in names:
         found = [name] if name in known else fnmatch.filter(known, name) if _GLOB.search(name) else _labelled(name, known)
         if not found:
-            raise NotCachedError(f"no function of {directory} is called, or matches, {name!r}{_similar(name, known)}")
+            raise NotCachedError(f"no function of {directory} is called, or matches, {name!r}{near_name(name, known, '; ')}")
         chosen.update(dict.fromkeys(found))
     return list(chosen)
 
@@ -96,13 +96,6 @@ def _choose(names: tuple[str, ...], known: list[str], directory: str) -> list[st
 def _labelled(label: str, known: list[str]) -> list[str]:
     """The functions of a label, which are named by content: all of them are meant."""
     return [name for name in known if label_of(name) == label]
-
-
-def _similar(name: str, known: list[str]) -> str:
-    from difflib import get_close_matches
-
-    found = get_close_matches(name, known, n=1)
-    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def _confirm(text: str, *, yes: bool) -> None:
