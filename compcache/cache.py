@@ -153,6 +153,7 @@ class Cache:
         self._max_size = max_size if max_size is None else _size_in_bytes(max_size)
         self._lock_timeout = lock_timeout
         self._retarget = retarget
+        self._checks = sys.flags.dev_mode or bool(os.environ.get(CHECK_VARIABLE))
         self._tuners: dict[str, int] | None = {} if tune and not readonly else None  # processes by func_name
         self._closed = False
         _open[root, bool(key)] = ref(self)
@@ -448,7 +449,7 @@ class Cache:
         known = self._targets.get(func_name)
         target = known() if known is not None else None
         if target is not None:
-            return target
+            return self._checked(target, identity, build) if self._checks else target
         try:
             target = self._load(func_name)
         except CompcacheError as error:
@@ -456,14 +457,17 @@ class Cache:
                 raise
             miss = error
         else:
-            if sys.flags.dev_mode or os.environ.get(CHECK_VARIABLE):
-                from compcache.publish.staleness import check_hit
-
-                check_hit(self, target, identity, build)
-            return target
+            return self._checked(target, identity, build) if self._checks else target
         from compcache.publish.single_flight import compile_once
 
         return compile_once(self, identity, func_name, build, miss)
+
+    def _checked(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
+        """A hit, after a warning where it was compiled from something else than `build` returns now."""
+        from compcache.publish.staleness import check_hit
+
+        check_hit(self, target, name, build)
+        return target
 
     # -------------------------------------------------------------- questions
 

@@ -43,7 +43,7 @@ from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
 from compcache.errors import CompileError, GlobalValidationError
 from compcache.formats import host
-from compcache.formats.graph import encode_graph, encode_notes
+from compcache.formats.graph import SOURCE_DIGESTS, encode_graph, encode_notes
 from compcache.formats.manifest import NO_ENTRY, ModuleRecord, image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images.linked_image import link_image
@@ -163,8 +163,13 @@ def build_module(
     return best._replace(others=tuple([module for module in built if module is not best]))
 
 
-def rebuild_module(recipe: Recipe, identity: Any, machine: Host) -> BuiltModule:
+def rebuild_module(recipe: Recipe, notes: Mapping[str, Any], machine: Host) -> BuiltModule:
     """Make the image of a stored module again, for this host.
+
+    Args:
+        recipe: what it is made of.
+        notes: those of the stored module, whose identity and digests of the source hold for this one as well.
+        machine: this host.
 
     Raises:
         CompileError: the code cannot be translated for it, or might use what it does not have.
@@ -172,7 +177,9 @@ def rebuild_module(recipe: Recipe, identity: Any, machine: Host) -> BuiltModule:
     """
     started = time.perf_counter()
     target = machine_for(None, None, machine, host.platform_name())
-    return _finish(codegen.run(lambda context: _translate_again(context, recipe, target)), identity, started)
+    translated = codegen.run(lambda context: _translate_again(context, recipe, target))
+    digests = {name: str(notes[name]) for name in SOURCE_DIGESTS if name in notes}
+    return _finish(translated._replace(digests=digests), notes.get("identity"), started)
 
 
 def _build_for(request: _Request, is_cached: Callable[[str], bool]) -> BuiltModule:

@@ -1,4 +1,4 @@
-"""Compile the example kernels into a cache, call them; then call them again from a fresh process without LLVM.
+"""Run a program twice: it compiles the example kernels into a cache and calls them; a fresh process finds them, without LLVM.
 
     python examples/demo.py [DIRECTORY]
 
@@ -34,9 +34,9 @@ class Run(NamedTuple):
     seconds: float
 
 
-def run(mode: str, directory: str) -> Run:
+def run(directory: str) -> Run:
     """Start `workload.py` as a process of its own and read what it prints."""
-    command = [sys.executable, os.path.join(_HERE, "workload.py"), mode, directory]
+    command = [sys.executable, os.path.join(_HERE, "workload.py"), directory]
     start = perf_counter()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     seconds = perf_counter() - start
@@ -107,8 +107,8 @@ def show(rows: list[tuple[str, ...]]) -> None:
 
 
 def demonstrate(directory: str) -> None:
-    first = run("compile", directory)
-    second = run("load", directory)
+    first = run(directory)
+    second = run(directory)
     check(first, second)
     show(table(first, second))
     print()

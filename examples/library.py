@@ -2,11 +2,16 @@
 
 compcache batch examples/library.py
 compcache graph model.loss
+
+A function is named by its `Identity`: its code, its signature, and the identities of the functions that it calls. Where one is
+edited, that one is compiled, and whatever depends on it.
 """
 
 from __future__ import annotations
 
-from compcache import ModuleSource
+from functools import cache
+
+from compcache import Function, Identity, ModuleSource
 
 X, XY = "x: const f64[:]", "x: const f64[:], y: const f64[:]"
 _TYPES = {
@@ -145,22 +150,38 @@ def _polynomial(degree: int) -> str:
     )
 
 
+def _code(name: str) -> tuple[str, str, list[str]]:
+    """The LLVM assembly of a function, its signature, and the functions that it calls."""
+    if name in _SUMS:
+        parameters, body = _SUMS[name]
+        return _loop(name, _TYPES[parameters][0], body, "double"), f"f64({parameters})", []
+    if name in _MAPS:
+        return _loop(name, "ptr %x, i64 %n, double %by", _MAPS[name], "void"), "void(x: f64[:], by: f64)", []
+    if name not in _CALLS:
+        return _polynomial(int(name.rpartition("_")[2])), "f64(x: f64)", []
+    parameters, body = _CALLS[name]
+    known = {callee: types for callee, (types, _) in {**_SUMS, **_CALLS}.items()}
+    calls = [callee for callee in known if f"@{callee}(" in body]
+    declared = [f"declare double @{callee}({_TYPES[known[callee]][1]})" for callee in calls]
+    text = body.format(x="ptr %x, i64 %n", y="ptr %y, i64 %m")
+    define = f"define double @{name}({_TYPES[parameters][0]}) {{\n  {text}\n  ret double %r\n}}\n"
+    return "\n".join([_INTRINSICS, *declared, define]), f"f64({parameters})", calls
+
+
+@cache
+def identity(name: str) -> Identity:
+    """All that a function of the library depends on."""
+    code, signature, calls = _code(name)
+    return Identity(name, code=code, signature=signature, calls=[identity(callee) for callee in calls])
+
+
+def _job(name: str) -> ModuleSource:
+    code, signature, calls = _code(name)
+    mine = identity(name)
+    functions = {mine.func_name: Function(signature, symbol=name)}
+    return ModuleSource(code, functions, imports={callee: identity(callee) for callee in calls}, identity=mine)
+
+
 def jobs() -> list[ModuleSource]:
     """A module for every function."""
-    known = {name: parameters for name, (parameters, _) in {**_SUMS, **_CALLS}.items()}
-    found = []
-    for name, (parameters, body) in _SUMS.items():
-        code = _loop(name, _TYPES[parameters][0], body, "double")
-        found.append(ModuleSource(code, {name: f"f64({parameters})"}))
-    for name, body in _MAPS.items():
-        code = _loop(name, "ptr %x, i64 %n, double %by", body, "void")
-        found.append(ModuleSource(code, {name: "void(x: f64[:], by: f64)"}))
-    for name, (parameters, body) in _CALLS.items():
-        used = [other for other in known if f"@{other}(" in body]
-        declared = [f"declare double @{other}({_TYPES[known[other]][1]})" for other in used]
-        text = body.format(x="ptr %x, i64 %n", y="ptr %y, i64 %m")
-        define = f"define double @{name}({_TYPES[parameters][0]}) {{\n  {text}\n  ret double %r\n}}\n"
-        code = "\n".join([_INTRINSICS, *declared, define])
-        found.append(ModuleSource(code, {name: f"f64({parameters})"}, imports=used))
-    found += [ModuleSource(_polynomial(n), {f"poly.degree_{n:02d}": "f64(x: f64)"}) for n in range(2, 66)]
-    return found
+    return [_job(name) for name in [*_SUMS, *_MAPS, *_CALLS, *[f"poly.degree_{n:02d}" for n in range(2, 66)]]]

@@ -1,8 +1,7 @@
 """What the demo does with each kernel: the arguments of one call, and how its outcome is written down.
 
-Only what a program without LLVM would import. `python workload.py compile DIR` and `python workload.py load DIR` are
-the two processes that `demo.py` compares; each prints a line per kernel: name, seconds until there was a callable,
-seconds of the first call, outcome.
+`python workload.py DIR` prints a line per kernel: name, seconds until there was a callable, seconds of the first call, outcome.
+`demo.py` runs it twice: the same program compiles the first time, and loads without importing LLVM the second time.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ from __future__ import annotations
 import array
 import sys
 from time import perf_counter
+
+import sources
 
 from compcache import Cache
 
@@ -47,24 +48,15 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
 WRITTEN = {"histogram": 1, "sieve": 0, "mandelbrot": 0, "nbody": 0}
 
 
-def compile_all(cache: Cache, held: list[TypedCallTarget]) -> None:
-    from sources import BUILDERS
-
-    import compcache.linker  # noqa: F401 - so that no kernel's time includes the import of LLVM
-
-    for name, build in BUILDERS.items():
-        _report(name, held, lambda name=name, build=build: cache.get_or_compile(name, build))
+def get(cache: Cache, name: str) -> TypedCallTarget:
+    """A kernel: out of the cache, or compiled now."""
+    return cache.get_or_compile(sources.identity(name), lambda: sources.source(name))
 
 
-def load_all(cache: Cache, held: list[TypedCallTarget]) -> None:
-    for name in ARGUMENTS:
-        _report(name, held, lambda name=name: cache.get_target(name))
-
-
-def _report(name: str, held: list[TypedCallTarget], get: Any) -> None:
+def _report(cache: Cache, name: str, held: list[TypedCallTarget]) -> None:
     arguments = ARGUMENTS[name]()
     start = perf_counter()
-    target = get()
+    target = get(cache, name)
     ready = perf_counter()
     outcome = target(*arguments)
     end = perf_counter()
@@ -73,12 +65,14 @@ def _report(name: str, held: list[TypedCallTarget], get: Any) -> None:
     print(f"{name}\t{ready - start:.9f}\t{end - ready:.9f}\t{shown}")
 
 
-def main(mode: str, directory: str) -> None:
+def main(directory: str) -> None:
     held: list[TypedCallTarget] = []
-    {"compile": compile_all, "load": load_all}[mode](Cache(directory), held)
-    llvm = sorted(
-        name for name in ("llvmlite", "llvmlite.binding", "filelock", "numpy") if name in sys.modules
-    )
+    with Cache(directory) as cache:
+        if not cache.has(sources.identity(next(iter(ARGUMENTS))).func_name):
+            import compcache.linker  # noqa: F401 - so that no kernel's time includes the import of LLVM
+        for name in ARGUMENTS:
+            _report(cache, name, held)
+    llvm = sorted(name for name in ("llvmlite", "llvmlite.binding", "filelock", "numpy") if name in sys.modules)
     print(f"imported\t{' '.join(llvm) or '-'}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import functools
 import math
 import random
 import subprocess
@@ -29,10 +30,13 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
     """Every example kernel as a call target."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLES))
-        from sources import BUILDERS  # type: ignore[import-not-found]
+        import sources  # type: ignore[import-not-found]
 
         with Cache(tmp_path_factory.mktemp("kernels") / "cache") as cache:
-            yield {name: cache.get_or_compile(name, build) for name, build in BUILDERS.items()}
+            yield {
+                name: cache.get_or_compile(sources.identity(name), functools.partial(sources.source, name))
+                for name in sources.SIGNATURES
+            }
 
 
 def test_the_demo_compiles_once_and_loads_without_llvm(tmp_path: Path) -> None:

@@ -234,6 +234,24 @@ def test_ci_is_told_that_a_name_is_stale(directory: Path, monkeypatch: pytest.Mo
         assert "cache.remove('f')" in message
 
 
+@pytest.mark.parametrize("readonly", [False, True], ids=["stored", "in memory"])
+def test_what_is_in_memory_is_compared_too(directory: Path, monkeypatch: pytest.MonkeyPatch, readonly: bool) -> None:
+    """As in a notebook, where a cell that was edited runs again, and the target of its first run is still held."""
+    monkeypatch.setenv("COMPCACHE_CHECK", "1")
+    with Cache(directory, readonly=readonly) as cache:
+        held = cache.get_or_compile("f", _edited(1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert cache.get_or_compile("f", _edited(1)) is held
+        for number in (2, 3):  # each edit is told, once
+            with pytest.warns(UserWarning, match=r"'f' was compiled from other code than its build\(\) returns now"):
+                assert cache.get_or_compile("f", _edited(number)) is held
+        del held
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            cache.get_or_compile("f", _edited(3))
+
+
 EDITED = """
 import sys
 sys.path.insert(0, {root!r})

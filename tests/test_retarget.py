@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from array import array
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,23 @@ def test_code_for_other_cpus_is_compiled_for_this_one(cache: Cache, directory: P
         assert again.get_target("sum").module_id == module_id
     with older(directory) as third:
         assert len(third.realizations("sum")) == 2
+
+
+def test_code_for_this_cpu_knows_the_source_it_was_made_of(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def source(text: str) -> ModuleSource:
+        return ModuleSource(text, {"sum": "f64(f64[:])"}, cpu="x86-64-v4")
+
+    monkeypatch.setenv("COMPCACHE_CHECK", "1")
+    cache.add_module(source(SUM))
+    with older(directory) as nehalem:
+        assert nehalem.get_target("sum")(VALUES) == sum(VALUES)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            nehalem.get_or_compile("sum", lambda: source(SUM))
+        with pytest.warns(UserWarning, match="'sum' was compiled from other code"):
+            nehalem.get_or_compile("sum", lambda: source(SUM.replace("fadd", "fsub")))
 
 
 def test_code_that_was_not_optimized_yet_gets_the_width_of_the_host(cache: Cache, directory: Path) -> None:

@@ -18,8 +18,10 @@ from compcache.errors import FormatError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["ModuleGraph", "SymbolNode", "decode_graph", "decode_notes", "encode_graph", "encode_notes"]
+__all__ = ["SOURCE_DIGESTS", "ModuleGraph", "SymbolNode", "decode_graph", "decode_notes", "encode_graph", "encode_notes"]
 
+#: The digests in the notes: of the code that was given, of that and its options, of the function that returned them.
+SOURCE_DIGESTS = ("code", "source", "maker")
 _MAX_GRAPH = 1 << 30
 _MAX_TIME = 1e11  # seconds; no time since the epoch, and no compilation, is longer
 
@@ -72,7 +74,7 @@ def _node(symbol: object, kind: object, func_name: object, signature: object, re
 def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str]) -> bytes:
     """The notes section: when and in how many seconds the module was compiled, its identity, and digests.
 
-    Digests: ``code`` of the code that was given, ``source`` of that and its options, ``maker`` of the function that returned them.
+    `digests` are those of `SOURCE_DIGESTS` that are known.
     """
     notes: dict[str, Any] = {"created": time.time(), "seconds": seconds}
     if identity is not None:

@@ -113,7 +113,7 @@ def _rebuilt(cache: Cache, module_id: bytes) -> BuiltModule | None:
             recipe = read_recipe(section, module.read_record)
         except FormatError:
             return None  # of another version
-    return rebuild_module(recipe, notes.get("identity"), cache._store.host())
+    return rebuild_module(recipe, notes, cache._store.host())
 
 
 def _is_of_this_platform(header: ModuleRecord) -> bool:

@@ -52,15 +52,16 @@ def check_hit(cache: Cache, target: TypedCallTarget, name: str | Identity, build
     func_name = target.func_name
     if wanted:
         source = source_of(build(), func_name, None if isinstance(name, str) else name)
-        changed = bool(notes.get("source")) and notes["source"] != content_digest(frozen(source)).hex()
+        now = content_digest(frozen(source)).hex()
+        changed = bool(notes.get("source")) and notes["source"] != now
         what = f"function {func_name!r} was compiled from other code than its build() returns now"
     else:
-        maker = maker_digest(build)
+        now = maker_digest(build)
         known = str(notes.get("maker", ""))
-        changed = _comparable(maker, known) and maker != known
+        changed = _comparable(now, known) and now != known
         what = f"build() of function {func_name!r} has changed since the function was compiled"
     if changed:
-        warn_once(cache._store, f"stale {func_name}", f"{what}; {_ADVICE.format(func_name)}")
+        warn_once(cache._store, f"stale {func_name} {now}", f"{what}; {_ADVICE.format(func_name)}")
 
 
 def _comparable(first: str, second: str) -> bool:
