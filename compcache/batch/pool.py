@@ -1,25 +1,28 @@
 """Worker processes that may die: each job is watched, and costs no other job anything.
 
-One job is with one worker at a time, over a socket of its own. Where a worker ends, or is ended because its time is
-over, its job has failed, and the next job gets a new worker.
+One job is with one worker at a time, over a channel of its own. Where a worker ends, or is ended because its time is
+over, its job has failed, and the next job gets a new worker. So it does after a job that left processes behind: they end
+with their worker.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
-from multiprocessing import Pipe
-from multiprocessing.connection import wait
 from multiprocessing.spawn import get_executable
 from typing import TYPE_CHECKING, Any
 
 from compcache.batch.build import Outcome, failure
-from compcache.batch.worker import Assignment, MainModule, Setup
+from compcache.batch.channel import Channel, ChannelError, new_token, socket_pair
+from compcache.batch.process_tree import MARK, descendants, end_processes, marked
+from compcache.batch.worker import Answer, Assignment, MainModule, Setup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,7 +34,12 @@ __all__ = ["WorkerPool"]
 _GRACE = 0.7
 _MAX_OUTPUT = 8_000
 _STUCK = 5.0
-_COMMAND = "import sys; sys.path[:] = {path!r}; from compcache.batch.worker import main; main({descriptor})"
+#: How long an interpreter and LLVM may take to start, where jobs have a timeout.
+_START = 60.0
+#: How often it is looked whether a worker has ended whose socket somebody else keeps open: a child that it forked.
+_TICK = 0.2
+_PAUSE = 0.003
+_COMMAND = "import sys; sys.path[:] = {path!r}; from compcache.batch.worker import main; main({descriptor}, {token!r})"
 
 
 class _Worker:
@@ -40,41 +48,39 @@ class _Worker:
     def __init__(self, setup: Setup) -> None:
         self.job: PreparedJob | None = None
         self.is_ready = False
+        self.is_spent = False
         self.started = 0.0
         self.deadline = float("inf")
+        self.mark = secrets.token_hex(8)
         self.output = tempfile.TemporaryFile(prefix="compcache-worker-", buffering=0)  # noqa: SIM115 - see `close`
         self._timeout: float | None = None
-        self.connection, other = Pipe()
+        token = new_token()
+        end, other = socket_pair()
+        self.channel = Channel(end, token)
         try:
-            self.process = self._start(other.fileno())
+            self.process = self._start(other.fileno(), token)
         except BaseException:
-            self.connection.close()
+            self.channel.close()
             self.output.close()
             raise
         finally:
             other.close()
-        self._send(setup)
+        self.channel.post(setup)
+        self.channel.flush(block=False)
 
-    def _start(self, descriptor: int) -> subprocess.Popen[bytes]:
+    def _start(self, descriptor: int, token: bytes) -> subprocess.Popen[bytes]:
         path = [os.path.abspath(entry) if entry == "" else entry for entry in sys.path]
         executable = os.fsdecode(get_executable() or sys.executable)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         return subprocess.Popen(
-            [executable, *flags, "-c", _COMMAND.format(path=path, descriptor=descriptor)],
+            [executable, *flags, "-c", _COMMAND.format(path=path, descriptor=descriptor, token=token)],
             stdin=subprocess.DEVNULL,
             stdout=self.output,
             stderr=subprocess.STDOUT,
             pass_fds=(descriptor,),
+            env=os.environ | {MARK: self.mark},
             process_group=0,  # out of the reach of the terminal's Ctrl-C, and one target with its children
         )
-
-    def _send(self, message: Setup | Assignment) -> bool:
-        """Send a message; False where the worker has ended already."""
-        try:
-            self.connection.send(message)
-        except OSError:
-            return False
-        return True
 
     def assign(self, job: PreparedJob, payload: bytes, timeout: float | None) -> bool:
         """Give the worker a job; False where it has ended already."""
@@ -82,35 +88,57 @@ class _Worker:
         self.output.truncate()
         self.job = job
         self._timeout = timeout
-        self.started = time.monotonic()
-        if self.is_ready:
-            self._start_clock()
-        return self._send(Assignment(payload, job.functions))
+        self._start_clock(0.0 if self.is_ready else _START)
+        self.channel.post(Assignment(payload, job.functions))
+        return self.channel.flush(block=False)
 
-    def _start_clock(self) -> None:
+    def _start_clock(self, more: float) -> None:
         self.started = time.monotonic()
-        self.deadline = float("inf") if self._timeout is None else self.started + self._timeout
+        self.deadline = float("inf") if self._timeout is None else self.started + self._timeout + more
 
     def collect(self) -> Outcome | None:
         """What became of the job, or of the worker; None where there is no more news than that it listens."""
+        has_ended = self.has_ended()  # before its last words are read
+        if self.channel.has_unsent:
+            self.channel.flush(block=False)  # where it has gone, that is found out below
         try:
-            outcome: Outcome | None = self.connection.recv()
-        except (EOFError, OSError):
-            return self._death()
-        if outcome is None:
+            answers = self.channel.received()
+        except ChannelError as error:
+            return self._death(f": {error}")
+        for answer in answers:
+            if isinstance(answer, Answer):
+                self.job = None
+                self.is_spent = answer.leaves_processes
+                return answer.outcome
             self.is_ready = True
-            self._start_clock()  # what the interpreter took to start is not the job's time
-        else:
-            self.job = None
-        return outcome
+            self._start_clock(0.0)  # what the interpreter took to start is not the job's time
+        return self._death() if has_ended or self.channel.is_closed else None
 
-    def _death(self) -> Outcome:
-        assert self.job is not None
+    def has_ended(self) -> bool:
+        """Whether the process has ended; it stays a zombie, so that its number and its group are its own."""
+        if self.process.returncode is not None:
+            return True
         try:
-            status = self.process.wait(_STUCK)
-        except subprocess.TimeoutExpired:  # it closed its socket and goes on
-            self.kill()
-            status = self.process.wait()
+            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end of the process; False where it goes on."""
+        deadline = time.monotonic() + seconds
+        while not self.has_ended():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_PAUSE)
+        return True
+
+    def _death(self, reason: str = "") -> Outcome:
+        assert self.job is not None
+        has_ended = self.wait(0.0 if reason else _STUCK)  # else it closed its socket and goes on
+        below = [] if has_ended else descendants([self.process.pid])
+        self.signal(signal.SIGKILL)
+        status = self.process.wait()
+        end_processes(below)
         output = self.tail()
         signal_name = _signal_name(-status) if status < 0 else None
         how = f"was ended by {signal_name}" if signal_name else f"exited with status {status}"
@@ -119,7 +147,7 @@ class _Worker:
             "died",
             self.job.functions,
             seconds=time.monotonic() - self.started,
-            message=f"its worker process {how}" + (f": {lines[-1].strip()[:300]}" if lines else ""),
+            message=f"its worker process {how}" + (reason or (f": {lines[-1].strip()[:300]}" if lines else "")),
             signal=signal_name,
             exit_status=status if status >= 0 else None,
             output=output,
@@ -131,11 +159,12 @@ class _Worker:
         seconds = time.monotonic() - self.started
         functions = self.job.functions
         _end([self])
+        did_what = "finish" if self.is_ready else "start"
         return Outcome(
             "timeout",
             functions,
             seconds=seconds,
-            message=f"it did not finish within {self._timeout:g} s and was stopped",
+            message=f"it did not {did_what} within {self._timeout:g} s and was stopped",
             signal="SIGKILL" if self.process.returncode == -signal.SIGKILL else "SIGTERM",
             output=self.tail(),
         )
@@ -147,19 +176,17 @@ class _Worker:
         return self.output.read().decode("utf-8", "replace").replace("\0", "").strip()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the worker and the processes that it has started."""
+        """Send a signal to the worker and the processes of its group."""
+        if self.process.returncode is not None:
+            return
         try:
             os.killpg(self.process.pid, number)
         except (ProcessLookupError, PermissionError):
             return
 
-    def kill(self) -> None:
-        """End the worker at once."""
-        self.signal(signal.SIGKILL)
-
     def close(self) -> None:
         """Give everything back; the process must have ended."""
-        self.connection.close()
+        self.channel.close()
         self.output.close()
 
 
@@ -222,27 +249,31 @@ class WorkerPool:
         return worker
 
     def _finished(self) -> Iterator[tuple[PreparedJob, Outcome]]:
-        """Wait for some job to end."""
+        """Wait for news of some job."""
         if not self._busy:
             return
-        pause = min(worker.deadline for worker in self._busy) - time.monotonic()
-        connections = [worker.connection for worker in self._busy]
-        ready = wait(connections, None if pause == float("inf") else max(0.0, pause))
+        self._wait()
         for worker in list(self._busy):
             job = worker.job
             assert job is not None
-            outcome: Outcome | None = None
-            if worker.connection in ready:
-                outcome = worker.collect()
-            elif time.monotonic() >= worker.deadline:
+            outcome = worker.collect()
+            if outcome is None and time.monotonic() >= worker.deadline:
                 outcome = worker.expire()
             if outcome is not None:
                 self._busy.remove(worker)
-                if worker.job is None:
+                if worker.job is None and not worker.is_spent:
                     self._idle.append(worker)
                 else:
                     self._discard(worker)
                 yield job, outcome
+
+    def _wait(self) -> None:
+        """Wait for something to read or to send, for the first deadline, or for a moment."""
+        pause = min(worker.deadline for worker in self._busy) - time.monotonic()
+        poller = select.poll()
+        for worker in self._busy:
+            poller.register(worker.channel, select.POLLIN | (select.POLLOUT if worker.channel.has_unsent else 0))
+        poller.poll(1000 * max(0.0, min(pause, _TICK)))
 
     @staticmethod
     def _discard(worker: _Worker) -> None:
@@ -255,7 +286,7 @@ class WorkerPool:
         busy = list(self._busy)
         self._idle, self._busy = [], []
         for worker in workers:
-            worker.connection.close()
+            worker.channel.close()
         _end(busy)
         _end([worker for worker in workers if worker not in busy], ask=False)
         for worker in workers:
@@ -263,17 +294,22 @@ class WorkerPool:
 
 
 def _end(workers: list[_Worker], *, ask: bool = True) -> None:
-    """End processes: SIGTERM, which removes what is half-written, then SIGKILL. All of them wait together."""
+    """End processes and what they started: SIGTERM, which removes what is half-written, then SIGKILL. All wait together."""
+    if not workers:
+        return
+    below = descendants([worker.process.pid for worker in workers if worker.process.returncode is None])
     if ask:
         for worker in workers:
             worker.signal(signal.SIGTERM)
     deadline = time.monotonic() + _GRACE
     for worker in workers:
-        try:
-            worker.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            worker.process.wait()
+        worker.wait(max(0.0, deadline - time.monotonic()))
+    left = [*below, *marked([worker.mark for worker in workers])]
+    numbers = {worker.process.pid for worker in workers}
+    end_processes([process for process in left if process.number not in numbers])
+    for worker in workers:
+        worker.signal(signal.SIGKILL)  # its group, which is there as long as it is a zombie
+        worker.process.wait()
 
 
 def _signal_name(number: int) -> str | None:

@@ -1,4 +1,4 @@
-"""A worker process: receives jobs on a socket, does one after the other, answers each.
+"""A worker process: receives jobs over a channel, does one after the other, answers each.
 
 It is started as a fresh interpreter, never forked: its parent may have threads. It ignores Ctrl-C, which is for the
 parent to act on, and ends with its parent, even where that is killed while LLVM is busy here.
@@ -6,20 +6,24 @@ parent to act on, and ends with its parent, even where that is killed while LLVM
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import select
 import signal
+import socket
 import sys
 import threading
 import time
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from compcache.batch import process_tree
+from compcache.batch.channel import Channel, ChannelError
 
 if TYPE_CHECKING:
     from compcache.batch.build import Outcome
 
-__all__ = ["Assignment", "MainModule", "Setup", "main"]
+__all__ = ["Answer", "Assignment", "MainModule", "Setup", "main"]
 
 _MAIN = b"__main__"
 _GRACE = 1.0
@@ -49,23 +53,33 @@ class Assignment(NamedTuple):
     functions: tuple[str, ...]
 
 
-def main(descriptor: int) -> NoReturn:
+class Answer(NamedTuple):
+    """What became of a job, and whether processes that it started are still there."""
+
+    outcome: Outcome
+    leaves_processes: bool
+
+
+def main(descriptor: int, token: bytes) -> NoReturn:
     """Serve the parent at the other end of this socket until it hangs up."""
     global is_worker  # noqa: PLW0603 - a property of the process
     is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     os.set_inheritable(descriptor, False)
+    process_tree.adopt_orphans()
     threading.Thread(target=_watch_parent, args=(descriptor,), daemon=True).start()
     status = 0
     try:
-        _serve(Connection(descriptor))
+        _serve(Channel(socket.socket(fileno=descriptor), token))
     except (EOFError, ConnectionError):
         status = 0  # the parent has no more jobs, or has ended
+    except ChannelError as error:
+        sys.stderr.write(f"{error}\n")
+        status = 1
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     os._exit(status)  # all that matters is on disk; taking LLVM down in order costs as much as a small job
 
 
@@ -75,37 +89,59 @@ def _leave(*_: object) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)
 
 
+def _flush() -> None:
+    """What was printed goes out, if a job left somewhere for it to go."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
 def _watch_parent(descriptor: int) -> None:
     """End the process some time after the parent has hung up, whatever it is doing."""
     hang_up = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
     poller = select.poll()
     poller.register(descriptor, hang_up)
-    while not any(event & hang_up for _, event in poller.poll()):
-        continue
+    while True:
+        events = [event for _, event in poller.poll()]
+        if any(event & select.POLLNVAL for event in events):
+            return  # a job has closed the descriptor: the channel finds that out, and ends the process
+        if any(event & hang_up for event in events):
+            break
     time.sleep(_GRACE)  # enough for a worker that has nothing to do
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE)
+    process_tree.end_processes(process_tree.descendants([os.getpid()]))
     os.killpg(0, signal.SIGKILL)
 
 
-def _serve(connection: Connection[Any, Any]) -> NoReturn:
+def _serve(channel: Channel) -> NoReturn:
     from compcache import linker
     from compcache.build import codegen
     from compcache.cache import Cache
     from compcache.images import system_linker
 
-    setup: Setup = connection.recv()
+    setup: Setup = channel.receive()
     cache = Cache(**setup.settings)
     codegen.initialize()
     assert linker, system_linker  # imported now, so that the first job is not charged for it
-    connection.send(None)
+    worker = os.getpid()
+    _send(channel, None)
     with cache:
         while True:
-            assignment: Assignment = connection.recv()
-            outcome = _work(cache, assignment, setup.main)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            connection.send(outcome)
+            assignment: Assignment = channel.receive()
+            try:
+                outcome = _work(cache, assignment, setup.main)
+            finally:
+                if os.getpid() != worker:
+                    os._exit(0)  # a job has forked, and this is the child: the answer is its parent's
+            _flush()
+            _send(channel, Answer(outcome, process_tree.has_children()))
+
+
+def _send(channel: Channel, message: Answer | None) -> None:
+    channel.post(message)
+    if not channel.flush(block=True):
+        raise EOFError
 
 
 def _work(cache: Any, assignment: Assignment, main_module: MainModule) -> Outcome:

@@ -2,7 +2,8 @@
 
 A lock here saves work and never guards correctness: where locking does not work, or is switched off with
 ``COMPCACHE_LOCKS=0``, everything goes on without. The kernel lets go of a lock when its holder dies; a holder
-that hangs delays the others by the time that they are willing to wait.
+that hangs delays the others by the time that they are willing to wait. What a holder forks inherits its descriptors, not
+its locks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import os
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -43,6 +45,19 @@ class _Mine(threading.local):
 
 
 _mine = _Mine()
+#: All locks of the process, for those that it forks: `flock` is of the open file, which a child shares.
+_all: weakref.WeakSet[_FlockLock] = weakref.WeakSet()
+
+
+def _disown() -> None:
+    """In a child: the locks are its parent's, and must not last longer than that."""
+    for lock in list(_all):
+        lock.disown()
+    _mine.locks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown)
 
 
 def locks_enabled() -> bool:
@@ -115,6 +130,8 @@ class _FlockLock:
         self._path = path
         self._descriptor = -1
         self._held = False
+        self._owner = os.getpid()
+        _all.add(self)
 
     def acquire(self) -> bool:
         """Whether the lock is held now. Raises `OSError` where the file system has no locks."""
@@ -143,14 +160,31 @@ class _FlockLock:
 
     def release(self) -> None:
         """Let go of the lock, if it is held."""
+        if os.getpid() != self._owner:  # forked past Python
+            self.disown()
+            return
         try:
             if self._held:
                 self._files.unlink(self._path)
         except OSError:
             return  # a file that stays is in nobody's way
         finally:
+            if self._held:
+                self._unlock()
             self._held = False
             self._close()
+
+    def disown(self) -> None:
+        """Close the file without touching the lock, which is another process's."""
+        self._held = False
+        self._close()
+
+    def _unlock(self) -> None:
+        """Give the lock back, even if a child has the file open: closing it here would not do."""
+        import fcntl
+
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def _close(self) -> None:
         if self._descriptor >= 0:
