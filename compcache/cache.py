@@ -65,7 +65,7 @@ def default_directory() -> str:
     if chosen:
         return chosen
     if sys.platform.startswith(("linux", "freebsd", "openbsd", "netbsd")):
-        # What platformdirs says, without its import: XDG Base Directory Specification.
+        # The same answer as platformdirs, without its import: XDG Base Directory Specification.
         base = os.environ.get("XDG_CACHE_HOME", "")
         return os.path.join(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "compcache")
     from platformdirs import user_cache_dir
@@ -188,7 +188,7 @@ class Cache:
             raise
 
     def _suggestion(self, func_name: str) -> str:
-        """What a `NotCachedError` says of names that may have been meant, when somebody reads it."""
+        """Similar names for the message of a `NotCachedError`, worked out when the message is read."""
         from compcache.inspect.names import suggestion
 
         return suggestion(self._store, func_name)
@@ -210,7 +210,7 @@ class Cache:
         return target
 
     def _load_retargeted(self, func_name: str, owner: object, error: CompcacheError) -> TypedCallTarget:
-        """What a load gives once the kept code has been compiled for this host; raises `error` where that is no remedy."""
+        """Compile the kept bitcode for this host and load the function again; raise `error` where that does not help."""
         if not self._retarget or not isinstance(error.__cause__, IncompatibleTargetError):
             raise error
         from compcache.publish.retarget import load_retargeted
@@ -242,21 +242,21 @@ class Cache:
                     return True
             except (FileNotFoundError, IncompatibleTargetError, CompcacheError):
                 continue
-        return self._store.index.refresh() and self.has(func_name)  # unless somebody has added one meanwhile
+        return self._store.index.refresh() and self.has(func_name)  # another process may have added one meanwhile
 
     __contains__ = has
 
     def unload(self, func_name: str) -> bool:
         """Invalidate the function's module and every target handed out from it; whether there were any.
 
-        A call that is running goes on; later ones raise `TargetUnloadedError`. The code is unmapped when the
+        A running call finishes; later ones raise `TargetUnloadedError`. The code is unmapped when the
         last object that could run it is gone.
         """
         self._require_open()
         return self._loader.unload(func_name) > 0
 
     def close(self) -> None:
-        """Invalidate everything that was handed out. Closing twice is no error."""
+        """Invalidate everything that was handed out. Closing twice is allowed."""
         if not self._closed:
             self._closed = True
             if self._tuners:
@@ -284,7 +284,7 @@ class Cache:
         return f"<compcache.Cache {self.path!r}{' (closed)' if self._closed else ''}>"
 
     def loaded(self) -> LoadedState:
-        """What this object has in memory at this moment: modules, targets, bytes mapped."""
+        """The modules, call targets and mapped bytes that this object has in memory now."""
         from compcache.inspect.descriptions import LoadedState
 
         modules = self._loader.loaded_modules()
@@ -336,7 +336,7 @@ class Cache:
         """Compile a module and publish it, once for each of its targets.
 
         Returns:
-            The module_id of the one for this host: the same for the same code, whoever adds it.
+            The module_id of the one for this host: the same for the same code, in every process.
 
         Raises:
             CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source is not
@@ -416,7 +416,7 @@ class Cache:
 
         Raises:
             CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
-                result is no error: one `CacheWarning`, and the functions work.
+                result does not fail the call: one `CacheWarning`, and the functions work.
         """
         self._require_open()
         from compcache.content.names import name_by_content
@@ -443,7 +443,7 @@ class Cache:
         Raises:
             ReentrantCompileError: `build` asked for this same function.
             CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
-                result is no error: one `CacheWarning`, and the target works.
+                result does not fail the call: one `CacheWarning`, and the target works.
         """
         identity, func_name = func_name, func_name if isinstance(func_name, str) else _func_name_of(func_name)
         known = self._targets.get(func_name)
@@ -554,7 +554,7 @@ class Cache:
     def graph(
         self, names: Iterable[str] | None = None, reverse: bool = False, *, progress: Progress | None = None
     ) -> FunctionGraph:
-        """What functions depend on, transitively and across modules; of all functions where `names` is None.
+        """The dependencies of functions, transitively and across modules; of all functions where `names` is None.
 
         With `reverse` the edges lead the other way: from each function to what refers to it.
 
@@ -629,7 +629,7 @@ class Cache:
         return cache_info(self._store, self._max_size, progress)
 
     def stats(self, since: float | None = None, *, progress: Progress | None = None) -> CacheStats:
-        """What is in the cache, and what all processes that use it have counted.
+        """Contents of the cache, and the counters of all processes that use it.
 
         Args:
             since: count only from this time on, in seconds since the epoch, to the hour.
@@ -740,7 +740,7 @@ class Cache:
             recompile: translate the code that is kept beside images again, and compare it with the module.
             progress: see `functions`.
 
-        A directory that is no cache is an error of the report: nothing cannot be healthy.
+        A directory that is not a cache is reported as an error.
         """
         self._require_open()
         from compcache.maintain.check import check, report_absence

@@ -1,7 +1,7 @@
 """The dependency graph of a module: functions and global variables, and who refers to whom.
 
 It knows no LLVM and no files: nodes are names, edges are given. All walks are iterative, so that a chain of a
-hundred thousand functions is no problem, and cycles are ordinary.
+hundred thousand functions does not overflow the stack, and cycles are ordinary.
 
 Strongly connected components follow R. Tarjan, "Depth-first search and linear graph algorithms" (1972).
 """
@@ -30,7 +30,7 @@ class DependencyGraph:
     """A directed graph over names.
 
     Args:
-        edges: for each node what it refers to, in order. References to names that are no nodes are dropped.
+        edges: for each node what it refers to, in order. References to names without a node are dropped.
     """
 
     __slots__ = ("_edges",)
@@ -45,7 +45,7 @@ class DependencyGraph:
         return iter(self._edges)
 
     def successors(self, node: str) -> tuple[str, ...]:
-        """What the node refers to directly."""
+        """The nodes that this one refers to directly."""
         return self._edges[node]
 
     def closure(self, roots: Iterable[str]) -> list[str]:
@@ -60,7 +60,7 @@ class DependencyGraph:
         return order
 
     def through(self, root: str, transparent: Collection[str]) -> list[str]:
-        """What the root reaches directly, or by way of `transparent` nodes only (which are left out)."""
+        """The nodes that the root reaches directly, or through `transparent` nodes only (which are left out)."""
         found: dict[str, None] = {}
         seen = {root}
         stack = list(reversed(self._edges[root]))
@@ -154,7 +154,7 @@ def _pop_component(stack: list[str], on_stack: set[str], root: str) -> list[str]
 def _combine(leaves: Sequence[str], children: tuple[Need, ...]) -> Need | None:
     if not leaves and len(children) <= 1:
         return children[0] if children else None
-    # A child without children of its own is no more than its leaves: take them over, one read less at load.
+    # A child without children of its own holds only leaves: take them over, which saves a read at load.
     flat = [leaf for child in children if not child.children for leaf in child.leaves]
     deep = tuple([child for child in children if child.children])
     if len(leaves) + len(flat) <= _MAX_FLAT:

@@ -46,7 +46,7 @@ def mac(data: bytes, key: bytes) -> bytes:
 
 
 def key_suffix(key: bytes | None) -> str:
-    """What tells the files of a signing key from those of others, at the end of a name; empty without a key."""
+    """The suffix of file names that belong to one signing key; empty without a key."""
     return f"-{mac(b'name', key)[:4].hex()}" if key else ""
 
 

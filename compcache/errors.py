@@ -71,7 +71,7 @@ def _rebuild(cls: type[CompcacheError], args: tuple[Any, ...], fields: dict[str,
 class NotCachedError(CompcacheError, KeyError):
     """Raised when the cache holds no usable realization of a function.
 
-    `suggest` gives what the message says of names that may have been meant. It is asked when somebody reads the message:
+    `suggest` returns the part of the message about similar names. It is called when the message is read:
     who catches the error and compiles does not pay for it.
     """
 

@@ -24,7 +24,7 @@ __all__ = ["DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "Files", "Tree", "read_a
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
-#: Symbolic links are not followed, and nobody waits for the other end of a pipe.
+#: Symbolic links are not followed, and opening a pipe does not wait for its other end.
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _CHUNK = 1 << 20
 
@@ -52,7 +52,7 @@ class Files:
     fchmod = staticmethod(os.fchmod)
 
 
-#: A directory on the way to a file: only to go on from. Below the root no link is one, whatever it leads to.
+#: A directory on the way to a file, opened as a path only. Below the root symbolic links are refused, wherever they lead.
 _PASSING = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _ENTERING = _PASSING | os.O_NOFOLLOW
 _LISTING = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -79,7 +79,7 @@ class Tree(Files):
     """The files below one directory, its root, by their paths; no symbolic link below the root is ever followed.
 
     Every operation goes from a descriptor of the root to the directory that it concerns and acts in that, by the
-    ``*at`` calls of POSIX: what somebody exchanges meanwhile makes it fail, or act in what was opened, and never
+    ``*at`` calls of POSIX: a directory that is exchanged meanwhile makes it fail, or act in the one that was opened, and never
     elsewhere. A link on the way is an ``OSError`` with ELOOP. The root itself, and what is above it, may be links:
     they are the choice of who opens the cache. That a root was removed or exchanged is noticed by everything that
     changes or lists something, and by what is not found.
@@ -105,7 +105,7 @@ class Tree(Files):
     # --------------------------------------------------------------- the root
 
     def status(self) -> tuple[os.stat_result, os.stat_result]:
-        """The status of the root as it is now, and of the link that its path is; twice the same where it is none."""
+        """The status of the root as it is now, and of the link that its path is; the same status twice where the path is not a link."""
         root, status = self._enter_root()
         if root.is_link:
             return status, self.system.lstat(self.root)
@@ -196,7 +196,7 @@ class Tree(Files):
         return self.system.open(part, _ENTERING, dir_fd=parent.number)
 
     def _act(self, path: str, act: Callable[[_Directory, str], _T], *, current: bool = True, also: str = "") -> _T:
-        """What `act` makes of the root and a path from there.
+        """Call `act` with the root's descriptor and a path from there; return its result.
 
         Args:
             path: the file.
@@ -342,7 +342,7 @@ class Tree(Files):
 
 
 def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | None = None) -> bytes:
-    """The whole content of a regular file, read with its size known beforehand.
+    """The whole content of a regular file, read after its size was determined.
 
     Args:
         files: the operations to use.
@@ -351,7 +351,7 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
         owners: the users to whom it may belong; None for all.
 
     Raises:
-        OSError: the file cannot be read, is longer than `limit` bytes, is somebody else's, or shrinks while it is
+        OSError: the file cannot be read, is longer than `limit` bytes, belongs to another user, or shrinks while it is
             read.
     """
     descriptor = -1  # opened inside the try: an interrupt between two lines must not leak it

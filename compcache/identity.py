@@ -1,4 +1,4 @@
-"""What a function is made of, as named components that give it a stable name and can be compared later."""
+"""The inputs of a function's code as named components: they give a stable name and can be compared later."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Identity:
     `Cache.explain` can tell which component it was.
 
     Args:
-        label: what people call the function; `func_name` begins with it.
+        label: the function's name in the program; `func_name` begins with it.
         components: the source, the options, the identities of callees, versions: whatever decides what the code does,
             as a mapping or as pairs of name and value. Values are text, bytes, numbers, None, identities, and lists, tuples, sets and mappings of these.
         named: more components.

@@ -113,7 +113,7 @@ class _Request(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """What is known of a module before it is optimized; `globals` are (name, kind, encoded value)."""
+    """A module before optimization, as read off its source; `globals` are (name, kind, encoded value)."""
 
     exports: tuple[Export, ...]
     aliases: dict[str, Alias]
@@ -124,7 +124,7 @@ class _Prepared(NamedTuple):
 
 
 class _Translated(NamedTuple):
-    """What LLVM made of a module for a machine. Nothing in it is LLVM's."""
+    """The result of compiling a module for one machine. It holds no LLVM object."""
 
     machine: Machine
     requires: str
@@ -289,7 +289,7 @@ def _refuse_extremes(text: str) -> None:
 
 
 def _snapshot(source: ModuleSource, machine: Host, maker: str) -> list[_Request]:
-    """What the source says, once for each of its targets."""
+    """One request for each target that the source names."""
     if source.optimize not in _LEVELS:
         raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
     targets = requested_targets(source)
@@ -339,7 +339,7 @@ def _try_if_suspicious(module: Any, request: _Request, attributes: Mapping[str, 
 def _own_requirements(
     exports: Iterable[Export], names: Mapping[str, Alias], attributes: Mapping[str, str], machine: Machine
 ) -> dict[str, frozenset[str]]:
-    """What exported functions need of a host beside what the whole module needs, by symbol.
+    """The host features that exported functions require beyond those of the whole module, by symbol.
 
     What they call counts nothing: a call from code without a feature to code with it is chosen at run time.
     """
@@ -362,7 +362,7 @@ def _encoded_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ..
 
 
 def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
-    """Every definition must load here and now: a stored global that never worked helps nobody."""
+    """Load every definition once, now: a global that fails here would fail every later load."""
     for name, (definition, storage) in resolution.storage.items():
         shown = name.removeprefix(SLOT_PREFIX)
         try:
@@ -466,7 +466,7 @@ def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
 
 
 def _key(text: str, request: _Request, prepared: _Prepared) -> bytes:
-    """What image and manifest must agree on: a digest of all that decides the image."""
+    """A digest of everything that decides the image; image and manifest must agree on it."""
     libraries = [library.name for library in prepared.resolution.libraries]
     settings = (
         prepared.exports, request.machine[:2], request.level, prepared.resolution.slots, list(prepared.globals), libraries
@@ -476,7 +476,7 @@ def _key(text: str, request: _Request, prepared: _Prepared) -> bytes:
 
 
 def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definition], resolution: Resolution) -> None:
-    """What runs while an image is mapped runs before any slot of it can be filled."""
+    """Refuse constructors that use imports or globals: they run while the image is mapped, before slots are filled."""
     if not startup:
         return
     graph = DependencyGraph({name: definition.references for name, definition in definitions.items()})
@@ -495,7 +495,7 @@ def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definitio
 
 
 def _needs_linker(translated: _Translated) -> list[str]:
-    """What the module has that an object which is loaded without the dynamic linker cannot have, in words."""
+    """Features of the module that need the dynamic linker, in words; a plain object cannot be loaded with them."""
     reasons = [f"the constructor or destructor {name!r}" for name in translated.constructors.functions()]
     reasons += [
         f"the thread-local variable {name!r}"

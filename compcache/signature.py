@@ -11,7 +11,7 @@ Grammar::
 `T[:]` is a C-contiguous buffer of that element type, of whatever shape; the function gets a pointer and a 64-bit count
 of elements. `T[::1]`, `T[:, ::1]` and so on are C-contiguous buffers of one, two, ... dimensions; the function gets a
 pointer and each dimension's 64-bit extent. A function whose result is a tuple (of scalars other than `ptr` and `cstr`)
-returns nothing and gets a pointer first, to one 8-byte slot per item. `const T[:]` says that the function only reads, so that read-only buffers serve. Names are for people: they show
+returns nothing and gets a pointer first, to one 8-byte slot per item. `const T[:]` says that the function only reads, so that read-only buffers are accepted. Parameter names are optional: they show
 in `help()` and do not take part in comparisons.
 """
 
@@ -169,7 +169,7 @@ def _dimensions(buffer: str, text: str) -> int:
 
 
 def _refuse_order_of_c(part: str, text: str) -> None:
-    """Whoever writes ``f64[:] data`` as in C is told how it is written here."""
+    """Explain the order of name and type to a caller who writes ``f64[:] data`` as in C."""
     type_text, _, name = (piece.strip() for piece in part.strip().rpartition(" "))
     base = type_text.removeprefix("const ").partition("[")[0].strip()
     if name.isidentifier() and base in Type.by_name:
@@ -194,13 +194,13 @@ def _read_parameter(part: str, text: str) -> Parameter:
     dimensions = 0
     if is_buffer:
         if not buffer.rstrip().endswith("]"):
-            raise SignatureError(f"signature {text!r} has a parameter {part.strip()!r}, whose bracket does not end")
+            raise SignatureError(f"signature {text!r} has a parameter {part.strip()!r}, whose bracket is not closed")
         dimensions = _dimensions(buffer.rstrip()[:-1], text)
     if colon and not name.isidentifier():
-        raise SignatureError(f"signature {text!r} has the parameter name {name!r}, which is no identifier")
+        raise SignatureError(f"signature {text!r} has the parameter name {name!r}, which is not a valid identifier")
     words = type_text.split()
     is_const = words[:1] == ["const"]
     type_ = _parse_type("".join(words[1:] if is_const else words), text)
     if type_.kind == VOID or (is_buffer and type_.kind in (POINTER, CSTR)) or (is_const and not is_buffer):
-        raise SignatureError(f"signature {text!r} has a parameter {part.strip()!r}, which no argument can be")
+        raise SignatureError(f"signature {text!r} has a parameter {part.strip()!r}, which is not a parameter type")
     return Parameter(type_, is_buffer, is_const, name, dimensions)

@@ -115,7 +115,7 @@ PLACES = (
 FORMER_DIRECTORIES = ("runtime-v", "catalog-v")
 
 _MAX_SMALL_FILE = 1 << 24
-_NOBODY_ELSE = 0o022
+_WRITABLE_BY_OTHERS = 0o022
 
 
 class ModuleFile:
@@ -151,7 +151,7 @@ class ModuleFile:
         """The payload of the record at this offset of the records section.
 
         Raises:
-            FormatError: there is no such record, or it is damaged.
+            FormatError: the record does not exist or is damaged.
             StorageError: the file cannot be read.
         """
         base, descriptor, pread = self.image, self.descriptor, self._files.pread
@@ -180,7 +180,7 @@ class ModuleFile:
         return decode_footer(self.read(self.size - FOOTER_SIZE, FOOTER_SIZE), self.size)
 
     def close(self) -> None:
-        """Give the file descriptor back."""
+        """Close the file descriptor."""
         if self.descriptor >= 0:
             descriptor, self.descriptor = self.descriptor, -1
             self._files.close(descriptor)
@@ -197,7 +197,7 @@ class ModuleFile:
 
 
 class NullRecorder:
-    """Counts nothing: for a store that nobody counts for. See `compcache.hit.recorder.Recorder`."""
+    """Counts nothing: for a store without statistics. See `compcache.hit.recorder.Recorder`."""
 
     __slots__ = ("unaccounted",)
 
@@ -233,7 +233,7 @@ class NullRecorder:
 
 
 class Store:
-    """A cache directory. It is created by the first write; opening one that does not exist is no error.
+    """A cache directory. The first write creates it; opening one that does not exist succeeds.
 
     Args:
         root: the directory.
@@ -242,11 +242,11 @@ class Store:
         readonly: never write; what cannot be had without writing is a miss or is done in memory.
         verify: check the digests of files whose stamp is not known; with a signing key they always are.
         signing_key: accept only modules that carry its signature, and sign what is published.
-        trust: open the directory even though somebody else could have written it.
+        trust: open the directory even if other users can write to it.
 
     Raises:
-        UntrustedDirectoryError: the directory belongs to or can be written by somebody else.
-        StorageError: the path exists but is no directory.
+        UntrustedDirectoryError: the directory belongs to another user, or others can write to it.
+        StorageError: the path exists but is not a directory.
     """
 
     __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_end", "_owners", "_trust", "accepted", "complaints", "exposed", "files", "index", "min_llvm", "readonly", "root", "signing_key", "stats", "temporary", "verify")
@@ -286,11 +286,11 @@ class Store:
         self.stats: Recorder | NullRecorder = NullRecorder()  # the facade sets one that counts
 
     def check_root(self) -> None:
-        """Look at whose directory it is.
+        """Check who owns the directory and who can write to it.
 
         Raises:
             UntrustedDirectoryError: others can write there, and there is neither trust nor a key.
-            StorageError: it is no directory.
+            StorageError: it is not a directory.
         """
         user = os.geteuid()
         if not self._trust and not self.signing_key:
@@ -302,14 +302,14 @@ class Store:
         except OSError as error:
             if isinstance(error, NotADirectoryError):
                 if not os.path.lexists(self.root):
-                    return  # what is above it is none: the first addition will say so
+                    return  # its parent is not a directory: the first addition reports that
                 error.strerror = "it is not a directory"
             message = f"cannot open the cache directory {self.root}: {error.strerror or error}"
             raise StorageError(message, path=self.root, errno=error.errno) from error
         if self._trust:
             return
         # The superuser can change what runs here in any case, as in a package that was installed for all users.
-        if status.st_uid not in (user, 0) or status.st_mode & _NOBODY_ELSE or link.st_uid not in (user, 0):
+        if status.st_uid not in (user, 0) or status.st_mode & _WRITABLE_BY_OTHERS or link.st_uid not in (user, 0):
             if not self.signing_key:
                 from compcache.publish.verify import distrust
 
@@ -335,11 +335,11 @@ class Store:
         return f"{directory}/{file_name or place.name}"
 
     def names(self, place: Place) -> list[str]:
-        """The names of the files of this kind, sorted; none where the directory cannot be read. For tools."""
+        """The names of the files of this kind, sorted; empty where the directory cannot be read. For tools."""
         return [name for name in self.names_in(self.directory(place)) if place.includes(name)]
 
     def names_in(self, directory: str) -> list[str]:
-        """What a directory holds, sorted; nothing where it is not there or cannot be read."""
+        """The names in a directory, sorted; empty where it does not exist or cannot be read."""
         try:
             return sorted(self.files.listdir(directory))
         except OSError:
@@ -359,7 +359,7 @@ class Store:
                     yield module_id
 
     def present_names(self, directory: str) -> list[str]:
-        """What a directory holds, in no order; nothing where it is not there.
+        """The names in a directory, in no order; empty where it does not exist.
 
         Raises:
             OSError: it cannot be read, which is not the same as that there is nothing.
@@ -393,7 +393,7 @@ class Store:
         return [*self._memory_names.get(func_name, ()), *self.index.find(name_key(func_name))]
 
     def exists(self, module_id: bytes) -> bool:
-        """Whether the file of a module is there."""
+        """Whether the file of a module exists."""
         try:
             self.files.stat(self.module_path(module_id))
         except OSError:
@@ -474,7 +474,7 @@ class Store:
         return ModuleEntry(*fields, self._entry_mac(*fields))
 
     def read_file(self, place: Place, file_name: str = "") -> bytes | None:
-        """The content of a small file; None where there is none or it cannot be read."""
+        """The content of a small file; None where it does not exist or cannot be read."""
         try:
             return file_ops.read_file(self.files, self.path(place, file_name), _MAX_SMALL_FILE, owners=self._owners)
         except OSError:
@@ -483,7 +483,7 @@ class Store:
     # ---------------------------------------------------------------- removal
 
     def remove_module(self, module_id: bytes) -> bool:
-        """Remove a module; whether it was there. Mapped code stays mapped; look-ups miss it from now on."""
+        """Remove a module; whether it existed. Mapped code stays mapped; look-ups miss it from now on."""
         try:
             self.files.unlink(self.module_path(module_id))
         except FileNotFoundError:
@@ -491,7 +491,7 @@ class Store:
         return True
 
     def require_writable(self, path: str = "") -> None:
-        """Refuse to change a cache that was opened to be read only.
+        """Refuse to change a cache that was opened with readonly=True.
 
         Raises:
             StorageError: it was.
@@ -556,7 +556,7 @@ class Store:
         return probe_and_remember(self)
 
     def close(self) -> None:
-        """Give file descriptors back."""
+        """Close the file descriptors."""
         self.index.close()
         self.files.forget()
 

@@ -77,7 +77,7 @@ def platform_of(triple: str) -> str:
 
 
 def run(work: Callable[[Any], _T]) -> _T:
-    """What `work` makes of a fresh context, in LLVM's thread. Nothing of LLVM may be in its result."""
+    """Call `work` with a fresh context in LLVM's thread and return its result, which must hold no LLVM object."""
 
     def in_context() -> _T:
         with new_context() as context:
@@ -107,10 +107,10 @@ def new_context() -> Iterator[Any]:
 def plain_source(ir: Any) -> Any:
     """LLVM code as text, bitcode, a module of LLVM's, or bitcode of several modules: what `parse` reads.
 
-    Nobody else's code runs when that is read.
+    Reading the result runs no code of the caller.
 
     Raises:
-        CompileError: it is none of these.
+        CompileError: it is of another type.
     """
     if isinstance(ir, (str, llvm.ModuleRef)):
         return ir
@@ -239,7 +239,7 @@ def _is_plain(kind: str, value: str) -> bool:
 
 
 def optimize(module: Any, machine: Any, level: int) -> None:
-    """Run LLVM's pipeline of this level; level 0 leaves the code as it is."""
+    """Run LLVM's pipeline of this level; level 0 does not change the code."""
     check_abandoned()
     if level == 0:
         return

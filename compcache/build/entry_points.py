@@ -77,7 +77,7 @@ declare void @Py_DecRef(ptr)
 
 
 class EntryPoint(NamedTuple):
-    """What distinguishes one entry point from another; equal ones are shared."""
+    """The parameters of an entry point; functions with equal ones share it."""
 
     signature: str
     types: tuple[str, ...]
@@ -97,7 +97,7 @@ class FunctionHead(NamedTuple):
 
 
 def read_head(head_line: str) -> FunctionHead:
-    """What the printed head of a function (without ``define``) says."""
+    """Parse the printed head of a function (without ``define``)."""
     head = parse_head(head_line)
     types = tuple([_leading_type(parameter) for parameter in head.parameters])
     result = _trailing_type(head.prefix)
@@ -141,11 +141,11 @@ def read_signature(function: FunctionHead) -> Signature:
     for text, llvm_type in zip(head.parameters, types, strict=True):
         name = _BY_LLVM_TYPE.get(llvm_type)
         if name is None or any(mark in text for mark in _IN_MEMORY):
-            raise SignatureError(f"no signature type stands for its parameter '{text}'")
+            raise SignatureError(f"no signature type matches its parameter '{text}'")
         parameters.append(Parameter(_scalar(name, text), False, False, _parameter_name(text), 0))
     name = _BY_LLVM_TYPE.get(result)
     if name is None:
-        raise SignatureError(f"no signature type stands for its result '{result}'")
+        raise SignatureError(f"no signature type matches its result '{result}'")
     return Signature(tuple(parameters), _scalar(name, head.prefix))
 
 
@@ -191,7 +191,7 @@ def _show_expected(signature: Signature) -> str:
 
 
 def _note(signature: Signature) -> str:
-    """What people overlook about the parameters of a signature."""
+    """A hint at common mistakes in the parameters of a signature."""
     notes = []
     if signature.result.kind == TUPLE:
         notes.append("a tuple is stored where a first pointer says")
@@ -263,7 +263,7 @@ class _Body:
         self.emit(f'br i1 {condition}, label %{good}, label %{bad}, !prof !{{!"branch_weights", i32 2000, i32 1}}')
 
     def require(self, condition: str, otherwise: str) -> None:
-        """Go on where the condition holds, else to the block `otherwise`."""
+        """Continue where the condition holds, else branch to the block `otherwise`."""
         label = self.name("ok")
         self.branch(condition, label, otherwise)
         self.block(label)

@@ -65,7 +65,7 @@ def _read_export(name: str, value: Any) -> Export:
     function = value if isinstance(value, Function) else Function(value)
     symbol = check_name(function.symbol or name, "symbol")
     if symbol.startswith("compcache.entry.") or symbol == TABLE_SYMBOL:
-        raise InvalidNameError(f"the symbol {symbol!r} is one of those that compcache adds to modules: choose another")
+        raise InvalidNameError(f"the symbol {symbol!r} is reserved for compcache: choose another name")
     signature = None if function.signature is None else Signature.parse(function.signature)
     return Export(name, symbol, signature, function.nogil, function.shown)
 
@@ -73,7 +73,7 @@ def _read_export(name: str, value: Any) -> Export:
 def choose_exports(
     module: Any, wanted: tuple[Export, ...] | None, aliases: Mapping[str, Alias]
 ) -> tuple[Export, ...]:
-    """What the module exports: what was asked for, or every externally visible function.
+    """The exports of a module: those that were asked for, or every externally visible function.
 
     Raises:
         UndefinedSymbolError: it does not define one of them.
@@ -100,15 +100,15 @@ def choose_exports(
 
 
 def _require_some(visible: Sequence[str], module: Any) -> None:
-    """Refuse a module that nobody could ever use anything of."""
+    """Refuse a module without exports."""
     if visible:
         return
     hidden = [f"{f.name!r} ({_hiding(f)})" for f in module.functions if not f.is_declaration]
     if not hidden:
-        raise UndefinedSymbolError("the module defines no functions, so that it would export nothing")
+        raise UndefinedSymbolError("the module exports nothing: it defines no functions")
     more = f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""
     raise UndefinedSymbolError(
-        f"the module would export nothing, for none of its functions is visible: {', '.join(hidden[:_SHOWN])}{more}; name those to "
+        f"the module exports nothing: all its functions have hidden visibility: {', '.join(hidden[:_SHOWN])}{more}; name those to "
         "export in functions=, or compile without -fvisibility=hidden"
     )
 

@@ -76,7 +76,7 @@ def quote(name: str) -> str:
 
 
 def extreme_of(text: str) -> str | None:
-    """What of the code LLVM would take for ever to translate, or end the process over, in words; None where nothing is."""
+    """The construct that would make LLVM run without end or abort the process, in words; None where there is no such."""
     if ' gc "' in text:
         unknown = {match[1] for match in _COLLECTOR.finditer(text)} - _COLLECTORS
         if unknown:
@@ -85,10 +85,10 @@ def extreme_of(text: str) -> str | None:
     text = _STRING_OR_COMMENT.sub('""', text)
     elements = max((int(match[1]) for match in _VECTOR.finditer(text)), default=0)
     if elements > _MOST_ELEMENTS:
-        return f"a vector of {elements} elements; at most {_MOST_ELEMENTS} can be translated"
+        return f"a vector of {elements} elements; at most {_MOST_ELEMENTS} can be compiled"
     bits = max((int(match[1]) for match in _INTEGER.finditer(text)), default=0)
     if bits > _WIDEST_INTEGER:
-        return f"an integer of {bits} bits; at most {_WIDEST_INTEGER} can be translated"
+        return f"an integer of {bits} bits; at most {_WIDEST_INTEGER} can be compiled"
     alignment = max((int(match[1] or match[2]) for match in _ALIGNMENT.finditer(text)), default=0)
     if alignment > _MOST_ALIGNMENT:
         return f"a definition that is aligned to {alignment} bytes; at most {_MOST_ALIGNMENT} can be loaded"

@@ -53,7 +53,7 @@ class KeptCode:
         return str(self._emit(level, lambda module, machine: machine.emit_assembly(module)))
 
     def _emit(self, level: int, emit: Any) -> Any:
-        """What the linker does, on a module of its own: the code generator changes the one that it translates."""
+        """Emit the object as the linker did, from a copy of the module, because the code generator changes its input."""
 
         def translate(context: Any) -> Any:
             module = codegen.parse(self.bitcode, context)
@@ -136,7 +136,7 @@ def _occurs(image: bytes, section: CodeSection, start: int, end: int) -> bool:
 
 
 def _fixed_runs(section: CodeSection, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """What linking leaves alone between two offsets, as (start, end)."""
+    """The ranges between two offsets that linking does not change, as (start, end)."""
     at = start
     for place, place_end in section.places:
         if place_end <= start or place >= end:

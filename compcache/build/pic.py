@@ -54,7 +54,7 @@ class Alias(NamedTuple):
 
 
 class Constructors(NamedTuple):
-    """What runs when code is mapped and unmapped: (priority, function) each."""
+    """Constructors and destructors, as (priority, function)."""
 
     constructors: tuple[tuple[int, str], ...]
     destructors: tuple[tuple[int, str], ...]
@@ -98,7 +98,7 @@ def find_constructors(text: str) -> Constructors:
 
 
 def run_by_mapping(definitions: Mapping[str, Definition], found: Constructors) -> tuple[str, ...]:
-    """What the dynamic linker runs while it maps or unmaps an image, whichever function is wanted of it.
+    """The functions that the dynamic linker runs while it maps or unmaps an image, whichever function is loaded.
 
     Constructors and destructors, the resolvers of ifuncs, and functions that a variable puts into a section of such.
     """

@@ -1,4 +1,4 @@
-"""What it takes beside a module's code to make its image again for another CPU: kept behind the code.
+"""The inputs, apart from the bitcode, for compiling a module again for another CPU: stored behind the bitcode.
 
 The bitcode section of a module file is two zlib streams, one behind the other: LLVM bitcode of the optimized module, of
 which the image was made, and a recipe. A recipe is a msgpack array: ``[version, level, exports, slots, storage, code]``.
@@ -75,7 +75,7 @@ def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
     """The recipe in a bitcode section; `read_record` gives the record at an offset.
 
     Raises:
-        FormatError: there is none of this version, or it is damaged.
+        FormatError: the section holds no recipe of this version, or it is damaged.
     """
     try:
         first = zlib.decompressobj()

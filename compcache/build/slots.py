@@ -33,7 +33,7 @@ _LINKAGE_WORDS = frozenset(
 
 
 class Requests(NamedTuple):
-    """What the caller said of the declarations: {symbol: func_name}, {symbol: definition}. A snapshot."""
+    """The caller's definitions of declarations: {symbol: func_name}, {symbol: definition}. A snapshot."""
 
     imports: dict[str, str]
     globals: dict[str, GlobalDefinition]

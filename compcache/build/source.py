@@ -1,4 +1,4 @@
-"""What a caller gives the cache to compile: `ModuleSource` and `Function`."""
+"""The sources that a caller gives the cache to compile: `ModuleSource` and `Function`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Function(Record):
         signature: its signature as text; None reads it off the function's LLVM type.
         symbol: its name in the module; None where that is the func_name.
         nogil: release the GIL while it runs.
-        shown: what listings show in place of the signature: for functions that another layer calls, and that people
+        shown: the text that listings show in place of the signature: for functions that another layer calls, and that users
             know by other types. The target's `signature` is not to be had then.
     """
 
@@ -108,7 +108,7 @@ def check_name(name: object, what: str) -> str:
     Names may hold slashes, newlines and any Unicode: they never become file names.
 
     Raises:
-        InvalidNameError: it is no text, empty, contains NUL or lone surrogates, or is longer than 64 KiB.
+        InvalidNameError: it is not text, is empty, contains NUL or lone surrogates, or is longer than 64 KiB.
     """
     if not isinstance(name, str):
         raise InvalidNameError(f"a {what} must be a str, not {type(name).__name__}: {name!r}")

@@ -1,7 +1,7 @@
 """Code that might end the process is translated in a child process first.
 
 LLVM ends the process, or does not come back, for some code: inline assembly that does not assemble, CPU features that contradict
-the triple, and whatever somebody thinks up. The parent's side is `try_in_child`; `main` is the child's.
+the triple, and inputs that were made to do so. The parent's side is `try_in_child`; `main` is the child's.
 
 Inline assembly is the common case, and what of a module needs a trial for it is little: the functions that have any, with
 their own attributes and registers, and assembly at the top of the module. `assembly_parts` cuts a module down to these. An empty
@@ -26,7 +26,7 @@ __all__ = ["TRUSTED", "UNTRUSTED", "Limits", "assembly_parts", "has_assembly", "
 
 
 class Limits(NamedTuple):
-    """What a trial may take: seconds of processor time, and bytes of memory (None: any)."""
+    """The limits of a trial: seconds of processor time, and bytes of memory (None: unlimited)."""
 
     seconds: int
     memory: int | None
@@ -88,7 +88,7 @@ def _signal(name: str) -> int:
 
 
 def assembly_parts(text: str) -> str | None:
-    """What of a printed module must be tried for its inline assembly; None where nothing has to be.
+    """The part of a printed module that must be tried because of its inline assembly; None where nothing has to be.
 
     The bodies of other functions are left out. Code that takes addresses inside of functions is left whole.
     """

@@ -1,1 +1,1 @@
-"""What sources are, as digests and names that stand for all that decides what their functions do."""
+"""Content names of sources: digests over everything that decides what their functions do."""

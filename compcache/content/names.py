@@ -56,7 +56,7 @@ def name_by_content(given: Any) -> NamedSource:
     named = content_digest(source, size=_NAME_BYTES).hex()
     exports = dict(source.functions) if source.functions is not None else dict.fromkeys(exported_names(source.ir))
     if not exports:
-        raise CompileError("compile(): the code defines no function that can be seen from outside the module")
+        raise CompileError("compile(): the code defines no externally visible function")
     names = {name: f"{check_name(name, 'function name')}-{named}" for name in exports}
     identity = source.identity
     source.functions = {names[name]: _exported_as(value, name) for name, value in exports.items()}
@@ -88,7 +88,7 @@ def as_source(given: Any, who: str) -> ModuleSource:
 
 
 def source_of(given: Any, func_name: str, identity: Identity | None = None) -> ModuleSource:
-    """What `build` returned for a function as a source that exports it under its func_name.
+    """Turn the return value of `build` into a source that exports the function under its func_name.
 
     With an identity, the function may have the plain label in the code and in `functions`.
 
@@ -229,7 +229,7 @@ def _identity_of(source: ModuleSource) -> dict[str, str]:
 
 
 def _components(source: ModuleSource) -> dict[str, str]:
-    """What `explain` compares of a function that is named by its content."""
+    """The components that `explain` compares for a function that is named by its content."""
     code = source.ir if isinstance(source.ir, str) else ""
     if not 0 < len(code) <= _MAX_SHOWN_CODE:
         raw = source.ir.encode("utf-8", "surrogatepass") if isinstance(source.ir, str) else bytes(source.ir)

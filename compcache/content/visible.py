@@ -40,7 +40,7 @@ def _ask_llvm(code: str | bytes) -> tuple[str, ...]:
 
 
 def visible_definitions(text: str) -> tuple[str, ...] | None:
-    """The visible function definitions of LLVM assembly as people and front ends write it; None where LLVM must tell."""
+    """The visible function definitions of LLVM assembly as written by hand or by front ends; None where only LLVM can tell."""
     if " alias " in text or " ifunc " in text:
         return None
     names = []

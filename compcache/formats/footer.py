@@ -78,7 +78,7 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
 
     Raises:
         UnknownVersionError: they are a footer of another version.
-        FormatError: these bytes are no footer, or not of a file of that size.
+        FormatError: the bytes are not a footer, or not that of a file of this size.
     """
     if len(data) != FOOTER_SIZE or data[:8] != _MAGIC:
         raise FormatError("the file does not end with a module footer")

@@ -1,4 +1,4 @@
-"""The graph section of a module file: the module's dependency graph, for people and tools.
+"""The graph section of a module file: the module's dependency graph, for the command line and tools.
 
 A zlib-compressed msgpack array of one row for each global value of the optimized module: ``[symbol, kind, func_name or
 None, signature, references]``, where the references are the symbols of other rows. The notes section is a msgpack map of
@@ -52,7 +52,7 @@ def decode_graph(section: bytes) -> ModuleGraph:
     """The graph in a module file's section.
 
     Raises:
-        FormatError: the section is no graph.
+        FormatError: the section does not decode as a graph.
     """
     try:
         inflated = zlib.decompressobj().decompress(section, _MAX_GRAPH)
@@ -89,14 +89,14 @@ def decode_notes(section: bytes) -> dict[str, Any]:
     """The notes in a module file's section.
 
     Raises:
-        FormatError: the section is no notes.
+        FormatError: the section does not decode as notes.
     """
     try:
         notes = msgpack.unpackb(section, raw=False)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise FormatError(f"the notes section does not decode: {error}") from error
     if not isinstance(notes, dict):
-        raise FormatError("the notes section is no map")
+        raise FormatError("the notes section is not a map")
     for name in ("created", "seconds"):
         if name in notes and not (isinstance(notes[name], (int, float)) and 0 <= notes[name] < _MAX_TIME):
             del notes[name]

@@ -1,4 +1,4 @@
-"""What this machine can run, told without LLVM where LLVM has been asked before.
+"""The CPU features of this machine, read without LLVM where LLVM has been asked before.
 
 A module names its platform (architecture, operating system, object format), its C library, and the CPU features that its
 code uses. Which features the host has, only LLVM knows in its own terms; its answer is kept in the cache directory
@@ -93,7 +93,7 @@ class Host(Record):
 
 
 def native_requirements(features: str) -> str:
-    """What code that was compiled for a host with these features requires, where nothing else is asked for."""
+    """The requirements of code that was compiled for a host with these features, where the source names no others."""
     return ",".join(["+" + name for name in sorted(required(features) - SYSTEM_FEATURES)])
 
 

@@ -12,7 +12,7 @@ function's record, and the first four bytes of the digest of what the function r
 and texts behind their numbers and lengths (`compcache.formats.host.requirement`): a host chooses among realizations without reading modules.
 
 The index is derived and never believed further than it can be checked: an entry whose module file is gone is
-no entry, a stamp that does not match the file is no stamp, a damaged segment is set aside and rebuilt from the
+no entry, a stamp that does not match the file is ignored, a damaged segment is set aside and rebuilt from the
 manifests. So additions and merges need no lock; merges take one only to save work.
 
 The digest in a segment's name is that of its content, in every version of the format. So a segment that does not
@@ -65,7 +65,7 @@ _CHUNK = 1 << 20
 
 
 class Stamp(Record):
-    """What identifies an unchanged file: inode, size, modification and change time in nanoseconds."""
+    """The identity of an unchanged file: inode, size, modification and change time in nanoseconds."""
 
     __slots__ = ("inode", "size", "mtime", "ctime")
     inode: int
@@ -85,7 +85,7 @@ class Stamp(Record):
 
 
 class ModuleEntry(Record):
-    """What the index knows of a module file that was verified while it had `stamp`.
+    """The index entry of a module file that was verified while it had `stamp`.
 
     `image` and `records` are the sizes of these sections; `target_id` digests what the code requires of a
     host; `flags` says how the image is loaded; `functions` is their number, for tools; `key` is what the image's
@@ -182,7 +182,7 @@ class Segment:
 
     @property
     def requirements(self) -> dict[bytes, str]:
-        """What functions require of a host, by the number in their entries.
+        """The host requirements of functions, by the number in their entries.
 
         Raises:
             FormatError: they are damaged.
@@ -220,7 +220,7 @@ class Segment:
 
         header = read(0, HEADER.size)
         if len(header) < HEADER.size or header[:8] != MAGIC:
-            raise FormatError(f"{self.name} is no index segment of a known version")
+            raise FormatError(f"{self.name} is not an index segment of a known version")
         _, function_size, rows_size = HEADER.unpack(header)
         second = HEADER.size + function_size
         functions = Table(read, HEADER.size, constant=whole)
@@ -253,7 +253,7 @@ class Segment:
         return opened, status.st_size
 
     def explain(self, error: FormatError) -> FormatError:
-        """What it means that the file does not decode: `UnknownVersionError` where its name fits its content."""
+        """The error for a file that does not decode: `UnknownVersionError` where its name fits its content."""
         try:
             actual = digest(self._chunks(), size=NAME_SIZE).hex()
         except OSError:
@@ -410,7 +410,7 @@ class Index:
         return {}
 
     def module(self, module_id: bytes) -> list[ModuleEntry]:
-        """What is known of a module, one entry for each stamp."""
+        """The entries of a module, one for each stamp."""
         return [
             ModuleEntry.decode(module_id + value)
             for segment in self.segments
@@ -438,7 +438,7 @@ class Index:
                     yield _TRUSTED.unpack_from(value, _STAMP.size)
 
     def look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
-        """What a segment has under a key; None where it is not there any more."""
+        """The values of a segment under a key; None where the segment has been removed."""
         try:
             return (segment.modules if modules else segment.functions).find(key)
         except FileNotFoundError:

@@ -6,12 +6,12 @@ The records section of a module file is a row of frames::
 
 The check is salted with the frame's offset and, but for the module record, personalized with the module's key. That
 digests all of the module that its author chose, so that no bytes in it, a constant least of all, can be made to pose as
-a record: whoever points the index at them would have to know the key before they choose the bytes.
+a record: an attacker who points the index at them would have to know the key before choosing the bytes.
 and the offset of a frame in the section is its name: the index points at function records, function records
 at needs records, needs records at global records and at one another. A payload is a type byte and the fields
 of one class below, integers as little-endian u32, texts as UTF-8 behind their u32 length. The first frame is
 the module record. Everything that a hit reads is in these frames, so that a hit pays neither for msgpack nor
-for the size of the module; what only people and tools ask for is in the module file's graph section.
+for the size of the module; data that only tools need is in the module file's graph section.
 
 Decoding raises `FormatError` for anything that is not exactly a record of the expected type. Counts and lengths
 are checked against the payload before they size anything.
@@ -75,7 +75,7 @@ MODULE, FUNCTION, NEEDS, GLOBAL = b"M", b"F", b"N", b"G"
 
 
 class ModuleRecord(Record):
-    """What holds for a whole module.
+    """The fields that hold for a whole module.
 
     `key` (16 bytes) is what the image's module table repeats; `image_kind` is "shared" or "object". `features` are those that
     the code requires of a host (``+avx2,+fma``, sorted), `libc` is the C library that it needs; `cpu` and `machine_features` are what LLVM was given.
@@ -93,7 +93,7 @@ class ModuleRecord(Record):
     abi: int
 
     def requirement(self, features: str = "") -> str:
-        """What the module requires of a host; or one of its functions, which requires these features as well."""
+        """The host requirements of the module; or of one of its functions, which requires these features as well."""
         if features:
             features = ",".join(["+" + name for name in sorted(required(features) | required(self.features))])
         return requirement(self.abi, self.triple, self.libc, self.cpu, features or self.features)
@@ -130,7 +130,7 @@ class FunctionRecord(Record):
 
 
 class NeedsRecord(Record):
-    """What a set of functions needs: import slots, global variables, native symbols, further needs.
+    """The needs of a set of functions: import slots, global variables, native symbols, further needs.
 
     `imports` are (symbol number of the slot, func_name); `globals` are offsets of global records; `natives`
     are symbols of the process that may be missing in another one; `children` are offsets of needs records.
@@ -339,7 +339,7 @@ class ManifestWriter:
 
 
 def _key_in(payload: bytes) -> bytes:
-    """The key in the payload of a module record; empty where it is none."""
+    """The key in the payload of a module record; empty where it is not one."""
     return payload[_KEY_AT : _KEY_AT + KEY_SIZE] if payload[:1] == MODULE else b""
 
 
@@ -353,11 +353,11 @@ def read_frame(read: Callable[[int, int], bytes], offset: int, limit: int, key: 
         key: the module's key, which does not matter for the module record.
 
     Raises:
-        FormatError: there is no such frame, or it is damaged.
+        FormatError: the frame does not exist or is damaged.
     """
     data = read(offset, min(_FIRST_READ, limit - offset)) if 0 <= offset < limit else b""
     if len(data) < _FRAME.size:
-        raise FormatError(f"there is no record at offset {offset}")
+        raise FormatError(f"no record at offset {offset}")
     length, expected = _FRAME.unpack_from(data)
     end = _FRAME.size + length
     if length > _MAX_FRAME or offset + end > limit:
@@ -371,7 +371,7 @@ def read_frame(read: Callable[[int, int], bytes], offset: int, limit: int, key: 
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """A version of LLVM, as module records hold it and people write it, in a form that compares: (21, 1, 8).
+    """A version of LLVM, as module records and users write it, in a form that compares: (21, 1, 8).
 
     Raises:
         ValueError: it is not a version.

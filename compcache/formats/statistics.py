@@ -3,7 +3,7 @@
 A journal is what the processes of one host append to, each write one batch: an empty line,
 lines of text, and ``= `` with a check of these. A line is ``time counter amount [module_id [name key]]`` for an
 event, or ``row <hex>`` for an item of the roster rows of modules that were added. A batch that is torn does not count.
-A journal that was renamed to the name of a sum is sealed: nobody opens it to append any more.
+A journal that was renamed to the name of a sum is sealed: no process opens it to append any more.
 
 A sum is published once, complete or not at all::
 
@@ -91,7 +91,7 @@ def decode_stats(data: bytes) -> StatsFile:
         raise FormatError("the statistics file is damaged or incomplete")
     _, *sizes = _HEAD.unpack_from(data)
     if _HEAD.size + sum(sizes) + CHECK_SIZE != len(data):
-        raise FormatError("this is no statistics file of a known version")
+        raise FormatError("this is not a statistics file of a known version")
     sections = []
     at = _HEAD.size
     for size in sizes:
@@ -115,7 +115,7 @@ def decode_stats(data: bytes) -> StatsFile:
 
 
 def decode_journal(data: bytes) -> StatsFile:
-    """What the complete batches of a journal say; what is torn or damaged is left out."""
+    """The counts in the complete batches of a journal; torn or damaged ones are left out."""
     counters: dict[tuple[int, str], float] = {}
     uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
     rows: list[bytes] = []
@@ -141,7 +141,7 @@ def _add_batch(
             when = float(first)
             amount = float(rest[0])
             if not (0 <= when < _END_OF_TIME and 0 <= amount < _MAX_AMOUNT):
-                raise ValueError(f"{when} is no time, or {amount} no amount")
+                raise ValueError(f"{when} is not a time, or {amount} not an amount")
             if counter != "loads":  # they are counted when their compile seconds are known
                 hour = int(when) // HOUR, counter
                 counters[hour] = counters.get(hour, 0) + amount
@@ -155,7 +155,7 @@ def _add_batch(
 
 
 def size_of_rows(head: bytes) -> int | None:
-    """The bytes of roster rows in the sum that begins with `head` (`HEAD_SIZE` bytes); None where it is no sum."""
+    """The bytes of roster rows in the sum that begins with `head` (`HEAD_SIZE` bytes); None where it is not a sum."""
     return _HEAD.unpack(head)[-1] if len(head) == HEAD_SIZE and head.startswith(_MAGIC) else None
 
 

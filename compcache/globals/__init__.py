@@ -59,7 +59,7 @@ def define(value: object) -> GlobalDefinition:
     """The definition that a plain value stands for; a definition stands for itself.
 
     Raises:
-        GlobalValidationError: the value is none that can be stored without pickle.
+        GlobalValidationError: the value cannot be stored without pickle.
     """
     if isinstance(value, GlobalDefinition):
         return value

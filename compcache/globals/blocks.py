@@ -91,7 +91,7 @@ class Buffer(GlobalDefinition):
 
     @property
     def itemsize(self) -> int:
-        """The size of an element in bytes; 1 where the format is none of the struct module's."""
+        """The size of an element in bytes; 1 where the struct module does not know the format."""
         try:
             return calcsize(self.format)
         except StructError:

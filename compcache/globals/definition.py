@@ -1,4 +1,4 @@
-"""What every kind of global variable has in common: its storage, its bytes, and how it is found by its kind."""
+"""The base of all kinds of global variables: storage, bytes, and the registry of kinds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import ClassVar, Protocol
 
     class LoadContext(Protocol):
-        """What a definition may ask of the process that loads it."""
+        """The services of the loading process that a definition may use."""
 
         allow_pickle: bool
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
             """The address of an object's buffer."""
 
         def find_symbol(self, name: str, library: str | None) -> int:
-            """The address of a native symbol, 0 where there is none."""
+            """The address of a native symbol, 0 where it is not defined."""
 
 
 __all__ = [

@@ -33,7 +33,7 @@ def _name_of(value: object) -> tuple[str, str]:
     """Where to find an object again: `__reduce__` where that is a name (numpy's ufuncs), else its own name."""
     try:
         reduced = value.__reduce__()
-    except Exception:  # noqa: BLE001 - any failure to reduce means that there is no such name
+    except Exception:  # noqa: BLE001 - any failure to reduce means that the object has no importable name
         reduced = None
     qualname = reduced if isinstance(reduced, str) else getattr(value, "__qualname__", None)
     module = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)
@@ -144,7 +144,7 @@ class DictMember(GlobalDefinition):
         where = f"{self.module}:{self.qualname}"
         mapping = _find(self.module, self.qualname)
         if not isinstance(mapping, dict):
-            raise invalid(f"{where} is no dict but of type {type(mapping).__qualname__}")
+            raise invalid(f"{where} is not a dict but of type {type(mapping).__qualname__}")
         value = _member(mapping, self.key, where)
         module, _, qualname = self.expected.partition(":")
         expected = _find(module, qualname)

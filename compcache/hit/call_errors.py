@@ -1,6 +1,6 @@
-"""What call targets have to say: help texts, the wording of errors, and the rarer kinds of pointers.
+"""Help texts and error messages of call targets, and the rarer kinds of pointers.
 
-None of it is needed as long as nothing is wrong and nobody asks, hence it is a file of its own.
+A successful call needs none of it, hence it is a file of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PYTHON_TYPES = {"signed": "int", "unsigned": "int", "float": "float", "bool": "
 
 
 def describe(target: TypedCallTarget) -> str:
-    """What `help()` shows of one target."""
+    """The text that `help()` shows for one target."""
     signature = target.signature
     names = signature.parameter_names()
     head = ", ".join(f"{n}: {p}" for n, p in zip(names, signature.parameters, strict=True))
@@ -99,7 +99,7 @@ def _order(target: TypedCallTarget, given: int, names: tuple[str, ...]) -> tuple
 
 
 def _hint_at_length(target: TypedCallTarget, given: int) -> str:
-    """What those overlook who give a buffer for an address and leave out its length."""
+    """A hint for callers who pass a buffer for an address and leave out its length."""
     kinds = [("buffer" if p.is_buffer else p.type.kind) for p in target.signature.parameters]
     lengths = [i for i, kind in enumerate(kinds) if i and kind in ("signed", "unsigned") and kinds[i - 1] == POINTER]
     if given >= len(kinds) or not lengths:
@@ -108,7 +108,7 @@ def _hint_at_length(target: TypedCallTarget, given: int) -> str:
 
 
 def _shown_name(target: TypedCallTarget) -> str:
-    """What people call the function: its label, where its name is made of content."""
+    """The name to show: the label, where the func_name is made of content."""
     return label_of(target._name) or target._name
 
 

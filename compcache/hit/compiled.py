@@ -1,4 +1,4 @@
-"""What `Cache.compile` returns: the functions of a source by their plain names."""
+"""The result of `Cache.compile`: the functions of a source by their plain names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CompiledFunctions"]
 
 
 class CompiledFunctions(Mapping):  # type: ignore[type-arg]  # subscripting it is for checkers only
-    """The functions of a source: ``kernels["scale"]``, or ``kernels.scale`` where that is no method of mappings.
+    """The functions of a source: ``kernels["scale"]``, or ``kernels.scale`` where mappings have no method of that name.
 
     A function is loaded when it is first asked for, and kept.
     """

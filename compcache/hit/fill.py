@@ -34,7 +34,7 @@ class Kept:
 
 
 def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, bytes, Kept]]:
-    """What to store for each global that is not stored already, and what to keep alive beside it.
+    """The bytes to store for each global that is not stored already, and the objects to keep alive beside them.
 
     Raises:
         GlobalValidationError: one is not what it was; the message names it and the function.
@@ -57,7 +57,7 @@ def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, b
 
 
 def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, Kept] | None:
-    """What to store for a global; None where it is stored already and still holds."""
+    """The bytes to store for a global; None where it is stored already and still valid."""
     known = choice.loaded.slots.get(record.slot)
     if isinstance(known, Kept) and not known.revalidate:
         return None
@@ -72,7 +72,7 @@ def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tupl
 
 
 class _LoadContext:
-    """What definitions may ask of this process while they are loaded."""
+    """The services of this process that definitions may use while they are loaded."""
 
     __slots__ = ("_loader", "allow_pickle")
 
@@ -86,7 +86,7 @@ class _LoadContext:
         return address
 
     def find_symbol(self, name: str, library: str | None) -> int:
-        """The address of a native symbol, 0 where there is none."""
+        """The address of a native symbol, 0 where it is not defined."""
         runtime = self._loader.runtime()
         opened = None
         if library is not None:

@@ -11,7 +11,7 @@ module claims it first, so that constructors run once, whatever other threads an
 Ownership points one way: target -> context -> module -> image, and module -> what its filled slots refer to (decoded
 globals, modules of other functions). All tables hold weak references. Modules and targets belong to one `Loader`,
 that is to one `Cache` object, so that nothing of one is ever seen, changed or unloaded through another. The dynamic
-linker maps a file once per process: whoever comes second, or again after an unload while the old mapping is still in
+linker maps a file once per process: a second loader, or the same one after an unload while the old mapping is still in
 use, maps a private copy.
 
 Locking: `_lock` guards the tables. It is reentrant (a garbage collection may run anything while it is held) and is
@@ -64,7 +64,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """A forked child has only the thread that forked: nobody would release a lock held by another."""
+    """A forked child has only the thread that forked: a lock held by another thread would never be released."""
     global _lock, _mapping  # noqa: PLW0603 - see above
     _lock = RLock()
     if _is_mine(_mapping):
@@ -155,7 +155,7 @@ class Choice:
 
 
 class Loader:
-    """Loads functions of one store; what it handed out is in its tables as long as somebody holds it."""
+    """Loads functions of one store; its tables hold modules and call targets for as long as they are referenced elsewhere."""
 
     __slots__ = ("__weakref__", "_by_link", "_mine", "allow_pickle", "closed", "decoded", "opened", "store", "targets")
 
@@ -175,7 +175,7 @@ class Loader:
         """The target of a function, loading it if need be. `owner` is kept alive by the target.
 
         Raises:
-            NotCachedError: there is no realization that this host can use.
+            NotCachedError: this host can use none of the realizations.
             CompcacheError: there are realizations, but none can be loaded; the reason against the first one.
         """
         index = self.store.index
@@ -188,7 +188,7 @@ class Loader:
             index.refresh()
             if index.segments is known:
                 raise
-        return self._load(func_name, owner)  # somebody has added something meanwhile
+        return self._load(func_name, owner)  # the index has changed meanwhile
 
     def _load(self, func_name: str, owner: object) -> TypedCallTarget:
         target = None
@@ -272,7 +272,7 @@ class Loader:
         return source
 
     def condemn(self, sources: dict[bytes, Source], module_id: bytes, error: FormatError) -> CompcacheError:
-        """What to raise of a module that does not decode; this load uses no more of it."""
+        """The exception for a module that does not decode; this load stops using it."""
         source = sources.pop(module_id)
         source.loaded = None
         return self.store.condemn(source.file, error)
@@ -316,7 +316,7 @@ class Loader:
         return True
 
     def _provide(self, source: Source) -> None:
-        """Have the module mapped, by whoever comes first: once for all functions and all threads."""
+        """Map the module, or wait for the thread that is mapping it: once for all functions and all threads."""
         if source.loaded is None:
             suspended = source.suspended
             file = source.open_file(self.store)
@@ -463,7 +463,7 @@ class Loader:
             for module_id in modules:
                 self._mine.pop(module_id, None)
             gone = self._invalidate(lambda context: context.module.module_id in modules)
-        return len(gone)  # which are dropped here, if nobody holds them: destructors may do anything
+        return len(gone)  # dropped here if this was the last reference: destructors may do anything
 
     def close(self) -> None:
         """Invalidate every target that this loader handed out, and hand out no more."""
@@ -489,12 +489,12 @@ class Loader:
         return gone
 
     def loaded_modules(self) -> list[LoadedModule]:
-        """The modules that this loader has loaded and somebody still uses."""
+        """The modules that this loader has loaded and that are still referenced."""
         modules = [self._loaded(module_id) for module_id in list(self._mine)]
         return [module for module in modules if module is not None]
 
     def loaded_targets(self) -> list[TypedCallTarget]:
-        """The valid targets that this loader handed out and somebody still holds."""
+        """The valid call targets that this loader returned and that are still referenced."""
         found = [weak() for weak in list(self._by_link.values())]
         return [target for target in found if target is not None]
 
@@ -506,7 +506,7 @@ def _write(address: int, data: bytes) -> bytes:
 
 
 class _Impatient:
-    """Takes `_mapping`, but not after an endless wait: whoever has it may be waiting for `_lock`, which we hold."""
+    """Takes `_mapping`, with a bounded wait: the thread that holds it may be waiting for `_lock`, which we hold."""
 
     __slots__ = ()
 

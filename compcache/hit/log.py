@@ -27,7 +27,7 @@ _logger = logging.getLogger("compcache")
 
 
 def set_up() -> None:
-    """With `COMPCACHE_DEBUG`, write to standard error what nobody else has asked for; once per process."""
+    """With `COMPCACHE_DEBUG`, log to standard error unless the program has configured logging; once per process."""
     if os.environ.get(DEBUG_VARIABLE, "").lower() in ("", "0", "off", "no", "false"):
         return
     if not _logger.handlers and not _logger.hasHandlers():
@@ -73,7 +73,7 @@ class LoggingRecorder(NullRecorder):
     def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
         """Another process or thread was waited for."""
         end = "and then did it here" if owned else "until it was done"
-        _logger.debug("waited %s for somebody else to %s, %s", _time(seconds), what, end)
+        _logger.debug("waited %s for another process or thread to %s, %s", _time(seconds), what, end)
 
     def compiled(self, seconds: float, names: Sequence[str] = ()) -> None:
         """A module was compiled."""

@@ -1,4 +1,4 @@
-"""What the extension module is built from, and the errors where it is missing or was built from other sources.
+"""The sources of the extension module, and the errors where it is missing or was built from other sources.
 
 setup.py runs this file alone, for paths and digest: it imports nothing of the package.
 """
@@ -23,7 +23,7 @@ def source_paths() -> list[str]:
 
 
 def source_digest() -> str:
-    """What changes whenever one of them does."""
+    """A digest that changes whenever one of them does."""
     import hashlib
 
     digest = hashlib.blake2b(digest_size=16)
@@ -37,7 +37,7 @@ def source_digest() -> str:
 def missing(error: ImportError) -> ImportError:
     """The error for an extension module that is not there."""
     return ImportError(
-        f"the native runtime of compcache is not there, or for another Python ({error}): {_BUILD}; else install the "
+        f"the native runtime of compcache is missing or was built for another Python ({error}): {_BUILD}; else install the "
         "package again",
         name=error.name,
     )

@@ -49,7 +49,7 @@ class Plan:
         opened: Choice | None,
         error: Exception | None,
     ) -> None:
-        """Go on with the root's `candidates` where a load has come to: `opened`, or what is wrong with the first."""
+        """Continue with the root's `candidates` where a load has stopped: at `opened`, or at the error of the first."""
         self._loader = loader
         self._root = root
         self._sources = sources
@@ -59,7 +59,7 @@ class Plan:
         self._pending = [root]
 
     def choose(self) -> dict[str, Choice]:
-        """The chosen realizations of the root and all that it reaches, or the error why there are none."""
+        """The chosen realizations of the root and all that it reaches, or the error that says why it cannot be loaded."""
         while self._pending:
             name = self._pending.pop()
             node = self._nodes.get(name)
@@ -70,7 +70,7 @@ class Plan:
         return self._reachable()
 
     def _advance(self, name: str, node: _Node) -> None:
-        """Choose the next realization of a function, or tell its dependents that there is none."""
+        """Choose the next realization of a function, or fail its dependents where all were tried."""
         choice, self._opened = self._opened, None
         while choice is not None or (choice := self._next(name, node)) is not None:
             try:
@@ -144,7 +144,7 @@ class Plan:
         return error
 
     def reject(self, name: str, error: Exception) -> None:
-        """A chosen realization failed later on: go on without it."""
+        """A chosen realization failed later on: continue without it."""
         node = self._nodes[name]
         node.error = node.error or error
         node.choice = None

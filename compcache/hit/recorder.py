@@ -1,10 +1,10 @@
-"""What a process counts while it uses a cache, and how that reaches the disk without a lock.
+"""The counters of a process that uses a cache, and how they reach the disk without a lock.
 
 Counting appends to a list; what is in the list is appended, as one batch, to the journal of this host
 (`compcache.formats.journal`): at once where the last time is a while ago, else when the process exits or a cache is closed. A
 process that is killed loses what it counted in its last second of counting. Appending to a file costs two
 microseconds where making one costs eighty. Tools add journals up and fold them (`compcache.usage.ledger`). This is on the
-hit path: it imports nothing that is not there already, never waits, and a disk that cannot be written to is no error.
+hit path: it imports nothing that is not loaded already, never waits, and tolerates a disk that cannot be written to.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Recorder:
                 from compcache.usage.ledger import fold_small
 
                 fold_small(self._files.system, os.path.dirname(self._directory))
-            except Exception:  # noqa: BLE001 - who fills a journal next folds it; an exit is no time for tracebacks
+            except Exception:  # noqa: BLE001 - the next process that fills a journal folds it; an exit must not print tracebacks
                 return
 
     def flush(self) -> None:

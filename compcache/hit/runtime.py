@@ -50,7 +50,7 @@ def load_runtime() -> Any:
 
 
 def path_opener() -> OpenBeneath | None:
-    """What opens files below a directory in one call; None where the native runtime cannot be loaded."""
+    """The function that opens files below a directory in one call; None where the native runtime cannot be loaded."""
     try:
         opener: OpenBeneath = load_runtime().open_beneath
     except ImportError:  # a load will say why

@@ -24,7 +24,7 @@ def link_name_of(symbol: str, module_id: bytes) -> str:
 
 
 class TargetContext(Record):
-    """What a target owns and knows: the loaded module, its names, and where it came from."""
+    """The state of a call target: the loaded module, its names, and where it came from."""
 
     __slots__ = ("func_name", "symbol", "module", "signature_text", "cache_path", "signed", "owner")
     func_name: str
@@ -162,7 +162,7 @@ def install(runtime: Any) -> None:
     _runtime = runtime
 
 
-# What native code and `help()` call when they need words; those are in a file that a hit does not read.
+# Called by native code and `help()` for messages, which are in a file that a hit does not read.
 
 
 def _documentation(target: TypedCallTarget) -> str:

@@ -15,7 +15,7 @@ def anonymous_file(*parts: bytes) -> int:
     """The descriptor of a file with this content that is gone when it is closed and mapped no more.
 
     Raises:
-        OSError: there is no room for it.
+        OSError: memory or disk is full.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("compcache", os.MFD_CLOEXEC)

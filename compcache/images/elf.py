@@ -67,7 +67,7 @@ _STT_FUNC, _STT_TLS = 2, 6
 _STV_DEFAULT, _STV_HIDDEN, _STV_PROTECTED = 0, 2, 3
 _DT_NULL, _DT_NEEDED = 0, 1
 
-# One format per record of the file; "x" skips the fields that nobody here reads.
+# One format per record of the file; "x" skips the fields that are not read here.
 _HEADER = Struct("<4sBB10xHH20xQ10xHHH")
 _SECTION = Struct("<IIQ8xQQII8xQ")
 _SYMBOL = Struct("<IBBHQQ")
@@ -153,12 +153,12 @@ def is_elf(data: bytes) -> bool:
 
 
 def machine(data: bytes) -> int:
-    """The architecture that the file is for, one of the `EM_` numbers; `FormatError` where it is no ELF."""
+    """The architecture that the file is for, one of the `EM_` numbers; `FormatError` where it is not an ELF file."""
     return _read_header(data).machine
 
 
 def has_fixed_code(data: bytes) -> bool:
-    """Whether linking an object leaves its instructions where they are; `FormatError` where it is no ELF."""
+    """Whether linking an object leaves its instructions where they are; `FormatError` where it is not an ELF file."""
     return machine(data) in _ARCHITECTURES_OF_FIXED_CODE
 
 
@@ -340,7 +340,7 @@ def code_sections(data: bytes) -> tuple[CodeSection, ...]:
 
 
 def _place(architecture: int, offset: int, kind: int) -> tuple[int, int]:
-    """What a relocation may change: a whole instruction where linkers replace one by a shorter way to the same."""
+    """The bytes that a relocation may change: a whole instruction where linkers may relax it."""
     if architecture == EM_AARCH64:
         return offset & ~3, (offset & ~3) + (8 if kind == _R_AARCH64_ABS64 else 4)
     start = offset - _OPCODE if kind in _R_X86_64_THROUGH_GOT else offset

@@ -41,7 +41,7 @@ def holds_machine_code(data: bytes) -> bool:
 def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
     """The bitcode modules of an object file or archive, in their order; at least one. Raises `FormatError`."""
     if data.startswith(_THIN):
-        raise FormatError("it is a thin archive, which names files and holds none: give those files")
+        raise FormatError("it is a thin archive, which names files without holding them: pass those files")
     if not data.startswith(_ARCHIVE):
         return (_of_object(data),)
     found = []
@@ -73,7 +73,7 @@ def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
     while position < len(data):
         header = data[position : position + _HEADER]
         if len(header) < _HEADER or header[58:] != b"`\n" or not header[48:58].strip().isdigit():
-            raise FormatError(f"it is a damaged archive: there is no member at byte {position}")
+            raise FormatError(f"it is a damaged archive: no member at byte {position}")
         name = header[:16].decode("utf-8", "replace").rstrip()
         start, size = position + _HEADER, int(header[48:58])
         content = data[start : start + size]

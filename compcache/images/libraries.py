@@ -102,7 +102,7 @@ def _demangler() -> ctypes.CDLL | None:
 
 
 def demangle(symbol: str) -> str:
-    """A C++ symbol as people write it (Itanium C++ ABI, by `__cxa_demangle`); others, or without one, as they are."""
+    """A C++ symbol demangled (Itanium C++ ABI, by `__cxa_demangle`); other symbols, or without a demangler, unchanged."""
     library = _demangler() if symbol.startswith("_Z") else None
     if library is None:
         return symbol

@@ -37,7 +37,7 @@ def link_image(
 
     Raises:
         UndefinedSymbolError: the code refers to what neither the platform nor this process provides.
-        CompileError: there is no linker, or it fails, and the module needs one.
+        CompileError: no linker is installed, or it fails, and the module needs one.
     """
     if not elf.is_elf(obj):
         _require_plain(needs_linker, "there is no linker")
@@ -98,7 +98,7 @@ def _require_plain(needs_linker: Sequence[str], why: str) -> None:
 
 
 def _check_undefined(undefined: Iterable[str], weak: Collection[str]) -> None:
-    """What code generation itself calls (compiler-rt routines) must be there as well."""
+    """Refuse code whose own helper routines (compiler-rt) are not available in the process."""
     missing = [
         symbol
         for symbol in undefined

@@ -9,7 +9,7 @@ raised when LLVM returns; the work ends at its next step.
 What is the caller's own (look-ups, pickling, globals) runs in the caller's thread all the same: `in_caller`.
 
 A process that forks while LLVM works waits for the step under way, at most some seconds, so that the child finds LLVM
-in a state that it can use. A child forked from what `in_caller` runs has no LLVM thread, and is told so.
+in a state that it can use. A child forked from what `in_caller` runs has no LLVM thread and gets an error that says so.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _EXIT_SECONDS = 30.0
 
 
 class _AbandonedError(BaseException):
-    """Raised in the LLVM thread where nobody waits for it any more."""
+    """Raised in the LLVM thread when its caller no longer waits for it."""
 
 
 class _Outcome(NamedTuple):
@@ -68,7 +68,7 @@ _stack_lock = threading.Lock()
 
 
 def in_llvm_thread(work: Callable[[], _T]) -> _T:
-    """What `work` returns or raises. It has run to its end, or to the next step after an interrupt, in any case.
+    """Run `work` and return or raise its result. It always runs to its end, or to the next step after an interrupt.
 
     Only the main thread has signal handlers to fear: elsewhere `work` runs where it is called. So it does where LLVM
     called the caller, and where no thread can be started any more.
@@ -80,7 +80,7 @@ def in_llvm_thread(work: Callable[[], _T]) -> _T:
 
 
 def in_caller(function: Callable[..., _T], *arguments: Any) -> _T:
-    """What a function returns in the thread that waits for this one. What it raises, `in_llvm_thread` raises."""
+    """Call a function in the thread that waits for this one. `in_llvm_thread` raises what it raises."""
     errand = _here.errand
     return function(*arguments) if errand is None else errand.ask(function, arguments)
 
@@ -99,7 +99,7 @@ class _Errand(Generic[_T]):
         self._work: Callable[[], _T] | None = work
         self._request: Callable[[], Any] | None = None
         self._ended = False
-        # What is taken from a queue is lost where an interrupt arrives with it: this one only says that there is news.
+        # An item taken from a queue is lost when an interrupt arrives with it: this queue only signals a change.
         self._news: SimpleQueue[None] = SimpleQueue()
         self._answers: SimpleQueue[Any] = SimpleQueue()
         self._outcome = _Outcome(None, None)
@@ -155,7 +155,7 @@ class _Errand(Generic[_T]):
                 answer = request()
                 if os.getpid() != self._process:
                     raise CompileError(
-                        "the process was forked while it compiled: the child has no thread that goes on with it; compile "
+                        "the process was forked while it compiled: the child has no LLVM thread to finish it; compile "
                         "again, or fork at another time"
                     )
                 self._answers.put(answer)
@@ -192,7 +192,7 @@ class _Errand(Generic[_T]):
             self._news.put(None)
 
     def ask(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """What the caller's thread answers."""
+        """The reply of the caller's thread."""
         self._request = lambda: function(*arguments)
         self._news.put(None)
         while True:
@@ -245,7 +245,7 @@ def _llvm_lock() -> Any:
 def _is_inside_llvm() -> bool:
     """Whether LLVM has called this thread, which has LLVM's lock then: another thread would wait for it.
 
-    A lock that is kept though the call is over, because an interrupt fell into llvmlite's way out, is given back.
+    A lock that is kept though the call is over, because an interrupt fell into llvmlite's way out, is released.
     """
     lock = _llvm_lock()
     is_owned = getattr(lock, "_is_owned", None)
@@ -277,7 +277,7 @@ class _ForkGuard:
         self._release()
 
     def after_in_child(self) -> None:
-        """Nobody else is here: a lock that another thread holds will never be given back."""
+        """A child has only this thread: a lock that another thread held will never be released."""
         global _stack_lock  # noqa: PLW0603 - another thread may have had it, and is not here
         _stack_lock = threading.Lock()
         _running.clear()

@@ -1,4 +1,4 @@
-"""The second loader: objects through llvmlite's ORC, where there is no linker or the platform is not ELF."""
+"""The second loader: objects through llvmlite's ORC, where no linker is installed or the platform is not ELF."""
 
 from __future__ import annotations
 

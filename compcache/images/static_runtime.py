@@ -1,4 +1,4 @@
-"""What the static parts of a C library and of compilers give to every shared object that they link.
+"""The code that the static parts of a C library and of compilers add to every shared object that they link.
 
 `atexit`, `at_quick_exit` and `pthread_atfork` register for the shared object that calls them, which they know by the
 address of its own `__dso_handle` (Itanium C++ ABI, 3.3.5; glibc's libc_nonshared.a, GCC's crtbeginS.o). A module that

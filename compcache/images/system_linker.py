@@ -78,7 +78,7 @@ class Linker:
     argv: tuple[str, ...]
     """The command, to which arguments are added."""
     source: str
-    """How it was chosen, for people: "ld.lld on the path", for example."""
+    """How it was chosen, for messages: "ld.lld on the path", for example."""
 
     def version(self) -> str:
         """The first line that it prints for `--version`; asked once per process. Raises `LinkerError`."""
@@ -89,7 +89,7 @@ class Linker:
 
 
 def find_linker(environ: Mapping[str, str] | None = None) -> Linker | None:
-    """The linker to use, or None where there is none or the platform does not use ELF.
+    """The linker to use; None where none is installed or the platform does not use ELF.
 
     `COMPCACHE_LINKER` decides where it is set; then `ld.lld`, `mold` and `ld` are looked for on the path, and
     last the `ziglang` wheel. The answer is remembered for the same values of these variables. Raises
@@ -150,7 +150,7 @@ def _find(choice: str | None, path: str) -> Linker | None:
 
 
 def _chosen(value: str, path: str) -> Linker | None:
-    """What the value of the variable stands for."""
+    """The linker that the value of the variable names."""
     if value.lower() in _NO_LINKER:
         return None
     if value == "ziglang":
@@ -233,7 +233,7 @@ def _remove_abandoned(temporary: str) -> None:
 
 
 def _run(linker: Linker, arguments: Sequence[str], directory: str, timeout: float) -> str:
-    """What the linker prints. It runs in `directory` and sees relative names, so that no path enters the image."""
+    """Run the linker and return its output. It runs in `directory` and sees relative names, so that no path enters the image."""
     with _start(linker, arguments, directory) as process:
         try:
             printed, _ = process.communicate(timeout=timeout)

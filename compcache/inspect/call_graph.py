@@ -48,7 +48,7 @@ class _Module:
         )
 
     def successors(self, symbol: str) -> list[str]:
-        """What a node refers to, directly or by way of what is not shown."""
+        """The nodes that a node refers to, directly or through nodes that are not shown."""
         return self._dependencies.through(symbol, self.transparent)
 
 
@@ -123,12 +123,12 @@ class _Builder:
         return fallback
 
     def result(self) -> FunctionGraph:
-        """What was collected."""
+        """The collected graph."""
         return FunctionGraph(tuple(self._nodes), tuple(self._edges))
 
 
 def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> FunctionGraph:
-    """What these functions depend on, transitively and across modules.
+    """The dependencies of these functions, transitively and across modules.
 
     Args:
         store: the directory.

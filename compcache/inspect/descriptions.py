@@ -1,4 +1,4 @@
-"""Records that the package hands out to people and tools. All are frozen."""
+"""Records that the package returns to callers and tools. All are frozen."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Realization:
 
 @dataclass(frozen=True, slots=True)
 class LoadedState:
-    """What a cache object has in memory: ids of modules, names of targets, bytes of mapped images."""
+    """The contents of a cache object in memory: ids of modules, names of call targets, bytes of mapped images."""
 
     modules: tuple[str, ...]
     targets: tuple[str, ...]
@@ -83,7 +83,7 @@ class CacheInfo:
 
 @dataclass(frozen=True, slots=True)
 class GlobalReport:
-    """One global variable that loading fills: `kind` is that of its definition, `definition` shows it to people."""
+    """One global variable that loading fills: `kind` is that of its definition, `definition` describes it in words."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""What people ask about cached functions (imports msgpack and dataclasses; not on the hit path)."""
+"""Details of cached functions for tools (imports msgpack and dataclasses; not on the hit path)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which stored names somebody may have meant: those of a label, and those that look alike."""
+"""Suggestions for a name that is not stored: names with that label, and similar names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def labelled(store: Store, label: str) -> tuple[str, ...]:
 
 
 def suggestion(store: Store, name: str) -> str:
-    """What to say of a name that is not there: the stored names of that label, or one that looks alike."""
+    """The suggestion for a name that is not stored: the stored names with that label, or a similar one."""
     same = labelled(store, name)
     if same:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""

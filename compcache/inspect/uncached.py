@@ -1,7 +1,7 @@
 """Why functions are compiled and not cached: small files that `explain` reads, one per function.
 
 Nothing else depends on them. A few hundred are kept, the latest; damaged ones count as absent. Writing one is a service
-to people: where that fails, nothing is lost and nobody is told.
+to people: where that fails, nothing is lost and no error is raised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a CPU name and a list of features in LLVM's terms mean: the set of ISA features that code for them may use.
+"""CPU names and feature lists in LLVM's terms, expanded to the set of ISA features that code for them may use.
 
 llvmlite does not expand CPU names. The tables beside this file (``tables/llvm<major>-<arch>.json``, written by
 ``tools/cpu_tables.py`` from LLVM's own) do. For an LLVM that has no table of its own the next older one is used: names are

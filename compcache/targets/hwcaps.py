@@ -1,4 +1,4 @@
-"""What Linux on AArch64 says of its CPU: the bits of the auxiliary vector, as names of LLVM's features.
+"""CPU features on AArch64 Linux: bits of the auxiliary vector, as names of LLVM's features.
 
 LLVM itself parses `/proc/cpuinfo`, which shows another machine's CPU under an emulator and names fewer features. The bits
 are the kernel's (``arch/arm64/include/uapi/asm/hwcap.h``, ``Documentation/arch/arm64/elf_hwcaps.rst``). A feature that no

@@ -40,7 +40,7 @@ TARGET_ATTRIBUTE = re.compile(r'"(target-cpu|target-features|tune-cpu)"="([^"]*)
 
 
 class Machine(NamedTuple):
-    """What to compile for.
+    """The machine to compile for.
 
     `cpu` and `features` are what LLVM is given; `requires` is what code for it needs of a host, as sorted text
     (``+avx2,+fma``); `explicit` are the features that the source itself asked for.
@@ -56,7 +56,7 @@ class Machine(NamedTuple):
         return self._replace(cpu=_baseline(platform), features=as_text(self.requires))
 
     def required_by(self, code: str) -> str:
-        """What a module with this text needs of a host.
+        """The host requirements of a module with this text.
 
         Features of the operating system's side, which no compiler uses by itself, count where the source names them, or
         has intrinsics or assembly that could be theirs.
@@ -72,7 +72,7 @@ def as_text(features: Iterable[str]) -> str:
 
 
 def table_of(platform: str) -> CpuTable | None:
-    """What the LLVM in use knows of the CPUs of a platform (``x86_64-linux-elf``)."""
+    """The CPU table of a platform (``x86_64-linux-elf``) for the LLVM in use."""
     import llvmlite.binding as llvm
 
     return cpu_table(platform.partition("-")[0], llvm.llvm_version_info[0])
@@ -181,7 +181,7 @@ def uses_beyond(intrinsics: Iterable[str], features: frozenset[str]) -> bool:
 
 
 def function_requirements(attributes: str, machine: Machine, platform: str) -> frozenset[str]:
-    """What a function needs of a host because of its own ``target-cpu`` and ``target-features``.
+    """The host requirements of a function from its own ``target-cpu`` and ``target-features``.
 
     Each of the two that it has takes the place of the machine's, as LLVM has it.
     """

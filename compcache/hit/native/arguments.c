@@ -1,4 +1,4 @@
-/* What entry points call: checks and conversions of arguments that take more than one call of the C API. */
+/* Called by entry points: checks and conversions of arguments that take more than one call of the C API. */
 #include "runtime.h"
 
 #include <string.h>
@@ -93,7 +93,7 @@ static char format_kind(const char *format) {
 }
 
 /* Whether the error that an exporter raised is its answer about the buffer. Others (MemoryError, an interrupt) are
- * nobody's to replace. */
+ * never replaced. */
 static int exporter_refused(void) {
     return PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError)
         || PyErr_ExceptionMatches(PyExc_BufferError);

@@ -1,7 +1,7 @@
-/* What module images and the runtime know of each other.
+/* The interface between module images and the runtime.
  *
  * The other side of this file is compcache/build/entrypoints.py, which generates the code that uses these layouts.
- * Images are on disk: whoever changes a layout, an order or a meaning here raises COMPCACHE_ABI_VERSION, here and in
+ * Images are on disk: a change of a layout, an order or a meaning here needs a higher COMPCACHE_ABI_VERSION, here and in
  * compcache/formats/host.py. Nothing here depends on the layout of Python objects, so that an image serves every
  * version and build of CPython. (Py_buffer, of which entry points read ndim and shape, is part of the stable ABI.)
  */
@@ -29,7 +29,7 @@ typedef struct {
 
 typedef struct Callee Callee;
 
-/* What entry points call. Those that return int return 1, or 0 with an exception set.
+/* Functions that entry points call. Those that return int return 1, or 0 with an exception set.
  * `index` counts arguments from 0; `object` is a borrowed reference to the argument. */
 typedef struct {
     /* Raise what is wrong with number or names of arguments; 1 where nothing is (an empty tuple of names). */
@@ -46,7 +46,7 @@ typedef struct {
     PyObject *(*from_cstr)(const char *text);
 } EntryApi;
 
-/* What an entry point is handed instead of the target object, whose layout it must not know. */
+/* Passed to an entry point instead of the target object, whose layout it must not know. */
 struct Callee {
     void *function;       /* the native function to call */
     const EntryApi *api;

@@ -7,13 +7,13 @@
 typedef struct {
     PyObject_HEAD
     Library *library;         /* NULL where something else has mapped the code */
-    const ModuleTable *table; /* inside the image; NULL for a library that is no module of a cache */
+    const ModuleTable *table; /* inside the image; NULL for a library that is not a cached module */
     PyObject *owner;          /* what keeps the bytes of the image valid: an object of the caller's, or None */
 } Image;
 
 /* ------------------------------------------------------------------------------------------------ opening */
 
-/* The 16 bytes of a key; NULL with an exception where the object is no such key. */
+/* The 16 bytes of a key; NULL with an exception where the object is not such a key. */
 static const char *key_bytes(PyObject *object) {
     if (!PyBytes_Check(object) || PyBytes_Size(object) != KEY_SIZE) {
         PyErr_Format(PyExc_ValueError, "the key of a module is %d bytes", KEY_SIZE);
@@ -65,7 +65,7 @@ static PyObject *cannot_open(const char *path, char *reason) {
 
 /* map_image(descriptor: int, path: bytes, key: bytes) -> Image | None
  * Maps the module in an open file, which may be closed afterwards. `path` is what debuggers and messages show. None where
- * this process has the file mapped already, for somebody else. */
+ * this process has the file mapped already, by another owner. */
 PyObject *map_image(PyObject *module, PyObject *args) {
     PyObject *path_object, *key;
     int descriptor;

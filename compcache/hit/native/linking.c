@@ -3,7 +3,7 @@
  *
  * Names. glibc recognizes a library that it has by the name that dlopen() is given, before it looks at device and
  * inode. So every call gets a name that was never used before, and a library that does not have it afterwards was mapped
- * by somebody else: its slots and variables are not ours. The names lead to an open descriptor: what was verified is what
+ * by another owner: its slots and variables are not ours. The names lead to an open descriptor: what was verified is what
  * is mapped, wherever its path leads by now. A mapped library then gets its path as its name, for dladdr and debuggers.
  *
  * Locks. The dynamic linker holds a lock of its own while constructors and destructors run, and these may want the GIL.
@@ -105,7 +105,7 @@ int prepare_linking(void) {
 enum { NUMBER_BITS = 64, NAME_HEAD = 2 * NUMBER_BITS + 2 };
 
 /* `path`, which begins with a slash, spelled as it never was before: a number in "/" for 0 and "./" for 1, which mean
- * nothing to the system. For free(); NULL where there is no memory. */
+ * nothing to the system. For free(); NULL where memory is exhausted. */
 static char *respell(const char *path) {
     static uint64_t numbers;
     char *name = malloc(NAME_HEAD + strlen(path) + 1);
@@ -143,7 +143,7 @@ static int must_stand_for(int descriptor, const char *path) {
 
 /* ------------------------------------------------------------------------------------------- opening and closing */
 
-/* What the dynamic linker says, with the path for the name that it was given; for free(). */
+/* The dynamic linker's message, with the path in place of the name that it was given; for free(). */
 static char *failure(const char *name, const char *path) {
     const char *text = dlerror();
     if (text == NULL) {
@@ -178,7 +178,7 @@ Library *open_library(const char *path, char **reason) {
     return library;
 }
 
-/* Map a file under a new spelling of its name. 0; 1 where somebody else has mapped it; -1 on failure, with a reason. */
+/* Map a file under a new spelling of its name. 0; 1 where another owner has mapped it; -1 on failure, with a reason. */
 static int map_as(Library *library, const char *path, char **reason) {
     struct link_map *map = NULL;
     char *name = respell(path);

@@ -1,7 +1,7 @@
 /* The extension module compcache.hit._runtime: its state, its functions, its initialization (PEP 489). */
 #include "runtime.h"
 
-/* What the extension was built from, for Python to compare with the sources beside it. COMPCACHE_SOURCES, the names of
+/* The sources that the extension was built from, for Python to compare with the sources beside it. COMPCACHE_SOURCES, the names of
  * the files, is empty unless the extension was built in a source checkout: installed packages compare nothing. */
 #if !defined(COMPCACHE_SOURCE_DIGEST) || !defined(COMPCACHE_SOURCES)
 #error "setup.py defines these: build with `pip install -e .` or `make`"
@@ -33,7 +33,7 @@ static PyObject *setup(PyObject *module, PyObject *args) {
         set_once(&state->raise_arity, arity);
         set_once(&state->raise_value, value);
         set_once(&state->find_pointer, pointer);
-        set_once((PyObject **)&state->target_type, type); /* last: whoever sees it sees the hooks */
+        set_once((PyObject **)&state->target_type, type); /* last: a thread that sees it sees the hooks */
         Py_DECREF(type);
     }
     return Py_NewRef((PyObject *)state->target_type);

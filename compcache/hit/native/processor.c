@@ -1,4 +1,4 @@
-/* What the processor says of itself: the same bytes for two processes only where the same code runs in both.
+/* The processor's description of itself: the same bytes for two processes only where the same code runs in both.
  *
  * Emulators and containers share the boot id of their kernel, and an emulator shows the machine's own /proc/cpuinfo. The
  * instruction CPUID answers for the processor that runs this process. In a virtual machine each is a trap of a few

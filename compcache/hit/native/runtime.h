@@ -40,9 +40,9 @@ int prepare_linking(void);
 /* Without the GIL: open a library by name. NULL on failure, with a text for free() in *reason (NULL: no memory). */
 Library *open_library(const char *path, char **reason);
 /* Without the GIL: map the file that a descriptor is open on, and show it as `path`. 0; 1 where this process has it
- * mapped already, for somebody else; -1 on failure, with a reason as above. */
+ * mapped already, by another owner; -1 on failure, with a reason as above. */
 int map_library(int descriptor, const char *path, Library **result, char **reason);
-/* Without the GIL: the address of a symbol of a library, or with NULL of the process; NULL where there is none. */
+/* Without the GIL: the address of a symbol of a library, or with NULL of the process; NULL where it is not defined. */
 void *library_symbol(const Library *library, const char *name);
 /* With the GIL, which is released meanwhile: close a library, now or when calls of the dynamic linker in other threads
  * have returned. */

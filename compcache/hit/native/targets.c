@@ -144,7 +144,7 @@ static Target *checked_target(PyObject *module, PyObject *object) {
     return (Target *)object;
 }
 
-/* invalidate(target) -> None; a call that is running goes on, every later one raises */
+/* invalidate(target) -> None; a running call finishes, every later one raises */
 PyObject *invalidate(PyObject *module, PyObject *target) {
     Target *self = checked_target(module, target);
     if (self == NULL) {
