@@ -166,7 +166,7 @@ class Cache:
         return self._store.root
 
     def get_target(self, func_name: str) -> TypedCallTarget:
-        """The call target of a cached function; the same object for as long as anybody holds it.
+        """The call target of a cached function; the same object for as long as it is referenced.
 
         Raises:
             NotCachedError: the cache holds no realization that this host can use.
@@ -247,7 +247,7 @@ class Cache:
     __contains__ = has
 
     def unload(self, func_name: str) -> bool:
-        """Invalidate the function's module and every target handed out from it; whether there were any.
+        """Invalidate the function's module and every call target returned from it; return whether any existed.
 
         A running call finishes; later ones raise `TargetUnloadedError`. The code is unmapped when the
         last object that could run it is gone.
@@ -256,7 +256,7 @@ class Cache:
         return self._loader.unload(func_name) > 0
 
     def close(self) -> None:
-        """Invalidate everything that was handed out. Closing twice is allowed."""
+        """Invalidate every call target that was returned. Closing twice is allowed."""
         if not self._closed:
             self._closed = True
             if self._tuners:
@@ -295,17 +295,17 @@ class Cache:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a cache in the directory: the first addition makes one."""
+        """Whether the directory holds a cache: the first addition creates one."""
         return self._store.is_cache()
 
     @property
     def readonly(self) -> bool:
-        """Whether it was opened never to be written to."""
+        """Whether it was opened with readonly=True."""
         return self._store.readonly
 
     @property
     def allow_pickle(self) -> bool:
-        """Whether it was opened to unpickle globals that were stored with pickle."""
+        """Whether it was opened with allow_pickle=True."""
         return self._loader.allow_pickle
 
     @property
@@ -322,7 +322,7 @@ class Cache:
         }  # fmt: skip
 
     def find_target(self, func_name: str) -> TypedCallTarget | None:
-        """The call target of a function where it can be had, else None; a miss is not counted."""
+        """The call target of a function, or None where it cannot be loaded; a miss is not counted."""
         try:
             return self._load(func_name)
         except CompcacheError:
@@ -394,14 +394,14 @@ class Cache:
         return add_missing(self, tuple(functions), build)
 
     def find_stored(self, functions: Iterable[str]) -> Addition | None:
-        """The modules that hold these functions, where this host can use a realization of every one; else None."""
+        """The modules that hold these functions if this host can use a realization of each; else None."""
         self._require_open()
         from compcache.publish.single_flight import find_stored
 
         return find_stored(self, tuple(functions))
 
     def compile(self, source: Source) -> CompiledFunctions:
-        """The functions of LLVM code, compiled once ever: their names stand for the content.
+        """Compile LLVM code once ever, and return its functions, whose names are digests of the content.
 
         The code, the functions with their signatures, the definitions of globals, the imports, the options and the CPU that is
         asked for are digested. Where functions of that digest are stored nothing is compiled, and for assembly text
@@ -476,7 +476,7 @@ class Cache:
         return iter([summary.func_name for summary in self.functions()])
 
     def __len__(self) -> int:
-        """How many func_names `iter` gives; a list of everything is read for it, `info` counts cheaper."""
+        """The number of func_names. Everything is listed for it; `info` counts cheaper."""
         return len(self.functions())
 
     def __bool__(self) -> bool:
@@ -496,7 +496,7 @@ class Cache:
         return functions(self._store, progress, select)
 
     def labelled(self, label: str) -> tuple[str, ...]:
-        """The func_names that `Identity` or `compile` made of this label; a part of the digest may follow it."""
+        """The func_names that `Identity` or `compile` made for this label; a part of the digest may follow it."""
         self._require_open()
         from compcache.inspect.names import labelled
 
@@ -521,7 +521,7 @@ class Cache:
         return describe_module(self._store, module_id)
 
     def function(self, func_name: str) -> FunctionReport:
-        """All that is known of one stored function.
+        """Everything that the cache holds about one function.
 
         Raises:
             NotCachedError: no module on disk holds it.
@@ -540,7 +540,7 @@ class Cache:
         return realizations(self._store, self._loader, func_name)
 
     def dependencies(self, func_name: str, transitive: bool = False) -> tuple[str, ...]:
-        """The functions that a function refers to, directly or (`transitive`) at all, as optimized.
+        """The functions that a function refers to directly, or with `transitive` also indirectly, after optimization.
 
         Raises:
             NotCachedError: the function is not in the cache.
@@ -596,7 +596,7 @@ class Cache:
     def explain(
         self, func_name: str, identity: Identity | None = None, *, progress: Progress | None = None
     ) -> Explanation:
-        """Why a function is, or is not, to be had: its realizations, and the stored variants nearest to it.
+        """Explain why a function can or cannot be loaded: its realizations, and the stored variants nearest to it.
 
         Args:
             func_name: the function.
@@ -609,7 +609,7 @@ class Cache:
         return explain(self._store, self._loader, func_name, identity, progress)
 
     def note_uncached(self, name: str, reason: str) -> None:
-        """Keep for `explain` why a function was compiled and not cached; None of it can fail."""
+        """Record for `explain` why a function was compiled and not cached; never fails."""
         from compcache.inspect.uncached import note
 
         self._store.stats.refused(name, reason)
@@ -642,7 +642,7 @@ class Cache:
         return cache_stats(self._store, self._max_size, since, progress)
 
     def zero_stats(self) -> None:
-        """Set the counters that `stats` shows to zero. What was used last is not forgotten.
+        """Set the counters that `stats` shows to zero. Times of last use are kept.
 
         Raises:
             StorageError: the cache is read-only, or another process is folding its statistics.
@@ -658,7 +658,7 @@ class Cache:
     def prune(
         self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None
     ) -> PruneReport:
-        """Remove what the policy says, least recently used first; with `dry_run` only tell what that is.
+        """Remove modules by policy, least recently used first; with `dry_run` only report them.
 
         Nothing goes that something which stays needs. What is loaded, here or elsewhere, stays mapped and works.
 
@@ -672,7 +672,7 @@ class Cache:
         return prune(self._store, policy, dry_run=dry_run, progress=progress)
 
     def propose_prune(self, policy: PrunePolicy, *, progress: Progress | None = None) -> PruneProposal:
-        """Plan a prune, to be looked at and then carried out by `carry_out`; its `report` is that of a dry run."""
+        """Plan a prune for inspection, to be carried out by `carry_out`; its `report` is that of a dry run."""
         self._require_open()
         from compcache.maintain.prune import propose
 
@@ -680,7 +680,7 @@ class Cache:
         return propose(self._store, policy, progress=progress, fold_statistics=not self.readonly)
 
     def carry_out(self, proposal: PruneProposal) -> PruneReport:
-        """Do what `propose_prune` planned, but for what has been pinned, used or come to be needed since.
+        """Carry out what `propose_prune` planned, except for modules that were pinned, used or imported since.
 
         Raises:
             StorageError: the cache is read-only, or a file could not be removed.
@@ -691,7 +691,7 @@ class Cache:
         return carry_out(self._store, proposal)
 
     def remove(self, func_name: str, force: bool = False) -> tuple[str, ...]:
-        """Remove every realization of a function; the module_ids of what was removed. What is loaded stays loaded.
+        """Remove every realization of a function and return the ids of the removed modules. Loaded code stays loaded.
 
         Raises:
             NotCachedError: the function is not in the cache.
@@ -706,7 +706,7 @@ class Cache:
             return remove_function(self._store, func_name, force=force)
 
     def remove_module(self, module_id: str) -> bool:
-        """Remove one module with everything that it realizes; whether it was there.
+        """Remove one module with everything that it realizes; return whether it existed.
 
         Raises:
             StorageError: the cache is read-only, or the file could not be removed.
@@ -718,7 +718,7 @@ class Cache:
         return bool(remove_modules(self._store, [bytes.fromhex(module_id)]))
 
     def clear(self) -> int:
-        """Remove every module; how many those were. What is loaded stays loaded."""
+        """Remove every module and return their number. Loaded code stays loaded."""
         self._require_open()
         from compcache.maintain.clear import clear
 
@@ -752,14 +752,14 @@ class Cache:
         )
 
     def pin(self, func_name: str) -> bool:
-        """Keep a function, and what it depends on, from being pruned; whether it was not pinned before."""
+        """Keep a function and its dependencies from being pruned; return whether it was not pinned before."""
         self._require_open()
         from compcache.maintain.pins import pin
 
         return pin(self._store, func_name)
 
     def unpin(self, func_name: str) -> bool:
-        """Undo `pin`; whether the function was pinned."""
+        """Undo `pin`; return whether the function was pinned."""
         self._require_open()
         from compcache.maintain.pins import unpin
 
@@ -774,7 +774,7 @@ class Cache:
 
 
 class _Suggesting:
-    """Lets a `NotCachedError` say which names may have been meant."""
+    """Adds similar names to the message of a `NotCachedError`."""
 
     __slots__ = ("_cache",)
 

@@ -1,4 +1,4 @@
-"""The dependency graph of a module: functions and global variables, and who refers to whom.
+"""The dependency graph of a module: functions and global variables, and the references between them.
 
 It knows no LLVM and no files: nodes are names, edges are given. All walks are iterative, so that a chain of a
 hundred thousand functions does not overflow the stack, and cycles are ordinary.
@@ -17,7 +17,7 @@ __all__ = ["DependencyGraph", "Need"]
 
 
 class Need:
-    """A node of the needs DAG: leaves that it reaches itself, and further needs. Shared by who needs the same."""
+    """A node of the needs DAG: leaves that it reaches itself, and further needs. Shared by functions with equal needs."""
 
     __slots__ = ("children", "leaves")
 
@@ -121,7 +121,7 @@ class DependencyGraph:
         return None
 
     def needs(self, leaves: Collection[str]) -> dict[str, Need | None]:
-        """For every node which of `leaves` it reaches, as a DAG with one shared node per distinct need.
+        """For every node the `leaves` that it reaches, as a DAG with one shared node per distinct need.
 
         None means none of them. Components that add nothing to a single need of their successors share it, so
         that the DAG is at most as large as the part of the graph above the leaves.

@@ -39,7 +39,7 @@ def digest(parts: Iterable[bytes], *, size: int = DIGEST_SIZE, person: bytes = b
 
 
 def mac(data: bytes, key: bytes) -> bytes:
-    """The keyed digest of `data`. A key of any length serves: longer ones are digested first."""
+    """The keyed digest of `data`. A key may have any length: longer ones are digested first."""
     if len(key) > blake2b.MAX_KEY_SIZE:
         key = blake2b(key, digest_size=blake2b.MAX_KEY_SIZE).digest()
     return blake2b(data, digest_size=MAC_SIZE, key=key, person=b"compcache-mac-v1").digest()

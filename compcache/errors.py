@@ -40,14 +40,14 @@ __all__ = [
 
 
 class CacheWarning(UserWarning):
-    """Issued when the cache could not do something that the caller did not depend on.
+    """Issued when an operation of the cache failed on which the caller's result does not depend.
 
     For example: an entry was damaged and went to quarantine, or a compiled module could not be stored.
     """
 
 
 class ShadowWarning(CacheWarning):
-    """Issued when `Cache.add_module` gives functions other code than the cache has under the same names."""
+    """Issued when `Cache.add_module` stores other code under names that the cache has already."""
 
 
 class CompcacheError(Exception):
@@ -85,7 +85,7 @@ class NotCachedError(CompcacheError, KeyError):
         self.suggest: Callable[[str], str] | None = None
 
     def __str__(self) -> str:
-        """The message, and names that may have been meant."""
+        """The message, followed by similar names."""
         suggest, self.suggest = self.suggest, None
         if suggest is not None:
             try:
@@ -100,7 +100,7 @@ class NotCachedError(CompcacheError, KeyError):
 
 
 class FormatError(CompcacheError, ValueError):
-    """Raised when bytes are not of the format that they should be of."""
+    """Raised when bytes do not decode as the expected format."""
 
 
 class UnknownVersionError(FormatError):
@@ -108,7 +108,7 @@ class UnknownVersionError(FormatError):
 
 
 class IntegrityError(CompcacheError, OSError):
-    """Raised when a stored file does not have the content that it was published with, or is not to be believed.
+    """Raised when a stored file does not have the content that it was published with, or is not trusted.
 
     The latter are files without the signature of the cache's key, and files of other users.
     """
@@ -149,7 +149,7 @@ class UntrustedDirectoryError(CompcacheError, PermissionError):
 
 
 class LinkError(CompcacheError):
-    """Raised when compiled code cannot be bound to what it needs; below it, one class per reason."""
+    """Raised when compiled code cannot be bound to its dependencies; below it, one class per reason."""
 
     func_name: str
     module_id: str
@@ -161,7 +161,7 @@ class LinkError(CompcacheError):
 
 
 class UndefinedSymbolError(LinkError):
-    """Raised when something that is used is provided by nothing, or the other way round.
+    """Raised when a symbol is used but not provided, or provided but not used.
 
     `symbols` are used but not provided; `unused` were provided (in `imports` or `globals`) but not used.
     """
@@ -212,7 +212,7 @@ class LinkerError(LinkError):
 
 
 class CompileError(CompcacheError, ValueError):
-    """Raised when LLVM rejects the code: it does not parse, does not verify or cannot be translated."""
+    """Raised when LLVM rejects the code: it does not parse, does not verify or cannot be compiled."""
 
 
 class SignatureError(CompcacheError, ValueError):
@@ -220,11 +220,11 @@ class SignatureError(CompcacheError, ValueError):
 
 
 class InvalidNameError(CompcacheError, ValueError):
-    """Raised when a function or symbol name cannot be one (empty, or not encodable)."""
+    """Raised when a function or symbol name is not valid (empty, or not encodable)."""
 
 
 class GlobalValidationError(CompcacheError, ValueError):
-    """Raised when a global variable of a function does not decode, or no longer is what it was."""
+    """Raised when a global variable of a function does not decode, or its object is missing or of another type."""
 
     global_name: str
     func_name: str
@@ -238,7 +238,7 @@ class GlobalValidationError(CompcacheError, ValueError):
 
 
 class FunctionInUseError(CompcacheError, ValueError):
-    """Raised when removing a function would take away something else, and that was not forced.
+    """Raised when removing a function would remove other functions too, or break an import, without `force`.
 
     `others` are the functions that its modules hold beside it, `importers` those that import it.
     """

@@ -59,7 +59,7 @@ _LISTING = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class _Directory:
-    """An open directory, which is closed when its last user lets go of it."""
+    """An open directory, closed with its last reference."""
 
     __slots__ = ("_files", "identity", "is_link", "is_new", "number")
 
@@ -120,7 +120,7 @@ class Tree(Files):
             root.is_new = False
 
     def forget(self) -> None:
-        """Let go of the root; the next operation opens it again."""
+        """Close the root; the next operation opens it again."""
         self._root = None
 
     def _enter_root(self) -> tuple[_Directory, os.stat_result]:

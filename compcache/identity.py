@@ -24,7 +24,7 @@ _AROUND = 24
 
 
 class Identity:
-    """Everything that a compiled function depends on, in the order and under the names that the caller gives.
+    """The inputs of a compiled function, in the order and under the names that the caller gives.
 
     Give it to `ModuleSource(identity=...)` and use its `func_name`: when something changes the name changes, and
     `Cache.explain` can tell which component it was.

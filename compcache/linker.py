@@ -97,7 +97,7 @@ class BuiltModule(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """A snapshot of all that the source says."""
+    """A snapshot of the source."""
 
     ir: Any
     exports: tuple[Export, ...] | None
@@ -384,7 +384,7 @@ class _DryRun:
     allow_pickle = True
 
     def address_of(self, buffer: object) -> int:
-        """Any address: only the fit of the value is of interest."""
+        """Any address: only whether the value fits is checked."""
         return id(buffer)
 
     def find_symbol(self, name: str, library: str | None) -> int:

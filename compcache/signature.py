@@ -148,7 +148,7 @@ def _parse_result(name: str, text: str) -> Type:
 
 
 def _split(inner: str) -> list[str]:
-    """The parameters: what stands between commas that are not within brackets."""
+    """The parameters: the texts between commas outside of brackets."""
     parts: list[str] = []
     for piece in inner.split(","):
         if parts and parts[-1].count("[") > parts[-1].count("]"):
@@ -159,7 +159,7 @@ def _split(inner: str) -> list[str]:
 
 
 def _dimensions(buffer: str, text: str) -> int:
-    """How many dimensions what stands in the brackets of a buffer asks for; 0 for any number."""
+    """The number of dimensions in the brackets of a buffer; 0 for any number."""
     axes = [axis.strip() for axis in buffer.split(",")]
     if axes == [":"]:
         return 0

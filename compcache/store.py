@@ -1,4 +1,4 @@
-"""The cache directory: where everything is, how it becomes visible, and whether it is what it was.
+"""The cache directory: the place of every file, publishing, and verification.
 
 `PLACES` names every kind of file in it; nothing else in the package spells such a name.
 
@@ -388,7 +388,7 @@ class Store:
             yield from self.index.find(key)
 
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
-        """Every realization that the directory knows at this moment."""
+        """Every realization in the index at this moment."""
         self._renew_index()
         return [*self._memory_names.get(func_name, ()), *self.index.find(name_key(func_name))]
 
@@ -401,7 +401,7 @@ class Store:
         return True
 
     def _renew_index(self, *, look: bool = True) -> bool:
-        """Look at the index again, and rebuild it where it is damaged or was deleted; whether it has changed."""
+        """Read the index again, rebuilding it where it is damaged or missing; return whether it has changed."""
         if self.index.segments:
             self._checked_index = False  # an index that was there and goes is looked for again
         try:
@@ -451,7 +451,7 @@ class Store:
         return module
 
     def _recognize(self, module: ModuleFile, status: os.stat_result) -> bool:
-        """Whether the index vouches for the file as it is now."""
+        """Whether the index has a stamp of the file in its present state."""
         for image, records, target, flags, functions, key, entry_mac in self.index.verified(module.module_id, status):
             if self.signing_key:
                 fields = (module.module_id, Stamp.of(status), image, records, target, flags, functions, key)
@@ -510,7 +510,7 @@ class Store:
         return condemn(self, module, error)
 
     def quarantine(self, path: str, reason: str) -> IntegrityError:
-        """Set a damaged file aside, warn, and return the exception that says so."""
+        """Quarantine a damaged file, warn, and return the exception."""
         from compcache.publish.quarantine import quarantine
 
         return quarantine(self, path, reason)

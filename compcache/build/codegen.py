@@ -1,4 +1,4 @@
-"""LLVM through llvmlite: parse, check, optimize, emit. Everything that can make LLVM abort is kept behind here.
+"""LLVM through llvmlite: parse, check, optimize, emit. Inputs that can make LLVM abort are stopped here.
 
 LLVM ends the process for some inputs: inline assembly that does not assemble, CPU features that contradict the
 triple. Where an input could be one of those, a child process tries it first (`compcache.build.trial`).
@@ -217,7 +217,7 @@ def check_triple(module: Any) -> None:
 
 
 def is_suspicious(attributes: Iterable[tuple[str, str]]) -> bool:
-    """Whether CPU names or features are such that LLVM might abort over them.
+    """Whether LLVM might abort because of CPU names or features.
 
     Args:
         attributes: pairs like ("target-cpu", "x86-64-v3"): the machine's and the functions'.

@@ -1,4 +1,4 @@
-"""The code that is kept beside an image, translated as the linker translated it (imports LLVM).
+"""The bitcode that is stored beside an image, compiled as the linker compiled it (imports LLVM).
 
 At which level of LLVM's code generator an image was made is not recorded; the level whose machine code is in the image
 made it. Machine code is compared section by section, but for the places that linking fills in.
@@ -66,7 +66,7 @@ class KeptCode:
         return codegen.run(translate)
 
     def is_comparable(self) -> bool:
-        """Whether translating it here must give the machine code of the image.
+        """Whether compiling it here must give the machine code of the image.
 
         Another LLVM may choose other instructions, and on some architectures linking moves code.
         """
@@ -76,7 +76,7 @@ class KeptCode:
         return is_elf(emitted) and has_fixed_code(emitted)
 
     def level(self) -> int | None:
-        """The level of the code generator that made the image; None where its code is of none."""
+        """The level of the code generator that made the image; None where no level gives its code."""
         for level in LEVELS:
             sections = code_sections(self.object(level))
             if all(_occurs(self.image, section, 0, len(section.code)) for section in sections):
@@ -84,7 +84,7 @@ class KeptCode:
         return None
 
     def differing_functions(self) -> list[str]:
-        """The functions whose machine code is not in the image, at the level at which there are the fewest."""
+        """The functions whose machine code differs from the image, at the level with the fewest differences."""
         return min(map(self._differing, LEVELS), key=len)
 
     def _differing(self, level: int) -> list[str]:
@@ -120,7 +120,7 @@ def read_code(store: Store, module_id: str) -> KeptCode:
 
 
 def _occurs(image: bytes, section: CodeSection, start: int, end: int) -> bool:
-    """Whether a part of a section is somewhere in the image, but for what linking changes."""
+    """Whether the image contains a part of a section, apart from bytes that linking changes."""
     runs = list(_fixed_runs(section, start, end))
     if not runs:
         return True

@@ -30,7 +30,7 @@ _MAX_SIZE = 1 << 31
 
 
 class StoredDefinition:
-    """A global's definition as its record has it: what makes records needs no more than this."""
+    """A global's definition as its record has it: all that writing records needs."""
 
     def __init__(self, kind: str, payload: bytes) -> None:
         self.kind = kind

@@ -37,7 +37,7 @@ _STARTUP = ""
 
 
 def is_weak(definition: Definition | None) -> bool:
-    """Whether a declaration may stay without a provider."""
+    """Whether a declaration may stay undefined."""
     return definition is not None and "extern_weak" in definition.head.split(" ")
 
 

@@ -1,4 +1,4 @@
-"""Turns what a module declares but does not define into import slots and storage, before it is optimized.
+"""Turns the undefined symbols of a module into import slots and storage, before it is optimized.
 
 A declared function that the cache provides becomes a thunk, ``load slot; musttail call``, which LLVM inlines into an
 indirect call. An external global that the caller defines becomes storage in the module, filled when code is loaded.
@@ -41,7 +41,7 @@ class Requests(NamedTuple):
 
 
 class Resolution(NamedTuple):
-    """How the declarations are provided for.
+    """The provider of each declaration.
 
     `slots`: {symbol of the slot: func_name}; `storage`: {symbol: (definition, storage)}, including the slots
     of functions that a native definition stands for; `support`: assembly to link in; `thunks`: its functions.
@@ -77,7 +77,7 @@ def _names(imports: Any) -> tuple[str, ...]:
 def resolve_declarations(
     module: Any, target_data: Any, requests: Requests, cached_among: Callable[[list[str]], Collection[str]]
 ) -> Resolution:
-    """Decide for every declaration of the module who provides it.
+    """Decide the provider of every declaration of the module.
 
     In this order: what `imports` names; what `globals` defines; what is linked statically into every shared object;
     native symbols of the platform; those of the libraries that the source names; functions that the cache holds, which
@@ -121,7 +121,7 @@ def restore_resolution(
 
 
 class _Resolver:
-    """Sorts declarations by who provides them."""
+    """Sorts declarations by provider."""
 
     def __init__(self, requests: Requests, cached_among: Callable[[list[str]], Collection[str]]) -> None:
         self._requests = requests
@@ -144,7 +144,7 @@ class _Resolver:
                 self._require(name, str(functions[name]).partition("@")[0])
 
     def _is_given(self, name: str) -> bool:
-        """Whether the source says who provides a function."""
+        """Whether the source names the provider of a function."""
         definition = self._requests.globals.get(name)
         if name in self._requests.imports:
             self.slots[SLOT_PREFIX + name] = self._requests.imports[name]
@@ -163,7 +163,7 @@ class _Resolver:
             self._require(name, str(variable).partition(" global ")[0])
 
     def _is_linked(self, name: str) -> bool:
-        """Whether the image is linked with what defines the symbol."""
+        """Whether the support code that the image is linked with defines the symbol."""
         if name in STATIC_RUNTIME:
             self.static.append(name)
             return True

@@ -1,4 +1,4 @@
-"""Code that might end the process is translated in a child process first.
+"""Compiles code that might abort the process in a child process first.
 
 LLVM ends the process, or does not come back, for some code: inline assembly that does not assemble, CPU features that contradict
 the triple, and inputs that were made to do so. The parent's side is `try_in_child`; `main` is the child's.

@@ -1,4 +1,4 @@
-"""Names that stand for content: what a source is, as a digest, and sources whose functions are named by it or by an identity.
+"""Names by content: digests of sources, and sources whose functions are named by a digest or an identity.
 
 A program that hits asks here what its functions are called. So nothing slow is imported, LLVM least of all.
 """
@@ -30,7 +30,7 @@ _NO_CODE = "ir must be LLVM assembly (str), bitcode (bytes) or an llvmlite modul
 
 
 class NamedSource:
-    """A source whose functions have names of its content.
+    """A source whose functions are named by its content.
 
     `names` maps the plain name of each function to its func_name; `source` exports them under the latter.
     """
@@ -146,7 +146,7 @@ def _is_llvmlite_module(ir: object) -> bool:
 
 
 def content_digest(source: ModuleSource, *, size: int = _NAME_BYTES) -> bytes:
-    """A digest of all that decides what the functions of a frozen source do.
+    """A digest of everything that decides the behaviour of a frozen source's functions.
 
     It covers the code, the functions with their signatures, the definitions of globals, the imports, the options, and the CPU
     that is asked for. A source that names no CPU is for the machine that compiles it: its name says so, and each kind of machine

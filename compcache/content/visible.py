@@ -1,4 +1,4 @@
-"""The functions of LLVM code that can be seen from outside a module, found without LLVM where that can be done."""
+"""The externally visible functions of LLVM code, found without LLVM where possible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLAIN = frozenset("-$._ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123
 
 
 def exported_names(code: str | bytes) -> tuple[str, ...]:
-    """The functions of LLVM code that can be seen from outside; LLVM is asked only where nothing else can tell.
+    """The externally visible functions of LLVM code; LLVM is asked only where reading the code does not tell.
 
     Raises:
         CompileError: LLVM rejects the code.

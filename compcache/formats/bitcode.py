@@ -70,7 +70,7 @@ class _Bits:
 
 
 def defined_functions(bitcode: bytes) -> tuple[str, ...] | None:
-    """The names of the functions that can be seen from outside a module, in its order; None where only LLVM could tell.
+    """The names of a module's externally visible functions, in its order; None where only LLVM can tell.
 
     Raises:
         FormatError: it is not bitcode.

@@ -160,7 +160,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def host_key(files: Files, processor: bytes) -> str | None:
-    """A name for this boot of this machine and its processor; None where the system does not tell.
+    """A name for this boot of this machine and its processor; None where the system does not report them.
 
     `processor` is what the processor says of itself: emulators and containers share a boot with their machine.
     """

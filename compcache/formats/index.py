@@ -271,7 +271,7 @@ class Segment:
             offset += len(part)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._tables = self._texts = None
 
 
@@ -323,7 +323,7 @@ class Index:
         return self._segments
 
     def refresh(self) -> bool:
-        """Look at the directory again; whether anything changed."""
+        """List the directory again; return whether anything changed."""
         self.problem = ""
         names = self._names()
         old = {segment.name: segment for segment in self._segments or ()}
@@ -346,7 +346,7 @@ class Index:
 
     @property
     def is_listed(self) -> bool:
-        """Whether the directory has been looked at."""
+        """Whether the directory has been listed."""
         return self._segments is not None
 
     def find(self, key: bytes) -> Iterator[tuple[bytes, int]]:
@@ -452,7 +452,7 @@ class Index:
             return []
 
     def set_aside(self, segment: Segment, error: FormatError) -> None:
-        """Do without a segment that does not decode, and remember why."""
+        """Ignore a segment that does not decode, and remember why."""
         reason = segment.explain(error)
         if isinstance(reason, UnknownVersionError):
             self.ignored.add(segment.name)
@@ -462,6 +462,6 @@ class Index:
         self._segments = tuple([other for other in self.segments if other is not segment])
 
     def close(self) -> None:
-        """Let go of the segment files."""
+        """Close the segment files."""
         self._segments = None
         self._hint = None

@@ -1,4 +1,4 @@
-"""How processes append what they count to the journal of their host: `compcache.formats.statistics` describes it."""
+"""How processes append their counters to the journal of their host: `compcache.formats.statistics` describes it."""
 
 from __future__ import annotations
 

@@ -136,12 +136,12 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
 
 
 def invalid(reason: str) -> GlobalValidationError:
-    """The error of a definition that does not hold."""
+    """The error of a definition that is not valid."""
     return GlobalValidationError(reason, reason=reason)
 
 
 def misfit(what: str, storage: Storage) -> GlobalValidationError:
-    """The error of a value that its storage cannot take."""
+    """The error of a value that does not fit its storage."""
     return invalid(f"{what} does not fit its storage ({storage})")
 
 

@@ -1,1 +1,1 @@
-"""From a record to a callable: everything that a hit runs, and nothing slow."""
+"""The hit path: from a record to a callable, without slow imports."""

@@ -48,7 +48,7 @@ def _explain(parameter: Parameter) -> str:
 
 
 def raise_unloaded(target: TypedCallTarget) -> NoReturn:
-    """Say that a target was unloaded, and what to do."""
+    """Raise the error of a call target that was unloaded."""
     name = target._name
     raise TargetUnloadedError(
         f"the compiled function {name!r} was unloaded: Cache.unload() was called for its module, or its cache was "
@@ -58,7 +58,7 @@ def raise_unloaded(target: TypedCallTarget) -> NoReturn:
 
 
 def raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | None) -> tuple[int, ...] | None:
-    """Say that the number or the names of arguments are wrong.
+    """Raise the error of a wrong number of arguments or a wrong name.
 
     Returns:
         Where nothing is wrong and there are names: for each parameter the number of its argument.
@@ -122,7 +122,7 @@ def _where_of(target: TypedCallTarget, index: int) -> str:
 
 
 def raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
-    """Say what is wrong with one argument."""
+    """Raise the error of one argument."""
     parameter = target.signature.parameters[index]
     where = f"{_shown_name(target)}(): {_where_of(target, index)} must be"
     kind = type(value).__name__

@@ -116,7 +116,7 @@ class Source:
         self.suspended = False
 
     def suspend(self) -> None:
-        """Give the descriptor back for now."""
+        """Close the descriptor for now."""
         self.file.close()
         self.suspended = True
 
@@ -128,7 +128,7 @@ class Source:
         return self.file
 
     def release(self) -> None:
-        """Let go of everything that the load holds of the module."""
+        """Release everything that the load holds of the module."""
         self.file.close()
         self.loaded = None
 
@@ -172,7 +172,7 @@ class Loader:
     # ------------------------------------------------------------------- plan
 
     def load(self, func_name: str, owner: object = None) -> TypedCallTarget:
-        """The target of a function, loading it if need be. `owner` is kept alive by the target.
+        """The call target of a function, loaded if necessary. `owner` is kept alive by the target.
 
         Raises:
             NotCachedError: this host can use none of the realizations.
@@ -240,7 +240,7 @@ class Loader:
         return module if module is not None and module.image is not None else None
 
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: dict[bytes, Source]) -> Choice:
-        """Read the record of a realization. Raises one of the errors that make it no candidate.
+        """Read the record of a realization. Raises one of the errors that rule it out.
 
         `sources` has the modules that this load has opened; who started the load releases them.
         """
@@ -288,7 +288,7 @@ class Loader:
         require_usable(self.store, file)
 
     def require_features(self, file: ModuleFile, record: FunctionRecord) -> None:
-        """Check that this host has what the function requires beside its module.
+        """Check that this host has the features that the function requires beyond its module.
 
         Raises:
             IncompatibleTargetError: it has not; the message says what.
@@ -304,7 +304,7 @@ class Loader:
     # ---------------------------------------------------------------- prepare
 
     def _prepare(self, plan: Plan, chosen: dict[str, Choice]) -> bool:
-        """Map images and decode globals; False where a choice turned out to be none."""
+        """Map images and decode globals; False where a chosen realization turned out to be unusable."""
         for name, choice in chosen.items():
             try:
                 self._provide(choice.source)
@@ -453,7 +453,7 @@ class Loader:
     # ----------------------------------------------------------------- unload
 
     def unload(self, func_name: str) -> int:
-        """Invalidate every target of the modules in which this loader found the function; how many those were."""
+        """Invalidate every call target of the modules in which this loader found the function; return their number."""
         modules = {module_id for module_id, _ in self.store.find(func_name)}
         known = self.targets.get(func_name)
         target = known() if known is not None else None
@@ -466,7 +466,7 @@ class Loader:
         return len(gone)  # dropped here if this was the last reference: destructors may do anything
 
     def close(self) -> None:
-        """Invalidate every target that this loader handed out, and hand out no more."""
+        """Invalidate every call target that this loader returned, and refuse further loads."""
         with _lock:
             self.closed = True
             self._mine.clear()

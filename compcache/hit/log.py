@@ -1,4 +1,4 @@
-"""Tells the logger ``compcache`` what a cache does, one line each: hits, misses, compilations, waits, refusals.
+"""Logs hits, misses, compilations, waits and refusals to the logger ``compcache``, one line each.
 
 Read by caches that are opened while `COMPCACHE_DEBUG` is set or `logging` is imported; others know nothing of it.
 """
@@ -39,7 +39,7 @@ def set_up() -> None:
 
 
 class LoggingRecorder(NullRecorder):
-    """Tells what happens, and hands it on to the recorder that counts."""
+    """Logs each event, and passes it on to the recorder that counts."""
 
     __slots__ = ("_counts",)
 
@@ -61,7 +61,7 @@ class LoggingRecorder(NullRecorder):
         self._counts.hit(func_name, module_id)
 
     def missed(self, error: Exception, func_name: str = "") -> None:
-        """A function was not there, or nothing usable of it."""
+        """A function was missing or had no usable realization."""
         name = getattr(error, "func_name", "") or func_name
         _logger.debug("miss %s (%s): %s", name, miss_reason(error), _first_line(error))
         self._counts.missed(error)

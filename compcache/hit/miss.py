@@ -1,4 +1,4 @@
-"""Why a function could not be had, in one word each: what statistics count and `explain` says."""
+"""The reasons of misses, one word each, for statistics and `explain`."""
 
 from __future__ import annotations
 

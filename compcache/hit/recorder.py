@@ -32,7 +32,7 @@ _LONG = 1 << 18
 
 
 class Recorder:
-    """Counts what happens in one cache directory; what cannot be written is forgotten.
+    """Counts the events of one cache directory; counts that cannot be written are dropped.
 
     Events are (time, counter, amount, func_name or "", module_id or b""): appending one is atomic, so that threads
     need no lock and none is counted twice or lost.
@@ -71,7 +71,7 @@ class Recorder:
         self.count("hits", 1, func_name, module_id)
 
     def missed(self, error: Exception) -> None:
-        """A function was not there, or nothing usable; `error` says why."""
+        """A function was missing or had no usable realization; `error` says why."""
         from compcache.hit.miss import miss_reason
 
         self.count(f"misses.{miss_reason(error)}")

@@ -1,4 +1,4 @@
-"""Typed call targets: what Python sees of a compiled function.
+"""Typed call targets: compiled functions as Python callables.
 
 `TypedCallTarget` is the Python half. The native half, a subclass that the runtime makes (`native/targets.c`), carries the
 vectorcall slot and owns image and context, so that the code and everything that it uses live as long as the target.

@@ -12,7 +12,7 @@ __all__ = ["anonymous_file"]
 
 
 def anonymous_file(*parts: bytes) -> int:
-    """The descriptor of a file with this content that is gone when it is closed and mapped no more.
+    """The descriptor of a file with this content that disappears once it is closed and unmapped.
 
     Raises:
         OSError: memory or disk is full.

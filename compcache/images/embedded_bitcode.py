@@ -1,4 +1,4 @@
-"""LLVM bitcode inside of other files: object files with code for link-time optimization, and archives of such.
+"""LLVM bitcode embedded in object files (code for link-time optimization) and in archives of them.
 
 * ELF: `.llvm.lto` (clang's ``-ffat-lto-objects``) and `.llvmbc` (``-fembed-bitcode``) hold bitcode.
 * `ar` archives, as System V and BSD write them: https://man.freebsd.org/cgi/man.cgi?ar(5). Thin archives only name files.
@@ -34,7 +34,7 @@ _ADVICE = "compile with -emit-llvm, -flto or -ffat-lto-objects"
 
 
 def holds_machine_code(data: bytes) -> bool:
-    """Whether the bytes are an object file or an archive, of whatever platform."""
+    """Whether the bytes are an object file or an archive, of any platform."""
     return elf.is_elf(data) or data.startswith((_ARCHIVE, _THIN, *_OTHER_OBJECTS))
 
 

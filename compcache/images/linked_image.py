@@ -1,4 +1,4 @@
-"""From a relocatable object to the image of a module: a shared object where there is a linker, else the object itself."""
+"""From a relocatable object to the image of a module: a shared object where a linker is installed, else the object itself."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def link_image(
 
 @cache
 def _warn_of_no_linker() -> None:
-    """Tell once per process what the lack of a linker costs; who chose to have none knows."""
+    """Warn once per process what a missing linker costs, unless the user chose to have none."""
     warnings.warn(
         "there is no linker: modules are stored as objects, which a hit loads through LLVM (some 200 ms in a fresh process instead "
         "of one): install one (pip install 'compcache[linker]', or the package lld, mold or binutils of your system)",
@@ -89,7 +89,7 @@ def _from_libraries(
 
 
 def _require_plain(needs_linker: Sequence[str], why: str) -> None:
-    """Refuse what an object that is loaded without the dynamic linker cannot have."""
+    """Refuse features that need the dynamic linker in an object that is loaded without it."""
     if needs_linker:
         raise CompileError(
             f"the module has {', '.join(needs_linker[:_SHOWN])}, which needs a shared object, but {why}: install a linker "

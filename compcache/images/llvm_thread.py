@@ -1,4 +1,4 @@
-"""A thread for LLVM's work, out of the reach of signal handlers.
+"""A thread for LLVM's work, which signal handlers cannot interrupt.
 
 Python runs signal handlers in the main thread, between any two instructions, and what a handler raises (Ctrl-C, a
 timeout by `SIGALRM`) leaves an LLVM object without an owner where it falls between the making of the object and the
@@ -93,7 +93,7 @@ def check_abandoned() -> None:
 
 
 class _Errand(Generic[_T]):
-    """One piece of work: what the two threads tell each other."""
+    """One piece of work, and the messages between the two threads."""
 
     def __init__(self, work: Callable[[], _T]) -> None:
         self._work: Callable[[], _T] | None = work
@@ -218,7 +218,7 @@ def _clear_frames(error: BaseException) -> None:
 
 @atexit.register
 def _await_running() -> None:
-    """LLVM's own tables are taken down at exit: no thread may be in LLVM then."""
+    """LLVM's own tables are destroyed at exit: no thread may be in LLVM then."""
     deadline = time.monotonic() + _EXIT_SECONDS
     while _running and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -273,7 +273,7 @@ class _ForkGuard:
         self._held.append(lock if lock is not None and lock.acquire(timeout=_FORK_SECONDS) else None)
 
     def after_in_parent(self) -> None:
-        """Let them go on."""
+        """Let other threads continue."""
         self._release()
 
     def after_in_child(self) -> None:

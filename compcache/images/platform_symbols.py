@@ -1,4 +1,4 @@
-"""Native symbols that code may use without anybody defining them: the platform's and the process's.
+"""Native symbols that code may use without a definition: the platform's and the process's.
 
 Platform libraries (libc, libm, libgcc_s) are linked by name, so that their symbols get the version that a C
 compiler would bind. Everything else that the process happens to hold (libpython, libraries loaded with

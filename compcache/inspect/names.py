@@ -1,4 +1,4 @@
-"""Suggestions for a name that is not stored: names with that label, and similar names."""
+"""Suggestions for a name that is not stored: names with the same label, and similar names."""
 
 from __future__ import annotations
 
