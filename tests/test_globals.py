@@ -330,7 +330,7 @@ def test_a_member_whose_type_changed_is_told(cache: Cache, registry: Any) -> Non
     with pytest.raises(GlobalValidationError, match="no member 'one'"):
         cache.get_target("f")
     registry.members = None
-    with pytest.raises(GlobalValidationError, match="no dict"):
+    with pytest.raises(GlobalValidationError, match="not a dict"):
         cache.get_target("f")
     registry.members = {"one": 2.5}
     assert object_at((target := cache.get_target("f"))()) == 2.5

@@ -140,7 +140,7 @@ def test_a_cache_that_cannot_store_compiles_in_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("code", "complaint"),
-    [(None, "got None"), (7, "got a int"), ("declare void @f()", "no function that can be seen"), ("define", "no function")],
+    [(None, "got None"), (7, "got a int"), ("declare void @f()", "no externally visible function"), ("define", "no externally visible function")],
 )
 def test_what_is_no_code_is_refused_by_name(cache: Cache, code: Any, complaint: str) -> None:
     with pytest.raises(CompileError, match=r"compile\(\).*" + complaint):

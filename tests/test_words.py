@@ -240,7 +240,7 @@ def test_waits_and_refusals_are_told(directory: Path, caplog: pytest.LogCaptureF
         second.get_or_compile("f", lambda: adder("f", 1))
         thread.join()
         second.note_uncached("kernels.g", "it reads a file")
-    assert any(re.fullmatch(r"waited [\d.]+ m?s for somebody else to compile f, .*", message) for message in caplog.messages)
+    assert any(re.fullmatch(r"waited [\d.]+ m?s for another process or thread to compile f, .*", message) for message in caplog.messages)
     assert "refused kernels.g: it reads a file" in caplog.messages
 
 
