@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -193,6 +194,13 @@ def test_a_door_is_in_use(door: tuple[str, str]) -> None:
 
 def test_floors_name_what_is_there() -> None:
     assert {room for rooms in FLOORS for room in rooms} == {room_of(name) for name in modules()}
+
+
+def test_the_picture_shows_every_floor() -> None:
+    """``python tools/draw_folders.py`` draws it anew."""
+    picture = (PACKAGE_ROOT / "docs" / "images" / "folders.svg").read_text(encoding="utf-8")
+    shown = set(re.findall(r'class="name">(\w+)(?:/|\.py)<', picture))
+    assert shown == {name for floor in FLOORS for name in floor} - {"__init__", "__main__"}
 
 
 def test_imports_make_no_circle() -> None:
