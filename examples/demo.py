@@ -3,7 +3,7 @@
     python examples/demo.py [DIRECTORY]
 
 prints what each step took, side by side. Without a directory the cache is a temporary one. A directory that holds
-the kernels already shows what a first run costs that is no first run.
+the kernels already shows the time of a later run.
 """
 
 from __future__ import annotations

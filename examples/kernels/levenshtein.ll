@@ -1,5 +1,5 @@
 ; i64 levenshtein(a: cstr, b: cstr)
-; The edit distance of two texts, in bytes; -1 where there is no memory for one row. `strlen`, `malloc` and `free`
+; The edit distance of two texts, in bytes; -1 when memory for one row cannot be allocated. `strlen`, `malloc` and `free`
 ; are native symbols of the process.
 
 declare i64 @strlen(ptr)
