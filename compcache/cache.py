@@ -343,6 +343,10 @@ class Cache:
                 right; the message names the culprit.
             StorageError: it could not be stored. In each case the cache is as it was.
         """
+        return self.add_realizations(source)[0]
+
+    def add_realizations(self, source: ModuleSource) -> tuple[str, ...]:
+        """The same; the module_ids of all targets, that of the one for this host first."""
         self._require_open()
         built = self._build(source)
         from compcache.publish.staleness import warn_of_shadowed
@@ -358,7 +362,7 @@ class Cache:
             self._store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
         return built
 
-    def _publish(self, built: BuiltModule) -> str:
+    def _publish(self, built: BuiltModule) -> tuple[str, ...]:
         from compcache.maintain.size_limit import note_addition
         from compcache.publish.writer import publish_module, publish_pending
 
@@ -373,7 +377,7 @@ class Cache:
         publish_pending(self._store, pending)
         for module_id, module in published:
             note_addition(self._store, module_id, module, self._max_size)
-        return module_id.hex()
+        return tuple([module_id.hex() for module_id, _ in reversed(published)])
 
     def add_missing(self, functions: Iterable[str], build: Callable[[], ModuleSource]) -> Addition:
         """Compile and publish a module unless every one of these functions is cached.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.build import codegen
 from compcache.build.entry_points import table_text
 from compcache.build.exports import VISIBLE_LINKAGES, Export, choose_exports, make_entries, read_exports
-from compcache.build.ir_text import Definition, extreme_of, read_module
+from compcache.build.ir_text import Definition, extreme_of, is_vectorized, passes_vectors, read_module
 from compcache.build.pic import (
     Alias,
     Constructors,
@@ -107,7 +107,7 @@ class _Request(NamedTuple):
     keep_bitcode: bool
     identity: Any
     target: str  # as the source names it, where it names several
-    portable: bool  # the source says for which hosts it is: others may want it, too
+    portable: bool  # the source says for which hosts it is: all of it is kept as it was before it was optimized
     untrusted: bool
     digests: dict[str, str]
 
@@ -237,9 +237,11 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
     needs = _own_requirements(exports, names, attributes, request.machine)
     encoded = _encoded_globals(resolution)
     _prepare(module, exports, resolution, context, hide_others=request.exports is not None)
-    code = module.as_bitcode() if request.portable and request.keep_bitcode else b""
-    prepared = _Prepared(exports, names, resolution, encoded, needs, code)
+    code = module.as_bitcode() if request.keep_bitcode and request.level else b""
     codegen.optimize(module, target, request.level)
+    if not request.portable and not is_vectorized(str(module)):
+        code = b""
+    prepared = _Prepared(exports, names, resolution, encoded, needs, code)
     return _emit(module, context, target, request, prepared)
 
 
@@ -273,6 +275,8 @@ def _require_portable(module: Any, text: str, machine: Machine) -> None:
         raise CompileError("the code uses intrinsics of features that this host does not have")
     if has_assembly(text):
         raise CompileError("the code has inline assembly, which may use any feature")
+    if passes_vectors(text):
+        raise CompileError("the code exchanges vectors with other modules, for which each CPU has its own calling convention")
 
 
 def _raw(ir: Any) -> Iterable[str | bytes]:
@@ -534,8 +538,8 @@ def _assemble(translated: _Translated, identity: Any, image: bytes, kind: str, s
     names = {export.symbol: export.name for export in prepared.exports}
     graph = encode_graph(symbol_nodes(translated.definitions, names, prepared.resolution, signatures))
     bitcode = translated.bitcode
-    if bitcode:
-        resolution = prepared.resolution
+    resolution = prepared.resolution
+    if bitcode and not any(definition.is_machine_code for definition, _ in resolution.storage.values()):
         storage = {name: offset for name, offset in writer.globals.items() if name in resolution.storage}
         libraries = [library.name for library in resolution.libraries]
         bitcode += write_recipe(translated.level, prepared.exports, resolution.slots, storage, libraries, prepared.code)

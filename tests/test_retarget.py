@@ -41,6 +41,14 @@ define i64 @top(i64 %x, i64 %n) {
 }
 """
 
+#: To call the other function for a CPU of another width would look for its vector in other registers.
+WIDE_CALL = """\
+define <8 x float> @shuffle(ptr %f, <8 x float> %x) {
+  %y = call <8 x float> %f(<8 x float> %x)
+  ret <8 x float> %y
+}
+"""
+
 
 def older(directory: Path, cpu: str = "nehalem", **options: bool) -> Cache:
     return on_host(Cache(directory, **options), host_like(cpu))  # type: ignore[arg-type]
@@ -121,9 +129,10 @@ def test_what_a_usable_function_needs_is_retargeted(cache: Cache, directory: Pat
         ModuleSource(NEEDS_AVX2, {"shuffle": None}, cpu="x86-64-v3"),
         ModuleSource('define i64 @shuffle() {\n  call void asm "vzeroupper", ""()\n  ret i64 1\n}\n', cpu="x86-64-v3"),
         ModuleSource("define i64 @shuffle() {\n  ret i64 1\n}\n", cpu="x86-64-v3", keep_bitcode=False),
+        ModuleSource(WIDE_CALL, {"shuffle": None}, cpu="x86-64-v3"),
         ModuleSource('define i64 @shuffle() "target-features"="+avx2" {\n  ret i64 1\n}\n', cpu="x86-64-v3"),
     ],
-    ids=["intrinsics", "assembly", "no-code", "attributes"],
+    ids=["intrinsics", "assembly", "no-code", "vectors", "attributes"],
 )
 def test_code_that_may_need_what_the_host_lacks_stays_a_miss(cache: Cache, directory: Path, source: ModuleSource) -> None:
     cache.add_module(source)
@@ -154,6 +163,19 @@ def test_it_counts_as_a_miss_that_was_compiled(cache: Cache, directory: Path) ->
 
 
 # ------------------------------------------------------------------- tuning
+
+
+def test_code_without_targets_gets_the_width_of_a_richer_host(cache: Cache, directory: Path) -> None:
+    from compcache.build.kept_code import read_code
+    from compcache.publish.retarget import tune
+
+    on_host(cache, host_like("x86-64-v2"))
+    cache.add_module(ModuleSource(SUM, {"sum": "f64(f64[:])"}))
+    with on_host(Cache(directory), host_like("haswell")) as haswell:
+        assert tune(haswell, "sum")
+        found = {r.cpu: r.module_id for r in haswell.realizations("sum")}
+        assert "ymm" in read_code(haswell._store, found["haswell"]).assembly(2)
+        assert "ymm" not in read_code(haswell._store, found["x86-64-v2"]).assembly(2)
 
 TUNING = """
 import array, time

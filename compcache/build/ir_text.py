@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["ATTACHMENTS", "Definition", "Head", "extreme_of", "parse_head", "quote", "read_module", "split_parameters", "symbol_counts", "unquote"]
+__all__ = ["ATTACHMENTS", "Definition", "Head", "extreme_of", "is_vectorized", "parse_head", "passes_vectors", "quote", "read_module", "split_parameters", "symbol_counts", "unquote"]
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
 _REFERENCE = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))|"[^"]*"')
@@ -40,6 +40,15 @@ _ALIGNMENT = re.compile(r"^(?:@[^\n]*, align (\d+)|define [^\n]*\)[^()\n]* align
 _STRING_OR_COMMENT = re.compile(r'"[^"]*"|;[^\n]*')
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"()[]{}"))
 _TYPE = re.compile(r'^%("[^"]*"|[-$.\w]+) = type ([^\n]*)$', re.MULTILINE)
+_ANY_VECTOR = re.compile(r"<(?:vscale x )?\d+ x ")
+_SIZED_VECTOR = re.compile(r"<(vscale x )?(\d+) x (i\d+|half|bfloat|float|double|ptr)>")
+#: Heads of functions that other modules have or use, and calls of what a pointer leads to.
+_OUTWARD = re.compile(
+    r"^declare (?!.*@llvm\.).*|^define (?!internal |private ).*|\b(?:call|invoke) [^@%\n]*%[^\s(]+\(.*", re.MULTILINE
+)
+_BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64, "ptr": 64}
+#: Vectors of this width have registers on every CPU of x86-64 and AArch64.
+_COMMON_WIDTH = 128
 _TYPE_NAME = re.compile(r'%("[^"]*"|[-$.\w]+)')
 
 
@@ -73,6 +82,20 @@ def quote(name: str) -> str:
         return name
     data = name.encode("utf-8", "surrogateescape")
     return '"' + "".join(chr(b) if b in _PRINTABLE else f"\\{b:02X}" for b in data) + '"'
+
+
+def is_vectorized(text: str) -> bool:
+    """Whether printed code has vectors, which the optimizer makes as wide as those of the CPU that it works for."""
+    return _ANY_VECTOR.search(text) is not None
+
+
+def passes_vectors(text: str) -> bool:
+    """Whether code exchanges wide vectors with functions that are not in it: in which registers these are depends on the CPU."""
+    return any(_is_wide(*found) for line in _OUTWARD.findall(text) for found in _SIZED_VECTOR.findall(line))
+
+
+def _is_wide(scalable: str, count: str, element: str) -> bool:
+    return bool(scalable) or int(count) * (_BITS.get(element) or int(element[1:])) > _COMMON_WIDTH
 
 
 def extreme_of(text: str) -> str | None:

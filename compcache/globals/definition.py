@@ -81,6 +81,11 @@ class GlobalDefinition(Record):
     kind: ClassVar[str] = ""
     revalidate: ClassVar[bool] = False
 
+    @property
+    def is_machine_code(self) -> bool:
+        """Whether the value is code for one CPU, so that a module which uses it serves no other one."""
+        return False
+
     def encode(self) -> bytes:
         """The definition as bytes, all that `decode` needs."""
         raise NotImplementedError

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from compcache.cache import Cache
     from compcache.numba.dispatch.backend import Backend
@@ -28,7 +28,9 @@ SUPPORTED = ((0, 66), (0, 69))
 _installation: Any = None
 
 
-def install(cache: Cache | str | os.PathLike[str] | None = None, **options: Any) -> Backend:
+def install(
+    cache: Cache | str | os.PathLike[str] | None = None, *, targets: Iterable[str] | str | None = None, **options: Any
+) -> Backend:
     """Make every ``cache=True`` of Numba use a cache directory.
 
     What Numba stores is read with pickle. Calling this is the permission to read pickles from the directory, on
@@ -36,6 +38,8 @@ def install(cache: Cache | str | os.PathLike[str] | None = None, **options: Any)
 
     Args:
         cache: the directory, None for the default one, or an open cache (with ``allow_pickle=True``).
+        targets: the CPUs to store code for, as `ModuleSource(targets=...)` takes them; None reads $COMPCACHE_TARGETS, or is
+            this host.
         options: further arguments of `compcache.Cache`.
 
     Returns:
@@ -45,7 +49,7 @@ def install(cache: Cache | str | os.PathLike[str] | None = None, **options: Any)
         RuntimeError: this version of Numba is not supported, or the backend is installed with another directory.
         UntrustedDirectoryError: somebody else could have written what is in the directory.
     """
-    return _install(cache, options, is_first=False)
+    return _install(cache, {**options, "targets": targets}, is_first=False)
 
 
 def _install(cache: Any, options: dict[str, Any], *, is_first: bool) -> Backend:
@@ -58,6 +62,8 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool) -> Backend:
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.hooks.installation import Hooks
 
+    options = dict(options)
+    targets = options.pop("targets", None)
     if _installation is not None:
         installed_backend: Backend = _installation[0]
         wanted = cache.path if isinstance(cache, Cache) else os.path.abspath(cache or default_directory())
@@ -72,7 +78,7 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool) -> Backend:
         opened = cache
     else:
         opened = Cache(cache, **{"allow_pickle": True, **options})
-    backend = Backend(opened)
+    backend = Backend(opened, targets)
     hooks = Hooks(backend)
     try:
         hooks.put_in(is_first=is_first)
@@ -103,7 +109,10 @@ def installed(cache: Cache | str | os.PathLike[str] | None = None, **options: An
         uninstall()
 
 
-def export(func: Any, signature: Any, *, cache: Cache | None = None, name: str | None = None) -> str:
+def export(
+    func: Any, signature: Any, *, cache: Cache | None = None, name: str | None = None,
+    targets: Iterable[str] | str | None = None,
+) -> str:  # fmt: skip
     """Store a native entry for a function that `Cache.get_target` calls without Numba.
 
     Args:
@@ -114,6 +123,8 @@ def export(func: Any, signature: Any, *, cache: Cache | None = None, name: str |
         cache: the cache to store in; None means the one that the backend is installed with, else the default one.
         name: the func_name for `Cache.get_target`; None means the module and the qualified name. What was exported
             under it before is replaced.
+        targets: the CPUs to compile it for, as `ModuleSource(targets=...)` takes them; None reads $COMPCACHE_TARGETS, or is
+            this host.
 
     Returns:
         The func_name.
@@ -128,7 +139,7 @@ def export(func: Any, signature: Any, *, cache: Cache | None = None, name: str |
 
     if cache is None:
         cache = _installation[0].cache if _installation is not None else Cache()
-    return export_(func, signature, cache=cache, name=name)
+    return export_(func, signature, cache=cache, name=name, targets=targets)
 
 
 def _numba_version() -> str:

@@ -123,7 +123,7 @@ def add_missing(cache: Cache, functions: tuple[str, ...], build: Callable[[], Mo
         if found is not None:
             return found
         built = _build_exporting(cache, functions, build)
-        module_id = cache._publish(built)
+        module_id = cache._publish(built)[0]
         names = tuple([name for name, *_ in built.functions])
         return Addition(names, (module_id,), _size_of(cache, bytes.fromhex(module_id)), was_cached=False)
 

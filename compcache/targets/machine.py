@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from compcache.formats.host import Host
     from compcache.targets.cpu_table import CpuTable
 
-__all__ = ["NATIVE", "TARGET_ATTRIBUTE", "Machine", "as_text", "check_attributes", "function_requirements", "machine_for", "parse_targets", "requested_targets", "table_of", "uses_beyond"]
+__all__ = ["NATIVE", "TARGETS_VARIABLE", "TARGET_ATTRIBUTE", "Machine", "as_text", "check_attributes", "function_requirements", "machine_for", "parse_targets", "requested_targets", "table_of", "uses_beyond"]
 
 #: What to compile for where a source does not say it.
 TARGETS_VARIABLE = "COMPCACHE_TARGETS"
@@ -31,7 +31,7 @@ NATIVE = "native"
 _ARM_VERSION = re.compile(r"armv([89](?:\.[0-9])?)-a")
 #: The feature that the intrinsics ``llvm.x86.<family>.*`` belong to, where it has another name.
 _FAMILIES = {
-    "aesni": "aes", "avx512": "avx512f", "pclmulqdq": "pclmul", "rdrand": "rdrnd", "sse41": "sse4.1", "sse42": "sse4.2",
+    "aesni": "aes", "atomic": "64bit", "avx512": "avx512f", "pclmulqdq": "pclmul", "rdrand": "rdrnd", "sse41": "sse4.1", "sse42": "sse4.2",
     "sha1msg1": "sha", "sha256msg1": "sha", "xgetbv": "xsave", "flags": "64bit", "int": "64bit", "rdtsc": "64bit", "rdtscp": "64bit",
 }  # fmt: skip
 _BASELINES = {"x86_64": "x86-64", "aarch64": "generic"}

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from compcache.errors import CacheWarning
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from compcache.cache import Cache
 
 __all__ = ["Backend"]
@@ -18,12 +20,14 @@ class Backend:
 
     Attributes:
         cache: the cache that it stores in.
+        targets: what to store code for, as `ModuleSource` has it; None: what $COMPCACHE_TARGETS says, or this host.
         hits, misses: how many overloads were found, and how many were not.
         refused: {function and types: why it is not cached}, of those that cannot be.
     """
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, targets: Iterable[str] | str | None = None) -> None:
         self.cache = cache
+        self.targets = targets if targets is None or isinstance(targets, str) else tuple(targets)
         self.hits = 0
         self.misses = 0
         self.refused: dict[str, str] = {}

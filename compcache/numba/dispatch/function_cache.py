@@ -74,7 +74,7 @@ class FunctionCache(CacheObject):
             return
         name = func_name_of(identity, sig)
         try:
-            save.save_result(self._cache, identity, name, data)
+            save.save_result(self._cache, identity, name, data, self._backend.targets)
             self._accept(identity, sig, name)
         except save.NotYetCacheable as error:
             if not scopes.defer(lambda: self._store(sig, data, identity)):

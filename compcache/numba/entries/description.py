@@ -24,16 +24,19 @@ _HEAD = Struct("<III")
 
 
 class Request:
-    """A look-up of an entry by the process that wants to use it: `lines` digests where its source lines are now.
+    """A look-up of an entry by the process that wants to use it.
+
+    `lines` digests where its source lines are now; `cpu` is the CPU that the user has chosen (`chosen_cpu`).
 
     While it is made (``with request:``), the descriptions that this thread loads are checked against it; `found` is the
     first one that holds. Look-ups nest: to compare implementations may import modules, which look up functions of theirs.
     """
 
-    __slots__ = ("found", "lines")
+    __slots__ = ("cpu", "found", "lines")
 
-    def __init__(self, lines: str) -> None:
+    def __init__(self, lines: str, cpu: str = "") -> None:
         self.lines = lines
+        self.cpu = cpu
         self.found: Description | None = None
 
     def __enter__(self) -> Request:
@@ -63,10 +66,12 @@ class Description(GlobalDefinition):
     `lines` digests where the source stood, "" where the code does not tell; `dependencies` are the implementations
     that only the compiler saw, `asked` the names under which it asked for such (`encode_names`) and `answered` all of
     the user's that answered to these. They are checked at every load, before anything is unpickled; an entry for which
-    they do not hold is passed over. `pickled` and `bitcode` (for linking into other functions) are read on demand.
+    they do not hold is passed over. `cpu` is the one that the user had chosen. `pickled` and `bitcode` (for linking into
+    other functions) are read on demand.
     """
 
-    __slots__ = ("lines", "dependencies", "asked", "answered", "pickled", "bitcode")
+    __slots__ = ("cpu", "lines", "dependencies", "asked", "answered", "pickled", "bitcode")
+    cpu: str
     lines: str
     dependencies: tuple[Dependency, ...]
     asked: bytes
@@ -79,7 +84,7 @@ class Description(GlobalDefinition):
     def encode(self) -> bytes:
         """The sizes of three parts, and the parts: what is checked first, the pickle, the bitcode."""
         checked = marshal.dumps(
-            (self.lines, [tuple(d) for d in self.dependencies], self.asked, self.answered), 2
+            (self.cpu, self.lines, [tuple(d) for d in self.dependencies], self.asked, self.answered), 2
         )
         sizes = _HEAD.pack(len(checked), len(self.pickled), len(self.bitcode))
         return b"".join([sizes, checked, self.pickled, self.bitcode])
@@ -94,10 +99,10 @@ class Description(GlobalDefinition):
         at = _HEAD.size
         if len(payload) != at + first + second + third:
             raise ValueError("its sizes do not fit")
-        lines, rows, asked, answered = marshal.loads(payload[at : at + first])  # noqa: S302 - texts, digest checked
+        cpu, lines, rows, asked, answered = marshal.loads(payload[at : at + first])  # noqa: S302 - texts, digest checked
         end = at + first + second
         dependencies = tuple([Dependency(*row) for row in rows])
-        return cls(lines, dependencies, asked, tuple(answered), payload[at + first : end], payload[end:])
+        return cls(cpu, lines, dependencies, asked, tuple(answered), payload[at + first : end], payload[end:])
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         """Check that the entry still holds; what is kept is the description itself."""
@@ -106,7 +111,7 @@ class Description(GlobalDefinition):
             if not context.allow_pickle:
                 reason = "it is Numba's, hence pickled, and the cache was not opened with allow_pickle=True"
                 raise PickleNotAllowedError(reason, reason=reason)
-            self.check(request.lines)
+            self.check(request.lines, request.cpu)
             request.found = self
         return bytes(storage.size), None
 
@@ -116,8 +121,15 @@ class Description(GlobalDefinition):
         parts += [f"used {dependency.name}" for dependency in self.dependencies]
         return f"<{', '.join(parts)}>"
 
-    def check(self, lines: str) -> None:
+    @property
+    def is_machine_code(self) -> bool:
+        """Whether there is code in here that is for one CPU: the image cannot be made for another one."""
+        return not self.bitcode
+
+    def check(self, lines: str, cpu: str) -> None:
         """Raise `GlobalValidationError` where the entry does not hold in this process."""
+        if cpu and self.cpu != cpu:
+            raise _invalid("it was not compiled for the CPU that NUMBA_CPU_NAME or NUMBA_CPU_FEATURES names")
         if self.lines and self.lines != lines:
             raise _invalid("its code reports source lines, and the source stands elsewhere now")
         for dependency in self.dependencies:

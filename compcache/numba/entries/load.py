@@ -19,6 +19,7 @@ from compcache.numba.entries.description import KIND_OBJECT, Description, Reques
 from compcache.numba.entries.helper_symbols import helper_address
 from compcache.numba.entries.mapped_library import MappedLibrary
 from compcache.numba.identity.dependencies import decode_names
+from compcache.numba.identity.settings import chosen_cpu
 
 if TYPE_CHECKING:
     from compcache.cache import Cache
@@ -30,7 +31,7 @@ __all__ = ["find", "load_library", "load_result"]
 
 def find(cache: Cache, name: str, lines: str) -> tuple[TypedCallTarget, Description] | None:
     """The first entry of this name that holds in this process."""
-    with Request(lines) as request:
+    with Request(lines, chosen_cpu()) as request:
         target = cache.find_target(name)
     return (target, request.found) if target is not None and request.found is not None else None
 

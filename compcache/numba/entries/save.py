@@ -20,9 +20,11 @@ from compcache.numba.entries.description import KIND_IMAGE, KIND_OBJECT, Descrip
 from compcache.numba.entries.helper_symbols import THREADING
 from compcache.numba.entries.names import shown_signature, without_addresses
 from compcache.numba.identity.dependencies import encode_names, who_answers
-from compcache.numba.identity.settings import compiled_for
+from compcache.numba.identity.settings import chosen_cpu, compiled_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from compcache.cache import Cache
     from compcache.numba.identity.dependencies import Dependency
     from compcache.numba.identity.key import Identity
@@ -48,8 +50,10 @@ def why_numba_would_not(cres: Any) -> str:
     return ""
 
 
-def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
-    """Store a compile result.
+def save_result(
+    cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None = None
+) -> None:
+    """Store a compile result; for each of these targets (see `ModuleSource`), where its code can live in an image.
 
     Raises:
         NotCacheable: it holds what only this process has.
@@ -64,7 +68,7 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
         bitcode = zlib.compress(library._get_module_for_linking().as_bitcode(), 1)
         pickled = _pickle((KIND_IMAGE, token, source.symbols, payload))
         try:
-            _publish(cache, identity, name, cres.signature, source, Description(*checked, pickled, bitcode))
+            _publish(cache, identity, name, cres.signature, source, Description(*checked, pickled, bitcode), targets)
         except (CompileError, LinkError):
             source = None  # what LLVM or the linker do not take as a shared object is kept as an object
     if source is None:
@@ -77,12 +81,12 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any) -> None:
 
 def _checked(
     lines: str, recorded: libraries.Recorded
-) -> tuple[str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
+) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
     """What is checked when the entry is loaded."""
     if recorded.problem:
         raise NotCacheable(recorded.problem)
     asked = encode_names(recorded.names)
-    return lines, tuple(sorted(recorded.dependencies)), asked, who_answers(asked)
+    return chosen_cpu(), lines, tuple(sorted(recorded.dependencies)), asked, who_answers(asked)
 
 
 def _pickle(value: Any) -> bytes:
@@ -94,20 +98,24 @@ def _pickle(value: Any) -> bytes:
 
 
 def _publish(
-    cache: Cache, identity: Identity, name: str, signature: Any, source: Any, description: Description
-) -> None:
+    cache: Cache, identity: Identity, name: str, signature: Any, source: Any, description: Description,
+    targets: Iterable[str] | str | None = None,
+) -> None:  # fmt: skip
+    from compcache.build.ir_text import passes_vectors
     from compcache.build.source import Function, ModuleSource
 
     text = source.text if source else image_source.describe_module()
     globals_ = dict(source.globals) if source else {}
     cpu, features = compiled_for()
+    portable = not description.is_machine_code and not description.cpu and not passes_vectors(text)
     cache.add_module(ModuleSource(
         text,
         {name: Function("ptr(i64)", symbol=image_source.ADDRESS, shown=shown_signature(signature))},
         {**globals_, image_source.DESCRIPTION: description},
         optimize=0,
-        cpu=cpu,
+        cpu=None if portable else cpu,
         features=features,
+        targets=targets if portable else None,
         identity=identity.components,
     ))  # fmt: skip
 

@@ -7,6 +7,8 @@ kernel allocates and frees again comes from `memory_runtime`.
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from compcache.build.source import Function, ModuleSource
@@ -15,14 +17,19 @@ from compcache.numba.exports.assembly import assemble
 from compcache.numba.exports.parameters import parameters_of, refusal, result_text
 from compcache.numba.exports.wrapper import ENTRY
 from compcache.numba.identity.settings import compiled_for
+from compcache.targets.machine import NATIVE, TARGETS_VARIABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator
+
     from compcache.cache import Cache
 
 __all__ = ["export"]
 
 
-def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None) -> str:
+def export(
+    func: Any, signature: Any, *, cache: Cache, name: str | None = None, targets: Iterable[str] | str | None = None
+) -> str:
     """Store a native entry for one signature of a function.
 
     Args:
@@ -33,6 +40,7 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None) 
         cache: the cache to store in.
         name: the func_name for `Cache.get_target`; None means the module and the qualified name. What was exported
             under it before is replaced.
+        targets: the CPUs to compile it for; None reads $COMPCACHE_TARGETS, or is this host.
 
     Returns:
         The func_name.
@@ -45,24 +53,45 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None) 
     func_name = name or f"{function.__module__}.{function.__qualname__}"
     args, result = _types_of(signature)
     parameters = parameters_of(function, func_name, args)
-    cres = _compile(function, options, local_types, args, result)
+    cpu, features = compiled_for()
+    chosen = features is not None or cpu != NATIVE
+    portable = not chosen and bool(targets or os.environ.get(TARGETS_VARIABLE))
+    with _without_vectors() if portable else nullcontext():
+        cres = _compile(function, options, local_types, args, result)
     text = result_text(func_name, cres.signature.return_type)
     module = assemble(func_name, cres, parameters)
     shown = f"{text}({', '.join(f'{p.name}: {p.text}' for p in parameters)})"
-    cpu, features = compiled_for()
     source = ModuleSource(
-        module, {func_name: Function(shown, symbol=ENTRY, nogil=bool(options.get("nogil")))}, optimize=2, cpu=cpu, features=features,
+        module, {func_name: Function(shown, symbol=ENTRY, nogil=bool(options.get("nogil")))}, optimize=2,
+        cpu=cpu if chosen else None, features=features, targets=None if chosen else targets,
         identity={"name": func_name, "numba signature": str(cres.signature), "exported by": "compcache.numba"},
     )  # fmt: skip
-    _replace(cache, func_name, cache.add_module(source))
+    _replace(cache, func_name, cache.add_realizations(source))
     return func_name
 
 
-def _replace(cache: Cache, func_name: str, module_id: str) -> None:
+def _replace(cache: Cache, func_name: str, module_ids: Container[str]) -> None:
     """Remove what was exported under this name before: other code under the same name would be another function."""
     for other in cache.realizations(func_name):
-        if other.module_id != module_id:
+        if other.module_id not in module_ids:
             cache.remove_module(other.module_id)
+
+
+@contextmanager
+def _without_vectors() -> Iterator[None]:
+    """Let Numba's optimizer leave loops alone: for each target they get the width that its CPU has."""
+    from numba.core import config
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.registry import cpu_target
+
+    codegen = cpu_target.target_context.codegen()
+    with global_compiler_lock:
+        kept = config.LOOP_VECTORIZE, config.SLP_VECTORIZE, codegen._loopvect
+        config.LOOP_VECTORIZE, config.SLP_VECTORIZE, codegen._loopvect = 0, 0, False
+        try:
+            yield
+        finally:
+            config.LOOP_VECTORIZE, config.SLP_VECTORIZE, codegen._loopvect = kept
 
 
 def _describe(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:

@@ -69,6 +69,7 @@ USED = (
     PrivateName("numba.core.runtime:_nrt_python.c_helpers", "the addresses of the functions of Numba's memory runtime"),
     PrivateName("numba.np.ufunc.parallel:_launch_threads", "code that asks for its thread needs the threads"),
     PrivateName("numba.core.targetconfig:ConfigStack.top_or_none", "the flags that a ufunc is compiled with"),
+    PrivateName("numba.core.config:LOOP_VECTORIZE", "code that is exported for several CPUs gets its vectors later"),
     PrivateName("numba.core.config:reload_config", "settings count as they are when a function is asked for"),
     PrivateName("numba.core.serialize:dumps", "types and descriptors are pickled as Numba pickles them"),
     PrivateName("numba.core.withcontexts:_ObjModeContextType", "blocks in object mode read globals when they run"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.numba_values import is_plain_type
 from compcache.numba.fingerprints.walk import Part, fingerprint, fingerprint_of_value
-from compcache.numba.identity.settings import config_text, cpu_text, versions_text
+from compcache.numba.identity.settings import config_text, platform_text, versions_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +41,7 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
         sig: what the overload was asked for with: a signature, or the tuple of its argument types.
         flags: the compiler flags as `flags_text` writes them.
         extra: further named components.
-        codegen: Numba's code generator, which knows the CPU.
+        codegen: Numba's code generator, which knows the platform.
 
     Raises:
         Unidentifiable: something has no identity by content.
@@ -53,7 +53,7 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
         "flags": flags,
         "config": config_text(),
         "versions": versions_text(),
-        "cpu": cpu_text(codegen),
+        "platform": platform_text(codegen),
         **extra,
     }
     state = blake2b(digest_size=16, person=b"compcache-numba2")

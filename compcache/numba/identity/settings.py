@@ -1,4 +1,4 @@
-"""What shapes code besides the function: the settings of Numba, versions, the CPU."""
+"""What shapes code besides the function: the settings of Numba, versions, the platform; and the CPU, which is no part of keys."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import platform
 import sys
 from typing import Any
 
-__all__ = ["FORMAT", "compiled_for", "config_text", "cpu_text", "versions_text"]
+__all__ = ["FORMAT", "chosen_cpu", "compiled_for", "config_text", "platform_text", "versions_text"]
 
 #: Changes whenever keys or entries get another meaning.
-FORMAT = 1
+FORMAT = 2
 
 
-#: Settings of Numba that change what is printed or where things are, never the code.
+#: Settings of Numba that change what is printed or where things are, never the code; and those that choose the CPU, which is no
+#: part of a key: what code requires of a CPU is recorded with it.
 _HARMLESS = frozenset((
-    "ALWAYS_WARN_UNINIT_VAR", "CACHE_DIR", "CACHE_LOCATOR_CLASSES", "CHROME_TRACE", "COLOR_SCHEME", "DEBUG",
+    "ALWAYS_WARN_UNINIT_VAR", "CACHE_DIR", "CACHE_LOCATOR_CLASSES", "CHROME_TRACE", "COLOR_SCHEME", "CPU_FEATURES", "CPU_NAME", "DEBUG",
     "DEBUG_ARRAY_OPT_STATS", "DEBUG_CACHE", "DEBUG_FRONTEND", "DEBUG_INLINE_CLOSURE", "DEBUG_PRINT_AFTER",
     "DEBUG_PRINT_BEFORE", "DEBUG_PRINT_WRAP", "DEBUG_TYPEINFER", "DEVELOPER_MODE", "DISABLE_PERFORMANCE_WARNINGS",
     "DISABLE_TYPEINFER_FAIL_CACHE", "DUMP_ASSEMBLY", "DUMP_BYTECODE", "DUMP_CFG", "DUMP_FUNC_OPT", "DUMP_IR", "DUMP_LLVM",
-    "DUMP_OPTIMIZED", "DUMP_SSA", "ENABLE_CUDASIM", "FULL_TRACEBACKS", "FUNCTION_CACHE_SIZE", "GDB_BINARY",
+    "DUMP_OPTIMIZED", "DUMP_SSA", "ENABLE_AVX", "ENABLE_CUDASIM", "FULL_TRACEBACKS", "FUNCTION_CACHE_SIZE", "GDB_BINARY",
     "HIGHLIGHT_DUMPS", "HTML", "ANNOTATE", "NUMBA_DEFAULT_NUM_THREADS", "NUMBA_NUM_THREADS", "PARALLEL_DIAGNOSTICS",
     "SHOW_HELP", "THREADING_LAYER", "THREADING_LAYER_PRIORITY", "TRACE", "USE_LLVMLITE_MEMORY_MANAGER",
     "LLVM_PASS_TIMINGS", "ENABLE_SYS_MONITORING", "JIT_COVERAGE", "DISABLE_JIT", "NRT_STATS", "IS_OSX", "PYVERSION",
@@ -78,16 +79,17 @@ def compiled_for() -> tuple[str, str | None]:
     return config.CPU_NAME or "native", features
 
 
-_cpu_memo: dict[int, tuple[Any, str]] = {}
-
-
-def cpu_text(codegen: Any) -> str:
-    """The CPU that the code generator compiles for."""
+def chosen_cpu() -> str:
+    """The CPU that the user has told Numba to compile for, and whose code alone is to be used; empty where it is the host's."""
     from numba.core import config
 
-    known = _cpu_memo.get(id(codegen))
-    marker = (codegen, config.CPU_NAME, config.CPU_FEATURES)
-    if known is None or known[0] != marker:
-        svml = getattr(config, "USING_SVML", None)
-        known = _cpu_memo[id(codegen)] = marker, f"{', '.join(map(str, codegen.magic_tuple()))}, svml={svml}"
-    return known[1]
+    if config.CPU_NAME is None and config.CPU_FEATURES is None:
+        return ""
+    return "\0".join([part or "" for part in compiled_for()])
+
+
+def platform_text(codegen: Any) -> str:
+    """The platform that the code generator compiles for, its CPU apart, and whether it calls Intel's vector library."""
+    from numba.core import config
+
+    return f"{codegen.magic_tuple()[0]}, svml={getattr(config, 'USING_SVML', None)}"
