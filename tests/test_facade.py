@@ -179,7 +179,7 @@ def test_what_is_missing_is_added_once(cache: Cache) -> None:
     assert built == [1]
     with pytest.raises(UndefinedSymbolError, match="'three'"):
         cache.add_missing(("one", "three"), build)
-    with pytest.raises(ValueError, match="name of one function"):
+    with pytest.raises(ValueError, match="name of at least one function"):
         cache.add_missing((), build)
 
 

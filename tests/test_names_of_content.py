@@ -230,7 +230,7 @@ def test_ci_is_told_that_a_name_is_stale(directory: Path, monkeypatch: pytest.Mo
     messages = warned(directory, _edited(2))
     assert len(messages) == int(value)
     for message in messages:
-        assert "'f' was compiled from other code than its build() returns now" in message
+        assert "'f' was compiled from different code than its build() returns now" in message
         assert "cache.remove('f')" in message
 
 
@@ -244,7 +244,7 @@ def test_what_is_in_memory_is_compared_too(directory: Path, monkeypatch: pytest.
             warnings.simplefilter("error")
             assert cache.get_or_compile("f", _edited(1)) is held
         for number in (2, 3):  # each edit is told, once
-            with pytest.warns(UserWarning, match=r"'f' was compiled from other code than its build\(\) returns now"):
+            with pytest.warns(UserWarning, match=r"'f' was compiled from different code than its build\(\) returns now"):
                 assert cache.get_or_compile("f", _edited(number)) is held
         del held
         with warnings.catch_warnings():
@@ -281,5 +281,5 @@ def test_adding_other_code_under_a_name_says_what_it_shadows(cache: Cache) -> No
         warnings.simplefilter("error")
         cache.add_module(ModuleSource(TWO, optimize=0))
         cache.add_module(ModuleSource(TWO + adder("third", 1)))  # a module of another kind may hold copies
-    with pytest.warns(ShadowWarning, match="'first' .and 1 more. is in the cache already, with other code"):
+    with pytest.warns(ShadowWarning, match="'first' .and 1 more. is in the cache already, with different code"):
         cache.add_module(ModuleSource(TWO.replace("%x, 1", "%x, 7")))

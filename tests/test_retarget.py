@@ -90,7 +90,7 @@ def test_code_for_this_cpu_knows_the_source_it_was_made_of(
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             nehalem.get_or_compile("sum", lambda: source(SUM))
-        with pytest.warns(UserWarning, match="'sum' was compiled from other code"):
+        with pytest.warns(UserWarning, match="'sum' was compiled from different code"):
             nehalem.get_or_compile("sum", lambda: source(SUM.replace("fadd", "fsub")))
 
 

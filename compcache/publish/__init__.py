@@ -1,1 +1,1 @@
-"""Changes the cache directory: publishes modules and the index, verifies, sets damaged files aside, locks."""
+"""Changes the cache directory: publishes modules and the index, verifies and quarantines files, locks."""

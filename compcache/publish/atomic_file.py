@@ -1,4 +1,4 @@
-"""Makes files visible by one rename, complete or not at all (miss path)."""
+"""Publishes files by one rename, complete or not at all (miss path)."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def publish(
         sync: write the content to the disk before the rename, so that no crash leaves a torn file.
 
     Returns:
-        What `fstat` says of the file under its final name.
+        The `fstat` result of the published file.
 
     Raises:
-        OSError: nothing was published; what had been written is removed again.
+        OSError: nothing was published; the temporary file was removed.
     """
     scratch = f"{temporary}/{unique_name()}"
     descriptor = _create(files, scratch, temporary)
@@ -94,16 +94,16 @@ def _create(files: Files, scratch: str, directory: str) -> int:
 
 
 def _mark(files: Files, descriptor: int) -> None:
-    """Set the modification time to one that no later write can leave.
+    """Set the modification time to one that no later write can produce.
 
-    Where the system's clock for files ticks every few milliseconds, a write right after the publication leaves the
-    same times, and would go unnoticed. So the file gets the time between two ticks.
+    Where the clock of file timestamps ticks every few milliseconds, a write right after the publication could leave
+    them unchanged and go unnoticed. So the file gets a time between two ticks.
     """
     now = time.time_ns()
     try:
         files.utime(descriptor, ns=(now, now))
     except (OSError, TypeError, NotImplementedError):
-        return  # as the system has it, then
+        return  # the file keeps the system's timestamp
 
 
 def _write_all(files: Files, descriptor: int, part: bytes | memoryview) -> None:
@@ -128,14 +128,14 @@ def _discard(files: Files, scratch: str) -> None:
         return
 
 
-#: The longest tick of the clocks that file systems of one machine stamp files with, with a good margin.
+#: An upper bound on the granularity of file timestamps, with a good margin, in nanoseconds.
 _TICK = 100_000_000
 
 
 def is_settled(status: os.stat_result) -> bool:
-    """Whether a file changed long enough ago that another change would give it other times.
+    """Whether a file changed long enough ago that another change would alter its timestamps.
 
-    As git has it: what changes twice within a tick of the clock, with a look at it between, seems to have changed
-    once. What `publish` wrote is marked, and safe from that.
+    git's "racy" problem: a file that changes again within one tick of the clock after it was examined looks unchanged.
+    Files from `publish` carry a marked time and are safe from that.
     """
     return abs(time.time_ns() - max(status.st_ctime_ns, status.st_mtime_ns)) > _TICK

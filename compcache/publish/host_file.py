@@ -1,4 +1,4 @@
-"""What LLVM says of this machine, kept in the cache directory so that it is asked once per boot."""
+"""Stores LLVM's description of this host in the cache directory, so that LLVM is asked once per boot."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["probe_and_remember"]
 
 
 def probe_and_remember(store: Store) -> Host:
-    """This machine; the answer is kept in the cache directory where that can be written."""
+    """Probe this host, and store the result in the cache directory where that is writable."""
     found = probe_host()
     name = store.host_file()
     if name and not store.readonly:
         try:
             publish_file(store, HOSTS, name, encode_host(found, name, store.signing_key))
         except StorageError:
-            return found  # asked again by the next process
+            return found  # the next process probes again
     return found

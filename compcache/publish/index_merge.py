@@ -1,4 +1,4 @@
-"""Writes the index (miss path and tools): additions, merges, replacements. `compcache.formats.index` says what it is."""
+"""Writes the index (miss path and tools): additions, merges, replacements. Format: `compcache.formats.index`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 _FANOUT = 8
-#: How many entries are sorted at a time: merging needs memory for these beside the bytes of the result.
+#: How many entries are sorted at a time: merging holds these in memory, besides the bytes of the result.
 _RANGE = 1 << 13
 
 
@@ -55,14 +55,14 @@ def encode_function_entry(name: str, module_id: bytes, offset: int, requirement:
 
 
 def encode_requirements(texts: Iterable[str]) -> bytes:
-    """The requirements of a segment: a check, then each text behind its number and its length."""
+    """The requirements of a segment: a checksum, then each text preceded by its number and its length."""
     encoded = sorted([(requirement_number(text), text.encode("utf-8", "surrogatepass")) for text in set(texts)])
     rows = b"".join([part for number, data in encoded for part in (ROW.pack(number, len(data)), data)])
     return check(rows) + rows
 
 
 def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str]) -> bytes:
-    """The bytes of a segment of encoded entries: sorted, each as it is or several in a row as one piece."""
+    """The bytes of a segment of encoded entries, which must be sorted; one item may hold several entries in a row."""
     table = encode_table(functions, FUNCTION.size)
     rows = encode_requirements(requirements)
     return b"".join([HEADER.pack(MAGIC, len(table), len(rows)), table, encode_table(modules, MODULE.size), rows])
@@ -77,19 +77,19 @@ def segment_level(modules: int) -> int:
 
 
 def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleEntry) -> None:
-    """Publish what a module realizes, as (name, offset of its record, requirement), and its entry.
+    """Publish a module's entry and the functions that it realizes, as (name, offset of its record, requirement).
 
     Raises:
-        OSError: it could not be written.
+        OSError: the segment could not be written.
     """
     add_all(index, [(functions, module)])
 
 
 def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str]], ModuleEntry]]) -> None:
-    """The same of several modules in one segment: who looks for the best of them opens no other.
+    """`add` for several modules, in one segment: selecting the best of them opens no other.
 
     Raises:
-        OSError: it could not be written.
+        OSError: the segment could not be written.
     """
     entries: set[bytes] = set()
     requirements: set[str] = set()
@@ -104,27 +104,27 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
 def publish_segment(
     index: Index, level: int, functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str]
 ) -> str:
-    """Publish a segment of entries as `encode_segment` takes them; its name.
+    """Publish a segment of entries as `encode_segment` takes them; return its name.
 
     Raises:
-        OSError: it could not be written.
+        OSError: the segment could not be written.
     """
     data = encode_segment(functions, modules, requirements)
     name = f"{level:02d}-{digest([data], size=NAME_SIZE).hex()}{index.suffix}"
     path = f"{index.directory}/{name}"
-    # Additions are not waited for: what a power failure takes is found by prune, or added again.
+    # Additions are not synced: after a power failure prune indexes their modules again, or they are added again.
     publish(index.files, index.temporary, path, [data], sync=level > 0)
     return name
 
 
 def needs_merge(index: Index) -> bool:
-    """Whether more additions have come together than look-ups should read."""
+    """Whether there are more additions than look-ups should have to read."""
     index.refresh()
     return sum(1 for segment in index.segments if segment.level == 0) > _FANOUT
 
 
 def merge(index: Index) -> None:
-    """Merge the additions, with as many levels as their number needs.
+    """Merge the additions, and as many levels as these fill.
 
     Raises:
         OSError: the merged segment could not be written; nothing is lost.
@@ -147,7 +147,7 @@ def merge(index: Index) -> None:
 
 
 class _UnreadableError(Exception):
-    """Raised when a segment that is to be merged is damaged, gone or cannot be read."""
+    """Raised when a segment to be merged is damaged, missing or unreadable."""
 
     def __init__(self, segment: Segment, error: Exception) -> None:
         super().__init__(segment, error)
@@ -156,14 +156,14 @@ class _UnreadableError(Exception):
 
 
 def _choose(segments: Iterable[Segment]) -> tuple[list[Segment], int]:
-    """The additions and the levels that they fill, and the level of all of these together."""
+    """The additions and the levels that they fill, and the level of the merged segment."""
     chosen: list[Segment] = []
     level = 0
     modules = 0
     for segment in sorted(segments, key=lambda segment: segment.level):
         if segment.level > level:
             break
-        with suppress(FormatError, OSError):  # merging it will tell
+        with suppress(FormatError, OSError):  # merging it reports the error
             modules += segment.modules.count
         chosen.append(segment)
         level = max(segment_level(modules), level)
@@ -182,9 +182,9 @@ def _merge_modules(segments: Iterable[Segment]) -> list[bytes]:
 
 
 def _merge_functions(segments: Sequence[Segment]) -> list[bytes]:
-    """The entries of all segments, sorted and without duplicates, some thousands of them a piece.
+    """The entries of all segments, sorted and without duplicates, in pieces of some thousands.
 
-    Keys are uniform, so that each piece is what has the same first bits.
+    Keys are uniformly distributed, so that a piece holds the keys with the same first bits.
     """
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
     pieces = []
@@ -210,7 +210,7 @@ def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
 
 
 def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
-    """Of two entries of a module keep the one whose file changed later."""
+    """Keep that one of two entries of a module whose file changed later."""
     key = data[:DIGEST_SIZE]
     other = modules.get(key)
     if other is None or ModuleEntry.decode(other).stamp.ctime < ModuleEntry.decode(data).stamp.ctime:
@@ -225,10 +225,10 @@ def replace_segments(
     level: int,
     replaced: Iterable[Segment],
 ) -> None:
-    """Publish a segment, of entries as `encode_segment` takes them, and remove those that it replaces.
+    """Publish a segment of entries as `encode_segment` takes them, and remove the segments that it replaces.
 
     Raises:
-        OSError: it could not be written; those that it replaces are still there.
+        OSError: a segment could not be written or removed; no entry is lost.
     """
     name = publish_segment(index, level, functions, modules, requirements)
     for segment in replaced:
@@ -238,7 +238,7 @@ def replace_segments(
 
 
 def readable(index: Index) -> tuple[Segment, ...]:
-    """The segments that are there now and of a known format, all opened; for who replaces them."""
+    """Refresh the index, open all its segments and return those that are readable, for a caller that replaces them."""
     index.refresh()
     for segment in index.segments:
         index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
@@ -246,7 +246,7 @@ def readable(index: Index) -> tuple[Segment, ...]:
 
 
 def remove_damaged(index: Index) -> None:
-    """Remove the segments that turned out to be damaged; the caller rebuilds what they held."""
+    """Remove the segments that were found damaged; the caller rebuilds their entries."""
     for name in list(index.damaged):
         try:
             _remove(index, name)
@@ -263,7 +263,7 @@ def _remove(index: Index, name: str) -> None:
 
 
 def merge_additions(store: Store) -> None:
-    """Merge the newest index segments where there are too many, unless another process is at it.
+    """Merge the newest index segments if there are too many, unless another process is merging them.
 
     Raises:
         OSError: the merged segment could not be written; nothing is lost.

@@ -36,12 +36,12 @@ def module_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
 
 
 def rebuild_index(store: Store) -> int:
-    """Replace the index by one made from the modules that are there; how many those are.
+    """Replace the index with one built from the module files; return the number of usable modules.
 
-    Damaged modules go to quarantine. Additions that others publish meanwhile stay.
+    Damaged modules go to quarantine. Additions that other processes publish meanwhile are kept.
 
     Raises:
-        OSError: the new index could not be written; the old one is still there.
+        OSError: the new index could not be written; the old one is unchanged.
     """
     replaced = index_merge.readable(store.index)
     functions: set[bytes] = set()
@@ -62,7 +62,7 @@ def rebuild_index(store: Store) -> int:
 def index_module(
     store: Store, module_id: bytes, functions: set[bytes], requirements: set[str]
 ) -> ModuleEntry | None:
-    """The index entry of a module; None where it is not usable. What it realizes and requires is added to the sets."""
+    """The index entry of a module, None if it is not usable; its functions and requirements are added to the sets."""
     try:
         module = store.open_module(module_id, leave_stamp=False)
     except (FileNotFoundError, IncompatibleTargetError, IntegrityError, StorageError):

@@ -1,9 +1,8 @@
-"""Locks between processes (miss path: imports fcntl, or filelock where there is none).
+"""Locks between processes (miss path: imports fcntl, or filelock where that is missing).
 
 A lock here saves work and never guards correctness: where locking does not work, or is switched off with
-``COMPCACHE_LOCKS=0``, everything goes on without. The kernel lets go of a lock when its holder dies; a holder
-that hangs delays the others by the time that they are willing to wait. What a holder forks inherits its descriptors, not
-its locks.
+``COMPCACHE_LOCKS=0``, work proceeds without locks. The kernel releases a lock when its holder dies; a holder
+that hangs delays the others by their timeouts. Forked children of a holder do not hold its locks.
 """
 
 from __future__ import annotations
@@ -29,31 +28,31 @@ if TYPE_CHECKING:
 
 __all__ = ["locks_enabled", "try_lock", "wait_lock"]
 
-#: The intervals between two attempts grow to this: short against a compilation, and no load with many waiters.
+#: The pause between two attempts grows to this: short compared with a compilation, no load with many waiters.
 _LONGEST_PAUSE = 0.03
 #: How often a lock file may be removed by others between being opened and being locked, in one attempt.
 _ATTEMPTS = 8
-_WORTH_TELLING = 0.001  # seconds
+_WORTH_LOGGING = 0.001  # seconds
 _CONTENTION = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
 
 
-class _Mine(threading.local):
+class _HeldLocks(threading.local):
     """The locks that this thread has taken, by path."""
 
     def __init__(self) -> None:
         self.locks: dict[str, _FlockLock | _PortableLock] = {}
 
 
-_mine = _Mine()
-#: All locks of the process, for those that it forks: `flock` is of the open file, which a child shares.
+_held = _HeldLocks()
+#: All locks of the process, to disown in a child: `flock` belongs to the open file, which a child shares.
 _all: weakref.WeakSet[_FlockLock] = weakref.WeakSet()
 
 
 def _disown() -> None:
-    """In a child: the locks are its parent's, and must not last longer than that."""
+    """In a forked child: give up the locks, which belong to its parent and must not outlive it."""
     for lock in list(_all):
         lock.disown()
-    _mine.locks.clear()
+    _held.locks.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -67,7 +66,7 @@ def locks_enabled() -> bool:
 
 @contextmanager
 def try_lock(store: Store, name: str) -> Iterator[bool]:
-    """Hold a lock of the cache if nobody else does; yields whether it is held (or locking does not work)."""
+    """Take a lock of the cache unless it is held elsewhere; yields whether this caller has it (or locks do not work)."""
     with wait_lock(store, name, timeout=0) as owned:
         yield owned is not False
 
@@ -76,35 +75,35 @@ def try_lock(store: Store, name: str) -> Iterator[bool]:
 def wait_lock(
     store: Store, name: str, *, timeout: float, until: Callable[[], bool] | None = None
 ) -> Iterator[bool | None]:
-    """Wait for a lock of the cache, at most `timeout` seconds, and no longer than `until` is false.
+    """Wait for a lock of the cache, for at most `timeout` seconds or until `until` returns true.
 
     Yields:
-        True where it is held, False where somebody else kept it all the time, None where it does not work.
+        True: this caller has the lock. False: another holder kept it. None: locks do not work here.
     """
     if not locks_enabled() or store.readonly:
         yield None
         return
     path = store.path(LOCKS, LOCKS.file_name(name_key(name).hex()))
     lock = _FlockLock(store, path) if os.name == "posix" else _PortableLock(path)
-    # A thread never asks for a lock that it has. If it seems to, an interrupt fell between taking and giving it back.
-    lost = _mine.locks.pop(path, None)
+    # A thread never asks for a lock that it holds. If it seems to, an interrupt came between acquiring and releasing.
+    lost = _held.locks.pop(path, None)
     if lost is not None:
         lost.release()
     try:
-        _mine.locks[path] = lock
+        _held.locks[path] = lock
         owned: bool | None = None
         with contextlib.suppress(OSError, NotImplementedError):
             make_directories(store.files, store.directory(LOCKS))
             started = time.monotonic()
             owned = _wait(lock, timeout, until)
             waited = time.monotonic() - started
-            if waited > _WORTH_TELLING:
+            if waited > _WORTH_LOGGING:
                 store.stats.waited(name, waited, owned=owned)
         yield owned
     finally:
         lock.release()
-        if _mine.locks.get(path) is lock:
-            del _mine.locks[path]
+        if _held.locks.get(path) is lock:
+            del _held.locks[path]
 
 
 def _wait(lock: _FlockLock | _PortableLock, timeout: float, until: Callable[[], bool] | None) -> bool:
@@ -120,9 +119,9 @@ def _wait(lock: _FlockLock | _PortableLock, timeout: float, until: Callable[[], 
 
 
 class _FlockLock:
-    """A lock file held with `flock`, and removed by its holder: a cache has as many functions as it has locks.
+    """A lock file held with `flock` and removed by its holder: with a lock per function they would pile up.
 
-    Who waited for a file that was removed meanwhile holds a lock on nothing, notices that, and tries the new one.
+    A waiter that gets the lock of a file that was removed meanwhile notices that by its link count, and retries.
     """
 
     def __init__(self, store: Store, path: str) -> None:
@@ -134,7 +133,7 @@ class _FlockLock:
         _all.add(self)
 
     def acquire(self) -> bool:
-        """Whether the lock is held now. Raises `OSError` where the file system has no locks."""
+        """Try to take the lock; whether it is held now. Raises `OSError` if the file system has no locks."""
         for _ in range(_ATTEMPTS):
             if self._descriptor < 0:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -159,15 +158,15 @@ class _FlockLock:
         return True
 
     def release(self) -> None:
-        """Let go of the lock, if it is held."""
-        if os.getpid() != self._owner:  # forked past Python
+        """Release the lock if it is held."""
+        if os.getpid() != self._owner:  # forked without the hook of Python
             self.disown()
             return
         try:
             if self._held:
                 self._files.unlink(self._path)
         except OSError:
-            return  # a file that stays is in nobody's way
+            return  # a leftover lock file does no harm
         finally:
             if self._held:
                 self._unlock()
@@ -175,12 +174,12 @@ class _FlockLock:
             self._close()
 
     def disown(self) -> None:
-        """Close the file without touching the lock, which is another process's."""
+        """Close the file without releasing the lock, which belongs to another process."""
         self._held = False
         self._close()
 
     def _unlock(self) -> None:
-        """Give the lock back, even if a child has the file open: closing it here would not do."""
+        """Release the lock even if a child has the file open: closing it here would not release it."""
         import fcntl
 
         with contextlib.suppress(OSError):
@@ -193,7 +192,7 @@ class _FlockLock:
 
 
 class _PortableLock:
-    """The same by filelock, for systems without `flock`."""
+    """A lock file held with filelock, for systems without `flock`."""
 
     def __init__(self, path: str) -> None:
         from filelock import FileLock
@@ -201,7 +200,7 @@ class _PortableLock:
         self._lock = FileLock(path, timeout=0, thread_local=False)
 
     def acquire(self) -> bool:
-        """Whether the lock is held now."""
+        """Try to take the lock; whether it is held now."""
         from filelock import Timeout
 
         try:
@@ -211,5 +210,5 @@ class _PortableLock:
         return True
 
     def release(self) -> None:
-        """Let go of the lock, if it is held."""
+        """Release the lock if it is held."""
         self._lock.release(force=True)

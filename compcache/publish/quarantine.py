@@ -1,4 +1,4 @@
-"""Sets damaged files aside, refuses what is not to be believed, and warns of both, once each."""
+"""Quarantines damaged files, refuses untrusted ones, and warns of each once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["quarantine", "refuse", "warn", "warn_not_stored", "warn_once"]
 
 
 def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
-    """Set a damaged file aside, warn, and return the exception that says so."""
+    """Move a damaged file to quarantine and warn; return the exception to raise."""
     link = store.files.first_link(os.path.dirname(path))
     if link is not None:
         return refuse(store, link, "it is a symbolic link, which is not followed")
@@ -36,7 +36,7 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
 
 
 def refuse(store: Store, path: str, reason: str) -> IntegrityError:
-    """Warn of something that is not damaged but not to be believed; the exception that says so."""
+    """Warn that an intact but untrusted file is not used; return the exception to raise."""
     message = f"{path} is not used: {reason}"
     store.stats.refused(path, reason)
     warn_once(store, path, message)
@@ -51,7 +51,7 @@ def warn(message: str, category: type[CacheWarning] = CacheWarning) -> None:
 
 
 def warn_not_stored(func_name: str, error: Exception) -> None:
-    """Tell once that a compiled function works but could not be stored."""
+    """Warn that a compiled function works but could not be stored."""
     warn(f"the compiled function {func_name!r} was not stored and will be compiled again next time: {error}")
 
 

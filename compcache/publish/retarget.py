@@ -1,7 +1,7 @@
-"""Realizations for this host out of the code that is kept of others: without a front end, with LLVM.
+"""Compiles realizations for this host from the stored bitcode of others: with LLVM, without a front end.
 
-`load_retargeted` is asked where every realization of a function is for other CPUs. `tune` makes code for exactly this host
-where it has been content with less; it runs in a process of its own (`start_tuning`), one at a time on a host, at low priority.
+`load_retargeted` is called if all realizations of a function are for other CPUs. `tune` makes code for exactly this host
+where a more generic realization was loaded; it runs in a process of its own (`start_tuning`), one per host, at low priority.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ with Cache(path, trust=trust == "1") as cache:
 
 
 def load_retargeted(cache: Cache, func_name: str, owner: object, error: CompcacheError) -> TypedCallTarget:
-    """Load a function after making realizations for this host, of it and of what it needs.
+    """Compile realizations for this host, of the function and its imports, and load it.
 
     Args:
-        cache: where it is.
+        cache: the cache that holds it.
         func_name: the function.
-        owner: what the target keeps alive.
-        error: why it could not be loaded; raised where retargeting is no remedy.
+        owner: an object that the target keeps alive.
+        error: why it could not be loaded; raised if retargeting does not help.
     """
     tried: set[str] = set()
     while True:
@@ -66,7 +66,7 @@ def load_retargeted(cache: Cache, func_name: str, owner: object, error: Compcach
 
 
 def _lacking(error: CompcacheError, func_name: str) -> str | None:
-    """The function whose realizations are all for other CPUs; None where that is not what is wrong."""
+    """The function whose realizations are all for other CPUs; None if the error has another cause."""
     if not isinstance(error.__cause__, IncompatibleTargetError):
         return None
     if isinstance(error, UndefinedSymbolError):
@@ -75,13 +75,13 @@ def _lacking(error: CompcacheError, func_name: str) -> str | None:
 
 
 def _retarget(cache: Cache, func_name: str) -> bool:
-    """Make and store a realization for this host of one that is there; whether there was one to make it of."""
+    """Compile a stored realization for this host and publish it; whether one could be compiled."""
     store = cache._store
     for module_id, _ in store.find_all(func_name):
         try:
             built = _rebuilt(cache, module_id)
         except (CompcacheError, OSError):
-            continue  # what is wrong with this one is said by the error that led here
+            continue  # the error that led here already reports why
         if built is None or func_name not in [name for name, *_ in built.functions]:
             continue
         store.stats.compiled(built.seconds)
@@ -98,7 +98,7 @@ def _retarget(cache: Cache, func_name: str) -> bool:
 
 
 def _rebuilt(cache: Cache, module_id: bytes) -> BuiltModule | None:
-    """The module compiled for this host; None where it is not of this platform, or its code is not kept."""
+    """The module compiled for this host; None if it is for another platform or has no stored bitcode."""
     from compcache.build.recipe import read_recipe
     from compcache.linker import rebuild_module
 
@@ -112,7 +112,7 @@ def _rebuilt(cache: Cache, module_id: bytes) -> BuiltModule | None:
         try:
             recipe = read_recipe(section, module.read_record)
         except FormatError:
-            return None  # of another version
+            return None  # written by another version
     return rebuild_module(recipe, notes, cache._store.host())
 
 
@@ -125,7 +125,7 @@ def _is_of_this_platform(header: ModuleRecord) -> bool:
 
 
 def is_native(cache: Cache, func_name: str) -> bool:
-    """Whether there is a realization of the function that was compiled for exactly this host."""
+    """Whether the realization of the function that would be loaded was compiled for exactly this host."""
     machine = cache._store.host()
     for module_id, _ in cache._store.find(func_name):
         try:
@@ -137,28 +137,28 @@ def is_native(cache: Cache, func_name: str) -> bool:
 
 
 def tune_later(cache: Cache, tuners: dict[str, int], func_name: str) -> None:
-    """After a load: start a process that makes a realization for exactly this host where the one that was loaded is not.
+    """After a load: unless the loaded realization is for exactly this host, start a process that makes one that is.
 
-    `tuners` are the processes that the cache has started, by func_name; 0 where there is none (any more).
+    `tuners` maps func_names to the ids of the processes that the cache has started; 0 if none runs.
     """
     reap(tuners)
     tuners[func_name] = 0 if is_native(cache, func_name) else start_tuning(cache, func_name)
 
 
 def reap(tuners: dict[str, int]) -> None:
-    """Take leave of the processes that have ended."""
+    """Wait for the processes that have ended, and set their ids to 0."""
     for func_name, process in tuners.items():
         if process:
             try:
                 ended, _ = os.waitpid(process, os.WNOHANG)
-            except ChildProcessError:  # somebody else has, or this process was forked from the one that started it
+            except ChildProcessError:  # already reaped, or this process was forked from the one that started it
                 ended = process
             tuners[func_name] = 0 if ended else process
 
 
 def start_tuning(cache: Cache, func_name: str) -> int:
-    """Start a process that makes a realization for exactly this host; its id."""
-    # The child finds the same packages as this process, however it came by them.
+    """Start a process that makes a realization for exactly this host; return its process id."""
+    # The child imports the same packages as this process, whatever put them on its path.
     start = f"import sys; sys.path[:] = {sys.path!r}\n{_CHILD}"
     command = [sys.executable, "-I", "-c", start, cache.path, func_name, str(int(cache._store._trust))]
     environment = dict(os.environ)
@@ -170,6 +170,6 @@ def start_tuning(cache: Cache, func_name: str) -> int:
 
 
 def tune(cache: Cache, func_name: str) -> bool:
-    """Make and store a realization for exactly this host, unless there is one or another process is at it."""
+    """Make and store a realization for exactly this host, unless there is one or another process is tuning."""
     with try_lock(cache._store, "tune " + "/".join(cache._store.host_file() or ("host",))) as owned:
         return owned and not is_native(cache, func_name) and _retarget(cache, func_name)

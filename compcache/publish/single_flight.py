@@ -1,4 +1,4 @@
-"""The miss side of `get_or_compile`: one builder at a time, no waiting without a bound, no failure over storage."""
+"""The miss side of `get_or_compile`: one builder at a time, bounded waits, storage failures do not fail the call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NESTED_TIMEOUT = 0.5
 
 
 class _Frame(NamedTuple):
-    """A function that is being built, and where on the call stack."""
+    """A function that is being built, and the stack frame that builds it."""
 
     directory: str
     func_name: str
@@ -64,7 +64,7 @@ def compile_once(
 ) -> TypedCallTarget:
     """Build, publish and load a function, unless another process does so while this one waits.
 
-    `name` is the func_name, or the identity that gives it.
+    `name` is the func_name, or the identity that it derives from.
     """
     absent = isinstance(miss, NotCachedError) and miss.__cause__ is None
     with _single_flight(cache, func_name, absent=absent) as look_again:
@@ -78,7 +78,7 @@ def compile_once(
 
 
 class _Builder:
-    """A caller's `build`, whose results are made sources of the function that is asked for."""
+    """A caller's `build`, its result converted to a `ModuleSource` of the requested function."""
 
     def __init__(self, build: Callable[[], Any], func_name: str, identity: Identity | None) -> None:
         self._build = build
@@ -91,7 +91,7 @@ class _Builder:
 
 
 def ensure_compiled(cache: Cache, functions: tuple[str, ...], build: Callable[[], ModuleSource]) -> None:
-    """Have the functions of one module in the cache, or at least in memory; nothing is loaded."""
+    """Ensure that the functions of one module are in the cache, or at least in memory; loads nothing."""
     with _single_flight(cache, functions[0], absent=False) as look_again:
         if look_again and cache.has(functions[0]):
             return
@@ -100,9 +100,9 @@ def ensure_compiled(cache: Cache, functions: tuple[str, ...], build: Callable[[]
 
 
 class Addition(NamedTuple):
-    """What `Cache.add_missing` or `Cache.find_stored` came to: the functions, the modules that hold them, their size in bytes.
+    """The result of `Cache.add_missing` or `Cache.find_stored`: the functions, their modules, and the size of these in bytes.
 
-    `was_cached` says that all of them were there, so that nothing was built.
+    `was_cached`: all of them were in the cache, nothing was built.
     """
 
     functions: tuple[str, ...]
@@ -114,7 +114,7 @@ class Addition(NamedTuple):
 def add_missing(cache: Cache, functions: tuple[str, ...], build: Callable[[], ModuleSource]) -> Addition:
     """See `Cache.add_missing`."""
     if not functions:
-        raise ValueError("add_missing needs the name of one function at least")
+        raise ValueError("add_missing needs the name of at least one function")
     found = find_stored(cache, functions)
     if found is not None:
         return found
@@ -137,7 +137,7 @@ def find_stored(cache: Cache, functions: tuple[str, ...]) -> Addition | None:
 
 
 def _first_module(cache: Cache, func_name: str) -> tuple[str, int]:
-    """The id and the size of a module that holds the function; nothing where it was pruned at this moment."""
+    """The id and the size of a module that holds the function; "" and 0 if it was pruned meanwhile."""
     for module_id, _ in cache._store.find(func_name):
         size = _size_of(cache, module_id)
         if size:
@@ -154,9 +154,9 @@ def _size_of(cache: Cache, module_id: bytes) -> int:
 
 @contextmanager
 def _single_flight(cache: Cache, func_name: str, *, absent: bool) -> Iterator[bool]:
-    """Wait, for a bounded time, while others build the function, then be the one who builds it.
+    """Wait, for a bounded time, while another thread or process builds the function, then become its builder.
 
-    `absent` says that a look-up has found no realization at all just now.
+    `absent`: a look-up has just found no realization at all.
 
     Yields:
         Whether the function may have come into the cache since that look-up.
@@ -182,14 +182,14 @@ def _single_flight(cache: Cache, func_name: str, *, absent: bool) -> Iterator[bo
     with wait_lock(cache._store, f"compile {func_name}", timeout=timeout, until=published) as owned:
         try:
             _building.frames.append(frame)
-            # Who had the lock at once may still have come too late for another one, who is done and gone.
+            # A builder that got the lock at once may come after another one that has published and released it.
             yield waited or owned is False or cache._store.index.refresh()
         finally:
             _building.frames = [other for other in _building.frames if other is not frame]
 
 
 def _stored(cache: Cache, func_name: str) -> set[tuple[bytes, int]]:
-    """The realizations whose files are there at this moment; none where the directory cannot be read."""
+    """The realizations whose files exist; an empty set if the directory cannot be read."""
     store = cache._store
     try:
         return {candidate for candidate in store.find_all(func_name) if store.exists(candidate[0])}
@@ -211,7 +211,7 @@ def _refuse_reentry(frame: _Frame) -> None:
 
 
 def _forget_interrupted() -> None:
-    """Drop builds that do not run any more: an interrupt may fall between the end of a build and its being noted."""
+    """Drop builds that no longer run: an interrupt may come between the end of a build and its removal here."""
     running = set()
     caller: FrameType | None = sys._getframe()
     while caller is not None:
@@ -233,11 +233,11 @@ def _timeout(cache: Cache) -> float:
 def _build_exporting(
     cache: Cache, functions: tuple[str, ...], build: Callable[[], ModuleSource]
 ) -> BuiltModule:
-    """The compiled module of a source that must export these functions.
+    """Compile a source that must export these functions.
 
     Raises:
-        UndefinedSymbolError: it does not.
-        CompileError, LinkError, ...: what `Cache.add_module` raises about a source.
+        UndefinedSymbolError: it does not export one.
+        CompileError, LinkError, ...: as in `Cache.add_module`.
     """
     built = cache._build(build(), getattr(build, "digest", ""))
     names = [name for name, *_ in built.functions]
@@ -278,7 +278,7 @@ def _load_built(cache: Cache, func_name: str, built: BuiltModule) -> TypedCallTa
     try:
         return cache._loader.load(func_name)
     except (NotCachedError, StorageError):
-        _keep(cache, built)  # pruned between its publication and now, or it cannot be read back
+        _keep(cache, built)  # pruned since its publication, or unreadable
     return cache._loader.load(func_name)
 
 

@@ -1,7 +1,7 @@
-"""Finds names that stand for code which has changed since: what was compiled against what the program says now.
+"""Detects stale names: compares the source of a cached function with what the program builds now.
 
 Each module keeps digests of its source, and one of the function (`build`) that returned it. Nothing here decides what is
-loaded: a name is what its user says it is. A difference is one warning.
+loaded: the user decides what a name stands for. A difference causes one warning.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ADVICE = (
 
 
 def check_hit(cache: Cache, target: TypedCallTarget, name: str | Identity, build: Callable[[], Any]) -> None:
-    """Warn where a function was compiled from something else than `build` returns now.
+    """Warn if a function was compiled from a source other than `build` returns now.
 
     With $COMPCACHE_CHECK `build` is called; in Python's development mode its code is compared with that of the compile.
     """
@@ -54,7 +54,7 @@ def check_hit(cache: Cache, target: TypedCallTarget, name: str | Identity, build
         source = source_of(build(), func_name, None if isinstance(name, str) else name)
         now = content_digest(frozen(source)).hex()
         changed = bool(notes.get("source")) and notes["source"] != now
-        what = f"function {func_name!r} was compiled from other code than its build() returns now"
+        what = f"function {func_name!r} was compiled from different code than its build() returns now"
     else:
         now = maker_digest(build)
         known = str(notes.get("maker", ""))
@@ -65,7 +65,7 @@ def check_hit(cache: Cache, target: TypedCallTarget, name: str | Identity, build
 
 
 def _comparable(first: str, second: str) -> bool:
-    """Whether two digests of code are of the same version of Python."""
+    """Whether two digests of code come from the same version of Python."""
     return bool(first and second) and first.partition(" ")[0] == second.partition(" ")[0]
 
 
@@ -85,7 +85,7 @@ def _notes_of(store: Store, module_id: bytes) -> dict[str, Any]:
 
 def maker_digest(build: Callable[[], Any]) -> str:
     """The version of Python and a digest of a function's code, its constants, and the constants and functions of its module
-    that it uses; empty where it has no code.
+    that it uses; empty if it has no code.
     """
     parts = list(_parts_of(build, set()))
     if not parts:
@@ -123,7 +123,7 @@ def _code_parts(code: CodeType) -> Iterator[Any]:
 
 
 def _values_used(function: Any) -> Iterator[Any]:
-    """What the names of a function's code stand for: variables of functions around it, and of its module."""
+    """The values that a function's code refers to by name: variables of enclosing functions and of its module."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -145,7 +145,7 @@ def _names_used(code: CodeType) -> Iterator[str]:
 
 
 def warn_of_shadowed(store: Store, built: BuiltModule) -> None:
-    """Warn where a module that is added gives names other code than they have in the cache."""
+    """Warn if a module that is added defines functions that the cache holds with different code."""
     names = [name for name, *_ in built.functions]
     known: dict[bytes, None] = {}
     for name in names:
@@ -156,7 +156,7 @@ def warn_of_shadowed(store: Store, built: BuiltModule) -> None:
             first, *others = shadowed
             more = f" (and {len(others)} more)" if others else ""
             warn(
-                f"function {first!r}{more} is in the cache already, with other code, in module {module_id.hex()[:12]}: programs "
+                f"function {first!r}{more} is in the cache already, with different code, in module {module_id.hex()[:12]}: programs "
                 f"may get either. Name it by its content (an Identity, or Cache.compile), or remove what is "
                 f"cached first: cache.remove({first!r})",
                 ShadowWarning,
@@ -165,9 +165,9 @@ def warn_of_shadowed(store: Store, built: BuiltModule) -> None:
 
 
 def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str]) -> list[str]:
-    """The functions that this module and a new one have by the same names, if these can be said to differ.
+    """The functions that this module and a new one share by name, if their code is known to differ.
 
-    A function may be copied into modules of all kinds. So only modules that consist of the same functions are compared.
+    A function may be copied into many modules, so only modules that consist of the same functions are compared.
     """
     code = _notes_of(store, module_id).get("code")
     if not code or not built.code or code == built.code:
@@ -184,7 +184,7 @@ def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str
 
 
 def _is_same(*sections: bytes) -> bool:
-    """Whether two modules were given in different forms only, as text and as bitcode for example."""
+    """Whether two modules differ in form only, text and bitcode for example."""
     if not all(sections):
         return False
     import zlib

@@ -1,4 +1,4 @@
-"""What the store does with files that no stamp vouches for, or that are damaged."""
+"""Verifies module files without a valid stamp, quarantines damaged ones, recovers the index."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _CHUNK = 1 << 20
 def verify_module(
     store: Store, module: ModuleFile, status: os.stat_result, *, leave_stamp: bool, owners: frozenset[int] | None
 ) -> ModuleFile:
-    """Check all that a stamp vouches for, and leave a stamp for the next one who opens the file.
+    """Check all that a stamp vouches for, and write a stamp so that the next open can skip the check.
 
     Returns:
-        The module; a copy of it where others could change the file meanwhile.
+        The module; a copy in memory of it if other users could change the file meanwhile.
 
     Raises:
         FormatError: the file is not what it was published as.
-        IntegrityError: it is another user's, or not signed with the key.
+        IntegrityError: the file belongs to another user, or is not signed with the key.
     """
     if not stat.S_ISREG(status.st_mode):
         raise FormatError("it is not a regular file")
@@ -80,7 +80,7 @@ def _is_signed(store: Store, module: ModuleFile) -> bool:
 
 
 def _copy(module: ModuleFile) -> ModuleFile:
-    """A copy in memory of a file that others can write to."""
+    """A copy in memory of a file that other users can write to."""
     from compcache.images.anonymous_file import anonymous_file
 
     copy = ModuleFile(module._files, module.path, module.module_id)
@@ -101,7 +101,7 @@ def _leave_stamp(store: Store, entry: ModuleEntry) -> None:
         index_merge.add(store.index, (), entry)
         index_merge.merge_additions(store)
     except OSError:
-        return  # the next one verifies again
+        return  # the next open verifies again
 
 
 def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheError:
@@ -128,16 +128,16 @@ def _is_intact(module: ModuleFile) -> bool:
 
 
 def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheError:
-    """What to raise where a module file cannot be read."""
+    """The exception to raise if a module file cannot be read."""
     path = module.path
     module.close()
-    if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket: nothing that was published
+    if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link or a socket, which compcache did not publish
         return quarantine(store, path, "it is not a regular file")
     return StorageError(f"cannot read {path}: {error.strerror or error}", path=path, errno=error.errno)
 
 
 def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int) -> UntrustedDirectoryError:
-    """The exception that says why a root is not to be trusted, and what to do."""
+    """The exception for a root that is not trusted, with the reason and the remedy."""
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
         what = f"is a symbolic link of user {link.st_uid}, not yours ({user}): loading from it could run their code"
         remedy = "choose another directory"
@@ -154,11 +154,11 @@ def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int)
 
 
 def recover_index(store: Store) -> None:
-    """Rebuild an index that is damaged or was deleted, where that can be done."""
+    """Rebuild an index that is damaged or was deleted, unless the cache is read-only."""
     damaged = dict(store.index.damaged)
     if damaged:
         names = ", ".join(sorted(damaged))
-        what = "it cannot be rebuilt by a read-only cache" if store.readonly else "rebuilding it"
+        what = "a read-only cache cannot rebuild it" if store.readonly else "rebuilding it"
         warn_once(
             store,
             names,

@@ -44,14 +44,14 @@ def publish_module(
 ) -> bytes:
     """Publish a module: its sections (image, records, graph, bitcode, notes) and what it realizes.
 
-    A module that is there already, with the same digest, is left as it is. With `pending` the index does not learn of the
-    module here: what it is to learn is appended, for `publish_pending`.
+    A module that exists already, with the same digest, is left as it is. With `pending` the module is not indexed
+    here: its index entries are appended to it, for `publish_pending`.
 
     Returns:
         The module_id.
 
     Raises:
-        StorageError: it could not be stored; the cache is as it was.
+        StorageError: it could not be stored; the cache is unchanged.
     """
     functions = list(functions)
     module_id, parts = encode_container(*sections, store.signing_key)
@@ -78,10 +78,10 @@ def publish_module(
 
 
 def publish_pending(store: Store, pending: list[Addition]) -> None:
-    """Tell the index of modules that were published, all at once.
+    """Index modules that were published, all at once.
 
     Raises:
-        StorageError: it could not be told; the modules' files are there.
+        StorageError: the index could not be written; the modules' files exist.
     """
     if not pending:
         return
@@ -97,9 +97,9 @@ def publish_pending(store: Store, pending: list[Addition]) -> None:
 
 
 def _existing(store: Store, module_id: bytes) -> Stamp | None:
-    """The stamp of a healthy file that is there already."""
+    """The stamp of the module's file if it exists and is intact."""
     if module_id in store._in_memory:
-        return None  # not on disk, for all that is known
+        return None  # not known to be on disk
     try:
         with store.open_module(module_id, leave_stamp=False) as module:
             return Stamp.of(store.files.fstat(module.descriptor))
@@ -113,23 +113,23 @@ def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, functions: list[tu
     index.refresh()
     if all(entry.stamp != stamp for entry in index.module(module_id)):
         return False
-    # The entries of an addition stand in one segment: one for all.
+    # All entries of an addition are in one segment, so checking the first is enough.
     return not functions or (module_id, functions[0][1]) in index.find(name_key(functions[0][0]))
 
 
 def _prepare(store: Store) -> None:
-    """Create the root where it is not there."""
+    """Create the root directory if it does not exist."""
     tag = store.path(TAG)
     try:
         store.files.stat(tag)
     except FileNotFoundError:
         make_directories(store.files, store.root)
-        store.check_root()  # somebody else may have made it since it was opened
+        store.check_root()  # another user may have created it since it was opened
         publish(store.files, store.temporary, tag, [_CACHEDIR_TAG], sync=False)
 
 
 def publish_file(store: Store, place: Place, file_name: str, data: bytes) -> str:
-    """Publish a small file of another kind; its path.
+    """Publish a small file that is not a module; return its path.
 
     Raises:
         StorageError: it could not be stored.
@@ -145,7 +145,7 @@ def publish_file(store: Store, place: Place, file_name: str, data: bytes) -> str
 
 
 class _MemoryFile(ModuleFile):
-    """A module file that is bytes: nothing is open but while its image is mapped."""
+    """A module file in memory: a descriptor is open only while its image is mapped."""
 
     __slots__ = ("_content",)
 
@@ -166,7 +166,7 @@ class _MemoryFile(ModuleFile):
 def keep_in_memory(
     store: Store, sections: Sections, functions: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes
 ) -> bytes:
-    """Keep a module that could not be published, for this store object alone; its module_id."""
+    """Keep a module that could not be published in this store object alone; return its module_id."""
     module_id, parts = encode_container(*sections, store.signing_key)
     module = _MemoryFile(store.files, module_id, b"".join(parts))
     module.describe(len(sections[0]), len(sections[1]), target, flags, key)
