@@ -13,7 +13,8 @@ def build_prototype(directory: str, name: str) -> None:
     """Write index and image; `name` is the one function that has code."""
     import llvmlite.binding as llvm
 
-    from compcache.images import system_linker
+    from compcache.images.linkers.find import find_linker
+    from compcache.images.linkers.link import link_shared
 
     root = Path(directory)
     root.mkdir(parents=True)
@@ -24,10 +25,10 @@ def build_prototype(directory: str, name: str) -> None:
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_default_triple().create_target_machine(opt=2, reloc="pic", codemodel="default")
     obj = target.emit_object(llvm.parse_assembly(prototype.IMAGE))
-    linker = system_linker.find_linker()
+    linker = find_linker()
     if linker is None:
         raise SystemExit("the benchmarks need a linker: install ld, lld, mold or the ziglang wheel")
-    image = system_linker.link_shared(
+    image = link_shared(
         linker, [obj], soname="prototype.so", libraries=[], export=["prototype_def"]
     )
     (root / "0.so").write_bytes(image)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from compcache.errors import FormatError
 from compcache.images import elf
-from compcache.images.system_linker import find_linker, link_shared
+from compcache.images.linkers.find import find_linker
+from compcache.images.linkers.link import link_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -396,13 +396,14 @@ def test_a_library_that_is_gone_is_told_at_the_load(cache: Cache, directory: Pat
     import ctypes
     import llvmlite.binding as llvm
     from compcache import Cache, ModuleSource
-    from compcache.images import system_linker
+    from compcache.images.linkers.find import find_linker
+    from compcache.images.linkers.link import link_shared
     from compcache.globals import NativeSymbol
     llvm.initialize_native_target(); llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic", codemodel="default")
     obj = machine.emit_object(llvm.parse_assembly("define i64 @seven() {{\\nret i64 7\\n}}"))
     with open({str(library)!r}, "wb") as file:
-        file.write(system_linker.link_shared(system_linker.find_linker(), [obj], soname="libcopied.so"))
+        file.write(link_shared(find_linker(), [obj], soname="libcopied.so"))
     text = "declare i64 @g()\\ndefine i64 @f() {{\\n%x = call i64 @g()\\nret i64 %x\\n}}"
     cache = Cache(directory)
     cache.add_module(ModuleSource(text, globals={{"g": NativeSymbol("seven", {str(library)!r})}}))

@@ -19,7 +19,8 @@ from test_elf import compile_object
 from compcache import Cache, ModuleSource
 from compcache.files import Files
 from compcache.hit.loader import Loader
-from compcache.images.system_linker import find_linker, link_shared
+from compcache.images.linkers.find import find_linker
+from compcache.images.linkers.link import link_shared
 from compcache.store import Store
 
 if TYPE_CHECKING:

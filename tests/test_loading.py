@@ -208,12 +208,13 @@ def test_a_native_symbol_that_this_process_lacks_concerns_its_users_only(
     import ctypes
     import llvmlite.binding as llvm
     from compcache import Cache, ModuleSource
-    from compcache.images import system_linker
+    from compcache.images.linkers.find import find_linker
+    from compcache.images.linkers.link import link_shared
     llvm.initialize_native_target(); llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic", codemodel="default")
     obj = machine.emit_object(llvm.parse_assembly({adder("only_in_my_library", 1000)!r}))
     with open({str(library)!r}, "wb") as file:
-        file.write(system_linker.link_shared(system_linker.find_linker(), [obj], soname="mine.so"))
+        file.write(link_shared(find_linker(), [obj], soname="mine.so"))
     ctypes.CDLL({str(library)!r}, ctypes.RTLD_GLOBAL)
     with Cache(directory) as cache:
         cache.add_module(ModuleSource({text!r}))

@@ -19,7 +19,8 @@ from test_lifetimes import mapped_images
 
 from compcache import Cache, CompileError, ModuleSource
 from compcache.hit import runtime as runtime_module
-from compcache.images.system_linker import find_linker, link_shared
+from compcache.images.linkers.find import find_linker
+from compcache.images.linkers.link import link_shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

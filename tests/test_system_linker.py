@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pickle
 import select
+import shlex
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -18,7 +21,8 @@ from helpers import run_fresh
 
 from compcache.errors import FormatError, LinkerError
 from compcache.images import elf
-from compcache.images.system_linker import LINKER_VARIABLE, Linker, find_linker, link_shared
+from compcache.images.linkers.find import LINKER_VARIABLE, Linker, find_linker, find_linkers
+from compcache.images.linkers.link import link_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,21 +145,19 @@ def make_wheel(directory: Path, monkeypatch: pytest.MonkeyPatch, *programs: str)
 @pytest.mark.usefixtures("no_wheel")
 def test_linkers_are_looked_for_in_the_documented_order(tmp_path: Path) -> None:
     directory = tmp_path / "programs"
-    found = []
+    expected: tuple[Linker, ...] = ()
     for name in ("ld", "mold", "ld.lld"):  # each one goes before those that are there already
-        make_program(directory, name)
-        found.append(find_linker({"PATH": f"{directory}:{tmp_path / name}"}))
-    assert found == [
-        Linker((str(directory / name),), f"{name} on the path") for name in ("ld", "mold", "ld.lld")
-    ]
+        expected = (Linker((make_program(directory, name),), f"{name} on the path"), *expected)
+        variables = {"PATH": f"{directory}:{tmp_path / name}"}
+        assert find_linkers(variables) == expected
+        assert find_linker(variables) == expected[0]
 
 
 def test_the_wheel_comes_last_and_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_wheel(tmp_path, monkeypatch, "zig")
     make_program(tmp_path / "programs", "ld")
-    on_path = find_linker({"PATH": str(tmp_path / "programs")})
-    assert on_path is not None
-    assert on_path.source == "ld on the path"
+    sources = [linker.source for linker in find_linkers({"PATH": str(tmp_path / "programs")})]
+    assert sources == ["ld on the path", "ziglang wheel"]
     zig = str(tmp_path / "site" / "ziglang" / "zig")
     assert find_linker({"PATH": str(tmp_path / "none")}) == Linker((zig, "ld.lld"), "ziglang wheel")
 
@@ -256,28 +258,6 @@ def test_platforms_without_elf_have_no_linker(platform: str, monkeypatch: pytest
     assert find_linker({LINKER_VARIABLE: "/no/such/linker"}) is None
 
 
-# --- its version ---
-
-
-def test_every_linker_tells_its_version_in_one_line(linker: Linker, scratch: Path) -> None:
-    renewed = Linker(linker.argv, "asked anew")
-    assert any(character.isdigit() for character in renewed.version())
-    assert "\n" not in renewed.version()
-    assert leftovers(scratch) == []
-
-
-def test_the_version_is_asked_once(fake: MakeProgram, tmp_path: Path) -> None:
-    program = fake(f'echo run >> "{tmp_path}/runs"; echo "fake 1.0"; echo more')
-    assert program.version() == "fake 1.0"
-    assert program.version() == "fake 1.0"
-    assert (tmp_path / "runs").read_text() == "run\n"
-
-
-def test_a_linker_without_a_version_is_an_error(fake: MakeProgram) -> None:
-    with pytest.raises(LinkerError, match="prints nothing for --version"):
-        fake("exit 0").version()
-
-
 # --- linking ---
 
 
@@ -305,13 +285,15 @@ def test_the_same_arguments_give_the_same_bytes_wherever_they_are_linked(
     linker: Linker, module: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = set()
-    for name in ("one", "another_directory"):
-        (tmp_path / name).mkdir()
-        monkeypatch.chdir(tmp_path / name)
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
-        for variable in ("LD_RUN_PATH", "LLD_VERSION", "MOLD_DEBUG"):
-            monkeypatch.setenv(variable, name)
-        images.add(link_shared(linker, [module], soname="module", export=["twice", "helped"]))
+    with contextlib.ExitStack() as stack:
+        for name in ("one", "another_directory"):
+            (tmp_path / name).mkdir()
+            stack.callback(os.close, os.dup(0))  # other numbers for the descriptors
+            monkeypatch.chdir(tmp_path / name)
+            monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+            for variable in ("LD_RUN_PATH", "LLD_VERSION", "MOLD_DEBUG"):
+                monkeypatch.setenv(variable, name)
+            images.add(link_shared(linker, [module], soname="module", export=["twice", "helped"]))
     (image,) = images
     assert b"compcache" not in image
     assert os.fsencode(tmp_path) not in image
@@ -476,8 +458,6 @@ def test_a_linker_that_cannot_be_started_says_what_to_do(tmp_path: Path) -> None
         program = Linker((str(tmp_path / name),), "test")
         with pytest.raises(LinkerError, match=f"{name}.*cannot be started .*{reason}.*{LINKER_VARIABLE}"):
             link_shared(program, [], soname="module")
-        with pytest.raises(LinkerError, match="cannot be started"):
-            program.version()
 
 
 @pytest.fixture
@@ -537,7 +517,61 @@ def test_a_temporary_directory_that_cannot_be_written_is_an_error(
         link_shared(program, [], soname="module")
 
 
-def test_what_killed_links_leave_is_removed_by_a_later_process(directory: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def linker_of_files(any_linker: Linker, tmp_path: Path) -> str:
+    """A linker that is not known to read and write files in memory."""
+    return make_wrapper(tmp_path / "bin", any_linker)
+
+
+def make_wrapper(directory: Path, linker: Linker) -> str:
+    return make_program(directory, "other", f'exec {shlex.join(linker.argv)} "$@"')
+
+
+def test_known_linkers_work_in_memory(linker: Linker, module: bytes, monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
+    if linker.program.endswith("gold"):
+        pytest.skip("not known to")
+    in_directory = link_shared(Linker((make_wrapper(scratch / "work", linker),), "test"), [module], soname="module")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a directory")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
+    assert link_shared(linker, [module], soname="module") == in_directory
+
+
+def test_a_linker_that_takes_no_files_in_memory_gets_a_directory(
+    any_linker: Linker, module: bytes, tmp_path: Path, scratch: Path
+) -> None:
+    script = f'echo "$*" >> "{tmp_path}/runs"; case "$*" in *image.so*) exec {shlex.join(any_linker.argv)} "$@";; esac; exit 1'
+    odd = Linker((make_program(tmp_path / "bin", "ld", script),), "test")
+    for _ in range(2):
+        assert load(link_shared(odd, [elf.weaken_undefined(module)], soname="module"), tmp_path).twice(4) == 8
+    runs = (tmp_path / "runs").read_text().splitlines()
+    assert ["image.so" in run for run in runs] == [False, True, True]  # what does not work is not tried again
+    assert leftovers(scratch) == []
+
+
+@pytest.mark.parametrize("name", ["ld", "ld.lld", "mold"])
+def test_a_killed_link_leaves_nothing(name: str, tmp_path: Path, scratch: Path) -> None:
+    program = make_program(tmp_path / "bin", name, f'echo $$ > "{tmp_path}/pid"; exec sleep 60')
+    script = f"""
+from compcache.images.linkers.find import Linker
+from compcache.images.linkers.link import link_shared
+link_shared(Linker(({program!r},), "test"), [b"object"], soname="module")
+"""
+    with subprocess.Popen([sys.executable, "-c", script]) as process:
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.kill()
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert leftovers(scratch) == []
+
+
+def test_what_killed_links_leave_is_removed_by_a_later_process(
+    directory: Path, tmp_path: Path, linker_of_files: str
+) -> None:
     """Directories of an hour ago, of this user; nothing else, and nothing that they lead to."""
     temporary, outside = tmp_path / "temporary", tmp_path / "outside"
     outside.mkdir()
@@ -552,20 +586,22 @@ def test_what_killed_links_leave_is_removed_by_a_later_process(directory: Path, 
     import os, time
     real = time.time
     old = {str(temporary)!r} + "/compcache-link-new"
-    from compcache.images import system_linker
+    from compcache.images.linkers import link
     # The change time of a directory cannot be set: the clock of the process goes ahead instead, but for one directory.
-    system_linker._ABANDONED_SECONDS = -5
+    link._ABANDONED_SECONDS = -5
     os.utime(old, (real() + 10, real() + 10))
     from compcache import Cache, ModuleSource
     Cache(directory).add_module(ModuleSource("define i64 @f() {{ ret i64 7 }}"))
     result = sorted(os.listdir({str(temporary)!r}))
     """
-    left = run_fresh(directory, script, TMPDIR=str(temporary))
+    left = run_fresh(directory, script, TMPDIR=str(temporary), COMPCACHE_LINKER=linker_of_files)
     assert left == ["compcache-link-file", "compcache-link-link", "compcache-link-new", "other-old"]
     assert (outside / "kept").exists()
 
 
-def test_a_link_that_is_running_is_left_alone_whatever_the_clock_says(directory: Path, tmp_path: Path) -> None:
+def test_a_link_that_is_running_is_left_alone_whatever_the_clock_says(
+    directory: Path, tmp_path: Path, linker_of_files: str
+) -> None:
     temporary = tmp_path / "temporary"
     (temporary / "compcache-link-running").mkdir(parents=True)
     script = """
@@ -576,4 +612,5 @@ def test_a_link_that_is_running_is_left_alone_whatever_the_clock_says(directory:
     Cache(directory).add_module(ModuleSource("define i64 @f() { ret i64 7 }"))
     result = os.listdir(tempfile.gettempdir())
     """
-    assert run_fresh(directory, script, TMPDIR=str(temporary)) == ["compcache-link-running"]
+    left = run_fresh(directory, script, TMPDIR=str(temporary), COMPCACHE_LINKER=linker_of_files)
+    assert left == ["compcache-link-running"]

@@ -16,7 +16,7 @@ from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, run_fresh
 
 from compcache import ArgumentBufferError, Cache, CompileError, ModuleSource, NotCachedError
-from compcache.images import system_linker
+from compcache.images.linkers.find import LINKER_VARIABLE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -189,8 +189,8 @@ def test_a_missing_linker_is_told_once(directory: Path) -> None:
     script = """
     import os, warnings
     from compcache import Cache
-    from compcache.images import system_linker
-    system_linker._zig_wheel = lambda source: None
+    from compcache.images.linkers import find
+    find._zig_wheel = lambda source: None
     os.environ["PATH"] = "/nowhere"
     with warnings.catch_warnings(record=True) as caught, Cache(directory) as cache:
         warnings.simplefilter("always")
@@ -201,7 +201,7 @@ def test_a_missing_linker_is_told_once(directory: Path) -> None:
     (message,) = run_fresh(directory, script)
     assert "there is no linker" in message
     assert "compcache[linker]" in message
-    assert system_linker.LINKER_VARIABLE == "COMPCACHE_LINKER"
+    assert LINKER_VARIABLE == "COMPCACHE_LINKER"
     assert run_fresh(directory, script, COMPCACHE_LINKER="none") == []
 
 

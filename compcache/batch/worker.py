@@ -118,12 +118,12 @@ def _serve(channel: Channel) -> NoReturn:
     from compcache import linker
     from compcache.build import codegen
     from compcache.cache import Cache
-    from compcache.images import system_linker
+    from compcache.images.linkers import link
 
     setup: Setup = channel.receive()
     cache = Cache(**setup.settings)
     codegen.initialize()
-    assert linker, system_linker  # imported now, so that the first job is not charged for it
+    assert linker, link  # imported now, so that the first job is not charged for it
     worker = os.getpid()
     _send(channel, None)
     with cache:

@@ -8,7 +8,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from compcache.errors import CacheWarning, CompileError, LinkerError, UndefinedSymbolError
-from compcache.images import elf, platform_symbols, system_linker
+from compcache.images import elf, platform_symbols
+from compcache.images.linkers.find import find_linker, is_chosen
+from compcache.images.linkers.link import link_shared
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -49,15 +51,15 @@ def link_image(
     needs_linker = [*needs_linker, *(f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items())]
     always = [s for s in undefined if s.startswith(_ALWAYS_THERE) or s in platform or s in named]
     weakened = elf.rename_versioned(elf.weaken_undefined(obj, keep=always))
-    linker = system_linker.find_linker()
+    linker = find_linker()
     if linker is None:
-        if not system_linker.is_chosen():
+        if not is_chosen():
             _warn_of_no_linker()
         _require_plain(needs_linker, "there is no linker")
         return weakened, "object"
     try:
         paths = [*platform_symbols.platform_paths(platform), *dict.fromkeys(named.values())]
-        image = system_linker.link_shared(linker, [weakened], soname=_SONAME, libraries=paths, export=[export])
+        image = link_shared(linker, [weakened], soname=_SONAME, libraries=paths, export=[export])
     except LinkerError as error:
         _require_plain(needs_linker, str(error))
         warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)

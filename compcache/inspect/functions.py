@@ -125,7 +125,7 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
     from compcache import __version__
     from compcache.build import codegen
     from compcache.formats import host
-    from compcache.images import system_linker
+    from compcache.images.linkers.find import find_linker
     from compcache.usage.limits import effective_limit
     from compcache.usage.module_files import list_modules
     from compcache.usage.statistics import hits_and_misses
@@ -134,7 +134,7 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
     present = list_modules(store, progress)
     names, realizations = _count_functions(store, present)
     hits, misses = hits_and_misses(store)
-    linker = system_linker.find_linker()
+    linker = find_linker()
     machine = store.host()
     return CacheInfo(
         directory=store.root,

@@ -69,9 +69,10 @@ def shared_object(context: Context, work: Work) -> str:
     path = str(context.workspace.root / f"work-{work.name}.so")
     code = f"""
 import orc_objects
-from compcache.images import system_linker
+from compcache.images.linkers.find import find_linker
+from compcache.images.linkers.link import link_shared
 obj = orc_objects.compile_object(open({write_assembly(context, work)!r}).read())
-image = system_linker.link_shared(system_linker.find_linker(), [obj], soname='work.so', libraries=[], export=[{work.entry!r}])
+image = link_shared(find_linker(), [obj], soname='work.so', libraries=[], export=[{work.entry!r}])
 open({path!r}, 'wb').write(image)
 """
     context.output([sys.executable, "-c", code])

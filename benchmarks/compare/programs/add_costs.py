@@ -17,7 +17,7 @@ import sources
 from children.timing import take_turns
 
 from compcache import Cache, ModuleSource
-from compcache.images.system_linker import LINKER_VARIABLE
+from compcache.images.linkers.find import LINKER_VARIABLE
 
 
 def main(scratch: str, kind: str, count: int, repetitions: int) -> None:

@@ -103,13 +103,14 @@ def with_compcache(directory: str):
 def library(directory: str) -> str:
     import orc_objects
 
-    from compcache.images import system_linker
+    from compcache.images.linkers.find import find_linker
+    from compcache.images.linkers.link import link_shared
 
     path = f"{directory}/calls.so"
-    linker = system_linker.find_linker()
+    linker = find_linker()
     assert linker is not None
     obj = orc_objects.compile_object(CODE)
-    image = system_linker.link_shared(linker, [obj], soname="calls.so", libraries=[], export=list(SIGNATURES))
+    image = link_shared(linker, [obj], soname="calls.so", libraries=[], export=list(SIGNATURES))
     with open(path, "wb") as file:
         file.write(image)
     return path

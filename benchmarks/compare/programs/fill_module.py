@@ -6,7 +6,8 @@ import sys
 import orc_objects
 
 from compcache import Cache, ModuleSource
-from compcache.images import system_linker
+from compcache.images.linkers.find import find_linker
+from compcache.images.linkers.link import link_shared
 
 LEVEL = 1
 
@@ -20,9 +21,9 @@ def main(assembly: str, directory: str, symbol: str) -> None:
         cache.get_target(symbol)
     obj = orc_objects.compile_object(text, LEVEL)
     orc_objects.store(f"{directory}/orc", "module", obj)
-    linker = system_linker.find_linker()
+    linker = find_linker()
     assert linker is not None
-    image = system_linker.link_shared(linker, [obj], soname="module.so", libraries=[], export=[symbol])
+    image = link_shared(linker, [obj], soname="module.so", libraries=[], export=[symbol])
     with open(f"{directory}/module.so", "wb") as file:
         file.write(image)
 

@@ -1,0 +1,117 @@
+"""Which linkers this system has.
+
+Any ELF linker that understands GNU options will do: GNU ld, LLVM's lld, mold, or the lld inside the `ziglang` wheel, which
+needs nothing of the system.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from compcache.errors import LinkerError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["CHOICES", "LINKER_VARIABLE", "Linker", "find_linker", "find_linkers", "is_chosen"]
+
+LINKER_VARIABLE = "COMPCACHE_LINKER"
+"""The environment variable that chooses the linker: a path, a name on the path, `ziglang` or `none`."""
+
+#: Where several start equally fast, the first of these is taken; the `ziglang` wheel comes last.
+_ON_THE_PATH = ("ld.lld", "mold", "ld")
+_NO_LINKER = ("none", "off")
+_ELF_PLATFORMS = ("linux", "android", "freebsd", "netbsd", "openbsd", "dragonfly")
+#: Advice for messages about a linker that does not work.
+CHOICES = (
+    f"set {LINKER_VARIABLE} to the path of an ELF linker (ld.lld, mold or ld), to 'ziglang' (after "
+    "`pip install ziglang`) or to 'none' to work without one, or unset it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Linker:
+    """A linker that can be run."""
+
+    argv: tuple[str, ...]
+    """The command, to which arguments are added."""
+    source: str
+    """How it was chosen, for messages: "ld.lld on the path", for example."""
+
+    @property
+    def program(self) -> str:
+        """The name of the file behind its command, which tells linkers apart at no cost."""
+        return os.path.basename(os.path.realpath(self.argv[0]))
+
+    def __str__(self) -> str:
+        return f"{' '.join(self.argv)} ({self.source})"
+
+
+def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]:
+    """The linkers to choose from, the preferred one first.
+
+    `COMPCACHE_LINKER` decides alone where it is set; else these are `ld.lld`, `mold` and `ld` as far as they are on the path, and
+    the `ziglang` wheel. There are none where the platform does not use ELF. The answer is remembered for the same values
+    of these variables. Raises `LinkerError` where `COMPCACHE_LINKER` names something that cannot be run.
+    """
+    if not sys.platform.startswith(_ELF_PLATFORMS):
+        return ()
+    variables = os.environ if environ is None else environ
+    return _find(variables.get(LINKER_VARIABLE), variables.get("PATH", os.defpath))
+
+
+def find_linker(environ: Mapping[str, str] | None = None) -> Linker | None:
+    """The first of `find_linkers`, which need not be the fastest; None where there is none. Raises what that raises."""
+    return next(iter(find_linkers(environ)), None)
+
+
+def is_chosen() -> bool:
+    """Whether the environment names a linker, or says that there shall be none."""
+    return bool(os.environ.get(LINKER_VARIABLE, "").strip())
+
+
+@functools.lru_cache(maxsize=16)
+def _find(choice: str | None, path: str) -> tuple[Linker, ...]:
+    if choice and choice.strip():
+        chosen = _chosen(choice.strip(), path)
+        return () if chosen is None else (chosen,)
+    programs = {name: shutil.which(name, path=path) for name in _ON_THE_PATH}
+    found = [Linker((os.path.abspath(p),), f"{name} on the path") for name, p in programs.items() if p is not None]
+    wheel = _zig_wheel("ziglang wheel")
+    return tuple(found) if wheel is None else (*found, wheel)
+
+
+def _chosen(value: str, path: str) -> Linker | None:
+    """The linker that the value of the variable names."""
+    if value.lower() in _NO_LINKER:
+        return None
+    if value == "ziglang":
+        linker = _zig_wheel(LINKER_VARIABLE)
+        if linker is None:
+            raise LinkerError(f"{LINKER_VARIABLE} is 'ziglang', but that wheel is not installed: {CHOICES}")
+        return linker
+    program = shutil.which(value, path=path)
+    if program is None:
+        where = "is not an executable file" if os.path.dirname(value) else "is not a program on the path"
+        raise LinkerError(f"{LINKER_VARIABLE} is {value!r}, which {where}: {CHOICES}")
+    # Zig's own program is many tools in one.
+    tool = ("ld.lld",) if os.path.basename(program) == "zig" else ()
+    return Linker((os.path.abspath(program), *tool), LINKER_VARIABLE)
+
+
+def _zig_wheel(source: str) -> Linker | None:
+    """The linker inside the `ziglang` wheel, found without importing it: the import would run Zig."""
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        return None
+    program = os.path.join(os.path.dirname(spec.origin), "zig")
+    if os.access(program, os.X_OK):
+        return Linker((program, "ld.lld"), source)
+    # Some other layout of the wheel: ask it to find its program, at the cost of one more interpreter.
+    return Linker((sys.executable, "-m", "ziglang", "ld.lld"), source) if sys.executable else None

@@ -1,0 +1,324 @@
+"""Running a linker: from relocatable objects to a shared object.
+
+Objects and image are files in memory, which nothing has to remove, not even after a process that was killed. Where a linker or
+the system cannot do that, they are files of a scratch directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.errors import LinkerError
+from compcache.images.anonymous_file import anonymous_file
+from compcache.images.elf import hide_symbols, is_elf
+from compcache.images.linkers.find import CHOICES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from compcache.images.linkers.find import Linker
+
+__all__ = ["link_shared"]
+
+_SCRATCH = "compcache-link-"
+_ABANDONED_SECONDS = 3600
+
+_FLAGS = (
+    "-shared",
+    "-Bsymbolic",  # a module calls its own functions directly
+    "--hash-style=gnu",
+    "--eh-frame-hdr",  # unwinders and profilers see the code
+    "-z", "noseparate-code",  # no padding to whole pages: small modules stay small files
+    "-z", "now",
+    "-z", "norelro",  # a third off dlopen: no second mapping to protect, and no page of padding for it
+    "-z", "noexecstack",
+    "--build-id=none",
+)  # fmt: skip
+
+_MISLEADING_VARIABLES = frozenset(
+    (
+        "LD_RUN_PATH",  # a run path in the image
+        "LLD_VERSION",  # text in the image
+        "MOLD_DEBUG",
+        "LDEMULATION",  # another architecture
+        "GNUTARGET",
+        "LLD_REPRODUCE",  # archives of the input, written elsewhere
+        "MOLD_REPRO",
+    )
+)
+"""Variables of the environment by which linkers do something else than they are told to."""
+
+_IMAGE = "image.so"
+#: The names of a process's descriptors. Nobody can make a file here, whatever a linker takes for the name of one.
+_DESCRIPTORS = "/proc/self/fd"
+_MAX_OUTPUT = 8_000  # characters: enough for the first errors, little enough for a log
+#: Linkers by their commands that failed with files in memory and not with those of a directory.
+_needs_directory: set[tuple[str, ...]] = set()
+
+
+class _Link(NamedTuple):
+    """Arguments of one link."""
+
+    linker: Linker
+    objects: Sequence[bytes]
+    options: tuple[str, ...]
+    libraries: tuple[str, ...]
+    timeout: float
+
+    def command(self, output: str, inputs: Sequence[str]) -> list[str]:
+        """The command that reads and writes files of these names."""
+        return [*self.linker.argv, *self.options, "-o", output, *inputs, "--as-needed", *self.libraries]
+
+
+class _Ended(NamedTuple):
+    """Exit status and output of a linker."""
+
+    status: int
+    output: str
+
+
+def link_shared(
+    linker: Linker,
+    objects: Sequence[bytes],
+    *,
+    soname: str,
+    libraries: Sequence[str] = (),
+    export: Sequence[str] | None = None,
+    timeout: float = 120.0,
+) -> bytes:
+    """Link relocatable objects into a shared object: the same bytes for the same arguments and linker.
+
+    `libraries` are paths of shared libraries; one is recorded as needed only where it provides what some object
+    uses through a strong reference. `export` limits the dynamic symbol table to these names; None keeps every
+    visible one. Symbols that nothing provides stay undefined, for the process that loads the image. `timeout`
+    is in seconds.
+
+    Raises `LinkerError` where the linker cannot be started, fails, hangs or produces nothing, and `FormatError`
+    where `export` is given and an object is not ELF. Leaves no files behind.
+    """
+    if export is not None:
+        objects = [hide_symbols(data, keep=export) for data in objects]
+    paths = tuple([os.path.abspath(library) for library in libraries])
+    link = _Link(linker, objects, (*_flags(linker), "-soname", soname), paths, timeout)
+    image = _link_in_memory(link)
+    if image is not None:
+        return image
+    image = _link_in_directory(link)
+    _needs_directory.add(linker.argv)
+    return image
+
+
+def _flags(linker: Linker) -> tuple[str, ...]:
+    program = linker.program
+    if "mold" in program:
+        return (*_FLAGS, "--no-fork")  # else a copy of mold outlives the one that is waited for
+    if "gold" in program:
+        position = _FLAGS.index("noseparate-code")  # which it never does, and does not know by name
+        return _FLAGS[: position - 1] + _FLAGS[position + 1 :]
+    return _FLAGS
+
+
+# ------------------------------------------------------------------- files in memory
+
+
+def _link_in_memory(link: _Link) -> bytes | None:
+    """Link by files in memory; None where that does not work or the link fails, which a directory then tells apart."""
+    to_standard_output = _writes_to_standard_output(link.linker)
+    if to_standard_output is None or link.linker.argv in _needs_directory or not hasattr(os, "memfd_create"):
+        return None
+    with contextlib.ExitStack() as stack:
+        try:
+            *inputs, output = [_memory_file(stack, data) for data in (*link.objects, b"")]
+        except OSError:  # too many files, or a sandbox
+            return None
+        names = [str(descriptor) for descriptor in inputs]
+        if to_standard_output:
+            ended = _run(link, link.command("-", names), _DESCRIPTORS, inputs, output)
+        else:
+            ended = _run(link, link.command(str(output), names), _DESCRIPTORS, [*inputs, output])
+        if ended is None or ended.status:
+            return None
+        with open(output, "rb", closefd=False) as file:
+            file.seek(0)
+            image = file.read()
+    return image if is_elf(image) else None
+
+
+def _writes_to_standard_output(linker: Linker) -> bool | None:
+    """Whether the linker writes its output there; None for an unknown linker.
+
+    lld and mold write a file beside their output, which they rename then, unless the output is called ``-``. GNU ld opens its
+    output as it is.
+    """
+    if linker.program in ("lld", "mold") or "ld.lld" in (linker.program, *linker.argv[1:]):
+        return True
+    return False if linker.program.endswith(("ld", "ld.bfd")) else None
+
+
+def _memory_file(stack: contextlib.ExitStack, content: bytes) -> int:
+    descriptor = anonymous_file(content)
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+# ---------------------------------------------------------------- files in a directory
+
+
+def _link_in_directory(link: _Link) -> bytes:
+    """Link by files of a directory. The linker sees relative names, so that no path enters the image."""
+    linker = link.linker
+    names = [f"{number}.o" for number in range(len(link.objects))]
+    with _scratch_directory(linker) as directory:
+        for name, data in zip(names, link.objects, strict=True):
+            with open(os.path.join(directory, name), "wb") as file:
+                file.write(data)
+        ended = _run(link, link.command(_IMAGE, names), directory, temporary=directory)
+        if ended is None:
+            raise LinkerError(f"{linker} cannot work in a temporary directory: {directory} is gone")
+        if ended.status:
+            message = f"{linker} {_describe(ended.status)}{_first_line(ended.output)}"
+            raise LinkerError(message, output=ended.output)
+        return _read_image(linker, directory, ended.output)
+
+
+@contextlib.contextmanager
+def _scratch_directory(linker: Linker) -> Iterator[str]:
+    """A private directory; what goes wrong with its files is a failure of the link."""
+    try:
+        _remove_abandoned(tempfile.gettempdir())
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as directory:
+            yield directory
+    except OSError as error:
+        raise LinkerError(f"{linker} cannot work in a temporary directory: {error}") from error
+
+
+@functools.lru_cache(maxsize=1)
+def _remove_abandoned(temporary: str) -> None:
+    """Remove what processes that were killed while they linked have left; once per process.
+
+    Only directories of this user that nothing has changed for an hour: no link takes that long. The time is that of the
+    file system, read off a new directory, for clocks of programs may be anywhere. `rmtree` follows no links.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=temporary) as probe:
+            now = os.stat(probe).st_ctime
+        with os.scandir(temporary) as entries:
+            found = [entry for entry in entries if entry.name.startswith(_SCRATCH)]
+    except OSError:
+        return
+    for entry in found:
+        with contextlib.suppress(OSError):
+            status = entry.stat(follow_symlinks=False)
+            is_old = max(status.st_mtime, status.st_ctime) < now - _ABANDONED_SECONDS
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and is_old:
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _read_image(linker: Linker, directory: str, output: str) -> bytes:
+    try:
+        with open(os.path.join(directory, _IMAGE), "rb") as file:
+            image = file.read()
+    except FileNotFoundError as error:
+        raise LinkerError(f"{linker} reported success but wrote no file", output=output) from error
+    if not is_elf(image):
+        raise LinkerError(f"{linker} reported success but did not write an ELF file", output=output)
+    return image
+
+
+# ------------------------------------------------------------------------- the process
+
+
+def _run(
+    link: _Link,
+    command: Sequence[str],
+    directory: str,
+    descriptors: Sequence[int] = (),
+    output: int | None = None,
+    temporary: str | None = None,
+) -> _Ended | None:
+    """Run the linker; None where it cannot be started in the directory.
+
+    Args:
+        link: what it is run for.
+        command: the program and its arguments.
+        directory: where it runs.
+        descriptors: what it inherits.
+        output: the descriptor that is its standard output; messages are printed there where there is none.
+        temporary: for its temporary files.
+    """
+    linker = link.linker
+    process = _start(linker, command, directory, descriptors, output, temporary)
+    if process is None:
+        return None
+    with process:
+        try:
+            printed, complaints = process.communicate(timeout=link.timeout)
+        except subprocess.TimeoutExpired as error:
+            message = f"{linker} did not finish within {link.timeout:g} s and was stopped"
+            raise LinkerError(message, output=_trim(error.output or error.stderr or b"")) from error
+        finally:
+            if process.returncode is None:  # a timeout, or an interrupt, which may have come when it had ended
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return _Ended(process.returncode, _trim(printed or complaints or b""))
+
+
+def _start(
+    linker: Linker,
+    command: Sequence[str],
+    directory: str,
+    descriptors: Sequence[int],
+    output: int | None,
+    temporary: str | None,
+) -> subprocess.Popen[bytes] | None:
+    try:
+        return subprocess.Popen(
+            command,
+            cwd=directory,
+            env=_environment(temporary),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if output is None else output,
+            stderr=subprocess.STDOUT if output is None else subprocess.PIPE,
+            pass_fds=descriptors,
+            process_group=0,  # so that a timeout ends whatever it started, too
+        )
+    except OSError as error:
+        if error.filename == directory:
+            return None
+        raise LinkerError(f"{linker} cannot be started ({error.strerror}): {CHOICES}") from error
+
+
+def _environment(temporary: str | None) -> dict[str, str]:
+    """The environment of the linker: nothing that changes what it writes or where."""
+    inherited = {name: value for name, value in os.environ.items() if name not in _MISLEADING_VARIABLES}
+    return {**inherited, **({"TMPDIR": temporary} if temporary else {}), "LC_ALL": "C"}
+
+
+def _describe(status: int) -> str:
+    """How a process ended."""
+    if status > 0:
+        return f"failed with exit status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+def _trim(printed: bytes) -> str:
+    text = printed.decode("utf-8", "replace").strip()
+    if len(text) <= _MAX_OUTPUT:
+        return text
+    return f"{text[:_MAX_OUTPUT]}\n[{len(text) - _MAX_OUTPUT} characters more]"
+
+
+def _first_line(output: str) -> str:
+    return f": {output.splitlines()[0]}" if output else ""
