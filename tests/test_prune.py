@@ -330,7 +330,7 @@ def test_a_sweep_that_fails_is_told_once(directory: Path) -> None:
     with Cache(directory, max_size=1) as cache:
         add(cache, "f0")
         cache._store.files = Tree(FaultyFiles(directory, fail_unlinks), str(directory))
-        with pytest.warns(CacheWarning, match="could not be kept") as warned:
+        with pytest.warns(CacheWarning, match="could not be enforced") as warned:
             [add(cache, f"f{number}") for number in range(1, 4)]
         assert len(warned) == 1
 

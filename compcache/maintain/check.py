@@ -1,8 +1,8 @@
-"""Is a cache healthy? Named, timed steps; each returns what it looked at and what it found.
+"""Checks a cache in named, timed steps; each returns how many items it checked, and further counts.
 
-Nothing is changed unless it is asked for: then damaged modules go to quarantine, the index is rebuilt, leftovers are
-removed and permissions set right. A check reads with its own eyes: neither stamps nor the roster are believed where
-a step says that it verifies something.
+Nothing is changed unless repair is requested: then damaged modules go to quarantine, the index is rebuilt, leftovers are
+removed and permissions corrected. A step that verifies something reads the files: it trusts neither stamps nor the
+stored module rows.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 __all__ = ["STEPS", "check", "report_absence"]
 
 _ELF = b"\x7fELF"
-_ATTEMPTS = 8  # to read the index while others merge it
+_ATTEMPTS = 8  # at reading the index while other processes merge it
 _DIRECTORIES = tuple(dict.fromkeys([place.directory for place in PLACES if place.directory]))
 
 
 def report_absence(store: Store) -> CheckReport:
-    """The report on a directory that is no cache."""
+    """The report on a directory without a cache."""
     message = f"no cache at {store.root}"
     return CheckReport((), (Finding("directory", "absent", "error", store.root, message),))
 
@@ -72,13 +72,13 @@ def check(
 
     Args:
         store: the directory.
-        repair: set right what can be.
-        checksums: read every module whole, and compare it with its digest and its image with its records.
-        recompile: translate the code that is kept beside images again, and compare it with the module.
+        repair: correct what can be corrected.
+        checksums: read every module in full, compare it with its digest, and its image with its records.
+        recompile: recompile the stored bitcode of the modules, and compare the result with their images.
         progress: called with (modules read, modules to read) now and then.
 
     Raises:
-        StorageError: a repair was asked for and the cache is read-only.
+        StorageError: `repair` is set and the cache is read-only.
     """
     if repair:
         store.require_writable()
@@ -95,7 +95,7 @@ def check(
 
 
 class _Check:
-    """What the steps share: the directory, what is in it, and the findings so far."""
+    """State shared by the steps: the directory, its modules, and the findings so far."""
 
     def __init__(self, store: Store, *, repair: bool, progress: Progress | None) -> None:
         self.store = store
@@ -115,16 +115,16 @@ class _Check:
         self.findings.append(Finding(self.step, kind, severity, subject, message, repaired))
 
     def damaged(self, module_id: bytes, reason: str) -> None:
-        """A module cannot be used as it is, unless it was removed meanwhile."""
+        """Report a module as unusable and repair that if asked to, unless it was removed meanwhile."""
         if not self.store.exists(module_id):
             self.forget(module_id)
             return
         path = self.store.module_path(module_id)
         done = self.repair and _set_aside(self.store, path)
         what = (
-            "it is in quarantine now"
+            "it was moved to quarantine"
             if done
-            else "repair puts it in quarantine, and what it held is compiled again"
+            else "repair moves it to quarantine, and its functions are compiled again"
         )
         self.find("damaged", module_id.hex(), f"{path} is damaged: {reason}; {what}", repaired=done)
         self.forget(module_id)
@@ -133,12 +133,12 @@ class _Check:
 
 
     def forget(self, module_id: bytes) -> None:
-        """Later steps have nothing to say about a module."""
+        """Exclude a module from the later steps."""
         self.present.pop(module_id, None)
         self.rows.pop(module_id, None)
 
     def is_provided(self, name: str) -> bool:
-        """Whether a module holds a function at this moment: one that was added after the check began, perhaps."""
+        """Whether a module holds a function now, one added since the check began included."""
         index = self.store.index
         index.refresh()
         return any(self.store.exists(module_id) for module_id, *_ in index.find(name_key(name)))
@@ -159,7 +159,7 @@ def _set_aside(store: Store, path: str) -> bool:
 
 
 def _permissions(state: _Check) -> tuple[int, dict[str, int]]:
-    """Nobody else can write where code is loaded from."""
+    """Check that other users cannot write to the directories that code is loaded from."""
     store = state.store
     if not hasattr(os, "getuid"):
         return 0, {}
@@ -181,15 +181,15 @@ def _check_mode(state: _Check, path: str, status: os.stat_result, wanted: int) -
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISLNK(status.st_mode):
         state.find(
-            "permissions", path, f"{path} is a symbolic link, which the cache does not make: remove it"
+            "permissions", path, f"{path} is a symbolic link, which compcache does not create; remove it"
         )
     elif status.st_uid not in (os.getuid(), 0):
         state.find(
-            "permissions", path, f"{path} belongs to user {status.st_uid}: whoever that is can run code here"
+            "permissions", path, f"{path} belongs to user {status.st_uid}, who could run code as you; change its owner"
         )
     elif mode & 0o022:
         done = state.repair and _set_mode(state.store, path, wanted)
-        what = "" if done else f"; repair, or chmod go-w {path}"
+        what = "" if done else f"; run 'chmod go-w {path}', or repair"
         state.find("permissions", path, f"other users can write to {path} ({mode:04o}){what}", repaired=done)
 
 
@@ -205,7 +205,7 @@ def _set_mode(store: Store, path: str, mode: int) -> bool:
 
 
 def _leftovers(state: _Check) -> tuple[int, dict[str, int]]:
-    """Temporary files, damaged files and files that do not belong here."""
+    """Look for temporary files, damaged files and files that compcache did not write."""
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import clear_leftovers, find_leftovers
 
@@ -252,7 +252,7 @@ def _strangers(store: Store) -> Iterator[str]:
 
 
 def _manifests(state: _Check) -> tuple[int, dict[str, int]]:
-    """Every module's records decode, and say what its files say."""
+    """Check that every module's records decode."""
     from compcache.usage.ledger import read_ledger
     from compcache.usage.module_files import status_of_modules
     from compcache.usage.module_rows import load_rows
@@ -279,7 +279,7 @@ def _why_unreadable(store: Store, module_id: bytes) -> str:
 
 
 def _checksums(state: _Check) -> tuple[int, dict[str, int]]:
-    """Every byte is what was published, and the image has what the records say."""
+    """Check every byte against the digests, and the symbols of the image against the records."""
     size = 0
     total = len(state.present)
     for number, module_id in enumerate(list(state.present)):
@@ -297,7 +297,7 @@ def _checksums(state: _Check) -> tuple[int, dict[str, int]]:
 
 
 def _code(state: _Check) -> tuple[int, dict[str, int]]:
-    """The code that is kept beside the images can be translated again, and is that of the module."""
+    """Check that the stored bitcode compiles, and gives the code of the module."""
     from compcache.maintain.recompile import recompile
 
     kept = compared = 0
@@ -317,7 +317,7 @@ def _code(state: _Check) -> tuple[int, dict[str, int]]:
 
 
 def _verify(store: Store, reader: ModuleSections) -> None:
-    """Raise `FormatError` with the reason if a module is not what it should be."""
+    """Raise `FormatError` with the reason if a module is not as it was published."""
     footer = reader.footer
     if store.signing_key and not is_signed_with(footer, store.signing_key):
         raise FormatError("it does not carry the signature of this cache's key")
@@ -326,7 +326,7 @@ def _verify(store: Store, reader: ModuleSections) -> None:
 
 
 class _Needed(NamedTuple):
-    """What the records of a module ask of its image."""
+    """The module table that the records of a module require of its image."""
 
     key: bytes
     symbols: int
@@ -335,10 +335,10 @@ class _Needed(NamedTuple):
 
 
 def _compare(image: bytes, records: bytes) -> None:
-    """The image must hold the module table that the records number symbols of."""
+    """Check that the image holds the module table whose slots the records refer to."""
     needed = _needs_of(records)
     if not image.startswith(_ELF) and not needed.is_object:
-        raise FormatError("its image is no ELF file")
+        raise FormatError("its image is not an ELF file")
     if needed.abi != host.ABI_VERSION:
         return
     if not has_table(image, needed.key, needed.abi, needed.symbols):
@@ -368,7 +368,7 @@ def _needs_of(records: bytes) -> _Needed:
 
 
 def _edges(state: _Check) -> tuple[int, dict[str, int]]:
-    """Every import of a module is provided by another one."""
+    """Check that another module provides every import of a module."""
     provided = {name for row in state.rows.values() for name in row.names}
     missing: dict[str, list[bytes]] = {}
     edges = 0
@@ -381,10 +381,10 @@ def _edges(state: _Check) -> tuple[int, dict[str, int]]:
     for name, importers in sorted(missing.items()):
         modules = [module_id for module_id in importers if state.store.exists(module_id)]
         if not modules or state.is_provided(name):
-            continue  # the directory has changed meanwhile
+            continue  # the directory changed meanwhile
         dangling += 1
         more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
-        message = f"no module holds {name!r}, which module {modules[0].hex()}{more} imports: what needs it misses until it is added"
+        message = f"no module holds {name!r}, which module {modules[0].hex()}{more} imports: its importers miss until it is added"
         state.find("dangling", name, message, note=True)
     return edges, {"dangling": dangling}
 
@@ -393,11 +393,11 @@ def _edges(state: _Check) -> tuple[int, dict[str, int]]:
 
 
 def _index(state: _Check) -> tuple[int, dict[str, int]]:
-    """The index says what the modules say."""
+    """Compare the index with the modules."""
     store = state.store
     entries, stamps = _index_content(store)
     wanted = _wanted_entries(state)
-    # Others add, prune and merge meanwhile: what differs is looked at once more.
+    # Other processes add, prune and merge meanwhile: check entries that differ once more.
     there = {module_id: store.exists(module_id) for module_id in {*map(_module_of, wanted ^ entries)}}
     missing = {entry for entry in wanted - entries if there[_module_of(entry)]}
     stale = {
@@ -425,13 +425,13 @@ def _module_of(entry: bytes) -> bytes:
 
 
 def _index_content(store: Store) -> tuple[set[bytes], dict[bytes, list[bytes]]]:
-    """The function entries and the module entries of all segments, as they are together at one moment."""
+    """The function entries and the module entries of all segments, as of one moment."""
     for _ in range(_ATTEMPTS):
         try:
             store.index.refresh()
             return _read_index(store)
         except FileNotFoundError:
-            continue  # merged meanwhile: what was in it is in another one
+            continue  # the segment was merged into another one meanwhile
         except OSError as error:
             raise StorageError(f"cannot read the index of {store.root}: {error}", path=store.root) from error
     return _read_index(store, or_fail=False)
@@ -445,7 +445,7 @@ def _read_index(store: Store, *, or_fail: bool = True) -> tuple[set[bytes], dict
             texts = segment.requirements
             unknown = [data for data in segment.functions.entries() if data[-NUMBER_SIZE:] not in texts]
             if unknown:
-                raise FormatError("a function entry names a requirement that the segment has not")
+                raise FormatError("a function entry names a requirement that the segment does not have")
             entries.update([data[: KEY_SIZE + DIGEST_SIZE + 4] for data in segment.functions.entries()])
             for data in segment.modules.entries():
                 stamps.setdefault(data[:DIGEST_SIZE], []).append(data)
@@ -480,7 +480,7 @@ def _repair_index(state: _Check, missing: set[bytes], stale: set[bytes], damaged
         example = next(iter(missing))[KEY_SIZE : KEY_SIZE + DIGEST_SIZE].hex()
         message = (
             f"the index of {root} lacks {len(missing)} functions, for example of module {example}: an addition was "
-            f"interrupted, and whoever asks for them compiles once more; {what}{'' if done else ', prune adds them after an hour'}"
+            f"interrupted, and look-ups of them miss; {what}{'' if done else ', prune adds them after an hour'}"
         )
         state.find("unindexed", root, message, note=True, repaired=done)
     if stale:
@@ -502,7 +502,7 @@ def _rebuild(state: _Check) -> bool:
 
 
 def _statistics(state: _Check) -> tuple[int, dict[str, int]]:
-    """Statistics can be read, and pins are of functions that are there."""
+    """Check that the statistics decode and that the pinned functions are in the cache."""
     from compcache.maintain.pins import pinned
     from compcache.usage.ledger import read_ledger
 
@@ -516,7 +516,7 @@ def _statistics(state: _Check) -> tuple[int, dict[str, int]]:
     return len(ledger.files), {"files": len(ledger.files), "incomplete": len(ledger.torn), "pins": len(pins)}
 
 
-#: The steps in their order: what is set aside early is not looked at again.
+#: The steps in order: a module that one of them finds damaged is skipped by the later ones.
 STEPS: dict[str, Step] = {
     "permissions": _permissions,
     "leftovers": _leftovers,

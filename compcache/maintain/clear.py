@@ -1,4 +1,4 @@
-"""Emptying a cache: every module goes, and what was derived from them. Only files that the package made are touched."""
+"""Empties a cache: removes all modules and the files derived from them. Other files are not touched."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["clear"]
 
 
 def clear(store: Store) -> int:
-    """Remove every module, and what `compcache.store.PLACES` says goes with them; how many modules those were.
+    """Remove every module, and the files that `compcache.store.PLACES` marks as cleared; return the number of modules.
 
-    The modules go first: an index that names modules which are gone is an ordinary miss, not the other way round.
-    The host's description stays, for it does not depend on the modules.
+    Modules are removed first: an index entry without its module is an ordinary miss, a module without its entry is lost.
+    The host's description stays: it does not depend on the modules.
 
     Raises:
         StorageError: the cache is read-only.
-        OSError: a module could not be removed; those before it are gone.
+        OSError: a module could not be removed; those before it were.
     """
     store.require_writable()
-    # What is there now: whoever adds or merges meanwhile writes files of other names, which stay.
+    # List them first: files that other processes add or merge meanwhile have other names, and stay.
     places = [place for place in PLACES if place.cleared and place is not MODULES]
     others = [store.path(place, name) for place in places for name in store.names(place)]
     removed = sum([store.remove_module(module_id) for module_id in store.module_ids()])

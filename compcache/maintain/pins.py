@@ -1,4 +1,4 @@
-"""Pins: functions that no prune removes. Each is one small file that holds the function's name."""
+"""Pins, which keep functions from being pruned. Each is a small file that holds the function's name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _file_name(func_name: str) -> str:
 
 
 def pin(store: Store, func_name: str) -> bool:
-    """Pin a function; whether it was not pinned before."""
+    """Pin a function; return whether it was not pinned before."""
     new = store.read_file(PINS, _file_name(func_name)) is None
     if new:
         publish_file(store, PINS, _file_name(func_name), func_name.encode("utf-8", "surrogatepass"))
@@ -28,7 +28,7 @@ def pin(store: Store, func_name: str) -> bool:
 
 
 def unpin(store: Store, func_name: str) -> bool:
-    """Undo a pin; whether there was one."""
+    """Remove a pin; return whether there was one."""
     path = store.path(PINS, _file_name(func_name))
     store.require_writable(path)
     try:
@@ -41,7 +41,7 @@ def unpin(store: Store, func_name: str) -> bool:
 
 
 def pinned(store: Store) -> tuple[str, ...]:
-    """The pinned functions, sorted; files that are no pins are left out."""
+    """The pinned functions, sorted; files that are not valid pins are ignored."""
     found = []
     for name in store.names(PINS):
         data = store.read_file(PINS, name)

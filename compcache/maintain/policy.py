@@ -1,8 +1,8 @@
-"""What a prune removes: a pure function of the modules there are, a policy and the time.
+"""Decides what a prune removes: a pure function of the modules, a policy and the time.
 
-Modules go least recently used first, where using a function uses what it depends on. A module that a kept one
-needs stays, unless another kept module realizes the same functions; a module goes together with those that
-would lose something they had. No files and no LLVM here; `compcache.maintain.prune` carries plans out.
+Modules are removed least recently used first; a use of a function counts as a use of its dependencies. A module that
+a kept one needs stays, unless another kept module realizes the same functions; a module is removed together with those
+that would lose an import. No files and no LLVM here; `compcache.maintain.prune` carries plans out.
 """
 
 from __future__ import annotations
@@ -23,34 +23,33 @@ __all__ = ["Entry", "Plan", "PrunePolicy", "Removal", "plan_prune"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePolicy:
-    """What to remove from a cache, and what to leave there whatever else is said.
+    """The modules and files that a prune removes from a cache, and the exceptions.
 
-    Nothing is removed that no field asks for: a policy without arguments only clears leftovers away.
+    Only what a field selects is removed: a policy without arguments removes leftovers only.
     Durations are seconds or a `datetime.timedelta`; name patterns are shell patterns (``*``, ``?``, ``[abc]``).
 
     Args:
         max_bytes: remove the least recently used modules until their files have at most this many bytes in all.
             None (no limit) because automatic pruning keeps the cache's own size limit anyway.
-        max_modules: the same with their number, for file systems that count files. None, because few do.
-        unused_for: remove what was not used for this long; what was never used counts from its creation.
-            None, because an old function is as right as a new one: only the lack of space is a reason.
-        older_than: remove what was created longer ago than this, used or not, unless a younger module needs it.
+        max_modules: the same for the number of modules, for file systems that limit it. None, because few do.
+        unused_for: remove modules not used for this long; those never used count from their creation.
+            None, because age makes no function wrong: only lack of space is a reason to remove it.
+        older_than: remove modules created longer ago than this, used or not, unless a younger module needs them.
             None, for the same reason.
         duplicates: remove realizations for which another module holds the same functions for the same hosts.
-            False, because duplicates are harmless, and removing them costs whoever has loaded one a second
-            mapping.
-        stale: remove code of CPUs, LLVM versions and platforms of which nothing was used or added for this long,
+            False, because duplicates are harmless, and a process that has loaded one must map another.
+        stale: remove code for CPUs, LLVM versions and platforms of which no module was used or added for this long,
             and directories of other formats that have not changed for this long. None, because other hosts
             that share the directory may be switched off for a while.
-        min_llvm: remove code that an LLVM older than this version (text like ``"22"`` or ``"21.1"``) has compiled. None: an
-            older LLVM's code is as right as a newer one's.
-        match: only modules all of whose functions match one of these patterns may be removed; alone, they are.
-            Empty: every module may.
-        keep: functions that match one of these patterns stay, with what they depend on, as pinned ones do.
+        min_llvm: remove code compiled by an LLVM older than this version (text like ``"22"`` or ``"21.1"``). None, because an
+            older LLVM's code is as correct as a newer one's.
+        match: remove only modules all of whose functions match one of these patterns; without other criteria, all of these.
+            Empty: any module.
+        keep: functions that match one of these patterns stay, with their dependencies, like pinned ones.
             Empty: only pins count.
         grace: how old a temporary file must be to be a leftover. One hour: longer than any publication takes,
-            also where the clocks of hosts differ.
-        quarantine_for: how long damaged files stay in quarantine. A week: time to look at them.
+            even if the clocks of hosts differ.
+        quarantine_for: how long damaged files stay in quarantine. A week: time to examine them.
 
     Raises:
         ValueError: a limit or a duration is negative.
@@ -83,7 +82,7 @@ class PrunePolicy:
 
     @property
     def removes_modules(self) -> bool:
-        """Whether the policy can remove any module at all."""
+        """Whether the policy can remove modules."""
         limits = (self.max_bytes, self.max_modules, self.unused_for, self.older_than, self.stale, self.min_llvm)
         return self.duplicates or bool(self.match) or any(limit is not None for limit in limits)
 
@@ -91,7 +90,7 @@ class PrunePolicy:
 class Entry(NamedTuple):
     """One module as the policy sees it.
 
-    `created` and `used` (0.0: never) are in seconds since the epoch. `imports` are the func_names that it needs of
+    `created` and `used` (0.0: never) are in seconds since the epoch. `imports` are the func_names that it needs from
     other modules. Code of the same `target` runs on the same hosts; `generation` is what goes stale together.
     """
 
@@ -108,14 +107,14 @@ class Entry(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """An entry that goes, and why: unused, old, duplicate, stale, llvm, matched, size or count."""
+    """An entry to remove, and the reason: unused, old, duplicate, stale, llvm, matched, size or count."""
 
     entry: Entry
     reason: str
 
 
 class Plan(NamedTuple):
-    """What goes, dependents before what they depend on; and what stays only because something kept needs it."""
+    """Entries to remove, dependents before dependencies; and those that stay only because a kept one needs them."""
 
     removed: tuple[Removal, ...]
     needed: tuple[Entry, ...]
@@ -127,7 +126,7 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float) -> Pla
     Args:
         entries: all modules of the cache.
         policy: what to remove.
-        now: the time that ages count from; what claims to be younger counts as of now.
+        now: the time that ages count from; later times count as now.
     """
     if not policy.removes_modules:
         return Plan((), ())
@@ -147,7 +146,7 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float) -> Pla
 
 
 class _Population:
-    """The entries by number, who provides and who imports each function, and when each was used in effect."""
+    """The entries by number, the providers and importers of each function, and the effective last use of each entry."""
 
     def __init__(self, entries: Sequence[Entry], now: float) -> None:
         self.entries = entries
@@ -168,7 +167,7 @@ class _Population:
         self.account(())
 
     def _newest_first(self) -> list[int]:
-        """The numbers of the entries: the latest used first, then the latest created, then by module_id.
+        """The numbers of the entries: latest used first, then latest created, then by module_id.
 
         Three stable sorts, the least important key first: comparing tuples of keys takes three times as long.
         """
@@ -179,10 +178,10 @@ class _Population:
         return order
 
     def account(self, gone: Collection[int]) -> None:
-        """Work out what is used when one that depends on it is used, without those that are gone.
+        """Propagate uses to dependencies and rank the entries, except those in `gone`.
 
-        A depth-first walk from the most recently used entries on reaches each entry with the latest use of all
-        its dependents first, and leaves it before them. What is gone keeps its rank, before all others.
+        A depth-first walk from the most recently used entries on first reaches each entry with the latest use of all
+        its dependents, and leaves it before them. Entries in `gone` keep their rank, before all others.
         """
         alive = [number for number in self._order if number not in gone] if gone else self._order
         needs = self._needs(gone)
@@ -208,14 +207,14 @@ class _Population:
                     self.used[number] = self.recency[root]
                     left.append(number)
                     walk.pop()
-        # The least recently used first; of those that were used at once, dependents before what they depend on.
+        # Least recently used first; among those used at the same time, dependents before dependencies.
         first = len(self.entries) if gone else 0
         left.reverse()
         for place, number in enumerate(sorted(left, key=self.used.__getitem__)):
             self.rank[number] = first + place
 
     def _needs(self, gone: Collection[int]) -> list[Sequence[int]]:
-        """The entries that provide the imports of each: of several that are not gone the one that was used last."""
+        """For each entry the providers of its imports: of several not in `gone`, the one used last."""
         needs: list[Sequence[int]] = []
         for entry in self.entries:
             needed = []
@@ -229,7 +228,7 @@ class _Population:
         return needs
 
     def protect(self, policy: PrunePolicy) -> set[int]:
-        """What is pinned or to be kept, and what that depends on."""
+        """The entries that are pinned or match `keep`, and their dependencies."""
         keep = _matcher(policy.keep)
         roots = [
             n for n, e in enumerate(self.entries) if e.pinned or (policy.keep and any(map(keep, e.functions)))
@@ -244,7 +243,7 @@ class _Population:
         return seen
 
     def rescue(self, reasons: dict[int, str]) -> set[int]:
-        """Take out of `reasons` what those that stay need and nothing else that stays provides; which that was."""
+        """Drop from `reasons`, and return, entries that kept ones need and no kept one replaces."""
         rescued: set[int] = set()
         if not reasons:
             return rescued
@@ -262,9 +261,9 @@ class _Population:
         return rescued
 
     def dependents(self, number: int, alive: bytearray) -> list[int]:
-        """The entry and every other that is alive and would lose something with it, the farthest first."""
+        """The entry and the live ones that would lose an import with it, the most indirect first."""
         if not self._has_importer(number, alive):
-            return [number]  # nearly always, for the least recently used one comes first
+            return [number]  # nearly always: the least recently used comes first
         group = [number]
         seen = {number}
         lost: dict[str, int] = {}
@@ -282,7 +281,7 @@ class _Population:
         return group[::-1]
 
     def _has_importer(self, number: int, alive: bytearray) -> bool:
-        """Whether any entry that is alive imports something of this one."""
+        """Whether a live entry imports a function of this one."""
         importers = self.importers
         for name in self.entries[number].functions:
             if name in importers:
@@ -298,7 +297,7 @@ def _matcher(patterns: str | Iterable[str]) -> Callable[[str], object]:
 
 
 def _eligible(entries: Sequence[Entry], policy: PrunePolicy, protected: set[int]) -> list[int]:
-    """The entries that may go at all."""
+    """The entries that are neither protected nor excluded by `match`."""
     free = [number for number in range(len(entries)) if number not in protected]
     if not policy.match:
         return free
@@ -309,7 +308,7 @@ def _eligible(entries: Sequence[Entry], policy: PrunePolicy, protected: set[int]
 def _by_criteria(
     population: _Population, policy: PrunePolicy, now: float, may_go: list[int]
 ) -> dict[int, str]:
-    """The entries that go for what they are, whatever the size of the cache."""
+    """The entries that a criterion other than the limits removes, with the reason."""
     entries, reasons = population.entries, dict[int, str]()
     stale = _stale_generations(population, policy, now)
     conditions = (policy.max_bytes, policy.max_modules, policy.unused_for, policy.older_than, policy.stale, policy.min_llvm)
@@ -332,8 +331,8 @@ def _by_criteria(
 
 
 def _since(age: float | timedelta | None, now: float) -> float:
-    """The moment before which something is too old; minus infinity where nothing is."""
-    assert not isinstance(age, timedelta)  # the policy made seconds of it
+    """The time before which an entry is too old; minus infinity without an age."""
+    assert not isinstance(age, timedelta)  # the policy converted it to seconds
     return float("-inf") if age is None else now - age
 
 
@@ -348,7 +347,7 @@ def _stale_generations(population: _Population, policy: PrunePolicy, now: float)
 
 
 def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[int, str]) -> None:
-    """Drop the worst of the modules for which others hold every function for the same hosts."""
+    """Remove modules all of whose functions others hold for the same hosts, the least recently used first."""
     entries = population.entries
     several = {name for name, providers in population.providers.items() if len(providers) > 1}
     may_go = [n for n in may_go if n not in reasons and several.issuperset(entries[n].functions)]
@@ -368,7 +367,7 @@ def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[in
 def _keep_limits(
     population: _Population, policy: PrunePolicy, may_go: list[int], reasons: dict[int, str]
 ) -> None:
-    """Let the least recently used entries go until the limits are kept, or nothing more may go."""
+    """Remove the least recently used entries until the limits are met or no more may be removed."""
     entries = population.entries
     alive = bytearray([number not in reasons for number in range(len(entries))])
     size = sum(entry.size for number, entry in enumerate(entries) if alive[number])

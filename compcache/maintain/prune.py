@@ -1,8 +1,8 @@
-"""Carries out what `compcache.maintain.policy` plans: reads what there is, removes files, and rewrites the index.
+"""Carries out plans of `compcache.maintain.policy`: reads the modules, removes files, and rewrites the index.
 
-The order makes it safe to be killed at any point: modules go one by one, dependents first, and an index entry
-whose file is gone is no entry; then the index is published without them. Whoever holds or opens a module
-meanwhile has it, or misses it; mapped code stays mapped.
+Being killed at any point is safe: modules are removed one by one, dependents first, and look-ups skip index entries
+whose file is gone; then the index is published without them. A process that opens a module meanwhile gets it or
+misses; mapped code stays mapped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["PruneProposal", "carry_out", "clear_leftovers", "find_leftovers", "propose", "prune", "rewrite_index"]
 
 _CURRENT = frozenset([place.directory for place in PLACES])
-#: What directories of other formats begin with.
+#: Prefixes of the names of directories of other formats.
 _VERSIONED = (*[f"{stem}-v" for stem, version, _ in [d.partition("-v") for d in _CURRENT] if version], *FORMER_DIRECTORIES)
 _INDEX_LOCK_SECONDS = 2.0
 
@@ -56,15 +56,15 @@ def prune(
     progress: Progress | None = None,
     spare: Container[bytes] = (),
 ) -> PruneReport:
-    """Remove what a policy says.
+    """Remove the modules and files that a policy selects.
 
     Args:
         store: the cache directory.
         policy: what to remove.
-        dry_run: only report what would be removed.
+        dry_run: report what would be removed, remove nothing.
         now: the time that ages count from; None is the present.
-        progress: called with (done, all) now and then while modules are read.
-        spare: modules that are to stay as if they were pinned.
+        progress: called with (done, total) now and then while modules are read.
+        spare: modules to keep as if they were pinned.
 
     Raises:
         StorageError: the cache is read-only, or a file could not be removed.
@@ -76,7 +76,7 @@ def prune(
 
 
 class PruneProposal(NamedTuple):
-    """A prune that is planned, and has changed nothing yet; `report` is that of a dry run."""
+    """A planned prune, which has changed nothing yet; `report` is that of a dry run."""
 
     policy: PrunePolicy
     present: Mapping[bytes, FileStatus]
@@ -102,7 +102,7 @@ def propose(
         store, policy, present, spare=spare, now=now, progress=progress, fold_statistics=fold_statistics
     )
     plan = plan_prune(entries, policy, now)
-    assert isinstance(policy.grace, float | int)  # the policy made seconds of all durations
+    assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
     orphans = find_orphans(store, present, now - policy.grace)
     leftovers = (*find_leftovers(store, policy, now), *_damaged(store, orphans, present))
     gone = {removal.entry.module_id for removal in plan.removed}
@@ -118,7 +118,7 @@ def propose(
 
 
 def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
-    """Do what was planned, but for what has been pinned, used or come to be needed since.
+    """Carry out a plan, except for modules that have been pinned, used or imported since.
 
     Raises:
         StorageError: the cache is read-only, or a file could not be removed.
@@ -130,7 +130,7 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     leftovers = clear_leftovers(store, proposal.report.leftovers)
     gone = {removal.entry.module_id for removal in removed}
     indexed: tuple[bytes, ...] = ()
-    with suppress(OSError):  # they stay as invisible as they were
+    with suppress(OSError):  # then they stay unindexed
         indexed = index_modules(store, [m for m in proposal.orphans.sound if m not in gone])
     report = _report(
         present, proposal.policy, proposal.plan._replace(removed=removed), leftovers, dry_run=False
@@ -174,7 +174,7 @@ def _describe(removal: Removal) -> PrunedModule:
     return _describe_fields((module_id.hex(), functions, size, created, used, reason))
 
 
-#: What was removed from its fields, without the call of a constructor written in Python; and so is an entry below.
+#: A `PrunedModule` from its fields, without a constructor call in Python; the same for `Entry` below.
 _describe_fields: Callable[[tuple[Any, ...]], PrunedModule] = partial(tuple.__new__, PrunedModule)
 
 
@@ -188,7 +188,7 @@ def _read_entries(
     progress: Progress | None,
     fold_statistics: bool,
 ) -> list[Entry]:
-    """All modules as the policy sees them; none where it has nothing to do."""
+    """All modules as the policy sees them; an empty list if it has nothing to remove."""
     if not policy.removes_modules or (_limits_only(policy) and not _exceeded(policy, present)):
         return []
     rows = load_rows(store, present, lambda: read_ledger(store).rows(), progress)
@@ -209,7 +209,7 @@ def _limits_only(policy: PrunePolicy) -> bool:
 
 
 def _exceeded(policy: PrunePolicy, present: Mapping[bytes, FileStatus]) -> bool:
-    """Whether a limit is: the usual prune has nothing to do, and need not read what modules are."""
+    """Whether a limit is exceeded: if not, a prune by limits alone need not read the modules."""
     if policy.max_modules is not None and len(present) > policy.max_modules:
         return True
     return policy.max_bytes is not None and sum(s.size for s in present.values()) > policy.max_bytes
@@ -222,7 +222,7 @@ def _entries(
     pins: frozenset[str],
     spare: Container[bytes],
 ) -> Iterator[Entry]:
-    """What the policy sees: modules that cannot be read hold no functions and need none."""
+    """The entries of all modules: unreadable ones have no functions and no imports."""
     used = ledger.last_uses()
     # Numbers for platforms: the policy compares them a hundred thousand times, and platforms are long.
     targets: dict[tuple[object, ...], int] = {}
@@ -247,7 +247,7 @@ _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 
 
 def _remove(store: Store, plan: Plan, present: Mapping[bytes, FileStatus]) -> tuple[Removal, ...]:
-    """Remove the planned modules, but for what was added meanwhile and needs them; those that are gone now."""
+    """Remove the planned modules, except those that `_spared` names; return those removed."""
     from compcache.usage.size_estimate import remember_size
 
     if not plan.removed:
@@ -275,9 +275,9 @@ def _remove(store: Store, plan: Plan, present: Mapping[bytes, FileStatus]) -> tu
 
 
 def _spared(store: Store, plan: Plan, present: Mapping[bytes, object]) -> set[bytes]:
-    """The modules of the plan that were pinned or used since it was made, or are imported by modules added since.
+    """The modules of the plan that were pinned or used since it was made, or that modules added since import.
 
-    What those need in turn stays, too.
+    Their own imports are spared, too.
     """
     providers: dict[str, list[Entry]] = {}
     for removal in plan.removed:
@@ -303,10 +303,10 @@ def _spared(store: Store, plan: Plan, present: Mapping[bytes, object]) -> set[by
 
 
 def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes]) -> None:
-    """Publish the index without the modules that are gone, and without what it says of files that never were.
+    """Publish the index without the entries of modules that are gone or never existed.
 
-    Entries of modules that were added meanwhile, in neither set, are looked up on disk. It is only an optimization,
-    so that not being able to write is no error.
+    Modules that were added meanwhile, in neither set, are looked up on disk. This is only an optimization: a failure
+    to write is not an error.
     """
     with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
         segments = readable(store.index)
@@ -336,15 +336,15 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes
                 store.index, sorted(functions), [modules[key] for key in sorted(modules)], requirements, level, segments
             )
         except (FormatError, OSError):
-            return  # what cannot be read is rebuilt by the next look-up, what cannot be written stays
+            return  # the next look-up rebuilds an unreadable index; stale entries are harmless
 
 
 # ---------------------------------------------------------------------- leftovers
 
 
 def find_leftovers(store: Store, policy: PrunePolicy, now: float) -> tuple[PrunedFile, ...]:
-    """Temporary files and damaged ones whose time is over, and directories of other formats if those may go."""
-    assert isinstance(policy.grace, float | int)  # the policy made seconds of all durations
+    """Temporary and quarantined files past their age limit, and, with `stale`, directories of other formats."""
+    assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
     assert isinstance(policy.quarantine_for, float | int)
     found = [
         *_older(store, store.temporary, now - policy.grace, "temporary file"),
@@ -364,7 +364,7 @@ def _older(store: Store, directory: str, before: float, reason: str) -> Iterator
             status = store.files.lstat(path)
         except OSError:
             continue
-        # The change time as well: a rename into quarantine sets it, and keeps the time of the content.
+        # The change time as well: a rename into quarantine sets it, but keeps the modification time.
         if max(status.st_mtime, status.st_ctime) < before and not stat.S_ISDIR(status.st_mode):
             yield PrunedFile(path, status.st_size, reason)
 
@@ -395,7 +395,7 @@ def _other_formats(store: Store, before: float) -> list[PrunedFile]:
 
 
 def _walk(store: Store, path: str) -> Iterator[tuple[str, int, float]]:
-    """Everything below a directory, and itself last, as (path, size, time of the last change)."""
+    """The files below a directory, then the directory, as (path, size, modification time)."""
     waiting = [(path, False)]
     while waiting:
         path, listed = waiting.pop()
@@ -411,7 +411,7 @@ def _walk(store: Store, path: str) -> Iterator[tuple[str, int, float]]:
 
 
 def clear_leftovers(store: Store, leftovers: tuple[PrunedFile, ...]) -> tuple[PrunedFile, ...]:
-    """Remove these files; those that are gone now. What cannot be removed stays."""
+    """Remove these files; return those removed. Failures are ignored."""
     removed = []
     for leftover in leftovers:
         try:

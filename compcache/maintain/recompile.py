@@ -1,9 +1,9 @@
-"""Does the code that is kept beside an image still say what the module says? (imports LLVM)
+"""Recompiles the stored bitcode of a module and compares it with the module's graph and image (imports LLVM).
 
-The bitcode is parsed, verified and translated again, for the CPU that the module is for. Its definitions and what they
-refer to must be those of the module's dependency graph; every exported function must be in the new object; and the
-machine code of that object must be in the image, but for the places that linking fills in. The last only where
-this process has the LLVM that translated the module: another one may choose other instructions.
+The bitcode is parsed, verified and compiled for the CPU that the module is for. Its definitions and their references
+must be those of the module's dependency graph; every exported function must be in the new object; and the machine
+code of that object must be in the image, except for the places that linking fills in. The last is only checked if
+this process has the LLVM that compiled the module: another one may choose other instructions.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ["Recompiled", "recompile"]
 
 
 class Recompiled(NamedTuple):
-    """What was done with one module: was there code to translate, and was the result compared with the image."""
+    """Whether a module had bitcode to compile, and whether the machine code was compared with the image."""
 
     translated: bool
     compared: bool
 
 
 def recompile(store: Store, module_id: str) -> Recompiled:
-    """Translate the kept code of a module again and compare.
+    """Recompile the stored bitcode of a module and compare.
 
     Raises:
-        FormatError: the code is not that of the module; the message says where they part.
-        CompcacheError, OSError: the module cannot be read, or its code cannot be translated.
+        FormatError: the bitcode does not match the module; the message names the difference.
+        CompcacheError, OSError: the module cannot be read, or its bitcode cannot be compiled.
     """
     try:
         code = read_code(store, module_id)
@@ -55,25 +55,25 @@ def recompile(store: Store, module_id: str) -> Recompiled:
     if not code.is_comparable():
         return Recompiled(translated=True, compared=False)
     if code.level() is None:
-        where = "".join(f"of {name!r} " for name in code.differing_functions()[:1])
-        raise FormatError(f"translated again its code gives other machine code {where}than its image has")
+        where = "".join(f" for {name!r}" for name in code.differing_functions()[:1])
+        raise FormatError(f"recompiling its bitcode gives different machine code{where}")
     return Recompiled(translated=True, compared=True)
 
 
 def _compare_graph(graph: ModuleGraph, definitions: dict[str, Definition], functions: set[str]) -> None:
-    """The definitions of the code against the nodes of the graph."""
+    """Compare the definitions of the bitcode with the nodes of the graph."""
     for name, definition in definitions.items():
         if name.startswith("llvm."):
             continue
         node = graph.nodes.get(name)
         if node is None:
-            raise FormatError(f"its code has {name!r}, which its dependency graph has not")
+            raise FormatError(f"its bitcode defines {name!r}, which its dependency graph does not have")
         references = tuple([other for other in definition.references if not other.startswith("llvm.")])
         if references != node.references:
-            raise FormatError(f"in its code {name!r} refers to other things than in its dependency graph")
+            raise FormatError(f"the references of {name!r} in its bitcode differ from those in its dependency graph")
     missing = [name for name in graph.nodes if name not in definitions]
     if missing:
-        raise FormatError(f"its dependency graph has {missing[0]!r}, which its code has not")
+        raise FormatError(f"its dependency graph has {missing[0]!r}, which its bitcode does not define")
     exported = {node.func_name for node in graph.nodes.values() if node.kind == "function"}
     if not functions.issuperset(exported - {None}):
         raise FormatError("its dependency graph exports functions that its records do not")
@@ -83,4 +83,4 @@ def _require_definitions(graph: ModuleGraph, emitted: bytes) -> None:
     undefined = set(undefined_symbols(emitted))
     lost = [name for name, node in graph.nodes.items() if node.kind == "function" and name in undefined]
     if lost:
-        raise FormatError(f"translated again its code does not define {lost[0]!r}")
+        raise FormatError(f"its recompiled bitcode does not define {lost[0]!r}")

@@ -1,4 +1,4 @@
-"""Removes all realizations of one function, unless that would take something else away."""
+"""Removes all realizations of one function, unless other functions are in its modules or import it, or it is pinned."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
 
 
 def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
-    """Remove module files and what the index says of them; those that were there.
+    """Remove module files and their index entries; return the ids of those that existed.
 
     Raises:
-        StorageError: one could not be removed; those before it are gone.
+        StorageError: one could not be removed; those before it were.
     """
     removed: list[bytes] = []
     try:
@@ -78,7 +78,7 @@ def _require_unused(
         reasons.append("it is pinned")
     if reasons:
         raise FunctionInUseError(
-            f"function {func_name!r} is not removed: {'; '.join(reasons)}; force=True (rm --force) removes it all the same",
+            f"function {func_name!r} is not removed: {'; '.join(reasons)}; pass force=True (rm --force) to remove it anyway",
             func_name=func_name,
             others=others,
             importers=importers,
@@ -87,4 +87,4 @@ def _require_unused(
 
 def _shown(names: tuple[str, ...]) -> str:
     shown = ", ".join(map(repr, names[:5]))
-    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")  # noqa: PLR2004 - a line of them
+    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")  # noqa: PLR2004 - as many as fit a line

@@ -1,4 +1,4 @@
-"""What maintenance reports: prunes, checks and statistics. All records are frozen."""
+"""Report types of prunes and checks. All are frozen."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["CheckReport", "CheckStep", "Finding", "PruneReport", "PrunedFile", "
 class PrunedModule(NamedTuple):
     """A module that a prune removed or would remove.
 
-    `reason` is unused, old, duplicate, stale, matched, size or count; times are in seconds since the epoch,
-    `last_used` is 0.0 for what was never used.
+    `reason` is unused, old, duplicate, stale, llvm, matched, size or count; times are in seconds since the epoch,
+    `last_used` is 0.0 if it was never used.
     """
 
     module_id: str
@@ -25,7 +25,7 @@ class PrunedModule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PrunedFile:
-    """A leftover that a prune removed or would remove: its path, its size in bytes, and what it is."""
+    """A leftover that a prune removed or would remove: its path, its size in bytes, and the kind of leftover."""
 
     path: str
     size: int
@@ -34,11 +34,11 @@ class PrunedFile:
 
 @dataclass(frozen=True, slots=True)
 class PruneReport:
-    """What a prune did, or with `dry_run` would do.
+    """The result of a prune, or with `dry_run` its plan.
 
-    `needed` are the ids of modules that the policy would remove, but that a module which stays needs. `indexed` are those
-    of modules that an interrupted addition had left without an index entry, and that can be found again.
-    `within_limits` is False where pins and `keep` left more than the limits of the policy allow.
+    `needed` are the ids of modules that the policy selects, but that a kept module needs. `indexed` are those
+    of modules that an interrupted addition had left without an index entry, and that have one now.
+    `within_limits` is False if pins and `keep` leave more than the limits of the policy allow.
     """
 
     dry_run: bool
@@ -53,7 +53,7 @@ class PruneReport:
 
     @property
     def bytes_freed(self) -> int:
-        """The bytes of everything removed."""
+        """The size of everything removed, in bytes."""
         return sum(module.size for module in self.removed) + sum(file.size for file in self.leftovers)
 
     @property
@@ -63,20 +63,20 @@ class PruneReport:
 
     @property
     def bytes_after(self) -> int:
-        """How many bytes the modules that are left have."""
+        """The size of the modules that are left, in bytes."""
         return self.bytes_before - sum(module.size for module in self.removed)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a check found.
+    """One problem, or note, of a check.
 
     Attributes:
         step: the name of the step that found it.
-        kind: what it is, as one word for programs: damaged, dangling, unindexed, ...
-        severity: "error" for what makes functions miss or is unsafe, "note" for what costs only space or time.
+        kind: one word for programs: damaged, dangling, unindexed, ...
+        severity: "error" if functions miss or it is unsafe, "note" if it costs only space or time.
         subject: the module_id, function, file or directory that it is about.
-        message: the same in words, with what to do.
+        message: what was found and what to do, in words.
         repaired: whether the check repaired it.
     """
 
@@ -90,7 +90,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckStep:
-    """One step of a check: how many things it looked at, how long that took, and other numbers by name."""
+    """One step of a check: the number of items checked, the time taken, and further counts by name."""
 
     name: str
     checked: int
@@ -100,7 +100,7 @@ class CheckStep:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The result of a check. It is true where there are no errors, or all were repaired."""
+    """The result of a check. It is true if there are no errors or all were repaired."""
 
     steps: tuple[CheckStep, ...]
     findings: tuple[Finding, ...]

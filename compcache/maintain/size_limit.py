@@ -1,9 +1,9 @@
-"""Keeps a cache below its size limit: what an addition does after it was published. Nothing here is on the hit path.
+"""Keeps a cache below its size limit, after each addition. Nothing here is on the hit path.
 
-Additions append their sizes to an estimate (`compcache.usage.size_estimate`). Only when that exceeds the limit a sweep,
-under a try-lock, lists the modules and prunes the least recently used down to `_LOW` of the limit, so that a sweep is
-paid for by the additions that fit into what it made free. Bytes that could not be written down are added by the next
-addition; what is lost with a killed process, the next sweep finds.
+Additions append their sizes to an estimate (`compcache.usage.size_estimate`). Only when that exceeds the limit does a
+sweep, under a try-lock, list the modules and prune the least recently used down to `_LOW` of the limit: its cost is
+spread over the additions that fit into the freed space. The next addition counts bytes that could not be recorded; the
+next sweep finds those that a killed process did not record.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LOW = 0.8
 
 
 def note_addition(store: Store, module_id: bytes, built: BuiltModule, given: int | None) -> None:
-    """Count a module that was published, and make room if the limit is exceeded.
+    """Count a published module, and prune if the limit is exceeded.
 
-    What cannot be done is a `CacheWarning`, one for each cache object: the addition itself has succeeded.
+    A failure is a `CacheWarning`, one per cache object: the addition itself has succeeded.
     """
     from compcache.publish.quarantine import warn_once
     from compcache.usage.module_rows import encode_rows, row_of_built
@@ -42,7 +42,7 @@ def note_addition(store: Store, module_id: bytes, built: BuiltModule, given: int
         if limit is not None:
             _account(store, module_id, size, limit)
     except (CompcacheError, OSError, ValueError, MemoryError) as error:
-        message = f"the size limit of the cache {store.root} could not be kept: {error}"
+        message = f"the size limit of the cache {store.root} could not be enforced: {error}"
         warn_once(store, store.path(SIZE), message)
 
 
@@ -50,10 +50,10 @@ def _account(store: Store, module_id: bytes, size: int, limit: int) -> None:
     added, store.stats.unaccounted = store.stats.unaccounted + size, 0
     try:
         known = add_to_estimate(store, added)
-    except OSError:  # a full disk, most of all: the next addition counts these bytes as well
+    except OSError:  # usually a full disk: the next addition counts these bytes as well
         store.stats.unaccounted += added
         return
-    # Pinned modules may be larger than the limit: then the next sweep waits until something else has come.
+    # Pinned modules may exceed the limit: then the next sweep waits for more additions.
     if known is not None and not known.is_long:
         excess = known.settled + limit // 8 if known.settled > limit else 0
         if known.size <= max(limit, excess):
@@ -69,7 +69,7 @@ def _account(store: Store, module_id: bytes, size: int, limit: int) -> None:
 
 
 def _sweep(store: Store, module_id: bytes, limit: int) -> int:
-    """Prune to well below the limit; the size that is left."""
+    """Prune to well below the limit; return the remaining size."""
     from compcache.maintain.prune import prune
 
     size = _measure(store)

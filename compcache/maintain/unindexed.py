@@ -1,7 +1,7 @@
-"""Modules that no index segment names: what is left of an addition that ended between its two publications.
+"""Modules that no index segment names: additions that were interrupted between publishing module and index entry.
 
-Nobody finds such a module until it is added again. A sound one only lacks its index entry. What is damaged, which a
-power failure can leave where the disk does not keep its promises, would be in the way of nobody but the disk's owner.
+No look-up finds such a module until it is added again. A sound one only lacks its index entry. A damaged one, which a
+power failure can leave on a disk that does not sync, only takes space.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = ["Orphans", "find_orphans", "index_modules"]
 
 
 class Orphans(NamedTuple):
-    """Modules that no index segment names, by whether their content is what their names say."""
+    """Modules that no index segment names: those whose content matches their module_id, and those damaged."""
 
     sound: tuple[bytes, ...] = ()
     damaged: tuple[bytes, ...] = ()
 
 
 def find_orphans(store: Store, present: Mapping[bytes, FileStatus], before: float) -> Orphans:
-    """The orphans among the modules that are present and have not been modified since `before`.
+    """The unindexed modules among those that are present and have not been modified since `before`.
 
-    What another version of the package has written, or what this cache's key has not signed, is not ours to judge.
+    Modules that another version of compcache wrote, or that this cache's key did not sign, are left out.
     """
     try:
         named = {
@@ -57,7 +57,7 @@ def find_orphans(store: Store, present: Mapping[bytes, FileStatus], before: floa
 
 
 def _holds_functions(store: Store, module_id: bytes) -> bool:
-    """Whether an intact module is one of ours with functions; FormatError if it is not intact."""
+    """Whether an intact module is readable here and has functions. Raises `FormatError` if it is not intact."""
     from compcache.usage.module_rows import read_row
 
     with ModuleSections(store, module_id) as module:
@@ -69,10 +69,10 @@ def _holds_functions(store: Store, module_id: bytes) -> bool:
 
 
 def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Publish an index segment of these modules; those that are in it.
+    """Publish an index segment of these modules; return those that it holds.
 
     Raises:
-        OSError: it could not be written.
+        OSError: the segment could not be written.
     """
     from compcache.publish.index_rebuild import index_module
 
