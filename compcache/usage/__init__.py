@@ -1,1 +1,1 @@
-"""What is in a cache directory and how it was used: listings, the journals of all processes, limits."""
+"""The content of a cache directory and its use: listings, the statistics of all processes, limits."""

@@ -1,9 +1,9 @@
-"""Adds up what processes counted (`compcache.hit.recorder`), and folds their files into one (tools, and who fills a journal).
+"""Adds up the statistics of all processes (`compcache.hit.recorder`), and folds their files into one.
 
-A journal is sealed by renaming it; who had it open may still append to it for a moment, so that it is folded only
-when it has been left alone for a minute, and read as it is until then. A fold publishes the sum, which names the files
-that it contains, and then removes those: who reads in between, or after the fold was killed, leaves out what is
-contained in another file. Folds take a lock, and where locks do not work nothing is folded but on request.
+Used by tools, and by processes that fill a journal. A journal is sealed by renaming it; a process that had it open may
+still append to it for a moment, so it is only read until it has been unchanged for a minute, and folded then. A fold
+publishes the sum, which names the files that it contains, and then removes those: a reader in between, or after the fold
+was killed, ignores files that another one contains. Folds take a lock; without working locks they need `force`.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _MAX_FILE = 1 << 31
 _HOURLY = 31 * 24
 _LOCK = "stats-fold"
 _MANY = 8
-#: For how many seconds a sealed journal may still be appended to: opening and writing are two calls of a process.
+#: For how many seconds a sealed journal may still grow: a process opens and writes it in two calls.
 SETTLED_SECONDS = 60.0
 
 
 class Ledger(NamedTuple):
     """The sum of all statistics files.
 
-    `counters` are by (hour, name), `uses` by (name key, module_id) as (count, last use); `encoded_rows` are roster rows
-    of modules added lately. `files` are those that were added up, contained ones included; `torn` are damaged.
+    `counters` are by (hour, name), `uses` by (name key, module_id) as (count, last use); `encoded_rows` are module rows
+    of recent additions. `files` were added up, contained ones included; `torn` are damaged.
     """
 
     counters: dict[tuple[int, str], float]
@@ -52,11 +52,11 @@ class Ledger(NamedTuple):
     torn: tuple[str, ...]
 
     def rows(self) -> dict[bytes, Row]:
-        """The roster rows of modules that were added lately, by module_id; nobody needs them who has the roster."""
+        """The rows of recently added modules, by module_id; only needed for modules without a stored row."""
         return {row.module_id: row for row in decode_rows(self.encoded_rows)}
 
     def last_uses(self) -> dict[bytes, float]:
-        """When each module was used last."""
+        """The time of the last use of each module."""
         last: dict[bytes, float] = {}
         for (_, module_id), (_, when) in self.uses.items():
             if when > last.get(module_id, 0.0):
@@ -69,7 +69,7 @@ def _names(store: Store) -> list[str]:
 
 
 def _read(store: Store, names: Iterable[str]) -> tuple[dict[str, StatsFile], list[str]]:
-    """The files that can be read, and the names of those that are damaged."""
+    """The readable files, and the names of damaged ones."""
     contents: dict[str, StatsFile] = {}
     torn = []
     for name in names:
@@ -79,22 +79,22 @@ def _read(store: Store, names: Iterable[str]) -> tuple[dict[str, StatsFile], lis
         except FormatError:
             torn.append(name)
         except OSError:
-            continue  # folded meanwhile, or not ours to read
+            continue  # folded meanwhile, or not readable for this user
     return contents, torn
 
 
 def read_ledger(store: Store) -> Ledger:
     """Add up all statistics files.
 
-    A file that another one contains does not count; of two that contain the same one, which only folds without
-    working locks can leave, the smaller does not.
+    A file that another one contains is ignored. If two contain the same one, which only folds without working locks
+    can cause, the smaller is ignored.
     """
     names = _names(store)
     for _ in range(4):
         contents, torn = _read(store, names)
         before, names = names, _names(store)
         if names == before:
-            break  # else files were sealed or folded while they were read
+            break  # otherwise files were sealed or folded meanwhile
     return _add_up(contents, torn)
 
 
@@ -136,14 +136,14 @@ def fold(
     present: Container[bytes] | None = None,
     force: bool = False,
 ) -> Ledger:
-    """Add up all files and replace them by one, if nobody else is at it.
+    """Add up all files and replace them by one, unless another process is folding them.
 
     Args:
         store: the cache directory.
-        seconds_of: the compile time of a module, which every process that loads it saves.
+        seconds_of: the compile time of a module, which each load of it saves.
         now: the time.
-        present: the modules whose uses are worth keeping; None keeps all.
-        force: fold where locks do not work, too.
+        present: the modules whose uses are kept; None keeps all.
+        force: fold even if locks do not work.
     """
     from compcache.publish.locks import wait_lock
 
@@ -161,7 +161,7 @@ def fold(
 
 
 def _seal(store: Store) -> None:
-    """Rename the journals, so that processes begin new ones."""
+    """Rename the journals, so that processes start new ones."""
     for name in _names(store):
         if JOURNALS.includes(name):
             try:
@@ -172,7 +172,7 @@ def _seal(store: Store) -> None:
 
 
 def _is_settled(store: Store, name: str, content: StatsFile, now: float) -> bool:
-    """Whether nobody appends to a file any more: it is a sum, or a journal that was left alone since it was sealed."""
+    """Whether no process appends to a file any more: it is a sum, or a journal sealed and unchanged for a minute."""
     if content.inputs:
         return True
     try:
@@ -183,7 +183,7 @@ def _is_settled(store: Store, name: str, content: StatsFile, now: float) -> bool
 
 
 def settle(ledger: Ledger, seconds_of: Callable[[bytes], float], now: float) -> Ledger:
-    """The same ledger with the seconds saved by loads in its counters, and old hours put together to days."""
+    """The ledger with loads and the seconds they saved in its counters, and old hours merged into days."""
     counters: dict[tuple[int, str], float] = {}
     oldest = int(now) // HOUR - _HOURLY
     for (hour, name), value in ledger.counters.items():
@@ -206,7 +206,7 @@ def _replace(
     present: Container[bytes] | None = None,
     rows: bytes = b"",
 ) -> None:
-    """Publish a sum and remove what it contains: what is folded, and what was contained in that and is still there."""
+    """Publish a sum and remove the files that it contains: the folded ones, and those that these already contained."""
     contained = {name for content in folded.values() for name in content.inputs}
     names = [name for name in all_names if name in folded or name in contained]
     uses = ledger.uses
@@ -224,7 +224,7 @@ def _replace(
 
 
 def _by_module(use: tuple[tuple[bytes, bytes], tuple[int, float]]) -> bytes:
-    """The order in which the roster has modules: what is read together then lies together in memory."""
+    """The order of the module rows: entries that are used together are then close in memory."""
     return use[0][1]
 
 
@@ -233,14 +233,14 @@ def _remove(store: Store, names: Iterable[str]) -> None:
         try:
             store.files.unlink(store.path(STATISTICS, name))
         except OSError:
-            continue  # it is contained in a file that says so
+            continue  # another file names it as contained
 
 
 def zero(store: Store, now: float) -> bool:
-    """Set all counters to zero; when what was used last is kept, because prunes need it.
+    """Set all counters to zero; the times of last uses are kept, because prunes need them.
 
     Returns:
-        Whether it was done: not while another process folds.
+        False if another process is folding: nothing was done.
     """
     from compcache.publish.locks import wait_lock
 
@@ -263,10 +263,10 @@ def _rows(ledger: Ledger) -> bytes:
 
 
 def fold_small(files: Files, root: str) -> None:
-    """Seal the journals and put small files together: bounded work, however large the whole is.
+    """Seal the journals and merge small files: bounded work, whatever the total size.
 
-    A file is taken along only where all smaller ones together are half as large, so that each byte is written
-    again a number of times that is logarithmic in the total.
+    A file is merged only if all smaller ones together are half as large, so that the number of times that a byte is
+    rewritten is logarithmic in the total.
     """
     from compcache.publish.locks import wait_lock
     from compcache.store import Store
@@ -290,7 +290,7 @@ def fold_small(files: Files, root: str) -> None:
 
 
 def _contained(store: Store, names: Iterable[str]) -> set[str]:
-    """The names of all files that these files contain, without reading the rest of them."""
+    """The names of all files that these files contain; reads only their heads."""
     found: set[str] = set()
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""The size that additions keep a cache directory below: what was given, set in the environment, or the default."""
+"""The size limit of a cache directory: as given, set in the environment, or the default."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import re
 __all__ = ["DEFAULT_MAX_SIZE", "LIMIT_VARIABLE", "effective_limit", "parse_size", "read_size"]
 
 LIMIT_VARIABLE = "COMPCACHE_MAX_SIZE"
-#: Half a million modules of ten kilobytes, more than most projects ever compile, and yet a size that a home directory
-#: can be expected to hold: people of other compiler caches live with this very default.
+#: Half a million modules of ten kilobytes, more than most projects ever compile, and yet a size that fits a home
+#: directory; ccache has the same default.
 DEFAULT_MAX_SIZE = 5 << 30
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """The bytes that a text like ``500M``, ``1.5 GiB`` or ``4096`` stands for; units are powers of 1024.
+    """Parse a size like ``500M``, ``1.5 GiB`` or ``4096`` to bytes; units are powers of 1024.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: it is not a valid size.
     """
     match = _SIZE.fullmatch(text)
     if match is None:
@@ -30,10 +30,10 @@ def parse_size(text: str) -> int:
 
 
 def read_size(size: object) -> int:
-    """The bytes of a `max_size` argument: a number of them, or text for `parse_size`.
+    """The bytes of a `max_size` argument: a number of bytes, or text for `parse_size`.
 
     Raises:
-        TypeError, ValueError: it is not a size; the message says what is.
+        TypeError, ValueError: it is not a valid size; the message says what is.
     """
     if isinstance(size, str):
         try:
@@ -48,10 +48,10 @@ def read_size(size: object) -> int:
 
 
 def effective_limit(given: int | None) -> int | None:
-    """The limit in bytes: what was given, else $COMPCACHE_MAX_SIZE, else the default; None where it is 0, no limit.
+    """The limit in bytes: `given`, else $COMPCACHE_MAX_SIZE, else the default; None (no limit) if that is 0.
 
     Raises:
-        ValueError: it is negative, or the variable is no size.
+        ValueError: it is negative, or the variable is not a valid size.
     """
     if given is None:
         text = os.environ.get(LIMIT_VARIABLE, "").strip()

@@ -1,4 +1,4 @@
-"""Lists of all functions and modules of a cache, for people and tools: no module is read that the roster knows."""
+"""Lists the functions and modules of a cache for tools: only modules without a stored row are read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NEVER = (0, 0.0)
 
 
 def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummary]:
-    """Every module that is there and can be read, in the order of their ids."""
+    """Every readable module, sorted by id."""
     now = time.time()
     present, rows, ledger = look_over(store, progress)
     last, _ = _last_uses(ledger, rows)
@@ -43,7 +43,7 @@ def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummar
 
 
 class _Problems(dict[Platform, str]):
-    """Why this host cannot use code of a platform, worked out once for each."""
+    """The reasons why this host cannot use code for a platform, computed once per platform."""
 
     def __init__(self, store: Store) -> None:
         super().__init__()
@@ -55,10 +55,10 @@ class _Problems(dict[Platform, str]):
 
 
 def describe_module(store: Store, module_id: str) -> ModuleSummary:
-    """One module.
+    """Describe one module.
 
     Raises:
-        FileNotFoundError: it is not there, or cannot be read.
+        FileNotFoundError: it does not exist or cannot be read.
     """
     key = bytes.fromhex(module_id)
     status = store.files.stat(store.module_path(key))
@@ -76,7 +76,7 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
 def functions(
     store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None
 ) -> list[FunctionSummary]:
-    """Every function that a module realizes, or those whose names `select` accepts, in the order of their names."""
+    """Every function that a module realizes, or those whose names `select` accepts, sorted by name."""
     now = time.time()
     present, rows, ledger = look_over(store, progress)
     last, imported = _last_uses(ledger, rows)
@@ -88,10 +88,10 @@ def functions(
         size, modified = present[module_id]
         created = min(modified, now)
         problem, modules_, module_used = problem_of[platform], (module_id.hex(),), last.get(module_id, 0.0)
-        for name, signature in zip(names, signatures):  # noqa: B905 - as long as one another, 100,000 times
+        for name, signature in zip(names, signatures):  # noqa: B905 - lengths are equal; runs 100,000 times
             if select is None or select(name):
                 uses, when = 0, module_used
-                if when and len(names) == 1:  # its uses are those of its function: no need to digest the name
+                if when and len(names) == 1:  # its uses are those of its function: no digest of the name needed
                     uses = counts.get(module_id, 0)
                 elif when:
                     uses, when = ledger.uses.get((name_key(name), module_id), _NEVER)
@@ -105,12 +105,12 @@ def functions(
     return [found[name] for name in sorted(found)]
 
 
-#: A function's summary from its fields, without the call of a constructor written in Python.
+#: A function's summary from its fields, without a constructor call in Python.
 _new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, FunctionSummary)
 
 
 def _together(copies: list[FunctionSummary]) -> FunctionSummary:
-    """One summary of a function that several modules realize."""
+    """Merge the summaries of a function that several modules realize."""
     copies.sort(key=lambda copy: (bool(copy.problem), copy.modules))
     return copies[0]._replace(
         realizations=len(copies),
@@ -123,7 +123,7 @@ def _together(copies: list[FunctionSummary]) -> FunctionSummary:
 
 
 def _counts(ledger: Ledger) -> dict[bytes, int]:
-    """How often functions of each module were used."""
+    """The number of uses of each module's functions."""
     counts: dict[bytes, int] = {}
     for (key, module_id), (count, _) in ledger.uses.items():
         if key != LOADS_KEY:
@@ -132,14 +132,14 @@ def _counts(ledger: Ledger) -> dict[bytes, int]:
 
 
 def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, float], dict[str, float]]:
-    """When each module, and each function that a module imports, was last used: using one uses what it depends on."""
+    """The last use of each module and of each imported function; a use counts as one of all dependencies."""
     last = ledger.last_uses()
     used = sorted(last.keys() & rows.keys(), key=last.__getitem__)
     if not any(rows[module_id].imports for module_id in used):
         return last, {}
     providers = {name: module_id for module_id, row in rows.items() for name in row.names}
     if len(providers) < sum([len(row.names) for row in rows.values()]):
-        # Of several modules that realize a function the one that was used last.
+        # Of several modules that realize a function, take the one used last.
         providers.update({name: module_id for module_id in used for name in rows[module_id].names})
     imported: dict[str, float] = {}
     seen: set[bytes] = set()
@@ -149,7 +149,7 @@ def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, f
         seen.add(root)
         when, waiting = last[root], [root]
         for module_id in waiting:  # grows while it is walked
-            last[module_id] = when  # never earlier than its own: the latest come first
+            last[module_id] = when  # never earlier than its own: roots are visited latest first
             for name in rows[module_id].imports:
                 imported.setdefault(name, when)
                 provider = providers.get(name)

@@ -1,12 +1,12 @@
-"""Which module files there are, how large and how old: the status of a hundred thousand files without asking for each.
+"""Lists the module files with size and age: the status of a hundred thousand files without a `stat` of each.
 
-What a directory holds is remembered, and believed for as long as the directory's modification time is the one that it
-had then: adding, removing or replacing a file changes that. As with git's index, a directory that changed just now may
-change again without a trace, and is not remembered yet.
+The content of a directory is stored, and reused as long as the directory has the same modification time: adding,
+removing or replacing a file changes that. As with git's index, a directory that changed just now may change again
+without a new modification time, and is not stored yet.
 
 The file is ``"CCFILES1" | check | directories``; a directory is ``its two digits | modification time in
 ns u64 | number of modules u32``, and as many times ``module_id | size u64 | modification time f64`` (little-endian). It
-is derived: without it every file is asked.
+is derived: without it the status of every file is read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_TIME = 1e11  # seconds since the epoch; NaN is not below it
 _FAN = 2  # hexadecimal digits
 _DIRECTORY = Struct("<2sQI")
 _FILE = Struct("<16sQd")
-#: Longer than the clock of any file system ticks, and than the clocks of well-kept hosts differ.
+#: Longer than any tick of a file system's clock, and than the clock difference of well-kept hosts.
 _SETTLED_NS = 5_000_000_000
 
 
@@ -50,19 +50,19 @@ class FileStatus(NamedTuple):
     modified: float
 
 
-#: A status from its fields, without the call of a constructor written in Python.
+#: A status from its fields, without a constructor call in Python.
 _status: Callable[[tuple[int, float]], FileStatus] = partial(tuple.__new__, FileStatus)
 
 
 class _Directory(NamedTuple):
-    """What a directory held while it had this modification time."""
+    """The modules of a directory when it had this modification time."""
 
     changed: int
     modules: dict[bytes, FileStatus]
 
 
 def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, FileStatus]:
-    """Every module file there is; how many there are to ask is estimated for `progress`."""
+    """The status of every module file; the total given to `progress` is an estimate."""
     known = _read(store)
     now = time.time_ns()
     found: dict[bytes, FileStatus] = {}
@@ -95,7 +95,7 @@ def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, 
 
 
 def status_of_modules(store: Store) -> dict[bytes, os.stat_result]:
-    """The status of every module file, without believing what is remembered."""
+    """The status of every module file, without the stored list."""
     found: dict[bytes, os.stat_result] = {}
     for name in _directories(store):
         found.update(_look_at(store, store.path(MODULES, name), name))
@@ -139,7 +139,7 @@ def _read(store: Store) -> dict[str, _Directory]:
 
 
 def _decode(content: memoryview) -> dict[str, _Directory]:
-    """The directories by name; `struct.error` or ValueError where these bytes are none."""
+    """The directories by name. Raises `struct.error` or `ValueError` if these bytes are malformed."""
     found = {}
     at = 0
     while at < len(content):
@@ -158,7 +158,7 @@ def _decode(content: memoryview) -> dict[str, _Directory]:
 
 
 def _write(store: Store, directories: Mapping[str, _Directory]) -> None:
-    """Remember what was seen, where that can be done: the next tool asks every file again otherwise."""
+    """Store the list. If that fails, the next tool reads the status of every file again."""
     if store.readonly:
         return
     parts = []

@@ -1,6 +1,6 @@
-"""Reads the sections of a module file for tools: no index, no stamp and no quarantine, and as few calls as can be.
+"""Reads the sections of a module file for tools: no index, no stamp, no quarantine, few system calls.
 
-Most of what tools ask for is at the end of a file; so the end is read at once, and small modules with it.
+Most sections that tools need are at the end of a file, so the end is read at once, and with it all of a small module.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _TAIL = 1 << 13
 
 
 class ModuleSections:
-    """An open module file, of which nothing is believed but what its footer's checksum covers.
+    """An open module file; only the footer's checksum is verified.
 
     Raises:
         OSError: it cannot be opened.
-        FormatError: it is no module file.
+        FormatError: it is not a module file.
     """
 
     __slots__ = ("_descriptor", "_files", "_start", "_tail", "footer", "module_id", "size")
@@ -86,7 +86,7 @@ def read_graph(module: ModuleFile) -> ModuleGraph:
 
 
 def read_notes(module: ModuleFile) -> dict[str, Any]:
-    """The notes of a module; empty where they are damaged."""
+    """The notes of a module; empty if they are damaged."""
     footer = module.footer()
     try:
         return decode_notes(module.read(footer.content, footer.notes))

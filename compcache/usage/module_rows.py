@@ -1,12 +1,12 @@
-"""The roster: for every module what tools ask of all modules at once, in one file.
+"""The module rows (on disk: the roster): the data that tools need of all modules, in one file.
 
-Look-ups never read it. It is derived: a row says what a module's own records say, and because module_ids are
-digests of content a row is never out of date. Additions leave their rows in their process's statistics file;
-what is in neither is read from the modules themselves, once.
+Look-ups never read it. It is derived: a row repeats a module's own records, and because module_ids are digests of
+content a row is never out of date. Additions leave their rows in their process's statistics file; rows that are in
+neither are read from the modules, once.
 
 The file is ``"CCROSTR1" | check | msgpack [platforms, rows]``; a row is ``[module_id, number of
-its platform, seconds, names, offsets, imports, signatures]``. Platforms are kept apart because the list of a CPU's
-features is longer than all the rest.
+its platform, seconds, names, offsets, imports, signatures]``. Platforms are separate because the list of a CPU's
+features is longer than the rest of a row.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ __all__ = [
 ]
 
 _MAGIC = b"CCROSTR1"
-_MAX_ROSTER = 1 << 31
-_PLATFORM_FIELDS = 2  # of its item in a statistics file, where a row has those of `Row`
+_MAX_FILE = 1 << 31
+_PLATFORM_FIELDS = 2  # of a platform's item in a statistics file; a row's has those of `Row`
 _MAX_SECONDS = 1e9
-_KEY_AT, _KEY_SIZE = 9, 16  # where a module record holds its key
+_KEY_AT, _KEY_SIZE = 9, 16  # the position of the key in a module record
 
 
 class Platform(NamedTuple):
-    """What a module's code is for, and what made it."""
+    """The platform that a module's code is for, and the LLVM that compiled it."""
 
     image_kind: str
     triple: str
@@ -75,7 +75,7 @@ class Row(NamedTuple):
     signatures: tuple[str, ...]
 
 
-#: A row from its fields, without the call of a constructor written in Python.
+#: A row from its fields, without a constructor call in Python.
 _new: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
 
 
@@ -107,7 +107,7 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
 
 @lru_cache(maxsize=256)
 def _platform_of(head: bytes, rest: bytes) -> Platform:
-    """The platform in a module record less its key: few records differ in anything else."""
+    """The platform in a module record without its key: most records differ in the key only."""
     return _platform(decode_module(head + bytes(_KEY_SIZE) + rest))
 
 
@@ -117,7 +117,7 @@ def _platform(header: ModuleRecord) -> Platform:
 
 
 def row_of_built(module_id: bytes, built: BuiltModule) -> Row:
-    """The row of a module that was built just now: what `make_row` reads off its sections."""
+    """The row of a module that was just built: equal to what `make_row` reads from its sections."""
     names, offsets, _ = zip(*built.functions, strict=True) if built.functions else ((), (), ())
     platform = _platform(built.header)
     return Row(module_id, platform, built.seconds, names, offsets, built.imports, built.signatures)
@@ -145,7 +145,7 @@ def _seconds(notes: bytes) -> float:
 
 
 def encode_rows(rows: Iterable[Row]) -> list[bytes]:
-    """Rows for a statistics file: items that can be put together with others in any order, each only once."""
+    """Encode rows for a statistics file: items that can be joined with others in any order, without duplicates."""
     platforms: dict[Platform, tuple[bytes, bytes]] = {}
     items = []
     for row in rows:
@@ -158,11 +158,11 @@ def encode_rows(rows: Iterable[Row]) -> list[bytes]:
 
 
 def _with_types(rows: list[Row]) -> list[Row]:
-    """The rows, when the types of all fields are right; a column at a time, for there can be a hundred thousand rows.
+    """Check the types of all fields, a column at a time: there can be a hundred thousand rows. Returns the rows.
 
     Raises:
-        ValueError, TypeError, OverflowError: a field is not what a row has there. The file is derived, and its check says
-            only that it is what somebody wrote.
+        ValueError, TypeError, OverflowError: a field has the wrong type. The file's checksum does not exclude that: it
+            only shows that the file is as it was written.
     """
     if not rows:
         return rows
@@ -177,7 +177,7 @@ def _with_types(rows: list[Row]) -> list[Row]:
         or not (min(times) >= 0 and sum(times) < float("inf"))
         or not list(map(len, names)) == list(map(len, offsets)) == list(map(len, signatures))
     ):
-        raise ValueError("a field of a row is of another type")
+        raise ValueError("a field of a row has the wrong type")
     array("I", chain.from_iterable(offsets))
     for texts in (names, imports, signatures):
         "".join(chain.from_iterable(texts))
@@ -185,15 +185,15 @@ def _with_types(rows: list[Row]) -> list[Row]:
 
 
 def _checked_platform(fields: Iterable[object]) -> Platform:
-    """A platform from its fields; ValueError or TypeError where they are none."""
-    found = Platform(*fields)  # type: ignore[arg-type] # looked at next
+    """A platform from its fields. Raises `ValueError` or `TypeError` if they are malformed."""
+    found = Platform(*fields)  # type: ignore[arg-type] # checked next
     if list(map(type, found)) != [str] * 5 + [int]:
-        raise ValueError("a field of a platform is of another type")
+        raise ValueError("a field of a platform has the wrong type")
     return found
 
 
 def decode_rows(data: bytes) -> list[Row]:
-    """The rows of which `encode_rows` made the items in `data`; none where that is something else."""
+    """Decode rows from joined items of `encode_rows`; an empty list if they are malformed."""
     try:
         items = _items(data)
         platforms = {item[0]: _checked_platform(_unpack(item[1])) for item in items if len(item) == _PLATFORM_FIELDS}
@@ -204,7 +204,7 @@ def decode_rows(data: bytes) -> list[Row]:
 
 
 def _items(data: bytes) -> list[Any]:
-    """The msgpack values that follow one another; see `_unpack`."""
+    """A sequence of msgpack values; see `_unpack`."""
     try:
         return _stream(data, "strict")
     except UnicodeDecodeError:
@@ -226,7 +226,7 @@ def _pack(value: object) -> bytes:
 
 
 def read_row(store: Store, module_id: bytes) -> Row | None:
-    """The row of a module, read from its file; None where that is gone or damaged. Nothing is quarantined."""
+    """Read the row of a module from its file; None if that is missing or damaged. Nothing is quarantined."""
     try:
         with ModuleSections(store, module_id) as module:
             return make_row(module_id, module.records(), module.notes())
@@ -247,11 +247,11 @@ def load_rows(
     Args:
         store: the cache directory.
         present: the modules.
-        known: gives rows that are in no roster yet; called where they are wanted.
+        known: returns rows that are not stored yet; only called if a row is missing.
         progress: called with (modules read, modules to read) now and then while modules are read.
-        store_result: keep what was read for the next tool.
+        store_result: store the rows for the next tool.
     """
-    stored = _read_roster(store)
+    stored = _read_stored(store)
     present = dict.fromkeys(present)  # a set that keeps the order
     if present.keys() == stored.keys():
         return stored
@@ -271,13 +271,13 @@ def load_rows(
         if progress is not None and number % 256 == 0:
             progress(number, len(missing))
     if store_result and rows.keys() != stored.keys():
-        _write_roster(store, rows)
+        _write_stored(store, rows)
     return rows
 
 
-def _read_roster(store: Store) -> dict[bytes, Row]:
+def _read_stored(store: Store) -> dict[bytes, Row]:
     try:
-        data = file_ops.read_file(store.files, store.path(MODULE_ROWS), _MAX_ROSTER)
+        data = file_ops.read_file(store.files, store.path(MODULE_ROWS), _MAX_FILE)
     except OSError:
         return {}
     start = len(_MAGIC) + CHECK_SIZE
@@ -292,19 +292,19 @@ def _read_roster(store: Store) -> dict[bytes, Row]:
 
 
 def _unpack(content: memoryview | bytes) -> Any:
-    """What is in a msgpack text; names that are no UTF-8 are rare, and being ready for them takes twice the time."""
+    """Decode msgpack. Names that are not valid UTF-8 are rare, and decoding for them takes twice the time."""
     try:
         return msgpack.unpackb(content, raw=False, use_list=False)
     except UnicodeDecodeError:
         return msgpack.unpackb(content, raw=False, use_list=False, unicode_errors="surrogatepass")
 
 
-def _write_roster(store: Store, rows: Mapping[bytes, Row]) -> None:
-    """Publish the roster where that can be done: the next tool reads the modules again otherwise."""
+def _write_stored(store: Store, rows: Mapping[bytes, Row]) -> None:
+    """Publish the rows. If that fails, the next tool reads the modules again."""
     if store.readonly:
         return
     numbers: dict[Platform, int] = {}
-    # In the order in which other tables have their modules: what is read together then lies together in memory.
+    # In the order of other tables: entries that are used together are then close in memory.
     packed = [
         (module_id, numbers.setdefault(rows[module_id].platform, len(numbers)), *rows[module_id][2:])
         for module_id in sorted(rows)

@@ -1,8 +1,8 @@
-"""The estimated size of all modules, in one small file: what additions count by without listing anything.
+"""The estimated size of all modules, in one small file: it spares additions from listing the modules.
 
-The file is text: a line of two decimal numbers of bytes, the size that was measured last and the size that the
-last sweep left, and behind it a line for every addition since, its size in bytes. Additions append, which costs no
-rename; who finds the file long puts the lines together. It is derived: without it the modules are listed.
+The file is text: a line of two decimal numbers of bytes, the size measured last and the size that the last sweep
+left, followed by a line per addition since, with its size in bytes. Additions append, without a rename; the addition
+that finds the file long rewrites it as one line. It is derived: without it the modules are listed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX = 1 << 20
 
 
 class Estimate(NamedTuple):
-    """The estimated size of all modules and the one that the last sweep left, in bytes; whether the file is long."""
+    """The estimated size of all modules, the size that the last sweep left, in bytes, and whether the file is long."""
 
     size: int
     settled: int
@@ -32,10 +32,10 @@ class Estimate(NamedTuple):
 
 
 def add_to_estimate(store: Store, added: int) -> Estimate | None:
-    """Add the size of a module; the estimate, or None where there is none.
+    """Add the size of a module; return the estimate, or None if there is no valid one.
 
     Raises:
-        OSError: it could not be written.
+        OSError: the file could not be written.
     """
     files = store.files
     try:
@@ -46,7 +46,7 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
     try:
         status = files.fstat(descriptor)
         if status.st_nlink != 1 or not stat.S_ISREG(status.st_mode):
-            return None  # it is also something else, or a pipe: who measures anew replaces it
+            return None  # a hard link or not a regular file: the next measurement replaces it
         data = files.pread(descriptor, min(status.st_size, _MAX), 0)
         files.write(descriptor, b"%d\n" % added)
     finally:
@@ -57,21 +57,21 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
         total = size + sum(map(int, filter(None, lines))) + added
         return Estimate(total, settled, len(data) > _LONG) if min(total, settled) >= 0 else None
     except ValueError:
-        return None  # it is measured anew
+        return None  # malformed: the caller measures again
 
 
 def write_estimate(store: Store, size: int, settled: int) -> None:
     """Replace the estimate.
 
     Raises:
-        OSError: it could not be written.
+        OSError: the file could not be written.
     """
     data = f"{size} {settled}\n".encode()
     publish(store.files, store.temporary, store.path(SIZE), [data], sync=False)
 
 
 def remember_size(store: Store, size: int) -> None:
-    """Correct the estimate after somebody measured; not being able to is no error."""
+    """Store a measured size as the estimate; a failure is ignored."""
     try:
         write_estimate(store, size, 0)
     except OSError:

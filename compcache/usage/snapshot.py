@@ -1,6 +1,6 @@
-"""What tools that look at a whole cache begin with: its module files, their rows, and what was counted.
+"""Reads what tools need of a whole cache: its module files, their rows, and the statistics.
 
-Who has read a long journal leaves its sum behind, if that can be had: the next one reads a tenth of it.
+A tool that has read long statistics files folds them if possible: the next one reads a tenth of their size.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _LONG = 1 << 20
 
 
 class Overview(NamedTuple):
-    """The module files that are there, the rows of those that can be read, and the sum of all statistics."""
+    """The module files of a cache, the rows of the readable ones, and the sum of all statistics."""
 
     present: Mapping[bytes, FileStatus]
     rows: Mapping[bytes, Row]
     ledger: Ledger
 
     def seconds_of(self, module_id: bytes) -> float:
-        """How long compiling a module took."""
+        """The compile time of a module; 0.0 if it is unreadable."""
         return self.rows[module_id].seconds if module_id in self.rows else 0.0
 
 
 def look_over(store: Store, progress: Progress | None = None) -> Overview:
-    """Look at everything; `progress` is called with (modules read, modules to read) now and then."""
+    """Read a whole cache; `progress` is called with (modules read, modules to read) now and then."""
     present = list_modules(store, progress)
     ledger = read_ledger(store)
     found = Overview(present, load_rows(store, present, ledger.rows, progress), ledger)
@@ -52,7 +52,7 @@ def look_over(store: Store, progress: Progress | None = None) -> Overview:
 
 
 def _is_worth_folding(store: Store, name: str, now: float) -> bool:
-    """Whether a file of statistics is long because it was not folded yet, or holds rows that the roster has now."""
+    """Whether a statistics file is long because it was not folded yet, or because of rows that are stored by now."""
     try:
         descriptor = store.files.open(store.path(STATISTICS, name), READ_FLAGS)
     except OSError:

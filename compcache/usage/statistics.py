@@ -1,4 +1,4 @@
-"""What a cache holds and what its processes counted, as one report (tools)."""
+"""Reports the size of a cache and the statistics of its processes (tools)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["cache_stats", "hits_and_misses", "zero_stats"]
 def cache_stats(
     store: Store, max_size: int | None, since: float | None = None, progress: Progress | None = None
 ) -> CacheStats:
-    """Count what is there, and add up what processes counted from `since` on."""
+    """Count the modules and functions, and add up the statistics of all processes from `since` on."""
     present = list_modules(store, progress)
     rows = load_rows(store, present, lambda: read_ledger(store).rows(), progress)
 
@@ -67,14 +67,14 @@ def cache_stats(
 
 
 def hits_and_misses(store: Store) -> tuple[int, int]:
-    """How many functions all processes found, and how many they missed, since the statistics were zeroed."""
+    """The hits and misses of all processes since the statistics were zeroed."""
     totals, _ = _totals(read_ledger(store), None)
     missed = sum(number for name, number in totals.items() if name.startswith("misses."))
     return round(totals.get("hits", 0)), round(missed)
 
 
 def _totals(ledger: Ledger, since: float | None) -> tuple[dict[str, float], float]:
-    """The counters by name from `since` on, and what they really count from."""
+    """The counters by name from `since` on, and the time from which they really count."""
     first = int(since) // HOUR if since is not None else 0
     start = float(first * HOUR)
     totals: dict[str, float] = {}
@@ -90,9 +90,9 @@ def zero_stats(store: Store) -> None:
     """Set all counters to zero.
 
     Raises:
-        StorageError: the cache is read-only, or somebody else is folding its statistics.
+        StorageError: the cache is read-only, or another process is folding its statistics.
     """
     store.require_writable()
     if not zero(store, time.time()):
-        message = f"another process is at work on the statistics of {store.root}; try again"
+        message = f"another process is folding the statistics of {store.root}; try again"
         raise StorageError(message, path=store.directory(STATISTICS))

@@ -1,4 +1,4 @@
-"""Records of what a cache holds and of what its processes counted. All are frozen."""
+"""Summaries of modules, functions and statistics. All are frozen."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class ModuleSummary(NamedTuple):
     """One stored module.
 
     `functions` are (func_name, signature), `imports` the functions that it takes from other modules; `size` is that of
-    its file in bytes; `created` is in seconds since the epoch, `seconds` is how long compiling took; `uses` is how
-    often a function was loaded from it; it, or what needs it, was last used at `last_used` (0.0: never); `problem` says why this host cannot use it, and is
-    empty where it can.
+    its file in bytes; `created` is in seconds since the epoch, `seconds` is the compile time; `uses` counts the loads of
+    its functions; `last_used` is the last use of it or of a module that needs it (0.0: never); `problem` says why this
+    host cannot use it, and is empty if it can.
     """
 
     module_id: str
@@ -33,11 +33,10 @@ class ModuleSummary(NamedTuple):
 
 
 class FunctionSummary(NamedTuple):
-    """One cached function: how many modules realize it, which ones, their size in bytes together.
+    """One cached function: the number of its realizations, their modules, and the total size of these in bytes.
 
-    `created` is when the newest of them was; `uses` is how often one was loaded; `last_used` is when one, or a module that imports
-    it, was last used (0.0: never);
-    `problem` is empty where this host can use one of them.
+    `created` is that of the newest; `uses` counts loads of the function; `last_used` is the last use of it or of a module
+    that imports it (0.0: never); `problem` is empty if this host can use a realization.
     """
 
     func_name: str
@@ -53,23 +52,23 @@ class FunctionSummary(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """What a cache holds, and what its processes counted since `since` (0.0: ever, or since the last zeroing).
+    """The content of a cache, and the statistics of its processes since `since` (0.0: since its creation).
 
     Attributes:
-        modules, functions, realizations: how many modules; distinct functions in them; copies of functions.
+        modules, functions, realizations: the number of modules, of distinct functions, and of stored copies of functions.
         bytes: the size of the module files.
-        max_size: the size in bytes that additions keep; None for no limit.
-        since: what the counters count from, in seconds since the epoch.
+        max_size: the size limit in bytes; None for no limit.
+        since: the time from which the counters count, in seconds since the epoch.
         hits: functions found and loaded, not those that were in memory already.
-        misses: functions that were not there or not usable.
-        miss_reasons: the same by reason: absent, cpu, damaged, dependency, global, ...
-        loads: how often a process loaded a module for the first time.
-        compilations, compile_seconds: modules compiled, and the time that took.
+        misses: functions that were not in the cache or not usable.
+        miss_reasons: misses by reason: absent, cpu, damaged, dependency, global, ...
+        loads: modules loaded, each counted once per process.
+        compilations, compile_seconds: modules compiled, and the total time.
         saved_seconds: the compile times of modules that were loaded instead.
-        added_modules, added_bytes: what was published.
-        evicted_modules, evicted_bytes: what prunes removed, automatic ones included.
-        corrupt: damaged files that were put in quarantine.
-        counters: everything that was counted, by name.
+        added_modules, added_bytes: modules published, and their size.
+        evicted_modules, evicted_bytes: modules that prunes removed, automatic ones included, and their size.
+        corrupt: damaged files moved to quarantine.
+        counters: all counters, by name.
     """
 
     path: str
@@ -95,6 +94,6 @@ class CacheStats:
 
     @property
     def hit_rate(self) -> float:
-        """Hits among all requests that were not answered from memory; 0.0 where there were none."""
+        """The share of hits among requests not answered from memory; 0.0 without requests."""
         requests = self.hits + self.misses
         return self.hits / requests if requests else 0.0
