@@ -1,6 +1,6 @@
-"""Batch compilation: many jobs, several processes, and no job that could spoil another one.
+"""Batch compilation: many jobs in several processes, where no job affects another.
 
-`compile_many` skips what the cache holds, compiles the rest in worker processes and reports what became of every job.
+`compile_many` skips what the cache holds, compiles the rest in worker processes and reports the result of every job.
 The files of this package: `jobs` (what is to be done), `build` (doing it, in whichever process), `worker` and `pool`
 (processes that may die), `executors` (processes of somebody else), `reports`, `progress`, `spec` (the command line's
 way to name jobs), `run` (the conductor).

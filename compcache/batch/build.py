@@ -1,4 +1,4 @@
-"""Doing one job, in whichever process: the batch's own workers, or somebody's executor."""
+"""Runs one job, in a worker of the batch or in the caller's executor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 class Outcome(NamedTuple):
-    """How one attempt at a job ended: `kind` is built, cached, or one of those of `FailedJob`."""
+    """The outcome of one attempt at a job: `kind` is built, cached, or a `FailedJob.kind`."""
 
     kind: str
     functions: tuple[str, ...] = ()
@@ -45,27 +45,27 @@ class Outcome(NamedTuple):
 
 
 def settings_of(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str, Any]]:
-    """The cache, and how another process opens it.
+    """The opened cache, and the arguments with which another process opens it.
 
     Raises:
-        StorageError: it is read-only.
+        StorageError: the cache is read-only.
     """
     opened = cache if isinstance(cache, Cache) else Cache(cache)
     if opened.readonly:
         raise StorageError(
-            f"the cache {opened.path} was opened with readonly=True: a batch has nowhere to put what it compiles",
+            f"the cache {opened.path} was opened with readonly=True: a batch cannot store what it compiles",
             path=opened.path,
         )
     return opened, opened.settings
 
 
 def build_job(cache: Cache, job: Job, functions: tuple[str, ...]) -> Outcome:
-    """Compile and store what a job is for, unless it is there or comes while another process builds it."""
+    """Compile and store a job's functions, unless they are cached or another process builds them meanwhile."""
     started = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         try:
             outcome = _build(cache, job, functions, started)
-        except Exception as error:  # noqa: BLE001 - whatever a job does wrong is its own failure
+        except Exception as error:  # noqa: BLE001 - any exception is a failure of this job alone
             outcome = failure(error, functions, started)
     for warning in caught:
         if not issubclass(warning.category, CacheWarning):
@@ -75,7 +75,7 @@ def build_job(cache: Cache, job: Job, functions: tuple[str, ...]) -> Outcome:
 
 
 def failure(error: BaseException, functions: tuple[str, ...], started: float) -> Outcome:
-    """The outcome of an attempt that raised."""
+    """The outcome of an attempt that raised an exception."""
     text = "".join(traceback.format_exception(error))
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return Outcome(
@@ -89,7 +89,7 @@ def failure(error: BaseException, functions: tuple[str, ...], started: float) ->
 
 
 def _place(error: BaseException) -> str:
-    """Where the caller's own code raised, or called what raised; empty where it did neither."""
+    """The last line of the caller's own code in the traceback; empty if there is none."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((_PACKAGE, "<frozen"))
     ]
@@ -102,7 +102,7 @@ def _place(error: BaseException) -> str:
 def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:
     if functions:
         added = cache.add_missing(functions, job.source)
-    else:  # they are known only now: its source comes from a function, or is bitcode
+    else:  # only known now: the source comes from a function, or is bitcode
         source = job.source()
         names = _exports(source)
         if not names:

@@ -1,8 +1,8 @@
 """Messages between a batch and its worker, over a socket that a job may write to, read from or close.
 
-A worker runs code of others, which inherits its descriptors: it writes to one that it takes for its own, or forks. So
-every packet begins with a token that only the two ends know; what does not is dropped. Where the system has sockets
-that keep packets whole (``SOCK_SEQPACKET``), nothing falls into the middle of one; elsewhere a check finds that out.
+A worker runs foreign code, which inherits its descriptors and may write to one that it takes for its own, or fork. So
+every packet begins with a token that only the two ends know; other packets are dropped. If the system has sockets
+that keep packets whole (``SOCK_SEQPACKET``), no bytes get into the middle of one; elsewhere a checksum detects that.
 
 A packet: token (16 bytes), then little-endian the length of the message (8), of this packet's part of it (4), and the
 part's CRC-32 (4), then the part. A message is a pickle in one or more packets.
@@ -29,17 +29,17 @@ _HEAD = struct.Struct("<QII")
 _TOKEN_SIZE = 16
 _PART = 32 * 1024
 _PACKET = _TOKEN_SIZE + _HEAD.size + _PART
-#: How many packets are read before the others have their turn: a job may write strays without end.
+#: How many packets are read from one channel at a time: a job may write stray ones endlessly.
 _AT_ONCE = 64
 _LONGEST = 1 << 32
 _FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
-#: Where two packets cannot run into each other.
+#: The type that keeps packets whole, where it exists.
 _KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_STREAM
 
 
 class ChannelError(Exception):
-    """Raised when a message is damaged, or the socket is not the one that it was."""
+    """Raised when a message is damaged, or a job has closed or replaced the socket."""
 
 
 def new_token() -> bytes:
@@ -48,16 +48,16 @@ def new_token() -> bytes:
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """The two ends of a channel, to be closed by who made them."""
+    """The two ends of a channel; the caller closes them."""
     return socket.socketpair(socket.AF_UNIX, _KIND)
 
 
 class Channel:
-    """One end: messages go and come whole, strays are dropped.
+    """One end of a channel: sends and receives whole messages, drops stray packets.
 
     Args:
         end: the socket; the channel owns it.
-        token: what packets begin with.
+        token: the bytes that packets begin with.
     """
 
     def __init__(self, end: socket.socket, token: bytes) -> None:
@@ -88,21 +88,21 @@ class Channel:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether `flush` has something to do."""
+        """Whether `flush` has packets to send."""
         return bool(self._parts)
 
     def post(self, message: Any) -> None:
-        """Take a message for `flush`."""
+        """Queue a message for `flush`."""
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         for start in range(0, len(data), _PART):
             part = data[start : start + _PART]
             self._parts.append(self._token + _HEAD.pack(len(data), len(part), zlib.crc32(part)) + part)
 
     def flush(self, *, block: bool) -> bool:
-        """Send what was posted; without `block`, as much as the other end takes now. False where it has gone.
+        """Send the queued messages; without `block`, as much as the other end takes now. False if the other end is closed.
 
         Raises:
-            ChannelError: the descriptor is not the channel's any more.
+            ChannelError: the descriptor is no longer the channel's.
         """
         try:
             while self._parts:
@@ -125,8 +125,8 @@ class Channel:
         """Wait for a message.
 
         Raises:
-            EOFError: the other end has gone.
-            ChannelError: a message was damaged, or the descriptor is not the channel's any more.
+            EOFError: the other end is closed.
+            ChannelError: a message was damaged, or the descriptor is no longer the channel's.
         """
         while True:
             self._check()
@@ -135,7 +135,7 @@ class Channel:
                 return messages[0]
 
     def received(self) -> list[Any]:
-        """The messages that are there; `is_closed` says whether more can come.
+        """The messages that have arrived; `is_closed` says whether more can come.
 
         Raises:
             ChannelError: as `receive`.
@@ -153,7 +153,7 @@ class Channel:
         return messages
 
     def _take(self, data: bytes) -> list[Any]:
-        if not data and self._has_hung_up():  # an empty packet is a stray
+        if not data and self._has_hung_up():  # an empty packet is a stray one
             raise EOFError
         self._read += data
         messages = []
@@ -164,11 +164,11 @@ class Channel:
                 messages.append(_unpickled(bytes(self._message)))
                 self._message.clear()
             elif len(self._message) > length or length > _LONGEST:
-                raise ChannelError("a message has parts of another one")
+                raise ChannelError("a message contains parts of another one")
         return messages
 
     def _next_part(self) -> tuple[int, bytes] | None:
-        """The next whole part in what was read, strays before it dropped."""
+        """The next whole part of the received bytes; drops stray bytes before it."""
         start = self._read.find(self._token)
         if start < 0:
             del self._read[: max(0, len(self._read) - _TOKEN_SIZE + 1)]
@@ -179,7 +179,7 @@ class Channel:
         length, size, check = _HEAD.unpack_from(self._read, _TOKEN_SIZE)
         end = _TOKEN_SIZE + _HEAD.size + size
         if size > _PART:
-            raise ChannelError("a packet with an impossible length")
+            raise ChannelError("a packet has an impossible length")
         if len(self._read) < end:
             return None
         content = bytes(self._read[_TOKEN_SIZE + _HEAD.size : end])
@@ -194,16 +194,16 @@ class Channel:
         return any(event & _HANG_UP for _, event in poller.poll(0))
 
     def _check(self) -> None:
-        """Raise where a job has closed the descriptor, or another file has got its number."""
+        """Raise if a job has closed the descriptor, or another file has its number now."""
         if _identity(self._socket) != self._identity:
-            raise ChannelError("a job has closed the descriptors of its worker process")
+            raise ChannelError("a job closed the descriptors of its worker process")
 
 
 def _unpickled(data: bytes) -> Any:
     try:
         return pickle.loads(data)  # noqa: S301 - between a process and its child
     except Exception as error:
-        raise ChannelError(f"a message cannot be read: {error}") from error
+        raise ChannelError(f"a message cannot be unpickled: {error}") from error
 
 
 def _identity(end: socket.socket) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Running jobs on somebody's `concurrent.futures.Executor`: threads, processes, or a cluster."""
+"""Runs jobs on the caller's `concurrent.futures.Executor`: threads, processes, or a cluster."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["run_in_executor"]
 
 _TICK = 0.1
 _lock = threading.Lock()
-#: The caches that this process has opened for jobs: an executor's process gets many, one after the other.
+#: The caches that this process has opened: a process of an executor runs many jobs.
 _caches: dict[tuple[tuple[str, Any], ...], Cache] = {}
 
 
 def run_in_executor(
     executor: Executor, settings: dict[str, Any], jobs: Sequence[PreparedJob], timeout: float | None
 ) -> Iterator[tuple[PreparedJob, Outcome | None]]:
-    """Submit the jobs; yields each when it is submitted, with None, and when it has ended, with its outcome.
+    """Submit the jobs; yields each with None when it is submitted, and with its outcome when it has ended.
 
-    A job that the executor lost, because it broke, has the outcome "died".
+    A job that was lost because the executor broke has the outcome "died".
     """
     running: dict[Future[Outcome], PreparedJob] = {}
     try:
@@ -53,7 +53,7 @@ def run_in_executor(
 
 
 def _work(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...]) -> Outcome:
-    """One job, in a process or thread of the executor."""
+    """Run one job, in a process or thread of the executor."""
     job = pickle.loads(payload)  # noqa: S301 - from the caller of compile_many
     with _lock:
         key = tuple(settings.items())
@@ -95,12 +95,12 @@ def _lost(job: PreparedJob, error: BaseException) -> Outcome:
 def _expired(
     running: dict[Future[Outcome], PreparedJob], seen: dict[Future[Outcome], float], timeout: float
 ) -> Iterator[tuple[PreparedJob, Outcome]]:
-    """Give up the jobs that have been running for too long; nobody but the executor can end them."""
+    """Give up jobs that exceed `timeout`; only the executor could end them."""
     now = time.monotonic()
     for future, job in list(running.items()):
         if future.running() and now - seen.setdefault(future, now) > timeout:
             del running[future]
             message = (
-                f"it did not finish within {timeout:g} s and was given up; the executor is still busy with it"
+                f"it did not finish within {timeout:g} s and was given up; the executor is still running it"
             )
             yield job, Outcome("timeout", job.functions, seconds=now - seen[future], message=message)

@@ -1,4 +1,4 @@
-"""Jobs: what to compile, in a form that another process can be told."""
+"""Jobs of a batch, in a form that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Job:
     """One unit of batch compilation.
 
     Args:
-        func_name: the function that the job is for, or its `Identity`: the job is skipped where the cache holds it. None stands
-            for everything that a `ModuleSource` exports.
-        build: a `ModuleSource`, or a function that returns one, or LLVM code alone. The function is called in a worker process, which
-            finds it by module and name: it must be importable, or of the main script; a `functools.partial` of such
-            a function, and text ``"package.module:attribute"``, will do too.
+        func_name: the function that the job compiles, or its `Identity`: the job is skipped if the cache holds it. None stands
+            for all functions that a `ModuleSource` exports.
+        build: a `ModuleSource`, or a function that returns one or LLVM code. The function is called in a worker process, which
+            finds it by module and name: it must be importable, or defined in the main script; a `functools.partial` of such
+            a function, or text ``"package.module:attribute"``, works too.
         args: positional arguments for that function; they must be picklable.
-        label: what progress and reports call the job; None is for the name of its function.
+        label: the name of the job in progress and reports; None for the name of its function.
     """
 
     func_name: str | Identity | None
@@ -40,7 +40,7 @@ class Job:
     label: str | None = None
 
     def source(self) -> ModuleSource:
-        """The source, from the function if there is one."""
+        """The source; calls `build` if it is a function."""
         identity = None if isinstance(self.func_name, str) else self.func_name
         given: Any = self.build
         if not isinstance(given, ModuleSource):
@@ -49,14 +49,14 @@ class Job:
 
     @property
     def name(self) -> str | None:
-        """The func_name, where one is given."""
+        """The func_name, or None if none is given."""
         name = self.func_name
         return name if name is None or isinstance(name, str) else name.func_name
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedJob:
-    """A job of a batch: its number, the name to show, and its functions as far as they are known beforehand."""
+    """A job of a batch: its number, its displayed name, and its functions if they are known beforehand."""
 
     number: int
     name: str
@@ -64,7 +64,7 @@ class PreparedJob:
     job: Job
 
     def payload(self) -> bytes:
-        """The job for another process.
+        """The job pickled for another process.
 
         Raises:
             TypeError: it cannot be pickled; the message says what to do.
@@ -79,10 +79,10 @@ class PreparedJob:
 
 
 def prepare_jobs(jobs: Iterable[Any]) -> list[PreparedJob]:
-    """Number the jobs and read off what can be known without LLVM.
+    """Number the jobs and find their functions if that needs no LLVM.
 
     Raises:
-        TypeError: one of them is no job; the message says which.
+        TypeError: one of them is not a job; the message says which.
     """
     return [_prepare(number, item) for number, item in enumerate(jobs)]
 
@@ -115,7 +115,7 @@ def _as_job(number: int, item: Any) -> Job:
 
 
 def _exports(job: Job) -> tuple[str, ...]:
-    """What the module of a job will export; empty where only LLVM could tell."""
+    """The functions that a job's module will export; empty if finding them needs LLVM."""
     source = job.build
     if not isinstance(source, ModuleSource):
         return ()

@@ -1,8 +1,8 @@
-"""Worker processes that may die: each job is watched, and costs no other job anything.
+"""Worker processes that may die: a job that kills its worker affects no other job.
 
-One job is with one worker at a time, over a channel of its own. Where a worker ends, or is ended because its time is
-over, its job has failed, and the next job gets a new worker. So it does after a job that left processes behind: they end
-with their worker.
+A worker has one job at a time, and a channel of its own. If a worker dies, or is ended after a timeout, its job has
+failed, and the next job gets a new worker. The same applies after a job that left processes behind: they are ended with
+their worker.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ __all__ = ["WorkerPool"]
 _GRACE = 0.7
 _MAX_OUTPUT = 8_000
 _STUCK = 5.0
-#: How long an interpreter and LLVM may take to start, where jobs have a timeout.
+#: How long an interpreter and LLVM may take to start, if jobs have a timeout.
 _START = 60.0
-#: How often it is looked whether a worker has ended whose socket somebody else keeps open: a child that it forked.
+#: The interval for polling workers: one that has ended may have left a child that keeps its socket open.
 _TICK = 0.2
 _PAUSE = 0.003
 _COMMAND = "import sys; sys.path[:] = {path!r}; from compcache.batch.worker import main; main({descriptor}, {token!r})"
 
 
 class _Worker:
-    """One worker process and the job that it has."""
+    """A worker process and its current job."""
 
     def __init__(self, setup: Setup) -> None:
         self.job: PreparedJob | None = None
@@ -79,11 +79,11 @@ class _Worker:
             stderr=subprocess.STDOUT,
             pass_fds=(descriptor,),
             env=os.environ | {MARK: self.mark},
-            process_group=0,  # out of the reach of the terminal's Ctrl-C, and one target with its children
+            process_group=0,  # unaffected by the terminal's Ctrl-C, and signalled together with its children
         )
 
     def assign(self, job: PreparedJob, payload: bytes, timeout: float | None) -> bool:
-        """Give the worker a job; False where it has ended already."""
+        """Give the worker a job; False if it has already ended."""
         self.output.seek(0)  # the offset is shared with the worker
         self.output.truncate()
         self.job = job
@@ -97,10 +97,10 @@ class _Worker:
         self.deadline = float("inf") if self._timeout is None else self.started + self._timeout + more
 
     def collect(self) -> Outcome | None:
-        """What became of the job, or of the worker; None where there is no more news than that it listens."""
-        has_ended = self.has_ended()  # before its last words are read
+        """The outcome of the job, or of the worker's end; None if neither has ended."""
+        has_ended = self.has_ended()  # checked before its last messages are read
         if self.channel.has_unsent:
-            self.channel.flush(block=False)  # where it has gone, that is found out below
+            self.channel.flush(block=False)  # if the worker is gone, the code below notices
         try:
             answers = self.channel.received()
         except ChannelError as error:
@@ -111,11 +111,11 @@ class _Worker:
                 self.is_spent = answer.leaves_processes
                 return answer.outcome
             self.is_ready = True
-            self._start_clock(0.0)  # what the interpreter took to start is not the job's time
+            self._start_clock(0.0)  # the interpreter's start does not count as the job's time
         return self._death() if has_ended or self.channel.is_closed else None
 
     def has_ended(self) -> bool:
-        """Whether the process has ended; it stays a zombie, so that its number and its group are its own."""
+        """Whether the process has ended; it stays a zombie, so that its id and its group are not reused."""
         if self.process.returncode is not None:
             return True
         try:
@@ -124,7 +124,7 @@ class _Worker:
             return True
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of the process; False where it goes on."""
+        """Wait for the end of the process; False if it is still running."""
         deadline = time.monotonic() + seconds
         while not self.has_ended():
             if time.monotonic() >= deadline:
@@ -134,7 +134,7 @@ class _Worker:
 
     def _death(self, reason: str = "") -> Outcome:
         assert self.job is not None
-        has_ended = self.wait(0.0 if reason else _STUCK)  # else it closed its socket and goes on
+        has_ended = self.wait(0.0 if reason else _STUCK)  # it may have closed its socket and still run
         below = [] if has_ended else descendants([self.process.pid])
         self.signal(signal.SIGKILL)
         status = self.process.wait()
@@ -154,7 +154,7 @@ class _Worker:
         )
 
     def expire(self) -> Outcome:
-        """End the worker because its time is over."""
+        """End the worker because its job timed out."""
         assert self.job is not None
         seconds = time.monotonic() - self.started
         functions = self.job.functions
@@ -170,7 +170,7 @@ class _Worker:
         )
 
     def tail(self) -> str:
-        """The last that the worker printed during its job."""
+        """The end of the worker's output during its job."""
         size = self.output.seek(0, os.SEEK_END)
         self.output.seek(max(0, size - _MAX_OUTPUT))
         return self.output.read().decode("utf-8", "replace").replace("\0", "").strip()
@@ -185,13 +185,13 @@ class _Worker:
             return
 
     def close(self) -> None:
-        """Give everything back; the process must have ended."""
+        """Release all resources; the process must have ended."""
         self.channel.close()
         self.output.close()
 
 
 class WorkerPool:
-    """Up to `workers` processes that are started when there are jobs for them.
+    """Up to `workers` processes, started when there are jobs for them.
 
     `run` may be called several times; `close` ends the processes.
     """
@@ -205,11 +205,11 @@ class WorkerPool:
 
     @property
     def running(self) -> tuple[PreparedJob, ...]:
-        """The jobs that are being done."""
+        """The running jobs."""
         return tuple([worker.job for worker in self._busy if worker.job is not None])
 
     def run(self, jobs: Iterable[PreparedJob]) -> Iterator[tuple[PreparedJob, Outcome | None]]:
-        """Do the jobs; yields each when it starts, with None, and when it has ended, with its outcome."""
+        """Run the jobs; yields each with None when it starts, and with its outcome when it has ended."""
         waiting = deque(jobs)
         while waiting or self._busy:
             while waiting and len(self._busy) < self._workers:
@@ -218,13 +218,13 @@ class WorkerPool:
             yield from self._finished()
 
     def run_alone(self, job: PreparedJob) -> Iterator[tuple[PreparedJob, Outcome | None]]:
-        """Do one job in a new process while no other worker runs."""
+        """Run one job in a new process while no other worker runs."""
         self.close()
         yield from self.run([job])
         self.close()
 
     def _begin(self, job: PreparedJob) -> Outcome | None:
-        """Start a job; the outcome where it cannot be."""
+        """Start a job; return its outcome if it cannot be started."""
         started = time.perf_counter()
         try:
             payload = job.payload()
@@ -237,19 +237,19 @@ class WorkerPool:
         return None
 
     def _take(self, job: PreparedJob, payload: bytes) -> _Worker:
-        """A worker that has the job: one that waited for it, unless it has ended meanwhile, or a new one."""
+        """Assign the job to an idle worker that is still alive, or else to a new one."""
         while self._idle:
             worker = self._idle.pop()
             if worker.assign(job, payload, self._timeout):
                 return worker
             self._discard(worker)
         worker = _Worker(self._setup)
-        # Whether it has ended already, who waits for its answer finds out.
+        # If it has already ended, `collect` finds out.
         worker.assign(job, payload, self._timeout)
         return worker
 
     def _finished(self) -> Iterator[tuple[PreparedJob, Outcome]]:
-        """Wait for news of some job."""
+        """Wait for events and yield the jobs that have ended."""
         if not self._busy:
             return
         self._wait()
@@ -268,7 +268,7 @@ class WorkerPool:
                 yield job, outcome
 
     def _wait(self) -> None:
-        """Wait for something to read or to send, for the first deadline, or for a moment."""
+        """Wait until a channel is ready, for the first deadline, or for `_TICK`."""
         pause = min(worker.deadline for worker in self._busy) - time.monotonic()
         poller = select.poll()
         for worker in self._busy:
@@ -281,7 +281,7 @@ class WorkerPool:
         worker.close()
 
     def close(self) -> None:
-        """End all processes: those without a job by hanging up, the others by signals; within two seconds."""
+        """End all processes within two seconds: idle ones by closing their channels, the others by signals."""
         workers = [*self._idle, *self._busy]
         busy = list(self._busy)
         self._idle, self._busy = [], []
@@ -294,7 +294,7 @@ class WorkerPool:
 
 
 def _end(workers: list[_Worker], *, ask: bool = True) -> None:
-    """End processes and what they started: SIGTERM, which removes what is half-written, then SIGKILL. All wait together."""
+    """End processes and their descendants: SIGTERM, on which they remove partly written files, then SIGKILL."""
     if not workers:
         return
     below = descendants([worker.process.pid for worker in workers if worker.process.returncode is None])
@@ -308,7 +308,7 @@ def _end(workers: list[_Worker], *, ask: bool = True) -> None:
     numbers = {worker.process.pid for worker in workers}
     end_processes([process for process in left if process.number not in numbers])
     for worker in workers:
-        worker.signal(signal.SIGKILL)  # its group, which is there as long as it is a zombie
+        worker.signal(signal.SIGKILL)  # its group, which exists as long as it is a zombie
         worker.process.wait()
 
 

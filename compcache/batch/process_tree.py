@@ -1,7 +1,7 @@
-"""The processes that a job has started, and their end: those that left their group and their parent as well (Linux).
+"""Finds and ends the processes that a job has started, even those that left their group and parent (Linux).
 
-A worker adopts what its jobs orphan, so that everything below it can be found in ``/proc`` as long as it lives. Once it
-is gone, a mark in the environment tells its descendants. Elsewhere, the process group is all that is known of them.
+A worker adopts processes that its jobs orphan, so that ``/proc`` shows all below it as long as it lives. Once it
+has ended, a mark in the environment identifies its descendants. Elsewhere, only the process group is known.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["MARK", "Process", "adopt_orphans", "descendants", "end_processes", "has_children", "marked"]
 
-#: The environment variable that says which worker a process descends from.
+#: The environment variable that names the worker from which a process descends.
 MARK = "COMPCACHE_BATCH_WORKER"
-#: How long processes may take to end by themselves when their parent has gone, as those do that clean up after it.
+#: How long processes may take to end by themselves after their parent has ended, for example to clean up.
 _GRACE = 0.3
 _PR_SET_CHILD_SUBREAPER = 36
 _ENDED = ("Z", "X")
 
 
 class Process(NamedTuple):
-    """A process, and when it was started: numbers are used again."""
+    """A process, and its start time, because numbers are reused."""
 
     number: int
     parent: int
@@ -35,7 +35,7 @@ class Process(NamedTuple):
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of what its children leave behind."""
+    """Make this process the parent of processes that its children orphan."""
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):
@@ -43,7 +43,7 @@ def adopt_orphans() -> None:
 
 
 def has_children() -> bool:
-    """Whether this process has children that have not ended."""
+    """Whether this process has running children."""
     try:
         tasks = os.listdir("/proc/self/task")
     except OSError:
@@ -54,7 +54,7 @@ def has_children() -> bool:
 
 
 def descendants(numbers: Iterable[int]) -> list[Process]:
-    """The processes below these."""
+    """All descendants of these processes."""
     below: dict[int, list[Process]] = {}
     for process in _all():
         below.setdefault(process.parent, []).append(process)
@@ -79,7 +79,7 @@ def marked(marks: Iterable[str]) -> list[Process]:
 
 
 def end_processes(processes: Iterable[Process]) -> None:
-    """End processes: those that do not end by themselves within a moment, by SIGKILL."""
+    """Wait a moment for processes to end, and send SIGKILL to those that did not."""
     left = _still_running(processes)
     for process in left:
         with contextlib.suppress(OSError):
@@ -88,7 +88,7 @@ def end_processes(processes: Iterable[Process]) -> None:
 
 
 def _still_running(processes: Iterable[Process]) -> list[Process]:
-    """Those that have not ended after a moment."""
+    """Those that are still running after a moment."""
     left = _running(processes)
     deadline = time.monotonic() + _GRACE
     while left and time.monotonic() < deadline:
@@ -98,7 +98,7 @@ def _still_running(processes: Iterable[Process]) -> list[Process]:
 
 
 def _kill(process: Process) -> None:
-    """Send SIGKILL to a process, and not to another one that has got its number."""
+    """Send SIGKILL to a process, but not to another one that has its number now."""
     descriptor = os.pidfd_open(process.number)
     try:
         if _running([process]):
@@ -126,7 +126,7 @@ def _all() -> list[Process]:
 
 
 def _process(number: int) -> Process | None:
-    """See proc(5): the name of the program, in parentheses, may hold anything."""
+    """Parse ``/proc/N/stat``, see proc(5): the name of the program, in parentheses, may contain anything."""
     fields = _read(f"/proc/{number}/stat").rpartition(")")[2].split()
     if len(fields) < 20:  # noqa: PLR2004 - the start time is the 22nd field
         return None

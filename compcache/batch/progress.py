@@ -1,4 +1,4 @@
-"""Showing how far a batch is: a bar on a terminal, plain lines elsewhere, or a caller's function."""
+"""Shows the progress of a batch: a bar on a terminal, plain lines elsewhere, or a caller's function."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _KIB = 1024.0
 
 
 class Display(AbstractContextManager["Display"]):
-    """Shows nothing; or hands every moment of the batch to a function."""
+    """Shows nothing, or passes every `BatchProgress` to a function."""
 
     def __init__(self, function: Callable[[BatchProgress], object] | None = None) -> None:
         self._function = function
 
     def __call__(self, moment: BatchProgress) -> None:
-        """Show a moment."""
+        """Show the progress."""
         if self._function is not None:
             self._function(moment)
 
@@ -34,14 +34,14 @@ class Display(AbstractContextManager["Display"]):
 
 
 class PlainLines(Display):
-    """One line for each job that ends, for logs."""
+    """Prints a line for each job that ends, for logs."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
         self._stream = stream or sys.stderr
 
     def __call__(self, moment: BatchProgress) -> None:
-        """Write the line of the job that has just ended."""
+        """Print the line of the job that has just ended."""
         if moment.last is not None:
             width = len(str(moment.total))
             print(
@@ -52,7 +52,7 @@ class PlainLines(Display):
 
 
 class Bar(Display):
-    """A bar with the rate, the time left, and the functions that are being compiled; failures stay above it."""
+    """A bar with the rate, the time left, and the functions being compiled; failures are printed above it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Bar(Display):
         return self
 
     def __call__(self, moment: BatchProgress) -> None:
-        """Move the bar."""
+        """Update the bar."""
         if isinstance(moment.last, FailedJob):
             self._progress.console.print(describe(moment.last), markup=False, highlight=False, soft_wrap=True)
         self._progress.update(
@@ -91,7 +91,7 @@ class Bar(Display):
 
 
 def progress_display(progress: Callable[[BatchProgress], object] | bool | None) -> Display:
-    """The display that the argument `progress` of `compile_many` asks for."""
+    """The display for the argument `progress` of `compile_many`."""
     if callable(progress):
         return Display(progress)
     if not progress:
@@ -100,7 +100,7 @@ def progress_display(progress: Callable[[BatchProgress], object] | bool | None) 
 
 
 def describe(record: BuiltJob | CachedJob | FailedJob) -> str:
-    """One line about a job that has ended."""
+    """A line about a job that has ended."""
     name = short_name(record.name)
     if isinstance(record, FailedJob):
         reason = " ".join(record.message.split())
@@ -111,7 +111,7 @@ def describe(record: BuiltJob | CachedJob | FailedJob) -> str:
 
 
 def short_name(name: str) -> str:
-    """A name that fits into a line: printable, and not too long."""
+    """A printable name that fits into a line."""
     text = name if name.isprintable() else repr(name)[1:-1]
     return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}..."
 

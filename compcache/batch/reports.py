@@ -1,4 +1,4 @@
-"""What a batch tells its caller: one frozen record for each job, and one for the whole."""
+"""The report of a batch: one frozen record for each job, and one for the whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compcache.errors import CompcacheError
 
 __all__ = ["BatchFailedError", "BatchInterrupted", "BatchProgress", "BatchReport", "BuiltJob", "CachedJob", "FailedJob"]
 
-_SHOWN = 10  # failures that an exception shows
+_SHOWN = 10  # failures that an exception lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class BuiltJob:
     """A job that was compiled and stored.
 
     `seconds` is the time from its start to its end, in the process that compiled it; `bytes` the size of the
-    module's file; `attempts` is 2 where the first one failed.
+    module's file; `attempts` is 2 if the first one failed.
     """
 
     name: str
@@ -30,7 +30,7 @@ class BuiltJob:
 
 @dataclass(frozen=True, slots=True)
 class CachedJob:
-    """A job whose functions the cache holds already; `seconds` is what finding that out took."""
+    """A job whose functions the cache held already; `seconds` is the time of that look-up."""
 
     name: str
     functions: tuple[str, ...]
@@ -43,9 +43,9 @@ class CachedJob:
 class FailedJob:
     """A job that could not be compiled or stored.
 
-    `kind` is "error" (an exception: `error` is its class, and `message` says where it was raised), "died" (its process ended: `signal` or `exit_status` say
-    how) or "timeout". `message` is a sentence for people; `output` the last that the process printed, or the
-    traceback of the exception.
+    `kind` is "error" (an exception: `error` is its class, and `message` says where it was raised), "died" (its process
+    ended: `signal` or `exit_status` say how) or "timeout". `message` is the reason in words; `output` the end of the
+    process's output, or the traceback of the exception.
     """
 
     name: str
@@ -63,7 +63,7 @@ class FailedJob:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What became of every job, in the order of the jobs; `seconds` is the time of the whole batch."""
+    """The results of all jobs, in the order of the jobs; `seconds` is the time of the whole batch."""
 
     built: tuple[BuiltJob, ...]
     cached: tuple[CachedJob, ...]
@@ -78,20 +78,20 @@ class BatchReport:
 
     @property
     def bytes(self) -> int:
-        """The bytes of what was built."""
+        """The size of the modules built, in bytes."""
         return sum(job.bytes for job in self.built)
 
     def raise_for_failures(self) -> None:
-        """Raise where a job failed.
+        """Raise if a job failed.
 
         Raises:
-            BatchFailedError: it names the jobs and why they failed; `report` is this report.
+            BatchFailedError: names the failed jobs and the reasons; its `report` is this report.
         """
         if self.failed:
             raise BatchFailedError(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as plain values that `json` can write."""
+        """The report as plain values for `json`."""
         return {**asdict(self), "ok": self.ok}
 
     def __str__(self) -> str:
@@ -102,10 +102,10 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """A moment of a batch, as `progress` is told it: after every start and every end of a job.
+    """The state of a batch, passed to `progress` after every start and every end of a job.
 
-    `running` names the jobs that are being compiled; `last` is the record of the job that has just ended, if one
-    has. `rate` is in jobs per second; `remaining` in seconds, None as long as nothing was built.
+    `running` names the jobs being compiled; `last` is the record of the job that has just ended, if one
+    has. `rate` is in jobs per second; `remaining` in seconds, None as long as no job was built.
     """
 
     total: int
@@ -118,22 +118,22 @@ class BatchProgress:
 
     @property
     def done(self) -> int:
-        """How many jobs have ended."""
+        """The number of jobs that have ended."""
         return self.built + self.cached + self.failed
 
     @property
     def rate(self) -> float:
-        """Jobs per second, those that were cached left out."""
+        """Jobs per second, not counting cached ones."""
         return (self.built + self.failed) / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def remaining(self) -> float | None:
-        """The seconds that the rest will take at this rate."""
+        """The estimated time left, in seconds."""
         return (self.total - self.done) / self.rate if self.rate > 0 else None
 
 
 class BatchInterrupted(KeyboardInterrupt):
-    """Raised when Ctrl-C ends a batch; `report` says what had been done by then."""
+    """Raised when Ctrl-C ends a batch; `report` covers the jobs that had ended by then."""
 
     def __init__(self, report: BatchReport) -> None:
         super().__init__(f"the batch was interrupted: {report}")
@@ -141,7 +141,7 @@ class BatchInterrupted(KeyboardInterrupt):
 
 
 class BatchFailedError(CompcacheError, RuntimeError):
-    """Raised by `BatchReport.raise_for_failures`; `report` says what became of every job."""
+    """Raised by `BatchReport.raise_for_failures`; `report` is that report."""
 
     def __init__(self, report: BatchReport) -> None:
         failed = report.failed

@@ -1,4 +1,4 @@
-"""Conducts a batch: skip, distribute, retry, report."""
+"""Runs a batch: skip, distribute, retry, report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compile_many"]
 
-#: Its provider may be a job of the same batch that was compiled later.
+#: Worth a retry: a later job of the same batch may provide the symbol.
 _WORTH_WAITING = "UndefinedSymbolError"
 
 
@@ -48,18 +48,18 @@ def compile_many(
 ) -> BatchReport:
     """Compile many modules in several processes, and store them.
 
-    What the cache holds already is skipped, so a batch that was interrupted goes on where it stopped. A worker process
+    Jobs that the cache holds are skipped, so an interrupted batch continues where it stopped. A worker process
     that LLVM aborts, that is killed or that exceeds `timeout` costs its own job alone; the job is tried once more, by
-    itself, before it counts as failed. A job that needs a function of another one is tried again when that is there.
+    itself, before it counts as failed. A job that needs a function of another one is tried again when that was built.
 
     Args:
         cache: an open cache, or its directory.
         jobs: `ModuleSource` objects, `Job` objects, or tuples (func_name, build) and (func_name, build, args).
-        workers: how many processes to use; None means one for each CPU that this process may use.
-        executor: submit the jobs to this `concurrent.futures.Executor` instead of starting processes. It cannot be
-            made to end a job: one that exceeds `timeout` is given up and reported, but goes on. Jobs that are lost
-            because the executor breaks are done in processes of the batch's own.
-        timeout: the seconds that one attempt at a job may take; None is without a limit.
+        workers: the number of processes; None means one for each CPU that this process may use.
+        executor: submit the jobs to this `concurrent.futures.Executor` instead of starting processes. It cannot
+            end a job: one that exceeds `timeout` is given up and reported, but keeps running. Jobs that are lost
+            because the executor breaks are run in the batch's own processes.
+        timeout: the seconds that one attempt at a job may take; None for no limit.
         progress: called with a `BatchProgress` after every start and end of a job; True shows a bar on a terminal,
             and plain lines elsewhere, on standard error.
 
@@ -67,9 +67,9 @@ def compile_many(
         The built, the cached and the failed jobs. Jobs that fail raise nothing.
 
     Raises:
-        TypeError: one of the jobs is none.
+        TypeError: an item of `jobs` is not a job.
         StorageError: the cache is read-only.
-        BatchInterrupted: Ctrl-C (a `KeyboardInterrupt`); its `report` says what had been done.
+        BatchInterrupted: Ctrl-C (a `KeyboardInterrupt`); its `report` covers the jobs that had ended.
     """
     if worker_module.is_worker:
         raise RuntimeError(
@@ -98,7 +98,7 @@ def compile_many(
 
 
 def _cached(cache: Cache, functions: tuple[str, ...]) -> Outcome | None:
-    """The outcome of a job that needs no work; None where it needs some."""
+    """The outcome of a job whose functions are cached; None if it must be run."""
     started = time.perf_counter()
     found = cache.find_stored(functions) if functions else None
     if found is None:
@@ -111,7 +111,7 @@ def _usable_cpus() -> int:
 
 
 class _Batch:
-    """What is known of each job so far."""
+    """The state of each job of a batch."""
 
     def __init__(self, jobs: list[PreparedJob], display: Any) -> None:
         self._jobs = jobs
@@ -123,7 +123,7 @@ class _Batch:
         self._running: dict[int, str] = {}
 
     def skip_cached(self, cache: Cache) -> list[PreparedJob]:
-        """Record the jobs that need no work; the others."""
+        """Record the jobs that are cached; return the others."""
         missing = []
         for job in self._jobs:
             outcome = _cached(cache, job.functions)
@@ -134,7 +134,7 @@ class _Batch:
         return missing
 
     def run(self, pool: WorkerPool, jobs: list[PreparedJob]) -> None:
-        """Do the jobs and what is worth a second attempt."""
+        """Run the jobs, and once more those worth a second attempt."""
         while jobs:
             built = self._counts["built"]
             died: list[PreparedJob] = []
@@ -156,7 +156,7 @@ class _Batch:
             jobs = [job for job, _ in unsatisfied]
 
     def record_all(self, events: Iterator[tuple[PreparedJob, Outcome | None]]) -> list[PreparedJob]:
-        """Record what an executor did; the jobs that it lost, or that may succeed now that others have."""
+        """Record the outcomes of an executor; return the jobs that it lost, or that may succeed now."""
         left = []
         for job, outcome in self._events(events):
             if outcome.kind == "died" or outcome.error == _WORTH_WAITING:
@@ -168,7 +168,7 @@ class _Batch:
     def _events(
         self, events: Iterator[tuple[PreparedJob, Outcome | None]]
     ) -> Iterator[tuple[PreparedJob, Outcome]]:
-        """The ends among the events; the display is told of the starts."""
+        """Yield the jobs that ended, and show those that start."""
         for job, outcome in events:
             if outcome is None:
                 self._attempts[job.number] += 1
@@ -197,7 +197,7 @@ class _Batch:
         )
 
     def report(self, *, interrupted: bool = False) -> BatchReport:
-        """The report at this moment."""
+        """The report of the jobs that have ended."""
         ended = [self._ended[number] for number in sorted(self._ended)]
         return BatchReport(
             tuple([record for record in ended if isinstance(record, BuiltJob)]),

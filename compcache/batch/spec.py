@@ -1,4 +1,4 @@
-"""The jobs that a command line names: files of LLVM code, a Python file, or an attribute of a module."""
+"""Reads the jobs that a command line names: files of LLVM code, a Python file, or an attribute of a module."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class SpecError(ValueError):
 
 
 def read_specs(specs: Iterable[str], *, untrusted: bool = False) -> list[Any]:
-    """The jobs of all these SPECs, in their order.
+    """Read the jobs of all SPECs, in order.
 
     Args:
         specs: paths of ``.ll`` and ``.bc`` files, of ``.o`` and ``.a`` files that hold bitcode; of Python files, with or without ``:attribute`` (``jobs`` is the
-            attribute where none is given); or ``package.module:attribute``. The attribute is an iterable of jobs, or
+            default attribute); or ``package.module:attribute``. The attribute is an iterable of jobs, or
             a function without arguments that returns one.
 
         untrusted: try the code of files in a child process first (see `ModuleSource`). Functions of Python are run.
 
     Raises:
-        SpecError: there is no such file, module or attribute, or it holds no jobs.
+        SpecError: the file, module or attribute does not exist, or holds no jobs.
     """
     return [job for spec in specs for job in _read(spec, untrusted=untrusted)]
 
@@ -51,7 +51,7 @@ def _read(spec: str, *, untrusted: bool) -> Iterator[Any]:
         module = _import_module(place, spec)
     else:
         raise SpecError(
-            f"{spec!r} is no SPEC: give .ll or .bc files, a Python file with an attribute `jobs`, or "
+            f"{spec!r} is not a valid SPEC: give .ll or .bc files, a Python file with an attribute `jobs`, or "
             "package.module:attribute"
         )
     yield from _jobs_of(module, attribute or _ATTRIBUTE, spec)
@@ -66,25 +66,25 @@ def _file_job(path: str, *, text: bool, untrusted: bool) -> Job:
     try:
         return Job(None, ModuleSource(content.decode() if text else content, untrusted=untrusted), label=path)
     except UnicodeDecodeError as error:
-        raise SpecError(f"{path} is no LLVM assembly: {error}") from error
+        raise SpecError(f"{path} is not LLVM assembly: {error}") from error
 
 
 def _import_file(path: str) -> Any:
-    """A Python file as the module of its name, so that worker processes can import its functions."""
+    """Import a Python file as the module of its name, so that worker processes can import its functions."""
     if not os.path.isfile(path):
-        raise SpecError(f"there is no file {path}")
+        raise SpecError(f"file {path} does not exist")
     directory, name = os.path.split(os.path.abspath(path))
     stem = name.removesuffix(".py")
     if not stem.isidentifier():
         raise SpecError(
-            f"{path}: the file's name must be that of a Python module, for worker processes import it"
+            f"{path}: worker processes import this file; rename it to a valid Python module name"
         )
     sys.path.insert(0, directory)
     module = _import_module(stem, path)
     found = os.path.abspath(getattr(module, "__file__", None) or "")
     if found != os.path.join(directory, name):
         raise SpecError(
-            f"{path}: a module of the same name is imported already from {found}; rename the file"
+            f"{path}: a module of the same name was already imported from {found}; rename the file"
         )
     return module
 
@@ -110,5 +110,5 @@ def _jobs_of(module: Any, attribute: str, spec: str) -> Iterator[Any]:
     except Exception as error:
         raise SpecError(f"{spec}: {attribute!r} failed: {type(error).__name__}: {error}") from error
     if jobs is None:
-        raise SpecError(f"{spec}: {attribute!r} gives a {type(found).__name__}, not an iterable of jobs")
+        raise SpecError(f"{spec}: {attribute!r} is or returns a {type(found).__name__}, not an iterable of jobs")
     yield from jobs

@@ -1,7 +1,7 @@
-"""A worker process: receives jobs over a channel, does one after the other, answers each.
+"""A worker process: receives jobs over a channel, runs them one after the other, answers each.
 
-It is started as a fresh interpreter, never forked: its parent may have threads. It ignores Ctrl-C, which is for the
-parent to act on, and ends with its parent, even where that is killed while LLVM is busy here.
+It is started as a fresh interpreter, never forked: its parent may have threads. It ignores Ctrl-C, which its
+parent handles, and ends with its parent, even if that is killed while LLVM is busy here.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["Answer", "Assignment", "MainModule", "Setup", "main"]
 
 _MAIN = b"__main__"
 _GRACE = 1.0
-#: Set in worker processes: a main script that is imported for its functions must not start a batch of its own.
+#: Set in worker processes: the main script, imported for its functions, must not start another batch.
 is_worker = False
 _has_main = False
 
 
 class MainModule(NamedTuple):
-    """Where the main module of the parent is, for jobs whose function is in it."""
+    """The location of the parent's main module, for jobs whose function it defines."""
 
     name: str | None
     path: str | None
@@ -47,14 +47,14 @@ class Setup(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """One job for a worker: its payload and the functions that it is known to be for."""
+    """One job for a worker: its payload and its functions if they are known."""
 
     payload: bytes
     functions: tuple[str, ...]
 
 
 class Answer(NamedTuple):
-    """What became of a job, and whether processes that it started are still there."""
+    """The outcome of a job, and whether processes that it started are still running."""
 
     outcome: Outcome
     leaves_processes: bool
@@ -80,17 +80,17 @@ def main(descriptor: int, token: bytes) -> NoReturn:
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     _flush()
-    os._exit(status)  # all that matters is on disk; taking LLVM down in order costs as much as a small job
+    os._exit(status)  # all results are on disk; an orderly shutdown of LLVM takes as long as a small job
 
 
 def _leave(*_: object) -> NoReturn:
-    """Unwind: what is half-written is removed on the way out."""
+    """Exit by an exception, so that partly written files are removed."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + signal.SIGTERM)
 
 
 def _flush() -> None:
-    """What was printed goes out, if a job left somewhere for it to go."""
+    """Flush the output, unless a job has closed it."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -104,10 +104,10 @@ def _watch_parent(descriptor: int) -> None:
     while True:
         events = [event for _, event in poller.poll()]
         if any(event & select.POLLNVAL for event in events):
-            return  # a job has closed the descriptor: the channel finds that out, and ends the process
+            return  # a job closed the descriptor: the channel notices and ends the process
         if any(event & hang_up for event in events):
             break
-    time.sleep(_GRACE)  # enough for a worker that has nothing to do
+    time.sleep(_GRACE)  # enough for an idle worker to exit
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE)
     process_tree.end_processes(process_tree.descendants([os.getpid()]))
@@ -123,7 +123,7 @@ def _serve(channel: Channel) -> NoReturn:
     setup: Setup = channel.receive()
     cache = Cache(**setup.settings)
     codegen.initialize()
-    assert linker, link  # imported now, so that the first job is not charged for it
+    assert linker, link  # imported now, so that it does not count as the first job's time
     worker = os.getpid()
     _send(channel, None)
     with cache:
@@ -133,7 +133,7 @@ def _serve(channel: Channel) -> NoReturn:
                 outcome = _work(cache, assignment, setup.main)
             finally:
                 if os.getpid() != worker:
-                    os._exit(0)  # a job has forked, and this is the child: the answer is its parent's
+                    os._exit(0)  # a job forked and this is the child: its parent answers
             _flush()
             _send(channel, Answer(outcome, process_tree.has_children()))
 
@@ -152,7 +152,7 @@ def _work(cache: Any, assignment: Assignment, main_module: MainModule) -> Outcom
         if _MAIN in assignment.payload:
             _import_main(main_module)
         job = pickle.loads(assignment.payload)  # noqa: S301 - from the parent, not from the cache
-    except Exception as error:  # noqa: BLE001 - a main module may do anything while it is imported
+    except Exception as error:  # noqa: BLE001 - importing a main module may raise anything
         return failure(error, assignment.functions, started)
     return build_job(cache, job, assignment.functions)
 
@@ -171,7 +171,7 @@ def _import_main(main_module: MainModule) -> None:
     elif main_module.path is not None:
         content = runpy.run_path(main_module.path, run_name="__mp_main__")
     else:
-        raise ImportError("the job's function is in a main module that has no file: put it into a module")
+        raise ImportError("the main module that defines the job's function has no file: move the function to a module")
     module.__dict__.update(content)
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
     _has_main = True
