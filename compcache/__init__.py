@@ -12,6 +12,10 @@ from compcache.cache import Cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from compcache import batch as batch
+    from compcache import errors as errors
+    from compcache import globals as globals  # noqa: A004 - the public name
+    from compcache import numba as numba
     from compcache.build.source import Function, ModuleSource
     from compcache.errors import (
         ArgumentBufferError,
@@ -146,13 +150,19 @@ _HOMES = {
 _SUBMODULES = frozenset(("batch", "errors", "globals", "numba"))
 
 
-def __getattr__(name: str) -> object:
-    from importlib import import_module
+if not TYPE_CHECKING:  # with a `__getattr__`, type checkers would believe in every name
 
-    if name in _SUBMODULES:
-        return import_module(f"compcache.{name}")
-    if name not in __all__:
-        raise AttributeError(f"module 'compcache' has no attribute {name!r}")
-    value: object = getattr(import_module(f"compcache.{_HOMES.get(name, 'errors')}"), name)
-    setattr(sys.modules[__name__], name, value)  # `globals` is a submodule here
-    return value
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        if name in _SUBMODULES:
+            return import_module(f"compcache.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module 'compcache' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        value = getattr(import_module(f"compcache.{_HOMES.get(name, 'errors')}"), name)
+        setattr(sys.modules[__name__], name, value)  # `globals` is a submodule here
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_SUBMODULES, "__version__"})

@@ -122,6 +122,9 @@ class Cache:
         tune: bool = False,
         min_llvm: str | None = None,
     ) -> None:
+        _require("path", path, (str, os.PathLike))
+        _require("signing_key", signing_key, (bytes, str))
+        _require("lock_timeout", lock_timeout, (int, float))
         root = os.path.abspath(default_directory() if path is None else os.fspath(path))
         if signing_key is not None and not signing_key:
             raise ValueError("signing_key is empty: pass None for a cache without signatures")
@@ -165,8 +168,10 @@ class Cache:
         """The directory, absolute."""
         return self._store.root
 
-    def get_target(self, func_name: str) -> TypedCallTarget:
+    def get_target(self, func_name: str | Identity) -> TypedCallTarget:
         """The call target of a cached function; the same object for as long as it is referenced.
+
+        Here and below an `Identity` may stand for its func_name.
 
         Raises:
             NotCachedError: the cache holds no realization that this host can use.
@@ -174,7 +179,7 @@ class Cache:
             GlobalValidationError: a global variable that it uses is not what it was.
             SignatureError: the function cannot be called from Python, only from other modules.
         """
-        known = self._targets.get(func_name)
+        known = self._targets.get(func_name)  # type: ignore[arg-type]  # an Identity is not in it
         if known is not None:
             target = known()
             if target is not None:
@@ -193,10 +198,10 @@ class Cache:
 
         return suggestion(self._store, func_name)
 
-    def _load(self, func_name: str, owner: object = None) -> TypedCallTarget:
+    def _load(self, func_name: str | Identity, owner: object = None) -> TypedCallTarget:
         self._require_open()
         if not isinstance(func_name, str):
-            raise TypeError(f"a func_name is a str, not {type(func_name).__name__}")
+            func_name = _func_name_of(func_name)
         started = perf_counter()
         try:
             target = self._loader.load(func_name, owner)
@@ -225,13 +230,14 @@ class Cache:
                 f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path
             )
 
-    def has(self, func_name: str) -> bool:
+    def has(self, func_name: str | Identity) -> bool:
         """Whether the cache holds a realization of this function that this host can use.
 
         It reads the index and one record at most; whether everything that the function needs is there as
         well, only `get_target` finds out.
         """
         self._require_open()
+        func_name = _func_name_of(func_name)
         for module_id, offset in self._store.find(func_name):
             try:
                 with self._store.open_module(module_id) as module:
@@ -246,14 +252,14 @@ class Cache:
 
     __contains__ = has
 
-    def unload(self, func_name: str) -> bool:
+    def unload(self, func_name: str | Identity) -> bool:
         """Invalidate the function's module and every call target returned from it; return whether any existed.
 
         A running call finishes; later ones raise `TargetUnloadedError`. The code is unmapped when the
         last object that could run it is gone.
         """
         self._require_open()
-        return self._loader.unload(func_name) > 0
+        return self._loader.unload(_func_name_of(func_name)) > 0
 
     def close(self) -> None:
         """Invalidate every call target that was returned. Closing twice is allowed."""
@@ -449,7 +455,7 @@ class Cache:
             CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
                 result does not fail the call: one `CacheWarning`, and the target works.
         """
-        identity, func_name = func_name, func_name if isinstance(func_name, str) else _func_name_of(func_name)
+        identity, func_name = func_name, _func_name_of(func_name)
         known = self._targets.get(func_name)
         target = known() if known is not None else None
         if target is not None:
@@ -524,7 +530,7 @@ class Cache:
 
         return describe_module(self._store, module_id)
 
-    def function(self, func_name: str) -> FunctionReport:
+    def function(self, func_name: str | Identity) -> FunctionReport:
         """Everything that the cache holds about one function.
 
         Raises:
@@ -534,16 +540,16 @@ class Cache:
         from compcache.inspect.functions import describe_function
 
         with _Suggesting(self):
-            return describe_function(self._store, self._loader, func_name)
+            return describe_function(self._store, self._loader, _func_name_of(func_name))
 
-    def realizations(self, func_name: str) -> tuple[Realization, ...]:
+    def realizations(self, func_name: str | Identity) -> tuple[Realization, ...]:
         """Every stored copy of a function, those that this host cannot use included."""
         self._require_open()
         from compcache.inspect.functions import realizations
 
-        return realizations(self._store, self._loader, func_name)
+        return realizations(self._store, self._loader, _func_name_of(func_name))
 
-    def dependencies(self, func_name: str, transitive: bool = False) -> tuple[str, ...]:
+    def dependencies(self, func_name: str | Identity, transitive: bool = False) -> tuple[str, ...]:
         """The functions that a function refers to directly, or with `transitive` also indirectly, after optimization.
 
         Raises:
@@ -553,10 +559,10 @@ class Cache:
         from compcache.inspect.functions import dependencies
 
         with _Suggesting(self):
-            return dependencies(self._store, self._loader, func_name, transitive=transitive)
+            return dependencies(self._store, self._loader, _func_name_of(func_name), transitive=transitive)
 
     def graph(
-        self, names: Iterable[str] | None = None, reverse: bool = False, *, progress: Progress | None = None
+        self, names: Iterable[str | Identity] | str | None = None, reverse: bool = False, *, progress: Progress | None = None
     ) -> FunctionGraph:
         """The dependencies of functions, transitively and across modules; of all functions where `names` is None.
 
@@ -568,10 +574,12 @@ class Cache:
         self._require_open()
         from compcache.inspect.call_graph import cache_graph
 
+        roots = [names] if isinstance(names, str) else names
+        chosen = None if roots is None else [_func_name_of(name) for name in roots]
         with _Suggesting(self):
-            return cache_graph(self._store, self._loader, names, reverse=reverse, progress=progress)
+            return cache_graph(self._store, self._loader, chosen, reverse=reverse, progress=progress)
 
-    def ir(self, func_name: str, *, module_id: str | None = None, whole_module: bool = False) -> str:
+    def ir(self, func_name: str | Identity, *, module_id: str | None = None, whole_module: bool = False) -> str:
         """The optimized LLVM assembly of a stored function.
 
         Args:
@@ -587,18 +595,18 @@ class Cache:
         from compcache.inspect.assembly import function_ir
 
         with _Suggesting(self):
-            return function_ir(self._store, self._loader, func_name, module_id, whole_module=whole_module)
+            return function_ir(self._store, self._loader, _func_name_of(func_name), module_id, whole_module=whole_module)
 
-    def asm(self, func_name: str, *, module_id: str | None = None, whole_module: bool = False) -> str:
+    def asm(self, func_name: str | Identity, *, module_id: str | None = None, whole_module: bool = False) -> str:
         """The native assembly of a stored function; arguments and errors are those of `ir`."""
         self._require_open()
         from compcache.inspect.assembly import function_asm
 
         with _Suggesting(self):
-            return function_asm(self._store, self._loader, func_name, module_id, whole_module=whole_module)
+            return function_asm(self._store, self._loader, _func_name_of(func_name), module_id, whole_module=whole_module)
 
     def explain(
-        self, func_name: str, identity: Identity | None = None, *, progress: Progress | None = None
+        self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None
     ) -> Explanation:
         """Explain why a function can or cannot be loaded: its realizations, and the stored variants nearest to it.
 
@@ -610,7 +618,7 @@ class Cache:
         self._require_open()
         from compcache.inspect.explain import explain
 
-        return explain(self._store, self._loader, func_name, identity, progress)
+        return explain(self._store, self._loader, _func_name_of(func_name), identity, progress)
 
     def note_uncached(self, name: str, reason: str) -> None:
         """Record for `explain` why a function was compiled and not cached; never fails."""
@@ -694,7 +702,7 @@ class Cache:
 
         return carry_out(self._store, proposal)
 
-    def remove(self, func_name: str, force: bool = False) -> tuple[str, ...]:
+    def remove(self, func_name: str | Identity, force: bool = False) -> tuple[str, ...]:
         """Remove every realization of a function and return the ids of the removed modules. Loaded code stays loaded.
 
         Raises:
@@ -707,7 +715,7 @@ class Cache:
         from compcache.maintain.remove import remove_function
 
         with _Suggesting(self):
-            return remove_function(self._store, func_name, force=force)
+            return remove_function(self._store, _func_name_of(func_name), force=force)
 
     def remove_module(self, module_id: str) -> bool:
         """Remove one module with everything that it realizes; return whether it existed.
@@ -755,19 +763,19 @@ class Cache:
             self._store, repair=repair, checksums=checksums, recompile=recompile, progress=progress
         )
 
-    def pin(self, func_name: str) -> bool:
+    def pin(self, func_name: str | Identity) -> bool:
         """Keep a function and its dependencies from being pruned; return whether it was not pinned before."""
         self._require_open()
         from compcache.maintain.pins import pin
 
-        return pin(self._store, func_name)
+        return pin(self._store, _func_name_of(func_name))
 
-    def unpin(self, func_name: str) -> bool:
+    def unpin(self, func_name: str | Identity) -> bool:
         """Undo `pin`; return whether the function was pinned."""
         self._require_open()
         from compcache.maintain.pins import unpin
 
-        return unpin(self._store, func_name)
+        return unpin(self._store, _func_name_of(func_name))
 
     def pinned(self) -> tuple[str, ...]:
         """The pinned functions, sorted."""
@@ -801,7 +809,14 @@ def _size_in_bytes(size: int | str) -> int:
     return read_size(size)
 
 
-def _func_name_of(name: Identity) -> str:
+def _require(name: str, value: object, kinds: tuple[type, ...]) -> None:
+    if value is not None and not isinstance(value, kinds):
+        raise TypeError(f"Cache(): {name} must be {' or '.join(k.__name__ for k in kinds)}, not {type(value).__name__}")
+
+
+def _func_name_of(name: str | Identity) -> str:
+    if isinstance(name, str):
+        return name
     func_name = getattr(name, "func_name", None)
     if not isinstance(func_name, str):
         raise TypeError(f"the name of a function is a str or a compcache.Identity, not {type(name).__name__}")

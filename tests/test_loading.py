@@ -388,7 +388,7 @@ def test_what_is_not_cached_is_a_key_error_that_names_function_and_directory(
     assert str(directory) in str(caught.value)
     assert not cache.has("nothing")
     assert cache.realizations("nothing") == ()
-    with pytest.raises(TypeError, match="func_name is a str, not int"):
+    with pytest.raises(TypeError, match=r"a str or a compcache\.Identity, not int"):
         cache.get_target(3)  # type: ignore[arg-type]
 
 

@@ -59,7 +59,7 @@ def test_every_public_name_of_the_package_is_there() -> None:
         assert getattr(compcache, name) is not None
     assert set(compcache.errors.__all__) <= set(compcache.__all__)
     with pytest.raises(AttributeError, match="no_such_name"):
-        _ = compcache.no_such_name
+        _ = compcache.no_such_name  # type: ignore[attr-defined]
     assert compcache.__version__
 
 

@@ -16,6 +16,7 @@ from compcache.build.ir_text import Head, parse_head, quote
 from compcache.errors import SignatureError, SignatureMismatchError
 from compcache.formats.host import ABI_VERSION
 from compcache.formats.module_table import TABLE_MAGIC, TABLE_SYMBOL
+from compcache.identity import label_of
 from compcache.signature import (
     BOOL,
     CSTR,
@@ -174,7 +175,7 @@ def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogi
     by_value = [text for text in head.parameters if any(mark in text for mark in _IN_MEMORY)]
     if not fits or by_value or result not in _result_types(signature.result):
         raise SignatureMismatchError(
-            f"the signature {signature} of function {name!r} contradicts its LLVM type '{_show(result, types)}'"
+            f"the signature {signature} of function {label_of(name) or name!r} contradicts its LLVM type '{_show(result, types)}'"
             + (f" (parameter '{by_value[0]}')" if by_value else f": it means '{_show_expected(signature)}'{_note(signature)}"),
             func_name=name,
         )

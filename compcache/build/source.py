@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["MAX_NAME_BYTES", "Function", "ModuleSource", "check_name"]
 
 MAX_NAME_BYTES = 1 << 16
+_FUNCTIONS_LIKE = "{'dot': 'f64(a: f64[:], b: f64[:])'}"
+_GLOBALS_LIKE = "{'limit': 10}"
 
 
 class Function(Record):
@@ -84,6 +86,9 @@ class ModuleSource:
         identity: Any = None,
         untrusted: bool = False,
     ) -> None:
+        for name, value, like in (("functions", functions, _FUNCTIONS_LIKE), ("globals", globals, _GLOBALS_LIKE)):
+            if value is not None and not hasattr(value, "items"):
+                raise TypeError(f"ModuleSource(): {name} must be a mapping, like {like}, or None, not {type(value).__name__}")
         self.ir = ir
         self.functions = functions
         self.globals = globals

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,6 @@ else:
 
 __all__ = ["DURATION", "MOMENT", "SIZE"]
 
-_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|w|y)", re.IGNORECASE)
 
 
 class _Size(_Type):
@@ -43,13 +40,12 @@ class _Duration(_Type):
         """Seconds, from a number with a unit."""
         if isinstance(value, float):
             return value
-        match = _DURATION.fullmatch(value.strip())
-        if match is None:
-            why = "has no unit" if value.strip().isdecimal() else "is not a valid duration"
-            self.fail(
-                f"{value!r} {why}: give a number and s, min, h, d, w or y, like 36h or 30d", param, ctx
-            )
-        return float(match[1]) * _SECONDS[match[2].lower()]
+        from compcache.usage.limits import parse_duration
+
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class _Moment(_Type):
@@ -59,10 +55,14 @@ class _Moment(_Type):
         """Seconds since the epoch, from how long ago it was or an ISO date."""
         if isinstance(value, float):
             return value
-        if _DURATION.fullmatch(value.strip()):
-            return time.time() - DURATION.convert(value, param, ctx)
         from datetime import datetime
 
+        from compcache.usage.limits import parse_duration
+
+        try:
+            return time.time() - parse_duration(value)
+        except ValueError:
+            pass
         try:
             return datetime.fromisoformat(value).timestamp()  # local time where no zone is given
         except ValueError:

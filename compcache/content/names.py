@@ -26,6 +26,7 @@ _VERSION = b"1"  # of what is digested: a name means the same for as long as thi
 _PERSON = b"compcache-source"
 _NAME_BYTES = 16
 _MAX_SHOWN_CODE = 4096
+_SUFFIXES = ("ll", "bc", "o", "a")
 _NO_CODE = "ir must be LLVM assembly (str), bitcode (bytes) or an llvmlite module, not {}"
 
 
@@ -56,12 +57,18 @@ def name_by_content(given: Any) -> NamedSource:
     named = content_digest(source, size=_NAME_BYTES).hex()
     exports = dict(source.functions) if source.functions is not None else dict.fromkeys(exported_names(source.ir))
     if not exports:
-        raise CompileError("compile(): the code defines no externally visible function")
+        raise CompileError(f"compile(): {_no_function(source.ir)}")
     names = {name: f"{check_name(name, 'function name')}-{named}" for name in exports}
     identity = source.identity
     source.functions = {names[name]: _exported_as(value, name) for name, value in exports.items()}
     source.identity = _components(source) if identity is None else identity
     return NamedSource(names, source)
+
+
+def _no_function(code: str | bytes) -> str:
+    if isinstance(code, str) and 0 < len(code.splitlines()) <= 1 and code.rpartition(".")[2].strip() in _SUFFIXES:
+        return f"{code!r} looks like the name of a file: give what is in it, open({code!r}, 'rb').read()"
+    return "the code defines no externally visible function"
 
 
 def _exported_as(value: Any, symbol: str) -> Function:
@@ -80,6 +87,8 @@ def as_source(given: Any, who: str) -> ModuleSource:
         return given
     if isinstance(given, (str, bytes, bytearray, memoryview)) or hasattr(given, "as_bitcode") or _is_llvmlite_module(given):
         return ModuleSource(given)
+    if hasattr(given, "__fspath__"):
+        raise CompileError(f"{who}: {str(given)!r} is the name of a file: give what is in it, open({str(given)!r}, 'rb').read()")
     verb = "got" if who == "compile()" else "returned"
     raise CompileError(
         f"{who} {verb} {'None' if given is None else f'a {type(given).__name__}'}, neither a compcache.ModuleSource nor LLVM code "

@@ -10,6 +10,7 @@ from compcache.hit.loader import Loader
 from compcache.hit.miss import miss_reason
 from compcache.identity import Difference, compare, label_of
 from compcache.inspect.functions import realizations
+from compcache.inspect.names import suggestion
 from compcache.inspect.uncached import Refusal, read_all
 from compcache.usage.module_reader import read_notes
 
@@ -125,6 +126,8 @@ def explain(
     same = _stored(store, func_name, label, progress)
     overloads = _overloads(store, loader, func_name, same) if error is not None and not copies else ()
     reason, message = ("", "") if error is None else (miss_reason(error), str(error))
+    if reason == "absent" and not same:
+        message += suggestion(store, func_name)
     if reason == "absent" and refusals:
         reason, message = "refused", "; ".join(f"{r.name} was compiled and not cached: {r.reason}" for r in refusals)
     if any(overload.hit for overload in overloads):

@@ -14,6 +14,7 @@ from fnmatch import translate
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.formats.manifest import version_numbers
+from compcache.usage.limits import parse_duration, read_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -21,12 +22,16 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "Plan", "PrunePolicy", "Removal", "plan_prune"]
 
 
+_DURATIONS = ("unused_for", "older_than", "stale", "grace", "quarantine_for")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePolicy:
     """The modules and files that a prune removes from a cache, and the exceptions.
 
     Only what a field selects is removed: a policy without arguments removes leftovers only.
-    Durations are seconds or a `datetime.timedelta`; name patterns are shell patterns (``*``, ``?``, ``[abc]``).
+    Durations are seconds, a `datetime.timedelta` or text like ``"30d"`` and ``"12h"``; sizes are bytes or text like ``"5GB"``;
+    name patterns are shell patterns (``*``, ``?``, ``[abc]``).
 
     Args:
         max_bytes: remove the least recently used modules until their files have at most this many bytes in all.
@@ -52,39 +57,58 @@ class PrunePolicy:
         quarantine_for: how long damaged files stay in quarantine. A week: time to examine them.
 
     Raises:
-        ValueError: a limit or a duration is negative.
+        TypeError, ValueError: a limit or a duration is not valid, or is negative.
     """
 
-    max_bytes: int | None = None
+    max_bytes: int | str | None = None
     max_modules: int | None = None
-    unused_for: float | timedelta | None = None
-    older_than: float | timedelta | None = None
+    unused_for: float | timedelta | str | None = None
+    older_than: float | timedelta | str | None = None
     duplicates: bool = False
-    stale: float | timedelta | None = None
+    stale: float | timedelta | str | None = None
     min_llvm: str | None = None
     match: str | Iterable[str] = ()
     keep: str | Iterable[str] = ()
-    grace: float | timedelta = 3600.0
-    quarantine_for: float | timedelta = 7 * 86400.0
+    grace: float | timedelta | str = 3600.0
+    quarantine_for: float | timedelta | str = 7 * 86400.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in ("match", "keep"):
                 value = (value,) if isinstance(value, str) else tuple(value)
-            elif isinstance(value, timedelta):
-                value = value.total_seconds()
+            elif field.name in _DURATIONS and value is not None:
+                value = _seconds(field.name, value)
+            elif field.name == "max_bytes" and value is not None:
+                value = read_size(value, field.name)
             elif field.name == "min_llvm" and value is not None:
                 version_numbers(value)
             if isinstance(value, (int, float)) and value < 0:
                 raise ValueError(f"{field.name} must not be negative: {value!r}")
             object.__setattr__(self, field.name, value)
 
+    def allows(self, size: int) -> bool:
+        """Whether modules of so many bytes in all are within `max_bytes`."""
+        return not isinstance(self.max_bytes, int) or size <= self.max_bytes
+
     @property
     def removes_modules(self) -> bool:
         """Whether the policy can remove modules."""
         limits = (self.max_bytes, self.max_modules, self.unused_for, self.older_than, self.stale, self.min_llvm)
         return self.duplicates or bool(self.match) or any(limit is not None for limit in limits)
+
+
+def _seconds(name: str, value: float | timedelta | str) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be seconds, a timedelta or text like '30d', not {type(value).__name__}: {value!r}")
+    return value
 
 
 class Entry(NamedTuple):
@@ -330,10 +354,9 @@ def _by_criteria(
     return reasons
 
 
-def _since(age: float | timedelta | None, now: float) -> float:
-    """The time before which an entry is too old; minus infinity without an age."""
-    assert not isinstance(age, timedelta)  # the policy converted it to seconds
-    return float("-inf") if age is None else now - age
+def _since(age: object, now: float) -> float:
+    """The time before which an entry is too old; minus infinity without an age. The policy converted durations to seconds."""
+    return now - age if isinstance(age, (int, float)) else float("-inf")
 
 
 def _stale_generations(population: _Population, policy: PrunePolicy, now: float) -> set[object]:
@@ -374,7 +397,7 @@ def _keep_limits(
     count = sum(alive)
 
     def excess() -> str:
-        if policy.max_bytes is not None and size > policy.max_bytes:
+        if not policy.allows(size):
             return "size"
         return "count" if policy.max_modules is not None and count > policy.max_modules else ""
 

@@ -47,6 +47,11 @@ _VERSIONED = (*[f"{stem}-v" for stem, version, _ in [d.partition("-v") for d in 
 _INDEX_LOCK_SECONDS = 2.0
 
 
+def _require_policy(policy: object) -> None:
+    if not isinstance(policy, PrunePolicy):
+        raise TypeError(f"prune() takes a compcache.PrunePolicy, like PrunePolicy(max_bytes='5GB'), not {type(policy).__name__}")
+
+
 def prune(
     store: Store,
     policy: PrunePolicy,
@@ -95,6 +100,7 @@ def propose(
     fold_statistics: bool = False,
 ) -> PruneProposal:
     """Plan a prune; see `prune`."""
+    _require_policy(policy)
     started = time.perf_counter()
     now = time.time() if now is None else now
     present = list_modules(store, progress)
@@ -159,7 +165,7 @@ def _report(
         within_limits=True,
         seconds=0.0,
     )
-    fits = policy.max_bytes is None or report.bytes_after <= policy.max_bytes
+    fits = policy.allows(report.bytes_after)
     fits = fits and (policy.max_modules is None or report.modules_after <= policy.max_modules)
     return dataclasses.replace(report, within_limits=fits)
 
@@ -212,7 +218,7 @@ def _exceeded(policy: PrunePolicy, present: Mapping[bytes, FileStatus]) -> bool:
     """Whether a limit is exceeded: if not, a prune by limits alone need not read the modules."""
     if policy.max_modules is not None and len(present) > policy.max_modules:
         return True
-    return policy.max_bytes is not None and sum(s.size for s in present.values()) > policy.max_bytes
+    return not policy.allows(sum(s.size for s in present.values()))
 
 
 def _entries(

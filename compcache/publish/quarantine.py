@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from compcache.errors import CacheWarning, IntegrityError
@@ -11,6 +13,9 @@ from compcache.store import QUARANTINE
 
 if TYPE_CHECKING:
     from compcache.store import Store
+
+#: Files whose lines say nothing to the user of the package.
+_INTERNAL = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, contextlib.__file__)
 
 __all__ = ["quarantine", "refuse", "warn", "warn_not_stored", "warn_once"]
 
@@ -44,10 +49,18 @@ def refuse(store: Store, path: str, reason: str) -> IntegrityError:
 
 
 def warn(message: str, category: type[CacheWarning] = CacheWarning) -> None:
-    """Issue a `CacheWarning`."""
+    """Issue a `CacheWarning`, shown with the line of the program that called the package."""
     import warnings
 
-    warnings.warn(message, category, stacklevel=4)
+    warnings.warn(message, category, stacklevel=_levels_to_caller())
+
+
+def _levels_to_caller() -> int:
+    """How far above `warn` the first frame is that is not of this package, nor of context managers in it."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INTERNAL):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def warn_not_stored(func_name: str, error: Exception) -> None:

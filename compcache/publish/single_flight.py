@@ -66,6 +66,11 @@ def compile_once(
 
     `name` is the func_name, or the identity that it derives from.
     """
+    if not callable(build):
+        raise TypeError(
+            f"get_or_compile(): build must be a function that returns the code, not {type(build).__name__}; "
+            "compile(code) takes the code itself"
+        )
     absent = isinstance(miss, NotCachedError) and miss.__cause__ is None
     with _single_flight(cache, func_name, absent=absent) as look_again:
         if look_again:

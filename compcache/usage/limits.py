@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 
-__all__ = ["DEFAULT_MAX_SIZE", "LIMIT_VARIABLE", "effective_limit", "parse_size", "read_size"]
+__all__ = ["DEFAULT_MAX_SIZE", "LIMIT_VARIABLE", "effective_limit", "parse_duration", "parse_size", "read_size"]
 
 LIMIT_VARIABLE = "COMPCACHE_MAX_SIZE"
 #: Half a million modules of ten kilobytes, more than most projects ever compile, and yet a size that fits a home
 #: directory; ccache has the same default.
 DEFAULT_MAX_SIZE = 5 << 30
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|w|y)", re.IGNORECASE)
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
@@ -29,8 +31,21 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-def read_size(size: object) -> int:
-    """The bytes of a `max_size` argument: a number of bytes, or text for `parse_size`.
+def parse_duration(text: str) -> float:
+    """The seconds that a text like ``36h``, ``30d`` or ``1.5 h`` stands for; the unit is required.
+
+    Raises:
+        ValueError: it is not a valid duration.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        why = "has no unit" if text.strip().isdecimal() else "is not a valid duration"
+        raise ValueError(f"{text!r} {why}: give a number and s, min, h, d, w or y, like 36h or 30d")
+    return float(match[1]) * _SECONDS[match[2].lower()]
+
+
+def read_size(size: object, what: str = "max_size") -> int:
+    """The bytes of an argument that is a size: a number of them, or text for `parse_size`.
 
     Raises:
         TypeError, ValueError: it is not a valid size; the message says what is.
@@ -39,11 +54,11 @@ def read_size(size: object) -> int:
         try:
             return parse_size(size)
         except ValueError as error:
-            raise ValueError(f"max_size: {error}") from None
+            raise ValueError(f"{what}: {error}") from None
     if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"max_size must be a number of bytes or text like '5GB', not {type(size).__name__}: {size!r}")
+        raise TypeError(f"{what} must be a number of bytes or text like '5GB', not {type(size).__name__}: {size!r}")
     if size < 0:
-        raise ValueError(f"max_size must not be negative: {size}")
+        raise ValueError(f"{what} must not be negative: {size}")
     return size
 
 
