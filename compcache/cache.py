@@ -362,8 +362,12 @@ class Cache:
 
     def _build(self, source: ModuleSource, maker: str = "") -> BuiltModule:
         from compcache.linker import build_module
+        from compcache.publish.host_file import linker_for
 
-        built = build_module(source, machine=self._store.host(), is_cached=self.has, maker=maker)
+        store = self._store
+        built = build_module(
+            source, machine=store.host(), is_cached=self.has, maker=maker, linker_for=lambda obj: linker_for(store, obj)
+        )
         for module in (built, *built.others):
             self._store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
         return built

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
@@ -46,7 +47,7 @@ from compcache.formats import host
 from compcache.formats.graph import SOURCE_DIGESTS, encode_graph, encode_notes
 from compcache.formats.manifest import NO_ENTRY, ModuleRecord, image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
-from compcache.images.linked_image import link_image
+from compcache.images.linked_image import first_linker, link_image
 from compcache.images.llvm_thread import in_llvm_thread
 from compcache.targets.libc import libc_requirement
 from compcache.targets.machine import (
@@ -61,14 +62,15 @@ from compcache.targets.machine import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from compcache.build.exports import Entries
     from compcache.build.recipe import Recipe
     from compcache.formats.host import Host
+    from compcache.images.linked_image import LinkerFor
     from compcache.targets.machine import Machine
 
-__all__ = ["BuiltModule", "build_module", "rebuild_module"]
+__all__ = ["BuiltModule", "Translation", "build_module", "link_module", "rebuild_module", "translate_module"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
 _LEVELS = (0, 1, 2, 3)
@@ -139,10 +141,28 @@ class _Translated(NamedTuple):
     level: int
     object: bytes
     digests: dict[str, str]
+    seconds: float = 0.0
+
+
+class Translation(NamedTuple):
+    """A module that was compiled and not linked yet: the requests, one for each target, and what LLVM made of each."""
+
+    machine: Host
+    parts: tuple[tuple[_Request, _Translated], ...]
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """The func_names that it exports."""
+        return frozenset([export.name for _, translated in self.parts for export in translated.prepared.exports])
 
 
 def build_module(
-    source: ModuleSource, *, machine: Host, is_cached: Callable[[str], bool], maker: str = ""
+    source: ModuleSource,
+    *,
+    machine: Host,
+    is_cached: Callable[[str], bool],
+    linker_for: LinkerFor = first_linker,
+    maker: str = "",
 ) -> BuiltModule:
     """Compile and link a module, once for each of its targets; the result is the one for this host.
 
@@ -150,26 +170,44 @@ def build_module(
         source: the code and what it exports, imports and uses.
         machine: this host.
         is_cached: whether the cache holds a function of this name.
+        linker_for: gives the linker for an object, or None.
         maker: a digest of the program that gave the source, to be kept beside that of the source.
 
     Raises:
         CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: what is wrong with
             the source; each message names the culprit.
     """
+    return link_module(translate_module(source, machine=machine, is_cached=is_cached, maker=maker), linker_for)
+
+
+def translate_module(
+    source: ModuleSource, *, machine: Host, is_cached: Callable[[str], bool], maker: str = ""
+) -> Translation:
+    """The part of `build_module` that LLVM does."""
     if not isinstance(source, ModuleSource):
         raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}")
-    built = [_build_for(request, is_cached) for request in _snapshot(frozen(source), machine, maker)]
+    requests = _snapshot(frozen(source), machine, maker)
+    return Translation(machine, tuple([(request, _translate_for(request, is_cached)) for request in requests]))
+
+
+def link_module(translation: Translation, linker_for: LinkerFor = first_linker) -> BuiltModule:
+    """The part of `build_module` that needs no LLVM, and can run in any thread."""
+    machine, parts = translation
+    built = [_link_for(request, translated, linker_for) for request, translated in parts]
     best = max(built, key=lambda module: machine.rank(module.header.requirement()))
     return best._replace(others=tuple([module for module in built if module is not best]))
 
 
-def rebuild_module(recipe: Recipe, notes: Mapping[str, Any], machine: Host) -> BuiltModule:
+def rebuild_module(
+    recipe: Recipe, notes: Mapping[str, Any], machine: Host, linker_for: LinkerFor = first_linker
+) -> BuiltModule:
     """Make the image of a stored module again, for this host.
 
     Args:
         recipe: what it is made of.
         notes: those of the stored module, whose identity and digests of the source hold for this one as well.
         machine: this host.
+        linker_for: gives the linker for an object, or None.
 
     Raises:
         CompileError: the code cannot be translated for it, or might use what it does not have.
@@ -179,33 +217,48 @@ def rebuild_module(recipe: Recipe, notes: Mapping[str, Any], machine: Host) -> B
     target = machine_for(None, None, machine, host.platform_name())
     translated = codegen.run(lambda context: _translate_again(context, recipe, target))
     digests = {name: str(notes[name]) for name in SOURCE_DIGESTS if name in notes}
-    return _finish(translated._replace(digests=digests), notes.get("identity"), started)
+    translated = translated._replace(digests=digests, seconds=time.perf_counter() - started)
+    return _finish(translated, notes.get("identity"), linker_for)
 
 
-def _build_for(request: _Request, is_cached: Callable[[str], bool]) -> BuiltModule:
+def _translate_for(request: _Request, is_cached: Callable[[str], bool]) -> _Translated:
     started = time.perf_counter()
-    try:
+    with _naming_target(request):
         if request.untrusted:
             for code in _raw(request.ir):
                 try_in_child(code, request.machine, request.level, UNTRUSTED)
         translated = codegen.run(lambda context: _translate(context, request, is_cached))
-        return _finish(translated, request.identity, started)
+    return translated._replace(seconds=time.perf_counter() - started)
+
+
+def _link_for(request: _Request, translated: _Translated, linker_for: LinkerFor) -> BuiltModule:
+    with _naming_target(request):
+        return _finish(translated, request.identity, linker_for)
+
+
+@contextmanager
+def _naming_target(request: _Request) -> Iterator[None]:
+    """Let errors say for which of several targets they are."""
+    try:
+        yield
     except CompileError as error:
         if request.target and type(error) is CompileError:
             raise CompileError(f"for the target {request.target!r}: {error}") from error
         raise
 
 
-def _finish(translated: _Translated, identity: Any, started: float) -> BuiltModule:
+def _finish(translated: _Translated, identity: Any, linker_for: LinkerFor) -> BuiltModule:
     """Link the object, and write the sections of the module's file."""
+    started = time.perf_counter()
     image, kind = link_image(
         translated.object,
         export=TABLE_SYMBOL,
         weak=[name for name, definition in translated.definitions.items() if is_weak(definition)],
         needs_linker=_needs_linker(translated),
         libraries=translated.prepared.resolution.libraries,
+        linker_for=linker_for,
     )
-    return _assemble(translated, identity, image, kind, started)
+    return _assemble(translated, identity, image, kind, started - translated.seconds)
 
 
 # ------------------------------------------------------------ in LLVM's thread

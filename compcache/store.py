@@ -95,7 +95,7 @@ class Place(Record):
 TAG = Place("CACHEDIR.TAG")
 MODULES = Place("modules-v1/<aa>/<module_id>.ccm", cleared=True)
 INDEX = Place("index-v1/<LL>-<digest>.idx", derived=True, cleared=True)
-HOSTS = Place("hosts-v2/<boot and processor>.host", derived=True)
+HOSTS = Place("hosts-v3/<boot and processor>.host", derived=True)
 MODULE_ROWS = Place("roster-v1/roster", derived=True, cleared=True)
 MODULE_FILES = Place("roster-v1/files", derived=True, cleared=True)
 JOURNALS = Place("stats/<host>.journal1")

@@ -94,7 +94,7 @@ def test_what_is_created_is_private_whatever_the_umask(tmp_path: Path, umask: in
         "CACHEDIR.TAG",
         "modules-v1",
         "index-v1",
-        "hosts-v2",
+        "hosts-v3",
         "locks",
         "tmp",
         "stats",
@@ -380,7 +380,7 @@ def test_a_forged_stamp_does_not_vouch_for_a_module_in_a_signed_cache(
 def test_what_a_host_can_do_is_believed_only_if_signed(directory: Path) -> None:
     """A description that promises features which the CPU lacks would make code run that it cannot run."""
     fill(directory, adder("f", 1), key=KEY)
-    plain, signed = sorted((directory / "hosts-v2").iterdir(), key=lambda path: len(path.name))
+    plain, signed = sorted((directory / "hosts-v3").iterdir(), key=lambda path: len(path.name))
     shutil.copyfile(plain, signed)
     value, _, _, asked_llvm = load(directory, KEY)
     assert (value, asked_llvm) == (2, True)
@@ -451,7 +451,7 @@ def test_what_is_no_file_is_no_entry_and_nobody_waits_for_it(directory: Path, pl
     path = {
         "module": lambda: module_file(directory, module_id),
         "segment": lambda: next((directory / "index-v1").iterdir()),
-        "host": lambda: next((directory / "hosts-v2").iterdir()),
+        "host": lambda: next((directory / "hosts-v3").iterdir()),
         "tag": lambda: directory / "CACHEDIR.TAG",
     }[place]()
     path.unlink()

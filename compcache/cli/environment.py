@@ -25,7 +25,7 @@ VARIABLES = (
     Variable("COMPCACHE_CHECK", "1: hits call build() too, and warn where it returns other code (for CI)", "hits compare nothing"),
     Variable("COMPCACHE_MIN_LLVM", "pass over code that an older LLVM has compiled, like 22", "code of every LLVM is used"),
     Variable("COMPCACHE_DEBUG", "1: tell hits, misses, compilations, waits and refusals on standard error", "nothing is told"),
-    Variable("COMPCACHE_LINKER", "the linker: a path, a name on the path, ziglang, or none", "the first that is found"),
+    Variable("COMPCACHE_LINKER", "the linker: a path, a name on the path, ziglang, or none", "the one that starts fastest"),
     Variable("COMPCACHE_SIGNING_KEY", "key that signs what is added; anything unsigned is a miss", "no signatures", secret=True),
     Variable("COMPCACHE_TARGETS", "the CPUs that modules are compiled for, like x86-64-v2,x86-64-v3,native", "native"),
     Variable("COMPCACHE_NUMBA", "1: cache what Numba compiles with cache=True", "0"),

@@ -25,6 +25,7 @@ __all__ = [
     "UNUSABLE",
     "Host",
     "decode_host",
+    "decode_linker",
     "encode_host",
     "host_key",
     "libc_serves",
@@ -177,21 +178,30 @@ def host_key(files: Files, processor: bytes) -> str | None:
     return digest([boot_id.strip(), _PLATFORM.encode(), processor], size=12).hex()
 
 
-def encode_host(host: Host, name: str, signing_key: bytes | None = None) -> bytes:
-    """A host as the bytes of the file of this name, signed where there is a key."""
-    text = f"{host.cpu}\0{host.features}\0{host.adjustments}".encode()
+def encode_host(host: Host, name: str, signing_key: bytes | None = None, linker: str = "") -> bytes:
+    """A host, and a note on the linker to use there, as the bytes of the file of this name, signed where there is a key."""
+    text = f"{host.cpu}\0{host.features}\0{host.adjustments}\0{linker}".encode()
     return _seal(text, name, signing_key) + text
 
 
 def decode_host(data: bytes, name: str, signing_key: bytes | None = None) -> Host | None:
     """The host in a file's bytes; None where they are damaged, of another name, or not signed with the key."""
+    *fields, _ = _fields(data, name, signing_key)
+    return Host(*fields) if fields else None
+
+
+def decode_linker(data: bytes, name: str, signing_key: bytes | None = None) -> str:
+    """The note on a linker in a file's bytes; empty where there is none, or where `decode_host` gives None."""
+    return _fields(data, name, signing_key)[-1]
+
+
+def _fields(data: bytes, name: str, signing_key: bytes | None) -> list[str]:
+    """The fields of a file; one that is empty where they are not to be believed."""
     text = data[CHECK_SIZE:]
     if _seal(text, name, signing_key) != data[:CHECK_SIZE]:
-        return None
+        return [""]
     fields = text.decode("utf-8", "replace").split("\0")
-    return Host(*fields) if len(fields) == len(Host.__slots__) else None
-
-
+    return fields if len(fields) == len(Host.__slots__) + 1 else [""]
 
 
 def _seal(text: bytes, name: str, signing_key: bytes | None) -> bytes:

@@ -13,11 +13,15 @@ from compcache.images.linkers.find import find_linker, is_chosen
 from compcache.images.linkers.link import link_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from compcache.images.libraries import Library
+    from compcache.images.linkers.find import Linker
 
-__all__ = ["link_image"]
+    #: Gives the linker for an object; None where there is none.
+    LinkerFor = Callable[[bytes], Linker | None]
+
+__all__ = ["first_linker", "link_image"]
 
 _SONAME = "compcache-module.so"
 #: What entry points and generated code refer to; always there, hence never weak.
@@ -25,8 +29,19 @@ _ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
 _SHOWN = 5
 
 
+def first_linker(_: bytes) -> Linker | None:
+    """The preferred linker of the system, for any object."""
+    return find_linker()
+
+
 def link_image(
-    obj: bytes, *, export: str, weak: Collection[str], needs_linker: Sequence[str], libraries: Sequence[Library]
+    obj: bytes,
+    *,
+    export: str,
+    weak: Collection[str],
+    needs_linker: Sequence[str],
+    libraries: Sequence[Library],
+    linker_for: LinkerFor,
 ) -> tuple[bytes, str]:
     """The image of an object, and its kind: "shared" or "object".
 
@@ -36,6 +51,7 @@ def link_image(
         weak: the symbols that may stay without a provider.
         needs_linker: what the module has that only a shared object can have, in words.
         libraries: those that the source names, beside the platform's.
+        linker_for: gives the linker for an object, or None.
 
     Raises:
         UndefinedSymbolError: the code refers to what neither the platform nor this process provides.
@@ -51,7 +67,7 @@ def link_image(
     needs_linker = [*needs_linker, *(f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items())]
     always = [s for s in undefined if s.startswith(_ALWAYS_THERE) or s in platform or s in named]
     weakened = elf.rename_versioned(elf.weaken_undefined(obj, keep=always))
-    linker = find_linker()
+    linker = linker_for(obj)
     if linker is None:
         if not is_chosen():
             _warn_of_no_linker()

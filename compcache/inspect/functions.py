@@ -24,10 +24,11 @@ from compcache.usage.ledger import read_ledger
 from compcache.usage.module_reader import read_graph, read_notes
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Sequence
 
     from compcache.formats.graph import ModuleGraph
     from compcache.hit.loader import Loader
+    from compcache.images.linkers.find import Linker
     from compcache.store import ModuleFile, Store
     from compcache.usage.module_files import Progress
 
@@ -125,7 +126,7 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
     from compcache import __version__
     from compcache.build import codegen
     from compcache.formats import host
-    from compcache.images.linkers.find import find_linker
+    from compcache.images.linkers.find import find_linkers
     from compcache.usage.limits import effective_limit
     from compcache.usage.module_files import list_modules
     from compcache.usage.statistics import hits_and_misses
@@ -134,7 +135,7 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
     present = list_modules(store, progress)
     names, realizations = _count_functions(store, present)
     hits, misses = hits_and_misses(store)
-    linker = find_linker()
+    linkers = find_linkers()
     machine = store.host()
     return CacheInfo(
         directory=store.root,
@@ -149,14 +150,25 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
         misses=misses,
         other_size=_size_below(store.root, leave_out=MODULES.directory),
         quarantined=len(store.names(QUARANTINE)),
-        linker=str(linker) if linker is not None else "none",
-        loader="shared objects through dlopen" if linker is not None else "objects through ORC",
+        linker=_describe_linker(store, linkers),
+        loader="shared objects through dlopen" if linkers else "objects through ORC",
         platform=host.platform_name(),
         cpu=machine.cpu,
         features=machine.features,
         llvm_version=codegen.llvm_version(),
         version=__version__,
     )
+
+
+def _describe_linker(store: Store, linkers: Sequence[Linker]) -> str:
+    from compcache.publish.host_file import remembered_linker
+
+    if not linkers:
+        return "none"
+    chosen = remembered_linker(store)
+    if chosen is not None:
+        return str(chosen)
+    return f"{', '.join([linker.source for linker in linkers])}: the first addition takes the one that starts fastest"
 
 
 def _count_functions(store: Store, present: Container[bytes]) -> tuple[int, int]:

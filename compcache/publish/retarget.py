@@ -101,8 +101,10 @@ def _rebuilt(cache: Cache, module_id: bytes) -> BuiltModule | None:
     """The module compiled for this host; None if it is for another platform or has no stored bitcode."""
     from compcache.build.recipe import read_recipe
     from compcache.linker import rebuild_module
+    from compcache.publish.host_file import linker_for
 
-    with cache._store.open_module(module_id) as module:
+    store = cache._store
+    with store.open_module(module_id) as module:
         footer = module.footer()
         header = decode_module(module.read_record(0))
         if not _is_of_this_platform(header) or not footer.bitcode:
@@ -113,7 +115,7 @@ def _rebuilt(cache: Cache, module_id: bytes) -> BuiltModule | None:
             recipe = read_recipe(section, module.read_record)
         except FormatError:
             return None  # written by another version
-    return rebuild_module(recipe, notes, cache._store.host())
+    return rebuild_module(recipe, notes, store.host(), lambda obj: linker_for(store, obj))
 
 
 def _is_of_this_platform(header: ModuleRecord) -> bool:

@@ -128,8 +128,8 @@ def _prepare(store: Store) -> None:
         publish(store.files, store.temporary, tag, [_CACHEDIR_TAG], sync=False)
 
 
-def publish_file(store: Store, place: Place, file_name: str, data: bytes) -> str:
-    """Publish a small file that is not a module; return its path.
+def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = True) -> str:
+    """Publish a small file that is not a module; return its path. `sync` is that of `atomic_file.publish`.
 
     Raises:
         StorageError: it could not be stored.
@@ -138,7 +138,7 @@ def publish_file(store: Store, place: Place, file_name: str, data: bytes) -> str
     store.require_writable(path)
     try:
         _prepare(store)
-        publish(store.files, store.temporary, path, [data])
+        publish(store.files, store.temporary, path, [data], sync=sync)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}", path=path, errno=error.errno) from error
     return path
