@@ -214,7 +214,7 @@ def test_a_narrow_terminal_leaves_columns_out_before_it_cuts_names(directory: Pa
 
 
 def test_a_terminal_is_told_that_nothing_is_there(directory: Path) -> None:
-    assert on_terminal("--dir", directory, "ls").out == f"nothing is there yet in {directory}\n"
+    assert on_terminal("--dir", directory, "ls").out == f"nothing is cached in {directory}\n"
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(adder("f", 1)))
     assert on_terminal("--dir", directory, "ls", "g*").out == f"nothing matches in {directory}\n"

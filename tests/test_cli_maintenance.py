@@ -137,7 +137,7 @@ def test_stats_count_hits_and_can_be_zeroed(kernels: Path) -> None:
     assert (zeroed["hits"], zeroed["compilations"], zeroed["modules"]) == (0, 0, 5)
     bad = compcache("--dir", kernels, "stats", "--since", "yesterday")
     assert bad.status == 2
-    assert "'yesterday' is not a valid moment" in bad.err
+    assert "'yesterday' is not a valid time" in bad.err
 
 
 def test_explain_tells_a_hit_from_a_miss(kernels: Path) -> None:

@@ -52,7 +52,7 @@ def test_rm_takes_what_it_was_given_in_an_order_that_works(kernels: Path) -> Non
 def test_rm_by_a_pattern_asks(kernels: Path) -> None:
     refused = compcache("--dir", kernels, "rm", "n*")
     assert refused.status == 2
-    assert "pass -y" in refused.err
+    assert "give --yes" in refused.err
     assert on_terminal("--dir", kernels, "rm", "n*", typed="n\n").status == 130
     assert functions(kernels) == set(SIGNATURES)
     told = compcache("--dir", kernels, "rm", "--dry-run", "n*")

@@ -1,6 +1,6 @@
 """The command line: ``compcache [--dir DIR] COMMAND ...``.
 
-One file per command. What the commands print comes from library modules (`compcache.inspect.functions`); this package only
+One file per command. The data that commands print comes from the library (`compcache.inspect.functions`); this package only
 reads arguments and writes text. Nothing slow is imported before the command that needs it is known.
 """
 

@@ -1,4 +1,4 @@
-"""The group of commands, and how a failure becomes one line and an exit status.
+"""The group of commands; turns failures into one line and an exit status.
 
 Exit statuses: 0 done, 1 a finding, 2 usage or bad input, 130 interrupted.
 """
@@ -26,42 +26,42 @@ __all__ = ["COMMANDS", "group", "main"]
 
 BAD_INPUT = 2
 _INTERRUPTED = 130
-_COLLECT_AFTER = 2_000_000  # new objects: listing a large cache makes many, and none of them is garbage
+_COLLECT_AFTER = 2_000_000  # new objects: listing a large cache creates many, none of them garbage
 
-#: Every command: the module of this package that holds it, and what it does. The module is imported when the command
+#: Every command: its module in this package, and its summary. The module is imported when the command
 #: runs, so that the start of the program does not depend on their number.
 COMMANDS = {
-    "info": ("commands.read.info", "Where the cache is, what is in it, and what would be used to fill it."),
+    "info": ("commands.read.info", "Show where the cache is, its content, and its linker and host."),
     "ls": ("commands.read.ls", "List functions or modules."),
-    "show": ("commands.read.show", "Show all that is known of a function."),
-    "graph": ("commands.read.graph", "Draw what a function depends on."),
+    "show": ("commands.read.show", "Show the details of a function."),
+    "graph": ("commands.read.graph", "Draw the dependencies of functions."),
     "add": ("commands.write.add", "Compile LLVM assembly or bitcode files into the cache."),
     "batch": ("commands.write.batch", "Compile many modules in several processes."),
     "call": ("commands.read.call", "Call a cached function."),
-    "explain": ("commands.read.explain", "Tell why a function is a hit or a miss."),
+    "explain": ("commands.read.explain", "Explain why a function is a hit or a miss."),
     "dir": ("commands.read.dir", "Print the cache directory."),
     "config": ("commands.read.config", "Show every setting and where it comes from."),
-    "stats": ("commands.read.stats", "Show what was counted: hits, misses, time saved."),
+    "stats": ("commands.read.stats", "Show statistics: hits, misses, time saved."),
     "check": ("commands.write.check", "Check the whole cache, and repair it."),
-    "prune": ("commands.write.prune", "Remove what is not used, by age, size or name."),
+    "prune": ("commands.write.prune", "Remove modules by age, size, use or name."),
     "rm": ("commands.write.rm", "Remove functions by name."),
     "pin": ("commands.write.pin", "Keep functions from being pruned."),
     "unpin": ("commands.write.unpin", "Let functions be pruned again."),
     "clear": ("commands.write.clear", "Remove everything from the cache."),
-    "completion": ("completion", "Print the script that completes commands and names in a shell."),
+    "completion": ("completion", "Print a shell's completion script."),
 }
 
 
 class _LazyGroup(click.Group):
-    """A group that imports a command when it is asked for."""
+    """A group that imports a command when it is needed."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a reader that has seen enough, as `head` has, is no failure."""
+        """Run the command. A reader that closes the pipe early, like `head`, is not a failure."""
         try:
             status = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # Nothing more may be written, not even at interpreter shutdown.
+            # Further writes would fail, even at interpreter shutdown.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         return status
@@ -85,16 +85,16 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
-            raise click.UsageError(f"there is no command {args[0]!r}{near_name(args[0], COMMANDS, ', ')}", ctx)
+            raise click.UsageError(f"unknown command {args[0]!r}{near_name(args[0], COMMANDS, ', ')}", ctx)
         return super().resolve_command(ctx, args)
 
 
 def _where_options() -> list[click.Parameter]:
-    """The options that say which cache, as every command takes them too: people write them where they think of them."""
+    """The options that choose the cache, which every command accepts too."""
     return [
         click.Option(
             ["--dir", "directory_here"], metavar="DIR", expose_value=False, callback=_use_directory,
-            help="The cache directory, as before the command.",
+            help="The cache directory; same as --dir before the command.",
         ),
         click.Option(
             ["--trust", "trust_here"], is_flag=True, expose_value=False, callback=_use_trust, hidden=True,
@@ -156,7 +156,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 )
 @click.pass_context
 def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
-    """An on-disk cache of compiled LLVM modules: inspect it, fill it, call what is in it."""
+    """An on-disk cache of compiled LLVM modules: inspect it, fill it, call its functions."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
         return
@@ -173,14 +173,14 @@ def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line (that of the process by default); the exit status."""
+    """Run a command line (that of the process by default); return the exit status."""
     warnings.showwarning = _show_warning
     gc.set_threshold(_COLLECT_AFTER, 20, 100)
-    if sys.stdout is None:  # it was closed: nobody wants to see anything
+    if sys.stdout is None:  # it was closed by the parent process
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # any name can be printed, whatever the locale
+            stream.reconfigure(errors="backslashreplace")  # so that any name can be printed in any locale
     try:
         status = group.main(
             args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
@@ -195,13 +195,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explanation(error: CompcacheError | OSError) -> str:
-    """An error in the words of the command line."""
+    """The message of an error, with command-line options instead of Python arguments."""
     text = str(error)
     if isinstance(error, NotCachedError):
         return text if text.endswith("?") else f"{text}; 'compcache ls' lists what is there"
     if isinstance(error, UntrustedDirectoryError):
         return (
-            f"{error.reason}, or, if you vouch for everyone who can write there, give --trust before the command ({PROGRAM} --trust "
+            f"{error.reason}, or, if you trust all users who can write there, give --trust before the command ({PROGRAM} --trust "
             "...), or set COMPCACHE_SIGNING_KEY"
         )
     if isinstance(error, CompcacheError):

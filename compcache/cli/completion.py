@@ -1,4 +1,4 @@
-"""``compcache completion``: the script that makes a shell complete commands, options and function names."""
+"""``compcache completion``: the script for completing commands, options and function names in a shell."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def command(ctx: click.Context, shell: str) -> None:
 
 
 def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The functions of the cache whose names start like that, for the shell."""
+    """The functions of the cache whose names start with `incomplete`."""
     from compcache.cli.session import Session
     from compcache.errors import CompcacheError
 
     root = ctx.find_root()
-    here = ctx.find_object(Session)  # of a --dir behind the command
+    here = ctx.find_object(Session)  # set by a --dir after the command
     session = here or Session(root.params.get("directory"), trust=bool(root.params.get("trust")))
     try:
         with session.look() as cache:
             names = [f.func_name for f in cache.functions(lambda name: name.startswith(incomplete) and name.isprintable())]
     except (CompcacheError, OSError):
-        return []  # a shell has no use for a message here
+        return []  # a message would disturb the shell's prompt
     return names[:_MAX_NAMES]

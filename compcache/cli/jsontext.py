@@ -1,7 +1,7 @@
-"""JSON for programs, with a line for each item, so that `grep` and `diff` are useful on it.
+"""JSON output, one item per line, so that `grep` and `diff` are useful on it.
 
-Listings are a hundred thousand records. The `json` module takes as long for them as everything before: it wants a
-dictionary for each, writes its keys again and again, and stops at infinities. Here a record type is a template.
+Listings may have a hundred thousand records. The `json` module takes as long for them as all work before: it needs a
+dictionary per record, formats its keys each time, and rejects infinities. Here each record type becomes a template.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fields_of", "json_option", "print_json"]
 
-_BATCH = 1_000  # items that are written at once
+_BATCH = 1_000  # items per write
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -31,10 +31,10 @@ def print_json(value: Any) -> None:
     """Print a value as JSON: the items of a list, or the fields of a dict or record, on a line each.
 
     Records are dataclasses and named tuples: they become objects. Infinities and NaN, which JSON does not have,
-    become text.
+    become strings.
 
     Raises:
-        TypeError: there is something else in it than JSON can say.
+        TypeError: the value contains a type that JSON cannot represent.
     """
     if _names(type(value)):
         value = fields_of(value)
@@ -52,7 +52,7 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 def _names(kind: type) -> tuple[str, ...]:
-    """The fields of a type of records; none of any other."""
+    """The field names of a record type; empty for other types."""
     if issubclass(kind, Record):
         return kind.__slots__
     return (
@@ -72,14 +72,14 @@ def _write_lines(brackets: str, texts: Iterable[str]) -> None:
 
 
 def _field_text(value: Any) -> str:
-    """The text of a field of what is printed: objects in it have lines of their own, too."""
+    """The text of a top-level field: records in it are printed one per line, too."""
     if isinstance(value, (list, tuple)) and value and (isinstance(value[0], dict) or _names(type(value[0]))):
         return "[\n    {}\n  ]".format(",\n    ".join(map(_text, value)))
     return _text(value)
 
 
 class _Writers(dict[type, "Callable[[Any], str]"]):
-    """How the values of each type are written."""
+    """The writer for each type of values, created when first needed."""
 
     def __missing__(self, kind: type) -> Callable[[Any], str]:
         self[kind] = writer = _writer(kind)
@@ -99,7 +99,7 @@ def _writer(kind: type) -> Callable[[Any], str]:
     for known, writer in _KINDS.items():
         if issubclass(kind, known):
             return writer
-    raise TypeError(f"JSON cannot say what a value of the type {kind.__name__} is")
+    raise TypeError(f"JSON cannot represent a value of type {kind.__name__}")
 
 
 def _record_writer(kind: type) -> Callable[[Any], str]:

@@ -1,4 +1,4 @@
-"""How results are written: tables on a terminal, one record per line in a pipe, JSON where it is asked for."""
+"""Writes results: tables on a terminal, one record per line in a pipe, JSON on request."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ __all__ = [
 
 PROGRAM = "compcache"
 _KIB = 1024
-_LONG, _STEP, _BAR = 2_000, 512, 30  # modules worth a progress bar, between two calls at most, characters
-_BATCH = 1_000  # records that are looked through for control characters at once
-_POINTER = re.compile(r"\s*[~^]+\s*")  # below a line of code: where in it something is wrong
+_LONG, _STEP, _BAR = 2_000, 512, 30  # least modules for a progress bar, most between two calls, characters
+_BATCH = 1_000  # records searched for control characters at once
+_POINTER = re.compile(r"\s*[~^]+\s*")  # the line that marks an error's position in the code above it
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def is_terminal() -> bool:
-    """Whether results are read by a person."""
+    """Whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
@@ -63,7 +63,7 @@ def printable(text: str) -> str:
 
 
 def print_text(text: str) -> None:
-    """Print a text of any number of lines; on a terminal its control characters are escaped, in a pipe it is as it is."""
+    """Print a text of any number of lines; on a terminal control characters are escaped, in a pipe it is unchanged."""
     click.echo("\n".join(map(_printable_line, text.split("\n"))) if is_terminal() and not text.isprintable() else text)
 
 
@@ -72,7 +72,7 @@ def _printable_line(line: str) -> str:
 
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table; in a pipe the rows alone, their fields separated by tabs."""
+    """Print a table; in a pipe only the rows, with fields separated by tabs."""
     if is_terminal():
         _print_table(columns, rows)
         return
@@ -92,7 +92,7 @@ def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> No
     lines = table_lines(columns, rows, shutil.get_terminal_size().columns)
     click.echo(style("  ".join(next(lines)).rstrip(), bold=True))
     before, after = style("|", fg="cyan").split("|")
-    while batch := list(islice(lines, _BATCH)):  # a terminal is written to line by line otherwise
+    while batch := list(islice(lines, _BATCH)):  # one write per batch: a terminal is line buffered
         texts = [f"{before}{first}{after}  {'  '.join(others)}".rstrip() for first, *others in batch]
         sys.stdout.write("\n".join(texts) + "\n")
 
@@ -106,24 +106,24 @@ def print_fields(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def style(text: str, **styles: Any) -> str:
-    """A text in colour, where somebody sees it and nobody said no (https://no-color.org)."""
+    """Colour a text if it goes to a terminal and NO_COLOR is not set (https://no-color.org)."""
     plain = not is_terminal() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return text if plain else click.style(text, **styles)
 
 
 def id_text() -> Callable[[str], str]:
-    """What makes of a module_id what a person wants to see; options that take one accept the beginning."""
+    """The function that shortens module_ids on a terminal; options that take a module_id accept a prefix."""
     return itemgetter(slice(12)) if is_terminal() else str
 
 
 def short_id(module_id: str) -> str:
-    """One module_id as a person wants to see it."""
+    """A module_id, shortened on a terminal."""
     return id_text()(module_id)
 
 
 @lru_cache(maxsize=4096)
 def size_text(size: float) -> str:
-    """A number of bytes for people."""
+    """A number of bytes with a unit."""
     if size < _KIB:
         return f"{size:.0f} B"
     for unit in ("KiB", "MiB", "GiB"):
@@ -134,7 +134,7 @@ def size_text(size: float) -> str:
 
 
 def fullness(size: int, limit: int | None) -> str:
-    """A size in bytes, and how much of its limit that is."""
+    """A size, and its share of the limit."""
     return (
         f"{size_text(size)} of {size_text(limit)} ({size / limit:.1%})"
         if limit
@@ -144,7 +144,7 @@ def fullness(size: int, limit: int | None) -> str:
 
 @lru_cache(maxsize=4096)
 def seconds_text(seconds: float) -> str:
-    """A duration for people."""
+    """A duration with a unit."""
     if seconds < 1:
         return f"{seconds * 1e3:.3g} ms"
     for unit, size in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
@@ -154,12 +154,12 @@ def seconds_text(seconds: float) -> str:
 
 
 def age_text(since: float) -> str:
-    """How long ago a time was; empty where it is not known."""
+    """The time since `since` with a unit; empty if it is unknown."""
     return seconds_text(max(int(time.time() - since), 1)) if since else ""
 
 
 def time_text(since: float) -> str:
-    """A time as local date and time; empty where it is not known."""
+    """A time as local date and time; empty if it is unknown."""
     return _local_time(int(since)) if since else ""
 
 
@@ -169,7 +169,7 @@ def _local_time(seconds: int) -> str:
 
 
 def show_progress(done: int, total: int) -> None:
-    """Show on a terminal how much of something long is done; the line is gone when all of it is."""
+    """Show a progress bar on a terminal, and remove it at the end."""
     if total < _LONG or not sys.stderr.isatty():
         return
     import shutil
@@ -177,18 +177,18 @@ def show_progress(done: int, total: int) -> None:
     text = f" {done:,} of {total:,} modules read"
     width = min(_BAR, shutil.get_terminal_size().columns - len(text) - 3)
     bar = f"[{'#' * (width * done // total):<{width}}]" if width > 0 else ""
-    # "\x1b[K" clears what is behind: an earlier text was longer, or nothing is to be left.
+    # "\x1b[K" clears the rest of the line: an earlier text may have been longer.
     sys.stderr.write(f"\r{bar}{text}\x1b[K" if done + _STEP < total else "\r\x1b[K")
     sys.stderr.flush()
 
 
 def plural(number: int, noun: str) -> str:
-    """A number and what it counts."""
+    """A number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def say(kind: str, message: str) -> None:
-    """Write to standard error what happened, and what to do: one line, and what LLVM or the linker shows below it."""
+    """Write a message to standard error: one line, and below it the code that LLVM or the linker quotes."""
     first, *others = message.splitlines() or [""]
     if not any(_POINTER.fullmatch(line) for line in others):
         first, others = one_line(message), []
@@ -197,13 +197,13 @@ def say(kind: str, message: str) -> None:
 
 
 def one_line(message: str) -> str:
-    """A message of several lines as one; lines that only point at a column are left out."""
+    """Join the lines of a message; lines that only mark a column are left out."""
     lines = [line.strip() for line in message.splitlines()]
     return " ".join(line for line in lines if line.strip("^~ "))
 
 
 def near_name(name: str, known: Iterable[str], separator: str) -> str:
-    """The question whether a known name was meant, behind a separator; empty where none is near."""
+    """A "did you mean" with the nearest known name, after a separator; empty if none is near."""
     from difflib import get_close_matches
 
     found = get_close_matches(name, known, n=1)

@@ -1,4 +1,4 @@
-"""Option types of the maintenance commands: sizes, durations, and moments."""
+"""Option types of the maintenance commands: sizes, durations, and times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Size(_Type):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Bytes, with a unit or without."""
+        """Parse a number of bytes, with or without a unit."""
         from compcache.usage.limits import parse_size
 
         if isinstance(value, int):
@@ -37,7 +37,7 @@ class _Duration(_Type):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds, from a number with a unit."""
+        """Parse a number with a unit to seconds."""
         if isinstance(value, float):
             return value
         from compcache.usage.limits import parse_duration
@@ -52,7 +52,7 @@ class _Moment(_Type):
     name = "moment"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds since the epoch, from how long ago it was or an ISO date."""
+        """Parse an age or an ISO date to seconds since the epoch."""
         if isinstance(value, float):
             return value
         from datetime import datetime
@@ -64,10 +64,10 @@ class _Moment(_Type):
         except ValueError:
             pass
         try:
-            return datetime.fromisoformat(value).timestamp()  # local time where no zone is given
+            return datetime.fromisoformat(value).timestamp()  # local time unless it has a zone
         except ValueError:
             self.fail(
-                f"{value!r} is not a valid moment: give how long ago (7d, 12h) or a date (2026-01-31)", param, ctx
+                f"{value!r} is not a valid time: give an age (7d, 12h) or a date (2026-01-31)", param, ctx
             )
 
 

@@ -1,4 +1,4 @@
-"""What the options before the command say: which cache, and how to open it."""
+"""The cache that the options before the command choose, and how to open it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN = 3
 
 
 class Session:
-    """The cache that this command line is about, opened when a command first needs it."""
+    """The cache of this command line; each method opens it for one kind of command."""
 
     def __init__(self, directory: str | None, *, trust: bool) -> None:
         self.given = directory
@@ -23,17 +23,17 @@ class Session:
 
     @property
     def chosen_by(self) -> str:
-        """How the directory was chosen, for people."""
+        """The option or variable that chose the directory, or "default"."""
         if self.given is not None:
             return "--dir"
         return f"${DIRECTORY_VARIABLE}" if os.environ.get(DIRECTORY_VARIABLE) else "default"
 
     def open(self, *, allow_pickle: bool = False) -> Cache:
-        """The cache, for a command that may make it."""
+        """Open the cache for a command that may create it."""
         return Cache(self.directory, trust=self.trust, allow_pickle=allow_pickle)
 
     def change(self, *, allow_pickle: bool = False) -> Cache:
-        """The cache, for a command that changes what is there.
+        """Open the cache for a command that changes an existing one.
 
         Raises:
             click.ClickException: there is no cache.
@@ -47,7 +47,7 @@ class Session:
         return cache
 
     def resolve(self, cache: Cache, name: str) -> str:
-        """The func_name that a command line means: itself, or the only one of that label.
+        """The func_name for a NAME argument: the name itself, or the only function with that label.
 
         Raises:
             click.ClickException: several functions have that label.
@@ -57,11 +57,11 @@ class Session:
         found = cache.labelled(name)
         if len(found) > 1 and name not in found:
             shown = ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
-            raise click.ClickException(f"{len(found)} functions are called {name!r}: {shown}; give more of the name")
+            raise click.ClickException(f"{len(found)} functions have the label {name!r}: {shown}; give the full name")
         return found[0] if found else name
 
     def read(self) -> Cache:
-        """The cache, for a command that only reads what is there.
+        """Open the cache for a command that only reads an existing one.
 
         Raises:
             click.ClickException: there is no cache.
@@ -69,7 +69,7 @@ class Session:
         return self._existing(self.look())
 
     def look(self) -> Cache:
-        """The cache, for a command that only looks: a directory that is not there is not created, and serves."""
+        """Open the cache for a command that only reads; a missing directory is not created, and treated as empty."""
         readonly = not os.path.isdir(self.directory) or not os.access(self.directory, os.W_OK)
         return Cache(self.directory, trust=self.trust, readonly=readonly)
 

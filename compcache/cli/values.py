@@ -1,4 +1,4 @@
-"""Texts of the command line as the values that a signature or a global wants, and results as text."""
+"""Parses command-line arguments as values for a signature or a global, and formats results."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _MAX_ELEMENTS = 1 << 28
 
 
 def parse_arguments(signature: Signature, texts: tuple[str, ...], name: str) -> list[Any]:
-    """The values that a call of this signature gets for these texts.
+    """Parse the arguments of a call with this signature.
 
     Raises:
-        click.UsageError: there are too many or too few, or one is no value of its parameter's type.
+        click.UsageError: too many or too few, or one is not a value of its parameter's type.
     """
     parameters = signature.parameters
     if len(texts) != len(parameters):
@@ -52,10 +52,10 @@ def parse_arguments(signature: Signature, texts: tuple[str, ...], name: str) -> 
 
 
 def parse_argument(parameter: Parameter, text: str) -> Any:
-    """The value of one parameter.
+    """Parse the argument for one parameter.
 
     Raises:
-        ValueError, OverflowError, struct.error, OSError: the text is no such value.
+        ValueError, OverflowError, struct.error, OSError: the text is not a valid value.
     """
     return _parse_buffer(parameter.type, text) if parameter.is_buffer else _parse_scalar(parameter.type, text)
 
@@ -71,7 +71,7 @@ def _parse_scalar(type_: Type, text: str) -> Any:
 
 
 def _parse_pointer(text: str) -> Any:
-    """An address, or memory that the call may write to: ``text:TEXT`` with a NUL behind it, or ``@FILE``."""
+    """An address, or memory that the call may write to: ``text:TEXT``, NUL-terminated, or ``@FILE``."""
     if text.startswith("text:"):
         return memoryview(bytearray(text.removeprefix("text:").encode() + b"\0"))
     if text.startswith("@"):
@@ -106,11 +106,11 @@ def _parse_buffer(type_: Type, text: str) -> Any:
     if text.startswith("@"):
         data = _read_file(text[1:])
         if len(data) % type_.size:
-            raise ValueError(f"{len(data)} bytes are no whole number of elements of {type_.size} bytes")
+            raise ValueError(f"{len(data)} bytes are not a multiple of the element size, {type_.size} bytes")
     else:
         values = _parse_elements(type_, text)
         data = bytearray(struct.pack(f"={len(values)}{format_}", *values))
-    # A view of no bytes cannot be cast: an element more, and none of it shown.
+    # An empty view cannot be cast, so cast one element and slice it off.
     return memoryview(data or bytearray(type_.size)).cast(format_)[: len(data) // type_.size]
 
 
@@ -127,13 +127,13 @@ def _parse_elements(type_: Type, text: str) -> list[Any]:
         value, star, count = part.strip().partition("*")
         times = _parse_integer(count) if star else 1
         if times < 0 or len(values) + times > _MAX_ELEMENTS:
-            raise ValueError(f"a buffer of {times} elements is more than this command makes")
+            raise ValueError(f"cannot repeat {value!r} {times} times: a buffer has at most {_MAX_ELEMENTS} elements")
         values += [_parse_scalar(type_, value)] * times
     return values
 
 
 def result_text(value: Any) -> str:
-    """A result as text: as it would be given as an argument."""
+    """A result as text, in the form of an argument."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -142,10 +142,10 @@ def result_text(value: Any) -> str:
 
 
 def parse_global(text: str) -> Any:
-    """The definition that ``VALUE`` of ``--global NAME=VALUE`` stands for.
+    """Parse ``VALUE`` of ``--global NAME=VALUE`` to a definition.
 
     Raises:
-        ValueError, OSError: it is none.
+        ValueError, OSError: it is not a valid definition.
     """
     from compcache import globals as kinds
 
@@ -174,5 +174,5 @@ def _plain_value(text: str) -> Any:
         except ValueError:
             continue
     raise ValueError(
-        "it is neither a number, true or false, nor starts with text:, bytes:, native:, object: or @"
+        "expected a number, true, false, or a value that starts with text:, bytes:, native:, object: or @"
     )

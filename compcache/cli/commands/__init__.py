@@ -1,1 +1,1 @@
-"""One file per command: its options, what it asks of the cache, and what it prints."""
+"""One file per command: its options, its calls of the cache, and its output."""

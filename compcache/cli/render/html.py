@@ -1,4 +1,4 @@
-"""A graph as one HTML file that works without a network: pan, zoom, search, details of what is clicked."""
+"""A graph as one HTML file that works without a network: pan, zoom, search, details on click."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS = ("function", "missing", "global", "variable", "native")
 
 
 def html(graph: FunctionGraph, title: str) -> Iterator[str]:
-    """The parts of the file: the page of this package with the graph and its layout as data in it."""
+    """The parts of the file: the page template of this package with the graph and its layout as embedded data."""
     page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     head, _, tail = page.partition("/*DATA*/")
     yield head.replace("<!--TITLE-->", _escape(title))

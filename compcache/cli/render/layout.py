@@ -1,9 +1,9 @@
-"""Places nodes in columns from left to right: who refers to another stands to the left of it.
+"""Places nodes in columns from left to right: a node is to the left of the nodes that it refers to.
 
 Layers are longest paths over the graph of strongly connected components; within a layer the order follows the
 average position of the neighbours (the barycenter heuristic of Sugiyama, Tagawa and Toda, 1981). A layer with more
-nodes than a drawing should be high is broken into several columns. Globals, variables and native symbols stand in
-columns of their own at the right.
+nodes than a column should hold is split into several columns. Globals, variables and native symbols are in
+separate columns at the right.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MIN_ROWS = 24
 
 
 class Box(NamedTuple):
-    """Where a node is: its left upper corner and its width."""
+    """The position of a node: its upper left corner and its width."""
 
     x: float
     y: float
@@ -47,7 +47,7 @@ class Layout(NamedTuple):
 
 
 def place(graph: FunctionGraph) -> Layout:
-    """A layout of the graph; the same for the same graph."""
+    """Lay out a graph; deterministic."""
     if not graph.nodes:
         return Layout((), 2 * _MARGIN, 2 * _MARGIN)
     layers = _ordered(_layers(graph), graph)
@@ -63,7 +63,7 @@ def _layers(graph: FunctionGraph) -> list[list[int]]:
     for start, end in graph.edges:
         if is_code[start] and is_code[end]:
             edges[str(start)].append(str(end))
-    # Components come after those that they refer to: heights over the leaves follow in one pass.
+    # Components come after those that they refer to, so one pass gives the heights above the leaves.
     height: dict[str, int] = {}
     for component in DependencyGraph(edges).components():
         inside = set(component)

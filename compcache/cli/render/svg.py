@@ -1,4 +1,4 @@
-"""A graph as one SVG file that needs nothing else."""
+"""A graph as one self-contained SVG file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def svg(graph: FunctionGraph) -> Iterator[str]:
 
 
 def path(start: Box, end: Box) -> str:
-    """An edge: from the right side of a box to the left side of another, around where that is behind."""
+    """An edge from the right side of a box to the left side of another; a curve back if that is further left."""
     x1, y1 = start.x + start.width, start.y + HEIGHT / 2
     x2, y2 = end.x, end.y + HEIGHT / 2
     bend = max(30.0, (x2 - x1) / 2) if x2 > x1 else 60.0
@@ -49,7 +49,7 @@ def path(start: Box, end: Box) -> str:
 
 
 def shortened(name: str, width: float) -> str:
-    """A name that fits a box: its end is what tells generated names apart, so the middle goes."""
+    """A name cut in the middle to fit a box: generated names differ at the end."""
     fits = int((width - 16) / 7)
     if len(name) <= fits:
         return name
@@ -73,5 +73,5 @@ def _box(node: GraphNode, box: Box) -> str:
 
 
 def _clean(text: str, keep: str = "") -> str:
-    """XML 1.0 has no control characters, whatever the escape."""
+    """Replace control characters, which XML 1.0 cannot contain even escaped."""
     return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)

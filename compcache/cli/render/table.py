@@ -1,4 +1,4 @@
-"""Tables for terminals: names are cut in the middle until a row fits, numbers never are."""
+"""Tables for terminals: names are cut in the middle until a row fits, numbers are never cut."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 __all__ = ["Column", "cell_width", "shortened", "table_lines"]
 
 _GAP = "  "
-_LEAST = 8  # columns narrower than this say nothing
-_LEGIBLE = 20  # other columns are left out before names are cut to less
+_LEAST = 8  # the least width of a column
+_LEGIBLE = 20  # columns are dropped before names are cut to less
 _ELLIPSIS = "…"
 
 
 class Column(NamedTuple):
-    """A column: its head, whether it holds numbers, whether it may be cut to fit, and how soon it is left out.
+    """A column: its head, whether it holds numbers, whether it may be cut to fit, and how soon it is dropped.
 
-    Where a row does not fit, the columns of the highest `spare` are left out first, those of 0 never.
+    If a row does not fit, columns with the highest `spare` are dropped first, those with 0 never.
     """
 
     head: str
@@ -32,10 +32,10 @@ def table_lines(
 ) -> Iterator[tuple[str, ...]]:
     """The cells of the head and of every row, padded and cut so that a row has at most `width` positions.
 
-    Where even the least widths do not fit, rows are longer.
+    If even the least widths do not fit, rows are longer.
     """
     heads = [column.head for column in columns]
-    contents = list(zip(heads, *rows, strict=True))  # by column: most are all of one kind, and done at once
+    contents = list(zip(heads, *rows, strict=True))  # by column: most columns are uniform and handled at once
     natural = [_widest(cells) for cells in contents]
     kept = _kept(columns, natural, width)
     columns = [columns[n] for n in kept]
@@ -58,7 +58,7 @@ def _kept(columns: Sequence[Column], natural: Sequence[int], width: int) -> list
 
 
 def _fitting(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
-    """Rigid columns get what they need; flexible ones share the rest, the widest give way first."""
+    """Rigid columns get their full width; flexible ones share the rest, the widest shrink first."""
     free = width - sum(size for column, size in zip(columns, natural, strict=True) if not column.flexible)
     flexible = sorted(size for column, size in zip(columns, natural, strict=True) if column.flexible)
     cap = flexible[-1] if flexible else 0
@@ -74,7 +74,7 @@ def _fitting(columns: Sequence[Column], natural: Sequence[int], width: int) -> l
 
 
 def cell_width(text: str) -> int:
-    """How many positions of a terminal a printable text takes."""
+    """The width of a printable text on a terminal."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -83,7 +83,7 @@ def cell_width(text: str) -> int:
 
 
 def shortened(text: str, width: int) -> str:
-    """A text that takes at most `width` positions: its middle goes, for names differ at both ends."""
+    """A text cut in the middle to at most `width` positions: names differ at both ends."""
     if cell_width(text) <= width:
         return text
     front, back = text[: (width - 1) // 2], text[len(text) - (width - 1 - (width - 1) // 2) :]

@@ -13,7 +13,7 @@ __all__ = ["label", "tree"]
 
 
 def tree(graph: FunctionGraph) -> Iterator[str]:
-    """The lines of the tree. A node that was shown before is not unfolded again; a cycle says so."""
+    """The lines of the tree. A node that was shown before is not expanded again; cycles are marked."""
     successors: list[list[int]] = [[] for _ in graph.nodes]
     for start, end in graph.edges:
         successors[start].append(end)
@@ -24,7 +24,7 @@ def tree(graph: FunctionGraph) -> Iterator[str]:
 
 
 def _roots(graph: FunctionGraph) -> Iterator[int]:
-    """Nodes that nothing refers to, then those of cycles that none of them reaches."""
+    """Nodes without references to them, then nodes of cycles that those do not reach."""
     targets = {end for start, end in graph.edges if start != end}
     numbers = range(len(graph.nodes))
     yield from (number for number in numbers if number not in targets)
@@ -32,8 +32,8 @@ def _roots(graph: FunctionGraph) -> Iterator[int]:
 
 
 def _branch(graph: FunctionGraph, successors: list[list[int]], root: int, shown: set[int]) -> Iterator[str]:
-    path: list[int] = []  # from the root to the node at hand
-    # (node, what its line starts with, what its children's lines start with, depth)
+    path: list[int] = []  # from the root to the current node
+    # (node, prefix of its line, prefix of its children's lines, depth)
     stack = [(root, "", "", 0)]
     while stack:
         number, head, indent, depth = stack.pop()
@@ -60,7 +60,7 @@ def _branch(graph: FunctionGraph, successors: list[list[int]], root: int, shown:
 
 
 def label(node: GraphNode) -> str:
-    """A node on one line."""
+    """A node as one line."""
     from compcache.cli.output import printable, style
 
     name = printable(node.name)

@@ -1,1 +1,1 @@
-"""Commands that look at a cache and leave it as it is."""
+"""Commands that read a cache and do not change it."""

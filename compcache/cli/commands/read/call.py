@@ -1,4 +1,4 @@
-"""``compcache call``: one call of a cached function, its arguments read by its signature."""
+"""``compcache call``: calls a cached function with arguments parsed by its signature."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def command(
 ) -> None:
     """Call a cached function and print its result.
 
-    NAME may be the label of a function that is named by its content, where there is only one.
+    NAME may also be the label of a function named by content, if only one function has it.
 
-    Arguments are read by the function's signature: integers (also 0x..), floats, true or false, text. A buffer is a
+    Arguments are parsed by the function's signature: integers (also 0x..), floats, true or false, text. A buffer is a
     list of its elements (1,2,3; 0*1000 repeats), or @FILE for the bytes of a file (@- for standard input). A pointer is
-    an address, null, text:TEXT or @FILE. Buffers that the call changed are printed behind the result.
+    an address, null, text:TEXT or @FILE. Buffers that the call changed are printed after the result.
     """
     with session.change(allow_pickle=allow_pickle) as cache:
         target = cache.get_target(session.resolve(cache, name))

@@ -1,4 +1,4 @@
-"""``compcache config``: what is set, and from where."""
+"""``compcache config``: the settings and their sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["command"]
 @json_option
 @pass_session
 def command(session: Session, as_json: bool) -> None:
-    """Show every setting: its value, where that comes from, and what it sets.
+    """Show every setting: its value, where that comes from, and its purpose.
 
     In a pipe each line is one setting: name, value, source and purpose, with tabs between them.
     """
@@ -26,7 +26,7 @@ def command(session: Session, as_json: bool) -> None:
     if as_json:
         print_json([dict(zip(("name", "value", "source", "purpose"), row, strict=True)) for row in rows])
     else:
-        columns = [Column("setting"), Column("value"), Column("from"), Column("what it sets", flexible=True)]
+        columns = [Column("setting"), Column("value"), Column("from"), Column("purpose", flexible=True)]
         print_rows(columns, rows)
 
 

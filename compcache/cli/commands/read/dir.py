@@ -1,4 +1,4 @@
-"""``compcache dir``: where the cache is."""
+"""``compcache dir``: prints the cache directory."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ __all__ = ["command"]
 @click.command("dir", epilog='Example: du -sh "$(compcache dir)"')
 @pass_session
 def command(session: Session) -> None:
-    """Print the cache directory, whether it is there yet or not."""
+    """Print the cache directory, even if it does not exist yet."""
     print_text(str(session.directory))

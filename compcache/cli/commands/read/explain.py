@@ -1,4 +1,4 @@
-"""``compcache explain``: why was this a miss?"""
+"""``compcache explain``: why a function is a hit or a miss."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["command"]
 @json_option
 @pass_session
 def command(session: Session, name: str, as_json: bool) -> int:
-    """Tell why a function is a hit or a miss here and now.
+    """Explain why a function is a hit or a miss on this host now.
 
-    Lists each realization with the reason why it is passed over: CPU, damage, signature, missing dependency, global.
-    For names that compcache.Identity made, also the stored variants of the same label, and in which components they
-    differ. For a function of Numba, without types, each signature that is stored. Exit status 1 where the function cannot be
-    had. COMPCACHE_DEBUG=1 tells the same as it happens.
+    Lists each realization with the reason why it is not used: CPU, damage, signature, missing dependency, global.
+    For names from compcache.Identity, also the stored variants with the same label, and the components in which they
+    differ. For a Numba function, without types, each stored signature. Exit status 1 if the function is a
+    miss. COMPCACHE_DEBUG=1 logs the same as it happens.
     """
     with session.read() as cache:
         found = cache.explain(name, progress=show_progress)

@@ -1,4 +1,4 @@
-"""``compcache graph``: what functions depend on, as a tree or a drawing."""
+"""``compcache graph``: the dependencies of functions, as a tree or a drawing."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _FORMATS = ("text", "dot", "svg", "html", "json")
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_names)
 @click.option("--all", "everything", is_flag=True, help="Every function of the cache.")
 @click.option(
-    "--format", "format_", type=click.Choice(_FORMATS), help="Default: by the name of the output, else text."
+    "--format", "format_", type=click.Choice(_FORMATS), help="Default: from the output's file name, else text."
 )
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE instead."
 )
-@click.option("--reverse", is_flag=True, help="What needs them, instead of what they need.")
+@click.option("--reverse", is_flag=True, help="Show dependents instead of dependencies.")
 @click.option("--functions-only", is_flag=True, help="Leave out globals, variables and native symbols.")
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @pass_session
 def command(
     session: Session,
@@ -48,7 +48,7 @@ def command(
     functions_only: bool,
     as_json: bool,
 ) -> None:
-    """Draw what functions depend on, or (--reverse) what depends on them, across modules.
+    """Draw the dependencies of functions, or (--reverse) their dependents, across modules.
 
     text is a tree, dot the language of Graphviz, svg a picture, html a self-contained page to pan, zoom and search
     in, json the nodes, and the edges as pairs of node numbers.
@@ -85,7 +85,7 @@ def _by_suffix(output: str | None) -> str:
     suffix = (output or "").rpartition(".")[2].lower()
     if suffix in _PICTURES:
         raise click.UsageError(
-            f"-o {output}: there is no format {suffix}; write .svg, .html or .dot, and convert that"
+            f"-o {output}: format {suffix} is not supported; write .svg, .html or .dot, and convert that"
         )
     return {"gv": "dot", "htm": "html"}.get(suffix, suffix if suffix in _FORMATS else "text")
 

@@ -1,4 +1,4 @@
-"""``compcache info``: the cache as a whole."""
+"""``compcache info``: a summary of the cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["command"]
 @json_option
 @pass_session
 def command(session: Session, as_json: bool) -> None:
-    """Show where the cache is, what is in it, and what would be used to fill it."""
+    """Show where the cache is, its content and size, and the linker, loader and host that it uses."""
     with session.look() as cache:
         info = cache.info(progress=show_progress)
     if as_json:
@@ -31,7 +31,7 @@ def command(session: Session, as_json: bool) -> None:
 
 
 def _fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
-    state = "" if info.exists else ", not there yet"
+    state = "" if info.exists else ", not created yet"
     return [
         ("directory", f"{info.directory} ({chosen_by}{state})"),
         ("format", info.format),
@@ -54,5 +54,5 @@ def _fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
 
 def _hit_rate(info: CacheInfo) -> str:
     if not info.hits + info.misses:
-        return "nothing was asked for yet"
+        return "no requests yet"
     return f"{info.hit_rate:.1%} ({info.hits:,} of {plural(info.hits + info.misses, 'request')})"

@@ -1,4 +1,4 @@
-"""``compcache ls``: what is in the cache."""
+"""``compcache ls``: lists functions or modules."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SORTS: dict[str, Callable[[Any], Any]] = {
     show_default=True,
     help="Largest, newest, most used first.",
 )
-@click.option("-r", "--reverse", is_flag=True, help="The other way round.")
+@click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
 @click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Only the first N.")
 @json_option
 @pass_session
@@ -64,7 +64,7 @@ def command(
     """List the functions of the cache, or (--modules) its modules.
 
     PATTERN is a glob over function names: 'linalg.*', '*dot*'; several are alternatives. With --modules it selects
-    the modules that hold such a function, or whose id starts like that. In a pipe each line is one record with
+    the modules that hold such a function, or whose id starts with it. In a pipe each line is one record with
     tabs between the fields: name, signature, realizations, size in bytes, time, uses, time of the last one, problem.
     """
     found: list[Any]
@@ -76,11 +76,11 @@ def command(
                 found = [row for row in found if _selects(row, patterns, matches)]
         else:
             found = [*cache.functions(matches, progress=show_progress)]
-    if sort != "name":  # the order in which they come
+    if sort != "name":  # already sorted by name
         found.sort(key=_SORTS[sort])
     rows = (found[::-1] if reverse else found)[:limit]
     if not rows and is_terminal() and not as_json:
-        what = "matches" if patterns else "is there yet"
+        what = "matches" if patterns else "is cached"
         click.echo(f"nothing {what} in {printable(str(session.directory))}", err=True)
     elif as_json:
         print_json(rows)
@@ -91,7 +91,7 @@ def command(
 
 
 def _selects(row: ModuleSummary, patterns: tuple[str, ...], matches: Callable[[str], object]) -> bool:
-    """Whether a module holds a function that a glob matches, or its id starts like a pattern."""
+    """Whether a module holds a function that a glob matches, or its id starts with a pattern."""
     return row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions)
 
 

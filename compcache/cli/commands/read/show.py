@@ -1,4 +1,4 @@
-"""``compcache show``: one function."""
+"""``compcache show``: the details of a function."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _MAX_DEFINITION = 100
 @click.argument("name", shell_complete=complete_names)
 @click.option("--ir", "code", flag_value="ir", help="Print the function's optimized LLVM assembly instead.")
 @click.option("--asm", "code", flag_value="asm", help="Print the function's native assembly instead.")
-@click.option("--whole-module", is_flag=True, help="With --ir or --asm: the code of its module.")
+@click.option("--whole-module", is_flag=True, help="With --ir or --asm: the code of its whole module.")
 @click.option(
-    "--module", "module_id", metavar="ID", help="With --ir or --asm: of this realization; a prefix will do."
+    "--module", "module_id", metavar="ID", help="With --ir or --asm: of this realization; a prefix is enough."
 )
 @json_option
 @pass_session
 def command(
     session: Session, name: str, code: str | None, whole_module: bool, module_id: str | None, as_json: bool
 ) -> None:
-    """Show all that is known of a function: signature, realizations, dependencies, globals.
+    """Show the details of a function: signature, realizations, dependencies, globals.
 
-    With --ir or --asm print its code, where the module was stored with it.
+    With --ir or --asm print its code, if the module was stored with it.
     """
     if code is None and (whole_module or module_id is not None):
         raise click.UsageError("--module and --whole-module need --ir or --asm")

@@ -1,4 +1,4 @@
-"""``compcache stats``: what all processes that use the cache have counted."""
+"""``compcache stats``: the statistics of all processes that use the cache."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = ["command"]
 
 
 @click.command("stats")
-@click.option("--since", type=MOMENT, help="Count only from then on: 7d or 12h ago, or a date.")
+@click.option("--since", type=MOMENT, help="Count only from this time on: an age (7d, 12h) or a date.")
 @click.option(
-    "--zero", is_flag=True, help="Set the counters to zero. When things were used is not forgotten."
+    "--zero", is_flag=True, help="Set the counters to zero. The times of last uses are kept."
 )
 @json_option
 @pass_session
 def command(session: Session, since: float | None, zero: bool, as_json: bool) -> None:
-    """Show hits, misses and why they were, compilation times spent and saved, additions and evictions.
+    """Show hits, misses and their reasons, compilation times spent and saved, additions and evictions.
 
-    The numbers are of all processes and hosts that use the directory; a process that is killed may take its last
-    second with it. Requests that were answered from memory are not counted.
+    The numbers cover all processes and hosts that use the directory; a killed process may lose its last second.
+    Requests answered from memory are not counted.
     """
     if zero:
         with session.change() as cache:
@@ -53,8 +53,8 @@ def _fields(stats: CacheStats) -> list[tuple[str, str]]:
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in stats.miss_reasons.items())
     return [
         ("directory", stats.path),
-        ("counted since", time_text(stats.since) or "the beginning"),
-        ("hits", f"{stats.hits:,} ({stats.hit_rate:.1%} of what was not in memory)"),
+        ("counted since", time_text(stats.since) or "creation"),
+        ("hits", f"{stats.hits:,} ({stats.hit_rate:.1%} of requests not answered from memory)"),
         ("misses", f"{stats.misses:,}{f' ({reasons})' if reasons else ''}"),
         ("compiled", f"{plural(stats.compilations, 'module')} in {seconds_text(stats.compile_seconds)}"),
         ("loaded", f"{plural(stats.loads, 'module')}, which saved {seconds_text(stats.saved_seconds)}"),

@@ -1,1 +1,1 @@
-"""Commands that fill a cache, keep it in order or remove what is in it."""
+"""Commands that fill, check, prune or clear a cache."""

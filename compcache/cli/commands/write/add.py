@@ -1,4 +1,4 @@
-"""``compcache add``: files of LLVM code become modules of the cache."""
+"""``compcache add``: compiles files of LLVM code into the cache."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ __all__ = ["command"]
     metavar="NAME[=SIGNATURE]",
     multiple=True,
     help="Export this function, for example --export 'dot=f64(const f64[:], const f64[:])'. Repeatable; without it every "
-    "visible function is exported, with the signature read off its LLVM type.",
+    "visible function is exported, with the signature of its LLVM type.",
 )
 @click.option(
     "--import",
     "imports",
     metavar="NAME",
     multiple=True,
-    help="A declared function that another module of the cache defines, now or later. Repeatable; SYMBOL=NAME where "
-    "the code calls it otherwise.",
+    help="A declared function that another module of the cache defines, now or later. Repeatable; SYMBOL=NAME if "
+    "the code uses another name.",
 )
 @click.option(
     "--global",
@@ -63,7 +63,7 @@ __all__ = ["command"]
 )
 @click.option(
     "--untrusted", is_flag=True,
-    help="Translate the code in a child process first, with limits of time and memory: it may crash LLVM.",
+    help="Compile the code in a child process first, with limits of time and memory: it may crash LLVM.",
 )  # fmt: skip
 @click.option("--no-bitcode", is_flag=True, help="Do not keep the optimized code for 'show --ir'.")
 @json_option
@@ -85,8 +85,9 @@ def command(
 ) -> int:
     """Compile LLVM assembly (.ll) or bitcode (.bc) files into the cache.
 
-    Objects (.o) and archives (.a) will do where they hold bitcode (-flto, -ffat-lto-objects, -fembed-bitcode). Each FILE becomes one module ("-" is standard input). A file that fails is reported, and the others are added all
-    the same. What a module imports may come from a file before it; for one that comes later name it with --import.
+    Objects (.o) and archives (.a) work if they hold bitcode (-flto, -ffat-lto-objects, -fembed-bitcode). Each FILE
+    becomes one module ("-" is standard input). A file that fails is reported, and the others are still added. A module
+    may import functions of files before it; name those of later files with --import.
     """
     options = {
         "functions": _functions(exports, nogil=nogil),
@@ -184,6 +185,6 @@ def _print(added: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def _names(functions: list[dict[str, str]]) -> str:
-    if is_terminal() and len(functions) > 8:  # noqa: PLR2004 - what fits in a line
+    if is_terminal() and len(functions) > 8:  # noqa: PLR2004 - as many as fit a line
         return plural(len(functions), "function")
     return " ".join(function["name"] for function in functions)

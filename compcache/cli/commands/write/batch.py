@@ -1,4 +1,4 @@
-"""``compcache batch``: many modules, several processes."""
+"""``compcache batch``: compiles many modules in several processes."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _INTERRUPTED = 130
     "--workers",
     type=click.IntRange(1),
     metavar="N",
-    help="How many processes; by default one for each CPU that may be used.",
+    help="The number of processes. Default: one for each usable CPU.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
-    help="How long one job may take; by default as long as it likes.",
+    help="How long one job may take. Default: no limit.",
 )
 @click.option(
     "--untrusted", is_flag=True,
-    help="Translate the code of files in a child process first, with limits of time and memory: it may crash LLVM.",
+    help="Compile the code of files in a child process first, with limits of time and memory: it may crash LLVM.",
 )  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress; failures are reported at the end.")
 @json_option
@@ -55,8 +55,8 @@ def command(
     or package.module:attribute. The attribute is an iterable of jobs, or a function that returns one; a job is a
     compcache.ModuleSource, a compcache.batch.Job, or a tuple (func_name, build[, args]).
 
-    A job that fails costs no other one anything, and the batch can be interrupted and started again. The exit status is
-    0 where everything is in the cache at the end, 1 where a job failed, 130 after Ctrl-C.
+    A job that fails does not affect others, and an interrupted batch can be started again. The exit status is
+    0 if everything is in the cache at the end, 1 if a job failed, 130 after Ctrl-C.
     """
     from compcache.batch import BatchInterrupted, compile_many
     from compcache.batch.spec import SpecError, read_specs

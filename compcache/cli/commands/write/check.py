@@ -1,4 +1,4 @@
-"""``compcache check``: is the cache healthy?"""
+"""``compcache check``: checks and repairs the cache."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = ["command"]
 
 @click.command("check")
 @click.option(
-    "--repair", is_flag=True, help="Put damaged modules in quarantine, rebuild the index, clear leftovers."
+    "--repair", is_flag=True, help="Move damaged modules to quarantine, rebuild the index, remove leftovers."
 )
-@click.option("--no-checksums", is_flag=True, help="Do not read the code of every module.")
-@click.option("--recompile", is_flag=True, help="Translate the code that is kept again, and compare it.")
+@click.option("--no-checksums", is_flag=True, help="Skip reading every module in full.")
+@click.option("--recompile", is_flag=True, help="Recompile the stored bitcode and compare it with the images.")
 @json_option
 @pass_session
 def command(session: Session, repair: bool, no_checksums: bool, recompile: bool, as_json: bool) -> int:
     """Check the whole cache, in steps.
 
-    permissions (others must not be able to write), leftovers, manifests (records decode), checksums (every byte is as
-    published, images match their records), code (with --recompile), edges (imports that nothing provides), index, statistics. Exit status 1
-    where there is an error that was not repaired; notes alone are none. In a pipe each line is one finding: severity,
-    kind, subject, message.
+    permissions (other users cannot write), leftovers, manifests (records decode), checksums (every byte is as
+    published, images match their records), code (with --recompile), edges (imports that no module provides), index,
+    statistics. Exit status 1 if an error was not repaired; notes are not errors. In a pipe each line is one finding:
+    severity, kind, subject, message.
     """
     with session.change() if repair else session.read() as cache:
         report = cache.check(

@@ -1,4 +1,4 @@
-"""``compcache clear``: an empty cache."""
+"""``compcache clear``: empties the cache."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["command"]
 
 @click.command("clear")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @json_option
 @pass_session
 def command(session: Session, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Remove every module from the cache.
 
-    Code that is loaded stays loaded; whoever looks for a function from now on misses it. Asks first, unless -y is
+    Loaded code stays loaded; later look-ups are misses. Asks first, unless -y is
     given; without a terminal to ask on, -y is needed.
     """
     with session.read() as cache:

@@ -1,4 +1,4 @@
-"""``compcache pin`` and ``unpin``: what prunes leave alone."""
+"""``compcache pin`` and ``unpin``: keep functions from being pruned."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["command", "unpin"]
 @json_option
 @pass_session
 def command(session: Session, names: tuple[str, ...], as_json: bool) -> None:
-    """Keep functions from being pruned, with all that they depend on; without NAME list what is pinned.
+    """Keep functions and their dependencies from being pruned; without NAME list the pinned functions.
 
-    A function may be pinned before it is there.
+    A function may be pinned before it is cached.
     """
     if names:
         with session.open() as cache:
             for name in [session.resolve(cache, name) for name in names]:
                 cache.pin(name)
                 if not cache.has(name):
-                    click.echo(f"{name!r} is not in the cache; it is pinned for when it is added", err=True)
+                    click.echo(f"{name!r} is not in the cache; the pin takes effect when it is added", err=True)
     with session.look() as cache:
         pinned = cache.pinned()
     if as_json:
@@ -40,7 +40,7 @@ def command(session: Session, names: tuple[str, ...], as_json: bool) -> None:
 @json_option
 @pass_session
 def unpin(session: Session, names: tuple[str, ...], as_json: bool) -> int:
-    """Let functions be pruned again. Exit status 1 where one was not pinned."""
+    """Let functions be pruned again. Exit status 1 if one was not pinned."""
     with session.change() as cache:
         missing = [name for name in names if not cache.unpin(session.resolve(cache, name))]
         pinned = cache.pinned()

@@ -1,4 +1,4 @@
-"""``compcache prune``: remove what a policy says."""
+"""``compcache prune``: removes the modules that a policy selects."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ __all__ = ["command"]
 @click.command("prune")
 @click.option("--max-size", "max_bytes", type=SIZE, help="Keep the modules within this size (500M, 2GiB).")
 @click.option("--max-modules", type=click.IntRange(0), metavar="N", help="Keep at most N modules.")
-@click.option("--unused-for", type=DURATION, help="Remove what was not used for this long (30d, 12h).")
-@click.option("--older-than", type=DURATION, help="Remove what was created longer ago than this.")
+@click.option("--unused-for", type=DURATION, help="Remove modules not used for this long (30d, 12h).")
+@click.option("--older-than", type=DURATION, help="Remove modules created longer ago than this.")
 @click.option("--duplicates", is_flag=True, help="Remove surplus copies of functions for the same hosts.")
 @click.option(
-    "--stale", type=DURATION, help="Remove code of CPUs, LLVM versions and formats not used for this long."
+    "--stale", type=DURATION, help="Remove code for CPUs, LLVM versions and formats not used for this long."
 )
-@click.option("--llvm", "min_llvm", metavar="VERSION", help="Remove code that an LLVM older than VERSION has compiled (22, 21.1).")
+@click.option("--llvm", "min_llvm", metavar="VERSION", help="Remove code compiled by an LLVM older than VERSION (22, 21.1).")
 @click.option(
-    "--match", multiple=True, metavar="PATTERN", help="Only modules whose functions all match this glob."
+    "--match", multiple=True, metavar="PATTERN", help="Remove only modules whose functions all match this glob."
 )
 @click.option(
-    "--keep", multiple=True, metavar="PATTERN", help="Keep functions that match, and what they depend on."
+    "--keep", multiple=True, metavar="PATTERN", help="Keep functions that match, and their dependencies."
 )
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -52,8 +52,8 @@ __all__ = ["command"]
 def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, **options: Any) -> None:
     """Remove modules, the least recently used first, and leftovers of interrupted additions.
 
-    Using a function uses what it depends on. Nothing goes that something which stays needs; pinned functions stay
-    with all that they depend on (compcache pin). Without options only leftovers go. --match without other options
+    A use of a function counts for its dependencies. Modules that a kept module needs are kept; so are pinned functions
+    and their dependencies (compcache pin). Without options only leftovers are removed. --match without other options
     removes every module that matches. Programs that have loaded a module keep it; for others it is a miss.
 
     Asks before it removes modules, unless -y is given; without a terminal to ask on, -y is needed. In a pipe each
@@ -105,10 +105,10 @@ def _print(report: PruneReport) -> None:
         err=True,
     )
     if report.indexed:
-        verb = "would be found again" if report.dry_run else "can be found again"
-        click.echo(f"{plural(len(report.indexed), 'module')} of interrupted additions {verb}", err=True)
+        verb = "would be indexed" if report.dry_run else "indexed"
+        click.echo(f"{verb} {plural(len(report.indexed), 'module')} of interrupted additions", err=True)
     if report.needed:
-        click.echo(f"{plural(len(report.needed), 'module')} stayed because others need them", err=True)
+        click.echo(f"{plural(len(report.needed), 'module')} kept because others need them", err=True)
     if not report.within_limits:
         click.echo(
             "still over the limits: every remaining module is pinned, kept or required", err=True
@@ -116,7 +116,7 @@ def _print(report: PruneReport) -> None:
 
 
 def _cells() -> Callable[[PrunedModule], tuple[str, ...]]:
-    """What makes a row of a module, for people or for programs."""
+    """The function that makes a row of a module, for a terminal or a pipe."""
     shown = id_text()
     size, age = (size_text, age_text) if is_terminal() else (str, time_text)
     return lambda m: (m.reason, shown(m.module_id), size(m.size), age(m.last_used), " ".join(m.functions))

@@ -29,9 +29,9 @@ _GLOB = re.compile(r"[*?\[]")
     epilog="Examples: 'compcache rm kernels.scale'; 'compcache rm --dry-run 'old.*''; compcache rm --force base",
 )
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
-@click.option("-f", "--force", is_flag=True, help="Remove even what other functions need or share a module with.")
-@click.option("--dry-run", is_flag=True, help="Only say which functions would be removed.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask, where a pattern is given.")
+@click.option("-f", "--force", is_flag=True, help="Remove even if other functions need it or share its module.")
+@click.option("--dry-run", is_flag=True, help="Only show which functions would be removed.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before removing what a pattern matches.")
 @json_option
 @pass_session
 def command(
@@ -39,10 +39,10 @@ def command(
 ) -> int:
     """Remove functions with all their realizations.
 
-    NAME is a function or a glob over functions: 'old.*'. A function is kept where its module holds others too, others
-    import it or it is pinned, unless --force is given. Programs that have loaded it keep it; others miss it from now on.
-    A label stands for all functions that have it. Asks before it removes what a glob or label matches; without a terminal to ask on, -y is needed. Exit status 1 where a
-    function was kept.
+    NAME is a function, a label, which stands for all functions that have it, or a glob over functions: 'old.*'. A
+    function is kept if its module holds others, others import it or it is pinned, unless --force is given. Programs that
+    have loaded it keep it; others miss it from now on. Asks before it removes what a glob or label matches; without a
+    terminal to ask on, -y is needed. Exit status 1 if a function was kept.
     """
     with session.read() as cache:
         known = [summary.func_name for summary in cache.functions()]
@@ -64,7 +64,7 @@ def command(
 def _remove(
     cache: Cache, names: list[str], *, force: bool
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-    """The modules that went, by function, and why others were kept: users go before what they use."""
+    """Remove importers first; return the removed modules by function, and the reasons why others were kept."""
     removed: dict[str, tuple[str, ...]] = {}
     kept = dict.fromkeys(names, "")
     progress = True
@@ -74,7 +74,7 @@ def _remove(
             try:
                 removed[name] = cache.remove(name, force)
             except NotCachedError:
-                removed[name] = ()  # it went with another one's module
+                removed[name] = ()  # removed with another function's module
             except FunctionInUseError as error:
                 kept[name] = str(error)
                 continue
@@ -88,13 +88,13 @@ def _choose(names: tuple[str, ...], known: list[str], directory: str) -> list[st
     for name in names:
         found = [name] if name in known else fnmatch.filter(known, name) if _GLOB.search(name) else _labelled(name, known)
         if not found:
-            raise NotCachedError(f"no function of {directory} is called, or matches, {name!r}{near_name(name, known, '; ')}")
+            raise NotCachedError(f"no function in {directory} is named or matches {name!r}{near_name(name, known, '; ')}")
         chosen.update(dict.fromkeys(found))
     return list(chosen)
 
 
 def _labelled(label: str, known: list[str]) -> list[str]:
-    """The functions of a label, which are named by content: all of them are meant."""
+    """The functions with a label, which are named by content."""
     return [name for name in known if label_of(name) == label]
 
 
@@ -102,7 +102,7 @@ def _confirm(text: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"removing {text} needs a confirmation, and there is no terminal to ask on: pass -y")
+        raise click.UsageError(f"confirmation needs a terminal: give --yes to remove {text}")
     if not click.confirm(f"Remove {text}?", err=True):
         raise click.Abort
 
