@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MARK", "Process", "adopt_orphans", "descendants", "end_processes", "has_children", "marked"]
 
-#: The environment variable that names the worker from which a process descends.
-MARK = "COMPCACHE_BATCH_WORKER"
+#: The environment variable, not a setting, that names the worker from which a process descends.
+MARK = "_COMPCACHE_BATCH_WORKER"
 #: How long processes may take to end by themselves after their parent has ended, for example to clean up.
 _GRACE = 0.3
 _PR_SET_CHILD_SUBREAPER = 36
