@@ -14,7 +14,7 @@ from compcache.errors import (
     StorageError,
     UntrustedDirectoryError,
 )
-from compcache.formats.manifest import decode_function
+from compcache.formats.manifest import LINK_ONLY, decode_function
 from compcache.hit.loader import Loader
 from compcache.hit.recorder import recorder_for
 from compcache.hit.runtime import path_opener
@@ -237,18 +237,26 @@ class Cache:
         well, only `get_target` finds out.
         """
         self._require_open()
-        func_name = _func_name_of(func_name)
-        for module_id, offset in self._store.find(func_name):
+        return self._holds(_func_name_of(func_name))
+
+    def _can_import(self, name: str) -> bool:
+        return self._holds(name, to_import=True)
+
+    def _holds(self, name: str, *, to_import: bool = False) -> bool:
+        """See `has`; with `to_import`, variables and hidden functions count as well."""
+        for module_id, offset in self._store.find(name):
             try:
                 with self._store.open_module(module_id) as module:
                     self._loader.require_usable(module)
                     record = decode_function(module.read_record(offset))
                     if record.features:
                         self._loader.require_features(module, record)
-                    return True
+                    if to_import or not record.signature.startswith(LINK_ONLY):
+                        return True
             except (FileNotFoundError, IncompatibleTargetError, CompcacheError):
                 continue
-        return self._store.index.refresh() and self.has(func_name)  # another process may have added one meanwhile
+        # Another process may have added one meanwhile.
+        return self._store.index.refresh() and self._holds(name, to_import=to_import)
 
     __contains__ = has
 
@@ -366,7 +374,11 @@ class Cache:
 
         store = self._store
         built = build_module(
-            source, machine=store.host(), is_cached=self.has, maker=maker, linker_for=lambda obj: linker_for(store, obj)
+            source,
+            machine=store.host(),
+            is_cached=self._can_import,
+            maker=maker,
+            linker_for=lambda obj: linker_for(store, obj),
         )
         for module in (built, *built.others):
             self._store.stats.compiled(module.seconds, [name for name, *_ in module.functions])

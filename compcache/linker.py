@@ -10,6 +10,7 @@ hands back a `BuiltModule`.
 from __future__ import annotations
 
 import time
+import warnings
 import zlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +26,7 @@ from compcache.build.pic import (
     find_constructors,
     for_shared_object,
     run_by_mapping,
+    thread_locals,
     with_init_arrays,
 )
 from compcache.build.recipe import write_recipe
@@ -42,12 +44,14 @@ from compcache.build.trial import UNTRUSTED, assembly_parts, has_assembly, try_i
 from compcache.content.names import code_digest, content_digest, frozen
 from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
-from compcache.errors import CompileError, GlobalValidationError
+from compcache.errors import CacheWarning, CompileError, GlobalValidationError, LinkerError
 from compcache.formats import host
 from compcache.formats.graph import SOURCE_DIGESTS, encode_graph, encode_notes
-from compcache.formats.manifest import NO_ENTRY, ModuleRecord, image_flag
+from compcache.formats.manifest import NO_ENTRY, ModuleRecord
+from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images.linked_image import first_linker, link_image
+from compcache.images.linkers.find import find_linker
 from compcache.images.llvm_thread import in_llvm_thread
 from compcache.targets.libc import libc_requirement
 from compcache.targets.machine import (
@@ -112,6 +116,8 @@ class _Request(NamedTuple):
     portable: bool  # the source says for which hosts it is: all of it is kept as it was before it was optimized
     untrusted: bool
     digests: dict[str, str]
+    by_linker: bool  # what the cache provides are symbols that the linker leaves places for, and not slots
+    is_cached: Callable[[str], bool] = bool
 
 
 class _Prepared(NamedTuple):
@@ -186,7 +192,7 @@ def translate_module(
     """The part of `build_module` that LLVM does."""
     if not isinstance(source, ModuleSource):
         raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}")
-    requests = _snapshot(frozen(source), machine, maker)
+    requests = [r._replace(is_cached=is_cached) for r in _snapshot(frozen(source), machine, maker)]
     return Translation(machine, tuple([(request, _translate_for(request, is_cached)) for request in requests]))
 
 
@@ -218,7 +224,10 @@ def rebuild_module(
     translated = codegen.run(lambda context: _translate_again(context, recipe, target))
     digests = {name: str(notes[name]) for name in SOURCE_DIGESTS if name in notes}
     translated = translated._replace(digests=digests, seconds=time.perf_counter() - started)
-    return _finish(translated, notes.get("identity"), linker_for)
+    try:
+        return _finish(translated, notes.get("identity"), linker_for)
+    except LinkerError as error:
+        raise CompileError(f"the code imports what only a linker can leave places for: {error}") from error
 
 
 def _translate_for(request: _Request, is_cached: Callable[[str], bool]) -> _Translated:
@@ -233,7 +242,12 @@ def _translate_for(request: _Request, is_cached: Callable[[str], bool]) -> _Tran
 
 def _link_for(request: _Request, translated: _Translated, linker_for: LinkerFor) -> BuiltModule:
     with _naming_target(request):
-        return _finish(translated, request.identity, linker_for)
+        try:
+            return _finish(translated, request.identity, linker_for)
+        except LinkerError as error:
+            warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
+            plain = _translate_for(request._replace(by_linker=False), request.is_cached)
+            return _finish(plain, request.identity, linker_for)
 
 
 @contextmanager
@@ -250,15 +264,17 @@ def _naming_target(request: _Request) -> Iterator[None]:
 def _finish(translated: _Translated, identity: Any, linker_for: LinkerFor) -> BuiltModule:
     """Link the object, and write the sections of the module's file."""
     started = time.perf_counter()
-    image, kind = link_image(
+    resolution = translated.prepared.resolution
+    image, kind, places = link_image(
         translated.object,
         export=TABLE_SYMBOL,
         weak=[name for name, definition in translated.definitions.items() if is_weak(definition)],
+        imports=resolution.imports,
         needs_linker=_needs_linker(translated),
-        libraries=translated.prepared.resolution.libraries,
+        libraries=resolution.libraries,
         linker_for=linker_for,
     )
-    return _assemble(translated, identity, image, kind, started - translated.seconds)
+    return _assemble(translated, identity, image, kind, places, started - translated.seconds)
 
 
 # ------------------------------------------------------------ in LLVM's thread
@@ -277,15 +293,21 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
     text = request.ir if isinstance(request.ir, str) else str(module)
     if text is not request.ir:
         _refuse_extremes(text)
-    if "dso_local" in text or "thread_local(" in text:
+    if any(word in text for word in ("dso_local", "thread_local(", "hidden", "protected")):
         changed = for_shared_object(str(module))  # as LLVM prints it, which is what the rewriting reads
         module = codegen.parse(changed, context) if changed is not None else module
     target = codegen.target_machine(request.machine.cpu, request.machine.features, request.level)
     module.data_layout = str(target.target_data)
     names = aliases(str(module)) if " alias " in text or " ifunc " in text else {}
-    exports = choose_exports(module, request.exports, names)
+    local = thread_locals(str(module)) if "thread_local" in text else frozenset()
+    exports = choose_exports(module, request.exports, names, local)
     resolution = resolve_declarations(
-        module, target.target_data, request.requests, lambda names: codegen.in_caller(_chosen, names, is_cached)
+        module,
+        target.target_data,
+        request.requests,
+        lambda names: codegen.in_caller(_chosen, names, is_cached),
+        by_linker=request.by_linker,
+        thread_locals=local,
     )
     needs = _own_requirements(exports, names, attributes, request.machine)
     encoded = _encoded_globals(resolution)
@@ -311,7 +333,8 @@ def _translate_again(context: Any, recipe: Recipe, machine: Machine) -> _Transla
     names = aliases(text)
     emitter = codegen.target_machine(machine.cpu, machine.features, recipe.level)
     request = _Request(
-        recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {}
+        recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {},
+        True,
     )
     if not recipe.optimized:
         codegen.optimize(module, emitter, recipe.level)
@@ -361,6 +384,7 @@ def _snapshot(source: ModuleSource, machine: Host, maker: str) -> list[_Request]
             len(targets) > 1 or cpu not in (None, NATIVE),
             source.untrusted,
             digests,
+            find_linker() is not None,
         )
         for cpu, features in targets
     ]  # fmt: skip
@@ -468,11 +492,11 @@ def _prepare(
         name = value.name
         if value.is_declaration or name in kept or name.startswith("llvm."):
             continue
-        if name in exported and value.is_function:
+        if name in exported:
             value.linkage = _EXTERNAL
             value.visibility = "hidden"
         elif value.linkage.name in VISIBLE_LINKAGES:
-            _privatize(value, internal=hide_others or not value.is_function or value.visibility.name == "hidden")
+            _privatize(value, internal=hide_others)
 
 
 def _privatize(value: Any, *, internal: bool) -> None:
@@ -502,7 +526,9 @@ def _emit(module: Any, context: Any, target: Any, request: _Request, prepared: _
     slots = tuple([name for name in (*prepared.resolution.slots, *prepared.resolution.storage) if name in definitions])
     key = _key(text, request, prepared)
     symbols = [export.symbol for export in prepared.exports]
-    module.link_in(codegen.parse(table_text(key, symbols, entries.points, slots), context))
+    variables = {export.symbol for export in prepared.exports if definitions[export.symbol].kind == "variable"}
+    shared = sorted(variables.difference(prepared.aliases))
+    module.link_in(codegen.parse(table_text(key, symbols, entries.points, slots, shared), context))
     obj = codegen.emit_object(module, target)
     machine = request.machine
     requires = machine.required_by(text)
@@ -526,7 +552,7 @@ def _key(text: str, request: _Request, prepared: _Prepared) -> bytes:
     """A digest of everything that decides the image; image and manifest must agree on it."""
     libraries = [library.name for library in prepared.resolution.libraries]
     settings = (
-        prepared.exports, request.machine[:2], request.level, prepared.resolution.slots, list(prepared.globals), libraries
+        prepared.exports, request.machine[:2], request.level, prepared.resolution.imported(), list(prepared.globals), libraries
     )  # fmt: skip
     parts = [text.encode("utf-8", "surrogateescape"), repr(settings).encode(), codegen.llvm_version().encode()]
     return digest(parts, size=KEY_SIZE)
@@ -538,7 +564,8 @@ def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definitio
         return
     graph = DependencyGraph({name: definition.references for name, definition in definitions.items()})
     reached = graph.closure(startup)
-    needed = [resolution.slots.get(name, name) for name in reached if name in resolution.slots]
+    imported = resolution.imported()
+    needed = [imported[name] for name in reached if name in imported]
     needed += [name.removeprefix(SLOT_PREFIX) for name in reached if name in resolution.storage]
     if needed:
         raise CompileError(
@@ -554,6 +581,8 @@ def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definitio
 def _needs_linker(translated: _Translated) -> list[str]:
     """Features of the module that need the dynamic linker, in words; a plain object cannot be loaded with them."""
     reasons = [f"the constructor or destructor {name!r}" for name in translated.constructors.functions()]
+    functions = {name for name, definition in translated.definitions.items() if definition.kind == "declaration"}
+    reasons += [f"the imported variable {name!r}" for name in translated.prepared.resolution.imports if name not in functions]
     reasons += [
         f"the thread-local variable {name!r}"
         for name, definition in translated.definitions.items()
@@ -563,7 +592,9 @@ def _needs_linker(translated: _Translated) -> list[str]:
     return reasons + [f"the ifunc {name!r}" for name, alias in aliases_of.items() if alias.is_ifunc]
 
 
-def _assemble(translated: _Translated, identity: Any, image: bytes, kind: str, started: float) -> BuiltModule:
+def _assemble(
+    translated: _Translated, identity: Any, image: bytes, kind: str, places: Mapping[str, bytes], started: float
+) -> BuiltModule:
     """The sections of the module's file."""
     prepared, entries, key = translated.prepared, translated.entries, translated.key
     platform = codegen.host_platform()
@@ -578,7 +609,7 @@ def _assemble(translated: _Translated, identity: Any, image: bytes, kind: str, s
     numbers = {name: first_slot + i for i, name in enumerate(translated.slots)}
     writer = RecordBuilder(
         header, translated.definitions, prepared.resolution, numbers, translated.startup,
-        {name: payload for name, _, payload in prepared.globals},
+        {name: payload for name, _, payload in prepared.globals}, places,
     )  # fmt: skip
     functions = []
     for number, export in enumerate(prepared.exports):
@@ -595,7 +626,7 @@ def _assemble(translated: _Translated, identity: Any, image: bytes, kind: str, s
     if bitcode and not any(definition.is_machine_code for definition, _ in resolution.storage.values()):
         storage = {name: offset for name, offset in writer.globals.items() if name in resolution.storage}
         libraries = [library.name for library in resolution.libraries]
-        bitcode += write_recipe(translated.level, prepared.exports, resolution.slots, storage, libraries, prepared.code)
+        bitcode += write_recipe(translated.level, prepared.exports, resolution.imported(), storage, libraries, prepared.code)
     seconds = time.perf_counter() - started
     notes = encode_notes(seconds, identity, translated.digests)
     sections = image, writer.records.content(), graph, bitcode, notes

@@ -16,7 +16,8 @@ from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer
 from compcache.formats.host import decode_host
 from compcache.formats.index import Index
-from compcache.formats.manifest import NO_ENTRY, FunctionRecord, encode_function
+from compcache.formats.manifest import NO_ENTRY, FunctionRecord
+from compcache.formats.manifest_writer import encode_function
 from compcache.publish import index_merge
 from compcache.store import HOSTS, INDEX, TEMPORARY
 

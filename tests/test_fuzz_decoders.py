@@ -38,12 +38,9 @@ from compcache.formats.manifest import (
     decode_global,
     decode_module,
     decode_needs,
-    encode_function,
-    encode_global,
-    encode_module,
-    encode_needs,
     read_frame,
 )
+from compcache.formats.manifest_writer import encode_function, encode_global, encode_module, encode_needs
 from compcache.formats.statistics import decode_stats, encode_stats
 from compcache.formats.table import Table, encode_table
 from compcache.globals import Integer, Text, decode_definition, define

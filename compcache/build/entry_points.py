@@ -32,7 +32,7 @@ from compcache.signature import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 __all__ = [
     "EntryPoint",
@@ -463,11 +463,17 @@ def _result_lines(body: _Body, result: Type, llvm_type: str, value: str) -> list
     return [f"%result = call ptr @{maker}(i64 {value})"]
 
 
-def table_text(key: bytes, functions: Sequence[str], entries: Sequence[EntryPoint], slots: Sequence[str]) -> str:
+def table_text(
+    key: bytes,
+    functions: Sequence[str],
+    entries: Sequence[EntryPoint],
+    slots: Sequence[str],
+    variables: Collection[str] = (),
+) -> str:
     """The assembly of a module's entry points and its table, to be linked into the module.
 
-    The table numbers the symbols: first `functions`, then `entries`, then `slots` (import slots and global
-    variables). It holds offsets from its own start, which the linker resolves: nothing in it is relocated when
+    The table numbers the symbols: first `functions` and other exports, those among `variables`, then `entries`, then `slots`
+    (import slots and global variables). It holds offsets from its own start, which the linker resolves: nothing in it is relocated when
     the image is mapped.
     """
     entry_symbols = [f"compcache.entry.{number}" for number in range(len(entries))]
@@ -482,8 +488,8 @@ def table_text(key: bytes, functions: Sequence[str], entries: Sequence[EntryPoin
     return "\n".join([
         _DECLARATIONS,
         *(entry_text(symbol, entry) for symbol, entry in zip(entry_symbols, entries, strict=True)),
-        *(f"declare hidden void @{quote(symbol)}()" for symbol in dict.fromkeys(functions)),
-        *(f"@{quote(symbol)} = external hidden global i8" for symbol in slots),
+        *(f"declare hidden void @{quote(symbol)}()" for symbol in dict.fromkeys(functions) if symbol not in variables),
+        *(f"@{quote(symbol)} = external hidden global i8" for symbol in (*slots, *variables)),
         (f"{table} = protected constant {shape} {{ i64 {_MAGIC}, i32 {ABI_VERSION}, i32 {len(symbols)}, "
         f'[16 x i8] c"{key_bytes}", [{len(symbols)} x i32] [{offsets}] }}, align 16'),
         "",

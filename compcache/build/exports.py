@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.entry_points import (
@@ -11,13 +12,15 @@ from compcache.build.entry_points import (
     read_head,
     read_signature,
 )
+from compcache.build.ir_text import leading_type
 from compcache.build.source import Function, check_name
-from compcache.errors import InvalidNameError, SignatureError, UndefinedSymbolError
+from compcache.errors import CompileError, InvalidNameError, SignatureError, UndefinedSymbolError
+from compcache.formats.manifest import LINK_ONLY
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.signature import Signature
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from compcache.build.ir_text import Definition
     from compcache.build.pic import Alias
@@ -31,16 +34,22 @@ VISIBLE_LINKAGES = frozenset(
 
 
 _SHOWN = 10
+_VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant) ([^\n]*)")
+_MOST_HEAD = 4096
 
 
 class Export(NamedTuple):
-    """One function to export: its names, its signature if the caller gave one, and how it runs."""
+    """One symbol to export: its names, its signature if the caller gave one, and how it runs.
+
+    `link_only` says what it is where other modules can import it and nobody can call it.
+    """
 
     name: str
     symbol: str
     signature: Signature | None
     nogil: bool
     shown: str | None = None
+    link_only: str = ""
 
 
 class Entries(NamedTuple):
@@ -71,13 +80,19 @@ def _read_export(name: str, value: Any) -> Export:
 
 
 def choose_exports(
-    module: Any, wanted: tuple[Export, ...] | None, aliases: Mapping[str, Alias]
+    module: Any,
+    wanted: tuple[Export, ...] | None,
+    aliases: Mapping[str, Alias],
+    thread_locals: Collection[str] = (),
 ) -> tuple[Export, ...]:
-    """The exports of a module: those that were asked for, or every externally visible function.
+    """The exports of a module: those that were asked for, or every externally visible function. Variables and hidden functions
+    are exported to other modules alone.
 
     Raises:
         UndefinedSymbolError: it does not define one of them.
+        CompileError: a variable was asked for that other modules cannot import.
     """
+    variables = {v.name: v for v in module.global_variables if not v.is_declaration}
     if wanted is None:
         visible = [
             function.name
@@ -86,9 +101,11 @@ def choose_exports(
             and function.linkage.name in VISIBLE_LINKAGES
             and function.visibility.name != "hidden"
         ]
-        _require_some((*visible, *aliases), module)
-        return tuple([Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)])
-    defined = {function.name for function in module.functions if not function.is_declaration}
+        shared = tuple(_link_only(module, variables.keys() - thread_locals))
+        _require_some((*visible, *aliases, *shared), module)
+        return (*[Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)], *shared)
+    wanted = tuple([_as_variable(export, thread_locals) if export.symbol in variables else export for export in wanted])
+    defined = {function.name for function in module.functions if not function.is_declaration} | variables.keys()
     missing = [export.symbol for export in wanted if export.symbol not in defined and export.symbol not in aliases]
     if missing:
         known = ", ".join(sorted({*defined, *aliases})[:20]) or "nothing"
@@ -99,22 +116,47 @@ def choose_exports(
     return wanted
 
 
-def _require_some(visible: Sequence[str], module: Any) -> None:
+def _link_only(module: Any, variables: Collection[str]) -> Iterator[Export]:
+    """The exports for other modules alone: visible variables, and functions that are visible within a library."""
+    for value in (*module.functions, *module.global_variables):
+        name = value.name
+        if value.is_declaration or value.linkage.name not in VISIBLE_LINKAGES or name.startswith("llvm."):
+            continue
+        if value.is_function and value.visibility.name == "hidden":
+            yield Export(check_name(name, "func_name"), name, None, False, link_only="hidden function")
+        elif name in variables:
+            kind = "variable" if value.linkage.name == "external" else "merged variable"
+            yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
+
+
+def _as_variable(export: Export, thread_locals: Collection[str]) -> Export:
+    if export.signature is not None:
+        raise CompileError(f"functions gives a signature to {export.symbol!r}, which is a variable: give None")
+    if export.symbol in thread_locals:
+        raise CompileError(f"functions names {export.symbol!r}, a thread-local variable, which other modules cannot import")
+    return export._replace(link_only="variable")
+
+
+def _require_some(visible: Sequence[object], module: Any) -> None:
     """Refuse a module without exports."""
     if visible:
         return
-    hidden = [f"{f.name!r} ({_hiding(f)})" for f in module.functions if not f.is_declaration]
+    hidden = [f"{f.name!r} ({f.linkage.name})" for f in module.functions if not f.is_declaration]
     if not hidden:
-        raise UndefinedSymbolError("the module exports nothing: it defines no functions")
+        raise UndefinedSymbolError("the module exports nothing: it defines no functions and no visible variables")
     more = f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""
     raise UndefinedSymbolError(
-        f"the module exports nothing: all its functions have hidden visibility: {', '.join(hidden[:_SHOWN])}{more}; name those to "
-        "export in functions=, or compile without -fvisibility=hidden"
+        f"the module exports nothing: all its functions are internal: {', '.join(hidden[:_SHOWN])}{more}; name those to "
+        "export in functions="
     )
 
 
-def _hiding(function: Any) -> str:
-    return function.linkage.name if function.linkage.name not in VISIBLE_LINKAGES else str(function.visibility.name)
+def _describe(export: Export, head: str) -> str:
+    """What a symbol is that nobody can call, from the head of its definition."""
+    match = _VARIABLE.match(head.partition(" = ")[2][:_MOST_HEAD])
+    if match is None:
+        return export.link_only
+    return f"{'constant' if match[1] == 'constant' else export.link_only} {leading_type(match[2])}"
 
 
 def make_entries(
@@ -129,6 +171,10 @@ def make_entries(
     numbers: list[int | None] = []
     texts = []
     for export in exports:
+        if export.link_only:
+            numbers.append(None)
+            texts.append(LINK_ONLY + _describe(export, definitions[export.symbol].head))
+            continue
         head = _head_of(export.symbol, definitions, aliases)
         try:
             signature = export.signature or read_signature(head)

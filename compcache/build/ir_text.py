@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["ATTACHMENTS", "Definition", "Head", "extreme_of", "is_vectorized", "parse_head", "passes_vectors", "quote", "read_module", "split_parameters", "symbol_counts", "unquote"]
+__all__ = ["ATTACHMENTS", "Definition", "Head", "extreme_of", "is_vectorized", "leading_type", "parse_head", "passes_vectors", "quote", "read_module", "split_parameters", "symbol_counts", "unquote"]
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
 _REFERENCE = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))|"[^"]*"')
@@ -191,6 +191,16 @@ def read_module(text: str) -> dict[str, Definition]:
         external = "external" in words or "extern_weak" in words
         found[name] = Definition("external" if external else "variable", head, tuple(others))
     return found
+
+
+def leading_type(text: str) -> str:
+    """The type at the start of a text, which may be cut off behind it."""
+    depth = 0
+    for index, character in enumerate(text):
+        depth += (character in "([{<") - (character in ")]}>")
+        if character in " ," and depth == 0:
+            return text[:index]
+    return text
 
 
 def symbol_counts(text: str) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Rewrites code that was made for an executable so that it may live in a shared object.
 
 Three things in LLVM assembly contradict that, and none can be changed through LLVM's C API: declarations marked
-`dso_local` (a linker refuses the relocations of non-PIC code), thread-local models that only an executable may use,
+`dso_local` or hidden, of what is in another image here (a linker refuses the relocations of non-PIC code), thread-local models that only an executable may use,
 and constructors, which LLVM emits in the obsolete ``.ctors`` form. The LLVM Language Reference describes all of them.
 """
 
@@ -24,6 +24,7 @@ __all__ = [
     "find_constructors",
     "for_shared_object",
     "run_by_mapping",
+    "thread_locals",
     "with_init_arrays",
 ]
 
@@ -31,6 +32,10 @@ _NAME = r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)'
 _DSO_LOCAL = re.compile(
     rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)\s?dso_local\b", re.MULTILINE
 )
+_HIDDEN = re.compile(
+    rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)((?: ?dso_local)?) ?(?:hidden|protected)\b", re.MULTILINE
+)
+_THREAD_LOCAL = re.compile(rf"^({_NAME}) = (?:[a-z_]+(?:\([a-z]+\))? )*?thread_local\b", re.MULTILINE)
 _MODEL = re.compile(r"^(@[^\n]*?\bthread_local)\((?:localexec|initialexec|localdynamic)\)", re.MULTILINE)
 _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", re.MULTILINE)
 _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
@@ -66,9 +71,9 @@ class Constructors(NamedTuple):
 
 def for_shared_object(text: str) -> str | None:
     """The module's text without what only an executable may do; None where nothing needs to change."""
-    if "dso_local" not in text and "thread_local(" not in text:
+    if not any(word in text for word in ("dso_local", "thread_local(", " hidden ", " protected ")):
         return None
-    changed = _MODEL.sub(r"\1", _DSO_LOCAL.sub(r"\1", text))
+    changed = _MODEL.sub(r"\1", _DSO_LOCAL.sub(r"\1", _HIDDEN.sub(r"\1\2", text)))
     return changed if changed != text else None
 
 
@@ -82,6 +87,11 @@ def aliases(text: str) -> dict[str, Alias]:
         if function_type.endswith(")") and not _HIDING.intersection(match[2].split()):
             found[_plain(match[1])] = Alias(function_type, match[3] == "ifunc", _plain(match[5].split(",")[0]))
     return found
+
+
+def thread_locals(text: str) -> frozenset[str]:
+    """The thread-local variables of a printed module, declared or defined."""
+    return frozenset([_plain(match[1]) for match in _THREAD_LOCAL.finditer(text)]) if "thread_local" in text else frozenset()
 
 
 def _plain(reference: str) -> str:

@@ -2,7 +2,8 @@
 
 The bitcode section of a module file is two zlib streams, one behind the other: LLVM bitcode of the optimized module, of
 which the image was made, and a recipe. A recipe is a msgpack array: ``[version, level, exports, slots, storage, code]``.
-Exports are ``[func_name, symbol, signature or nil, nogil, shown or nil]``; slots are ``{symbol: func_name}``; storage says for
+Exports are ``[func_name, symbol, signature or nil, nogil, shown or nil, what it is where nobody can call it]``; slots are
+``{symbol of the import or of its slot: func_name}``; storage says for
 each global variable of the source at which offset its record is; code is the bitcode of the module before it was optimized, where
 the source names its targets, else nothing. Once vectorized for one CPU, code does not use the wider registers of another.
 """
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Recipe", "StoredDefinition", "read_recipe", "write_recipe"]
 
-_VERSION = 1
+_VERSION = 2
 _MAX_SIZE = 1 << 31
 
 
@@ -68,7 +69,7 @@ def write_recipe(
     code: bytes,
 ) -> bytes:
     """The second stream of a bitcode section; `storage` are the offsets of the globals' records."""
-    rows = [[e.name, e.symbol, e.signature and e.signature.text(), e.nogil, e.shown] for e in exports]
+    rows = [[e.name, e.symbol, e.signature and e.signature.text(), e.nogil, e.shown, e.link_only] for e in exports]
     packed = msgpack.packb([_VERSION, level, rows, dict(slots), dict(storage), list(libraries), code], unicode_errors="surrogatepass")
     return zlib.compress(packed, 1)
 
@@ -94,8 +95,8 @@ def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
         raise FormatError(f"the module has no usable recipe: {error}") from error
 
 
-def _export(name: str, symbol: str, signature: str | None, nogil: bool, shown: str | None) -> Export:
-    return Export(name, symbol, None if signature is None else Signature.parse(signature), bool(nogil), shown)
+def _export(name: str, symbol: str, signature: str | None, nogil: bool, shown: str | None, link_only: str) -> Export:
+    return Export(name, symbol, None if signature is None else Signature.parse(signature), bool(nogil), shown, link_only)
 
 
 def _stored(payload: bytes) -> Any:

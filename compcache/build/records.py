@@ -8,12 +8,9 @@ from compcache.build.slots import SLOT_PREFIX
 from compcache.depgraph import DependencyGraph
 from compcache.errors import GlobalValidationError
 from compcache.formats.graph import SymbolNode
-from compcache.formats.manifest import (
-    FunctionRecord,
-    GlobalRecord,
+from compcache.formats.manifest import NO_SLOT, FunctionRecord, GlobalRecord, ModuleRecord, NeedsRecord
+from compcache.formats.manifest_writer import (
     ManifestWriter,
-    ModuleRecord,
-    NeedsRecord,
     encode_function,
     encode_global,
     encode_module,
@@ -51,6 +48,7 @@ class RecordBuilder:
         slots: the symbol numbers of the slots of those.
         startup: what runs while the image is mapped or unmapped. Every function needs what that reaches.
         payloads: the encoded values of the global variables.
+        places: where the image holds the addresses of imports that have no slots (`NeedsRecord.places`), by symbol.
     """
 
     def __init__(
@@ -61,18 +59,21 @@ class RecordBuilder:
         slots: Mapping[str, int],
         startup: Collection[str],
         payloads: Mapping[str, bytes],
+        places: Mapping[str, bytes],
     ) -> None:
         self.records = ManifestWriter()
         self.records.add(encode_module(header))
         self._resolution = resolution
         self._slots = slots
         self._payloads = payloads
-        self._natives = _foreign_natives(definitions) - resolution.libraries_used
+        self._places = places
+        self._imports = resolution.imported()
+        self._natives = _foreign_natives(definitions) - resolution.libraries_used - self._imports.keys()
         self.globals: dict[str, int] = {}
         self._shared: dict[bytes, int] = {}
         self.imports: dict[str, None] = {}  # the func_names that a written need imports
         self._offsets: dict[int, int] = {}
-        leaves = {*slots, *self._natives}
+        leaves = {*slots, *self._imports, *self._natives}
         edges = {name: definition.references for name, definition in definitions.items()}
         if not leaves.isdisjoint(DependencyGraph(edges).closure(startup)):
             edges = {name: (*edges[name], _STARTUP) if d.kind == "function" else edges[name] for name, d in definitions.items()}
@@ -102,12 +103,14 @@ class RecordBuilder:
         return self._offsets[id(root)]
 
     def _write_need(self, need: Need) -> int:
-        slots = self._resolution.slots
+        imported = [leaf for leaf in need.leaves if leaf in self._imports]
+        placed = any(leaf in self._resolution.imports for leaf in imported)
         record = NeedsRecord(
-            tuple([(self._slots[leaf], slots[leaf]) for leaf in need.leaves if leaf in slots]),
+            tuple([(self._slots.get(leaf, NO_SLOT), self._imports[leaf]) for leaf in imported]),
             tuple([self._add_global(leaf) for leaf in need.leaves if leaf in self._resolution.storage]),
             tuple([leaf for leaf in need.leaves if leaf in self._natives]),
             tuple([self._offsets[id(child)] for child in need.children]),
+            tuple([self._places.get(leaf, b"") for leaf in imported]) if placed else (),
         )
         self.imports.update(dict.fromkeys(name for _, name in record.imports))
         payload = encode_needs(record)
@@ -147,8 +150,8 @@ def symbol_nodes(
 
 
 def _kind(name: str, definition: Definition, resolution: Resolution) -> tuple[str, str | None]:
-    if name in resolution.slots:
-        return "import", resolution.slots[name]
+    if name in resolution.slots or name in resolution.imports:
+        return "import", resolution.slots.get(name) or resolution.imports[name]
     if name in resolution.storage:
         return "global", name.removeprefix(SLOT_PREFIX)
     kinds = {"declaration": "native", "external": "native", "function": "function"}

@@ -1,13 +1,15 @@
 """Turns the undefined symbols of a module into import slots and storage, before it is optimized.
 
-A declared function that the cache provides becomes a thunk, ``load slot; musttail call``, which LLVM inlines into an
-indirect call. An external global that the caller defines becomes storage in the module, filled when code is loaded.
-Native symbols stay as they are.
+What the cache provides, a function or a variable, stays a reference to a symbol where a linker makes the image: it leaves places for
+addresses (`compcache.images.places`), which are filled when code is loaded. Where there is none, a function becomes a thunk,
+``load slot; musttail call``, which LLVM inlines into an indirect call. An external global that the caller defines becomes
+storage in the module, filled when code is loaded. Native symbols stay as they are.
 """
 
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.ir_text import parse_head, quote, symbol_counts
@@ -19,7 +21,7 @@ from compcache.images.libraries import demangle, open_libraries, providing_libra
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from compcache.build.source import ModuleSource
     from compcache.images.libraries import Library
@@ -43,7 +45,7 @@ class Requests(NamedTuple):
 class Resolution(NamedTuple):
     """The provider of each declaration.
 
-    `slots`: {symbol of the slot: func_name}; `storage`: {symbol: (definition, storage)}, including the slots
+    `imports`: {symbol: func_name} of what the linker leaves places for; `slots`: {symbol of the slot: func_name}; `storage`: {symbol: (definition, storage)}, including the slots
     of functions that a native definition stands for; `support`: assembly to link in; `thunks`: its functions.
     `libraries` are those that the source names; `libraries_used` the symbols of theirs that the module declares.
     """
@@ -54,6 +56,11 @@ class Resolution(NamedTuple):
     thunks: tuple[str, ...]
     libraries: tuple[Library, ...] = ()
     libraries_used: frozenset[str] = frozenset()
+    imports: Mapping[str, str] = MappingProxyType({})
+
+    def imported(self) -> dict[str, str]:
+        """All imports: {symbol, or symbol of the slot: func_name}."""
+        return {**self.imports, **self.slots}
 
 
 def read_requests(source: ModuleSource) -> Requests:
@@ -75,32 +82,69 @@ def _names(imports: Any) -> tuple[str, ...]:
 
 
 def resolve_declarations(
-    module: Any, target_data: Any, requests: Requests, cached_among: Callable[[list[str]], Collection[str]]
+    module: Any,
+    target_data: Any,
+    requests: Requests,
+    cached_among: Callable[[list[str]], Collection[str]],
+    *,
+    by_linker: bool,
+    thread_locals: Collection[str] = (),
 ) -> Resolution:
     """Decide the provider of every declaration of the module.
 
     In this order: what `imports` names; what `globals` defines; what is linked statically into every shared object;
-    native symbols of the platform; those of the libraries that the source names; functions that the cache holds, which
-    `cached_among` tells of several names at once; other native symbols of the process.
+    native symbols of the platform; those of the libraries that the source names; what the cache holds, which
+    `cached_among` tells of several names at once; other native symbols of the process. `by_linker` says that a linker will leave
+    places for imports.
 
     Raises:
         UndefinedSymbolError: something used is provided by nothing, or something provided is not used.
     """
-    functions = {f.name: f for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")}
-    variables = {v.name: v for v in module.global_variables if v.is_declaration and not v.name.startswith("llvm.")}
-    resolver = _Resolver(requests, cached_among)
+    functions = _declared(module.functions, by_linker=by_linker)
+    variables = _declared(module.global_variables, by_linker=by_linker)
+    resolver = _Resolver(requests, cached_among, by_linker=by_linker)
     resolver.add_functions(functions)
-    for name, variable in variables.items():
-        resolver.add_variable(name, variable, target_data)
+    resolver.add_variables(variables, target_data)
+    _refuse_thread_locals(resolver.imports, thread_locals)
+    for name in resolver.imports:
+        if name in functions:
+            functions[name].add_function_attribute("nonlazybind")  # one indirect call, not one to a jump
     slots, storage = resolver.slots, resolver.storage
     _check_use(module, requests, functions, variables, resolver.missing)
     thunks = tuple([name for name in functions if SLOT_PREFIX + name in slots or SLOT_PREFIX + name in storage])
     support = ""
     if thunks or storage:
+        _refuse_defined_thread_locals(storage, thread_locals)
         support = _support_text(module, functions, variables, slots, storage, thunks)
     if resolver.static:
         support = (support or _head_text(module)) + static_runtime_text(resolver.static)
-    return Resolution(slots, storage, support, thunks, resolver.libraries, frozenset(resolver.from_libraries))
+    libraries_used = frozenset(resolver.from_libraries)
+    return Resolution(slots, storage, support, thunks, resolver.libraries, libraries_used, resolver.imports)
+
+
+def _declared(values: Iterable[Any], *, by_linker: bool) -> dict[str, Any]:
+    """What is declared and not defined, or defined for the optimizer alone, by name."""
+    return {
+        value.name: value
+        for value in values
+        if (value.is_declaration or (by_linker and value.linkage.name == "available_externally"))
+        and not value.name.startswith("llvm.")
+    }
+
+
+def _refuse_thread_locals(imports: Iterable[str], thread_locals: Collection[str]) -> None:
+    for name in imports:
+        if name in thread_locals:
+            raise CompileError(
+                f"the module uses {_shown(name)}, a thread-local variable of another module, which cannot be imported: let the "
+                "module that defines it export a function that returns its address"
+            )
+
+
+def _refuse_defined_thread_locals(storage: Iterable[str], thread_locals: Collection[str]) -> None:
+    for name in storage:
+        if name in thread_locals:
+            raise CompileError(f"the external global {name!r} is thread-local: it cannot be defined in globals=")
 
 
 def restore_resolution(
@@ -109,7 +153,10 @@ def restore_resolution(
     storage: Mapping[str, tuple[GlobalDefinition, Storage]],
     names: tuple[str, ...],
 ) -> Resolution:
-    """How the declarations of a stored module were provided for; `names` are the libraries that its source named."""
+    """How the declarations of a stored module were provided for.
+
+    `slots` are its imports, as `Resolution.imported` gives them; `names` are the libraries that its source named.
+    """
     libraries = open_libraries(names)
     declared = [value.name for value in (*module.functions, *module.global_variables) if value.is_declaration]
     used = [
@@ -117,15 +164,21 @@ def restore_resolution(
         for name in declared
         if not platform_symbols.is_platform_symbol(name) and any(library.path_of(name) for library in libraries)
     ]
-    return Resolution(dict(slots), dict(storage), "", (), libraries, frozenset(used))
+    plain = {symbol: name for symbol, name in slots.items() if not symbol.startswith(SLOT_PREFIX)}
+    with_slots = {symbol: name for symbol, name in slots.items() if symbol not in plain}
+    return Resolution(with_slots, dict(storage), "", (), libraries, frozenset(used), plain)
 
 
 class _Resolver:
     """Sorts declarations by provider."""
 
-    def __init__(self, requests: Requests, cached_among: Callable[[list[str]], Collection[str]]) -> None:
+    def __init__(
+        self, requests: Requests, cached_among: Callable[[list[str]], Collection[str]], *, by_linker: bool
+    ) -> None:
         self._requests = requests
         self._cached_among = cached_among
+        self._by_linker = by_linker
+        self.imports: dict[str, str] = {}
         self.libraries = open_libraries(requests.libraries)
         self.slots: dict[str, str] = {}
         self.storage: dict[str, tuple[GlobalDefinition, Storage]] = {}
@@ -139,28 +192,44 @@ class _Resolver:
         cached = frozenset(self._cached_among(others) if others else ())
         for name in others:
             if name in cached:
-                self.slots[SLOT_PREFIX + name] = name
+                self._import(name, name, is_function=True)
             else:
                 self._require(name, str(functions[name]).partition("@")[0])
+
+    def _import(self, symbol: str, name: str, *, is_function: bool) -> None:
+        if self._by_linker or not is_function:
+            self.imports[symbol] = name
+        else:
+            self.slots[SLOT_PREFIX + symbol] = name
 
     def _is_given(self, name: str) -> bool:
         """Whether the source names the provider of a function."""
         definition = self._requests.globals.get(name)
         if name in self._requests.imports:
-            self.slots[SLOT_PREFIX + name] = self._requests.imports[name]
+            self._import(name, self._requests.imports[name], is_function=True)
         elif definition is not None:
             self.storage[SLOT_PREFIX + name] = definition, _function_storage(name, definition)
         else:
             return False
         return True
 
-    def add_variable(self, name: str, variable: Any, target_data: Any) -> None:
-        """Provide for an external variable."""
-        definition = self._requests.globals.get(name)
-        if definition is not None:
-            self.storage[name] = definition, _storage_of(variable.global_value_type, target_data)
-        elif not self._is_linked(name):
-            self._require(name, str(variable).partition(" global ")[0])
+    def add_variables(self, variables: Mapping[str, Any], target_data: Any) -> None:
+        """Provide for the external variables."""
+        others = []
+        for name, variable in variables.items():
+            definition = self._requests.globals.get(name)
+            if name in self._requests.imports:
+                self._import(name, self._requests.imports[name], is_function=False)
+            elif definition is not None:
+                self.storage[name] = definition, _storage_of(variable.global_value_type, target_data)
+            elif not self._is_linked(name):
+                others.append(name)
+        cached = frozenset(self._cached_among(others) if others else ())
+        for name in others:
+            if name in cached:
+                self._import(name, name, is_function=False)
+            else:
+                self._require(name, str(variables[name]).partition(" global ")[0])
 
     def _is_linked(self, name: str) -> bool:
         """Whether the support code that the image is linked with defines the symbol."""
@@ -194,24 +263,15 @@ def _check_use(
         name
         for name in given
         if counts.get(name, 0) < 2  # noqa: PLR2004 - a declaration and a use
-        or (name in requests.imports and name not in functions)
         or (name not in functions and name not in variables)
     )
     missing = sorted(name for name in missing if counts.get(name, 0) > 1)
     if missing or unused:
-        message = _describe(missing, unused, [name for name in unused if name in requests.imports and name in variables])
-        raise UndefinedSymbolError(message, symbols=missing, unused=unused)
+        raise UndefinedSymbolError(_describe(missing, unused), symbols=missing, unused=unused)
 
 
-def _describe(missing: list[str], unused: list[str], imported_variables: list[str]) -> str:
+def _describe(missing: list[str], unused: list[str]) -> str:
     parts = []
-    missing = [name for name in missing if name not in imported_variables]
-    unused = [name for name in unused if name not in imported_variables]
-    if imported_variables:
-        parts.append(
-            f"imports names {_list(imported_variables)}, which the module declares as a variable: only functions can be "
-            "imported; define a variable in globals="
-        )
     if missing:
         parts.append(
             f"the module uses {_list(missing)}, which neither the cache, nor globals, nor this process provides: "
@@ -225,7 +285,7 @@ def _describe(missing: list[str], unused: list[str], imported_variables: list[st
 def _advice(missing: list[str]) -> str:
     libraries = {providing_library(name) for name in missing}
     known = sorted(filter(None, libraries))
-    general = "name functions that another module will define in imports=, define the others in globals="
+    general = "name what another module will define in imports=, define the others in globals="
     if not known:
         return f"{general}, or name the shared library that has them in libraries="
     advice = f"pass libraries={known!r} for those of {' and '.join(known)}"
@@ -282,10 +342,6 @@ def _support_text(
     lines += [f"@{quote(slot)} = hidden externally_initialized global ptr null, align 8" for slot in slots]
     for name, (_, form) in storage.items():
         if name in variables:
-            head = str(variables[name])
-            local = " thread_local" if "thread_local" in head.partition(" = ")[2].split("@")[0] else ""
-            if local:
-                raise CompileError(f"the external global {name!r} is thread-local: it cannot be defined in globals=")
             shape = {"pointer": "ptr", "int": f"i{8 * form.size}"}.get(form.form, f"[{form.size} x i8]")
             zero = "null" if shape == "ptr" else "0" if shape[0] == "i" else "zeroinitializer"
             lines.append(f"@{quote(name)} = hidden externally_initialized global {shape} {zero}, align 16")

@@ -36,7 +36,8 @@ def _ask_llvm(code: str | bytes) -> tuple[str, ...]:
 
     with codegen.new_context() as context:
         module = codegen.parse(code, context)
-        return tuple([export.symbol for export in choose_exports(module, None, aliases(str(module)))])
+        exports = choose_exports(module, None, aliases(str(module)))
+        return tuple([export.symbol for export in exports if not export.link_only])
 
 
 def visible_definitions(text: str) -> tuple[str, ...] | None:

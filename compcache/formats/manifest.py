@@ -28,47 +28,50 @@ from compcache.record import Record, set_field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import NoReturn
 
 __all__ = [
+    "FRAME",
     "FUNCTION",
+    "FUNCTION_HEAD",
     "GLOBAL",
     "IMAGE_OBJECT",
     "IMAGE_SHARED",
+    "LINK_ONLY",
     "MODULE",
     "NEEDS",
     "NO_ENTRY",
+    "NO_SLOT",
+    "VARIABLE",
     "FunctionRecord",
     "GlobalRecord",
-    "ManifestWriter",
     "ModuleRecord",
     "NeedsRecord",
     "decode_function",
     "decode_global",
     "decode_module",
     "decode_needs",
-    "encode_function",
-    "encode_global",
-    "encode_module",
-    "encode_needs",
-    "image_flag",
-    "iterate_frames",
     "read_frame",
     "version_numbers",
 ]
 
-_FRAME = Struct("<I8s")
+FRAME = Struct("<I8s")
 _U32 = Struct("<I")
-_PAIR = Struct("<II")
-_FUNCTION_HEAD = Struct("<cIIIIIII")
+FUNCTION_HEAD = Struct("<cIIIIIII")
 _FIRST_READ = 512
 _KEY_AT = 9  # where a module record holds its key: behind type, ABI and the length of the key
 _MAX_FRAME = 1 << 26
+_PLACE_SIZE = 16
 NO_ENTRY = 0xFFFFFFFF
+#: The slot of an import that the linker has left places for.
+NO_SLOT = 0xFFFFFFFF
+#: What the signature of a symbol begins with that other modules can import and nobody can call: a variable, a hidden function.
+LINK_ONLY = "= "
+#: The same of a variable that is its module's alone, and not merged with others of its name.
+VARIABLE = "= variable "
 #: How an image is loaded, as the index remembers it: by the dynamic linker, or through ORC.
 IMAGE_SHARED, IMAGE_OBJECT = 1, 2
-_IMAGE_FLAGS = {"shared": IMAGE_SHARED, "object": IMAGE_OBJECT}
 
 #: The first byte of a payload: which record it is.
 MODULE, FUNCTION, NEEDS, GLOBAL = b"M", b"F", b"N", b"G"
@@ -103,8 +106,9 @@ class FunctionRecord(Record):
     """One exported function: where its code and its entry point are, and what loading it needs.
 
     `function` and `entry` number symbols of the image's module table; `entry` is NO_ENTRY where the function
-    has no signature that Python could call, and `signature` then says why. `needs` is the offset of a needs
-    record, 0 for none. `features` are those that the function requires of a host beside its module's.
+    has no signature that Python could call, and `signature` then says why; behind `LINK_ONLY`, what it is instead of
+    a function that is there to be called. `needs` is the offset of a needs record, 0 for none. `features` are those that
+    the function requires of a host beside its module's.
     """
 
     __slots__ = ("name", "symbol", "signature", "features", "function", "entry", "needs")
@@ -130,17 +134,30 @@ class FunctionRecord(Record):
 
 
 class NeedsRecord(Record):
-    """The needs of a set of functions: import slots, global variables, native symbols, further needs.
+    """The needs of a set of functions: imports, global variables, native symbols, further needs.
 
     `imports` are (symbol number of the slot, func_name); `globals` are offsets of global records; `natives`
-    are symbols of the process that may be missing in another one; `children` are offsets of needs records.
+    are symbols of the process that may be missing in another one; `children` are offsets of needs records. `places` are,
+    for each of the imports, where the image holds its address, less what is to be added to it: pairs of i64, the distance
+    from the module table and that number. The slot of such an import is `NO_SLOT`. Empty where all have slots.
     """
 
-    __slots__ = ("imports", "globals", "natives", "children")
+    __slots__ = ("imports", "globals", "natives", "children", "places")
     imports: tuple[tuple[int, str], ...]
     globals: tuple[int, ...]
     natives: tuple[str, ...]
     children: tuple[int, ...]
+    places: tuple[bytes, ...]
+
+    def __init__(
+        self,
+        imports: tuple[tuple[int, str], ...],
+        globals: tuple[int, ...],  # noqa: A002 - the field's name
+        natives: tuple[str, ...],
+        children: tuple[int, ...],
+        places: tuple[bytes, ...] = (),
+    ) -> None:
+        super().__init__(imports, globals, natives, children, places)
 
 
 class GlobalRecord(Record):
@@ -159,18 +176,6 @@ class GlobalRecord(Record):
     payload: bytes
 
 
-def image_flag(kind: str) -> int:
-    """How an image of this kind is loaded, as index entries say it.
-
-    Raises:
-        FormatError: this package knows no such kind.
-    """
-    try:
-        return _IMAGE_FLAGS[kind]
-    except KeyError:
-        raise FormatError(f"the image kind {kind!r} is not known") from None
-
-
 class _Reader:
     """Takes fields off a payload; anything that does not fit is a FormatError."""
 
@@ -184,9 +189,11 @@ class _Reader:
             self.fail(f"has the type {data[:1]!r}")
 
     def fail(self, reason: str) -> NoReturn:
+        """Raise the error of a record that is damaged."""
         raise FormatError(f"a {self._what} record {reason}")
 
     def u32(self) -> int:
+        """The next integer."""
         at = self._at
         self._at = at + 4
         if self._at > len(self._data):
@@ -194,6 +201,7 @@ class _Reader:
         return int.from_bytes(self._data[at : at + 4], "little")
 
     def blob(self) -> bytes:
+        """The next bytes, behind their number."""
         size = self.u32()
         at = self._at
         self._at = at + size
@@ -202,38 +210,27 @@ class _Reader:
         return self._data[at : at + size]
 
     def text(self) -> str:
+        """The next text, behind the number of its bytes."""
         try:
             return self.blob().decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
             self.fail("holds a text that is not UTF-8")
 
     def count(self, item_size: int) -> int:
+        """The number of the items that follow, each of this size at least."""
         number = self.u32()
         if number * item_size > len(self._data) - self._at:
             self.fail("is truncated")
         return number
 
+    def at_end(self) -> bool:
+        """Whether all fields are read."""
+        return self._at == len(self._data)
+
     def end(self) -> None:
+        """Require that all fields are read."""
         if self._at != len(self._data):
             self.fail("is longer than its fields")
-
-
-def _text(value: str) -> bytes:
-    data = value.encode("utf-8", "surrogatepass")
-    return _U32.pack(len(data)) + data
-
-
-def _blob(value: bytes) -> bytes:
-    return _U32.pack(len(value)) + value
-
-
-def encode_module(record: ModuleRecord) -> bytes:
-    """The payload of a module record."""
-    texts = (
-        record.image_kind, record.triple, record.cpu, record.features, record.libc, record.machine_features,
-        record.llvm_version,
-    )  # fmt: skip
-    return b"".join([MODULE, _U32.pack(record.abi), _blob(record.key), *map(_text, texts)])
 
 
 def decode_module(payload: bytes) -> ModuleRecord:
@@ -248,18 +245,12 @@ def decode_module(payload: bytes) -> ModuleRecord:
     return ModuleRecord(key, *texts, abi)
 
 
-def encode_function(record: FunctionRecord) -> bytes:
-    """The payload of a function record: type, numbers, the lengths of the texts, the texts."""
-    texts = [text.encode("utf-8", "surrogatepass") for text in (record.name, record.symbol, record.signature, record.features)]
-    return b"".join([_FUNCTION_HEAD.pack(FUNCTION, record.function, record.entry, record.needs, *map(len, texts)), *texts])
-
-
 def decode_function(payload: bytes) -> FunctionRecord:
     """The function record in `payload`, or FormatError."""
-    start = _FUNCTION_HEAD.size
+    start = FUNCTION_HEAD.size
     if len(payload) < start:
         raise FormatError("a function record is truncated")
-    kind, function, entry, needs, *sizes = _FUNCTION_HEAD.unpack_from(payload)
+    kind, function, entry, needs, *sizes = FUNCTION_HEAD.unpack_from(payload)
     first = start + sizes[0]
     second = first + sizes[1]
     third = second + sizes[2]
@@ -275,17 +266,6 @@ def decode_function(payload: bytes) -> FunctionRecord:
     return FunctionRecord(name, symbol, signature, features, function, entry, needs)
 
 
-def encode_needs(record: NeedsRecord) -> bytes:
-    """The payload of a needs record."""
-    parts = [NEEDS, _U32.pack(len(record.imports))]
-    for slot, name in record.imports:
-        parts += [_U32.pack(slot), _text(name)]
-    for offsets in (record.globals, record.children):
-        parts += [_U32.pack(len(offsets)), *map(_U32.pack, offsets)]
-    parts += [_U32.pack(len(record.natives)), *map(_text, record.natives)]
-    return b"".join(parts)
-
-
 def decode_needs(payload: bytes) -> NeedsRecord:
     """The needs record in `payload`, or FormatError."""
     reader = _Reader(payload, NEEDS, "needs")
@@ -293,15 +273,11 @@ def decode_needs(payload: bytes) -> NeedsRecord:
     globals_ = tuple([reader.u32() for _ in range(reader.count(4))])
     children = tuple([reader.u32() for _ in range(reader.count(4))])
     natives = tuple([reader.text() for _ in range(reader.count(4))])
+    places = () if reader.at_end() else tuple([reader.blob() for _ in imports])
+    if any(len(place) % _PLACE_SIZE for place in places):
+        reader.fail("holds half a place")
     reader.end()
-    return NeedsRecord(imports, globals_, natives, children)
-
-
-def encode_global(record: GlobalRecord) -> bytes:
-    """The payload of a global record."""
-    numbers = _PAIR.pack(record.slot, record.size)
-    texts = map(_text, (record.name, record.form, record.kind))
-    return b"".join([GLOBAL, numbers, *texts, _blob(record.payload)])
+    return NeedsRecord(imports, globals_, natives, children, places)
 
 
 def decode_global(payload: bytes) -> GlobalRecord:
@@ -312,35 +288,6 @@ def decode_global(payload: bytes) -> GlobalRecord:
     definition = reader.blob()
     reader.end()
     return GlobalRecord(name, slot, form, size, kind, definition)
-
-
-class ManifestWriter:
-    """Collects frames and tells their offsets."""
-
-    __slots__ = ("_frames", "_key", "size")
-
-    def __init__(self) -> None:
-        self._frames: list[bytes] = []
-        self._key = b""
-        self.size = 0
-
-    def add(self, payload: bytes) -> int:
-        """Append a frame, the module record first; its offset."""
-        offset = self.size
-        self._frames += (_FRAME.pack(len(payload), check(payload, offset, self._key)), payload)
-        if not offset:
-            self._key = _key_in(payload)
-        self.size += _FRAME.size + len(payload)
-        return offset
-
-    def content(self) -> bytes:
-        """The records section."""
-        return b"".join(self._frames)
-
-
-def _key_in(payload: bytes) -> bytes:
-    """The key in the payload of a module record; empty where it is not one."""
-    return payload[_KEY_AT : _KEY_AT + KEY_SIZE] if payload[:1] == MODULE else b""
 
 
 def read_frame(read: Callable[[int, int], bytes], offset: int, limit: int, key: bytes) -> bytes:
@@ -356,15 +303,15 @@ def read_frame(read: Callable[[int, int], bytes], offset: int, limit: int, key: 
         FormatError: the frame does not exist or is damaged.
     """
     data = read(offset, min(_FIRST_READ, limit - offset)) if 0 <= offset < limit else b""
-    if len(data) < _FRAME.size:
+    if len(data) < FRAME.size:
         raise FormatError(f"no record at offset {offset}")
-    length, expected = _FRAME.unpack_from(data)
-    end = _FRAME.size + length
+    length, expected = FRAME.unpack_from(data)
+    end = FRAME.size + length
     if length > _MAX_FRAME or offset + end > limit:
         raise FormatError(f"the record at offset {offset} is damaged")
     if len(data) < end:
         data += read(offset + len(data), end - len(data))
-    payload = data[_FRAME.size : end]
+    payload = data[FRAME.size : end]
     if len(payload) != length or check(payload, offset, key if offset else b"") != expected:
         raise FormatError(f"the record at offset {offset} is damaged")
     return payload
@@ -380,19 +327,3 @@ def version_numbers(version: str) -> tuple[int, ...]:
         return tuple([int(part) for part in version.split(".")])
     except ValueError:
         raise ValueError(f"{version!r} is not a version of LLVM: expected numbers, like 22 or 21.1") from None
-
-
-def iterate_frames(section: bytes) -> Iterator[tuple[int, bytes]]:
-    """The offset and verified payload of every frame of a whole records section, in order.
-
-    Raises:
-        FormatError: a frame is damaged.
-    """
-    offset = 0
-    key = b""
-    while offset < len(section):
-        payload = read_frame(lambda at, size: section[at : at + size], offset, len(section), key)
-        if not offset:
-            key = _key_in(payload)
-        yield offset, payload
-        offset += _FRAME.size + len(payload)

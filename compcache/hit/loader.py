@@ -27,7 +27,7 @@ from _thread import RLock
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
 
 from compcache.errors import CompcacheError, FormatError, LinkError, NotCachedError, StorageError
-from compcache.formats.manifest import IMAGE_OBJECT, NO_ENTRY, FunctionRecord, GlobalRecord, decode_function
+from compcache.formats.manifest import IMAGE_OBJECT, NO_ENTRY, VARIABLE, FunctionRecord, decode_function
 from compcache.hit.runtime import load_runtime
 from compcache.hit.target import TargetContext
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from compcache.formats.manifest import GlobalRecord
     from compcache.hit.fill import Kept
     from compcache.hit.plan import Plan
     from compcache.hit.target import TypedCallTarget
@@ -87,8 +88,8 @@ if hasattr(os, "register_at_fork"):
 class LoadedModule:
     """A mapped image and what its filled slots refer to.
 
-    `slots` maps the number of each filled slot to what must live as long as the image: the module that a function
-    slot points into, or the decoded value of a global. `image` is None while the module is only claimed; `committed`
+    `slots` maps the number of each filled slot, or the name of what is imported without one, to what must live as long as the
+    image: the module that defines it, or the decoded value of a global. `image` is None while the module is only claimed; `committed`
     tells whether a load that uses it has succeeded.
     """
 
@@ -99,7 +100,7 @@ class LoadedModule:
         self.size = size
         self.image: Any = None
         self.committed = False
-        self.slots: dict[int, object] = {}
+        self.slots: dict[int | str, object] = {}
 
 
 class Source:
@@ -142,7 +143,7 @@ class Choice:
         self.source = source
         self.module_id = source.file.module_id
         self.record = record
-        self.imports: list[tuple[int, str]] = []
+        self.imports: list[tuple[int | str, str, bytes]] = []  # key in `LoadedModule.slots`, name, places
         self.globals: list[GlobalRecord] = []
         self.fills: list[tuple[GlobalRecord, bytes, Kept]] | None = None
 
@@ -157,7 +158,7 @@ class Choice:
 class Loader:
     """Loads functions of one store; its tables hold modules and call targets for as long as they are referenced elsewhere."""
 
-    __slots__ = ("__weakref__", "_by_link", "_mine", "allow_pickle", "closed", "decoded", "opened", "store", "targets")
+    __slots__ = ("__weakref__", "_by_link", "_mine", "allow_pickle", "closed", "decoded", "opened", "providers", "store", "targets")
 
     def __init__(self, store: Store, *, allow_pickle: bool) -> None:
         self.store = store
@@ -165,6 +166,7 @@ class Loader:
         self.targets: dict[str, ref[TypedCallTarget]] = {}
         self._by_link: dict[str, ref[TypedCallTarget]] = {}
         self._mine: dict[bytes, ref[LoadedModule]] = {}
+        self.providers: dict[str, ref[LoadedModule]] = {}  # of the variables that other modules have imported
         self.closed = False
         self.decoded = 0  # how many globals were decoded,
         self.opened = 0  # and images mapped, by loads that succeeded
@@ -239,11 +241,19 @@ class Loader:
         module = known() if known is not None else None
         return module if module is not None and module.image is not None else None
 
+    def is_loaded(self, module_id: bytes) -> bool:
+        """Whether this loader has mapped a module, and somebody uses it."""
+        return self._loaded(module_id) is not None
+
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: dict[bytes, Source]) -> Choice:
         """Read the record of a realization. Raises one of the errors that rule it out.
 
         `sources` has the modules that this load has opened; who started the load releases them.
         """
+        if self.providers and not self.is_loaded(module_id):
+            from compcache.hit.plan import refuse_second_provider
+
+            refuse_second_provider(self, module_id)
         source = sources.get(module_id) or self._open_source(module_id, sources)
         try:
             record = decode_function(source.open_file(self.store).read_record(offset))
@@ -400,6 +410,9 @@ class Loader:
             modules = {c.module_id: c.loaded for c in chosen.values()}
             mine = {key: _weak(self._mine, key, m) for key, m in modules.items() if self._loaded(key) is None}
             updates += [*self._table_updates(func_name, target), self._mine, mine]
+            if len(chosen) > 1:
+                bound = [(name, c.loaded) for name, c in chosen.items() if c.record.signature.startswith(VARIABLE)]
+                updates += [self.providers, {name: _weak(self.providers, name, module) for name, module in bound}]
             runtime.commit(b"".join(writes), tuple(updates))
             for module in modules.values():
                 self.opened += not module.committed
@@ -408,8 +421,18 @@ class Loader:
         return target
 
     def _agree(self, chosen: dict[str, Choice]) -> bool:
-        """Whether no module that this loader has by now is another mapping than the one that was prepared."""
-        return all(self._loaded(choice.module_id) in (None, choice.loaded) for choice in chosen.values())
+        """Whether no module that this loader has by now is another mapping than the one that was prepared.
+
+        And no variable is that of another module: another thread may have bound it meanwhile.
+        """
+        for name, choice in chosen.items():
+            if self._loaded(choice.module_id) not in (None, choice.loaded):
+                return False
+            known = self.providers.get(name)
+            provider = known() if known is not None else None
+            if provider is not None and provider is not choice.loaded and choice.record.signature.startswith(VARIABLE):
+                return False
+        return True
 
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
         record = root.record
@@ -435,13 +458,16 @@ class Loader:
         updates: list[dict[Any, Any]] = []
         for choice in chosen.values():
             module = choice.loaded
-            filled: dict[int, object] = {}
-            for slot, name in choice.imports:
+            filled: dict[int | str, object] = {}
+            for key, name, places in choice.imports:
                 provider = chosen[name]
-                if slot not in module.slots:
+                if key not in module.slots and key not in filled:
                     address = runtime.address(provider.loaded.image, provider.record.function)
-                    writes.append(_write(runtime.address(module.image, slot), address.to_bytes(_WORD, "little")))
-                    filled[slot] = provider.loaded
+                    if isinstance(key, str):
+                        writes.append(runtime.place(module.image, places, address))
+                    else:
+                        writes.append(_write(runtime.address(module.image, key), address.to_bytes(_WORD, "little")))
+                    filled[key] = provider.loaded
             for record, data, keep in choice.fills or ():
                 if module.slots.get(record.slot) is keep.before:
                     writes.append(_write(runtime.address(module.image, record.slot), data))

@@ -7,12 +7,22 @@ from compcache.errors import (
     FormatError,
     IncompatibleTargetError,
     IntegrityError,
+    LinkError,
     NotCachedError,
     SignatureError,
     UndefinedSymbolError,
 )
 from compcache.formats import host
-from compcache.formats.manifest import NO_ENTRY, decode_global, decode_module, decode_needs, version_numbers
+from compcache.formats.manifest import (
+    LINK_ONLY,
+    NO_ENTRY,
+    NO_SLOT,
+    VARIABLE,
+    decode_global,
+    decode_module,
+    decode_needs,
+    version_numbers,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +32,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Choice, Loader, Source
     from compcache.store import ModuleFile, Store
 
-__all__ = ["Plan", "require_features", "require_usable"]
+__all__ = ["Plan", "refuse_second_provider", "require_features", "require_usable"]
 
 
 class _Node:
@@ -60,14 +70,45 @@ class Plan:
 
     def choose(self) -> dict[str, Choice]:
         """The chosen realizations of the root and all that it reaches, or the error that says why it cannot be loaded."""
+        while True:
+            self._choose_pending()
+            chosen = self._reachable()
+            conflict = self._find_second_provider(chosen)
+            if conflict is None:
+                return chosen
+            self.reject(*conflict)
+
+    def _choose_pending(self) -> None:
         while self._pending:
             name = self._pending.pop()
             node = self._nodes.get(name)
             if node is None:
-                node = self._nodes[name] = _Node(self._loader.candidates(name))
+                node = self._nodes[name] = _Node(self._candidates(name))
             if node.choice is None:
                 self._advance(name, node)
-        return self._reachable()
+
+    def _candidates(self, name: str) -> Iterator[tuple[bytes, int]]:
+        """The realizations of an import, those in modules that this load uses anyway before others that are not loaded."""
+        later = []
+        for candidate in self._loader.candidates(name):
+            if candidate[0] in self._sources or self._loader.is_loaded(candidate[0]):
+                yield candidate
+            else:
+                later.append(candidate)
+        yield from later
+
+    def _find_second_provider(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
+        """A choice in a module that defines a variable which the load has from another module, and why it cannot be."""
+        variables = {name: choice for name, choice in chosen.items() if choice.record.signature.startswith(VARIABLE)}
+        if not variables:
+            return None
+        by_module = {choice.module_id: name for name, choice in chosen.items() if name not in variables}
+        for variable, choice in variables.items():
+            for module_id, _ in self._loader.store.find(variable):
+                other = by_module.get(module_id)
+                if other is not None and module_id != choice.module_id and not self._loader.is_loaded(module_id):
+                    return other, _second_provider(variable, module_id, choice.module_id)
+        return None
 
     def _advance(self, name: str, node: _Node) -> None:
         """Choose the next realization of a function, or fail its dependents where all were tried."""
@@ -83,7 +124,7 @@ class Plan:
                 choice = None
                 continue
             node.choice = choice
-            for _, imported in choice.imports:
+            for _, imported, _ in choice.imports:
                 self._depend(name, imported)
             return
         if name == self._root:
@@ -109,7 +150,7 @@ class Plan:
             raise self._loader.condemn(self._sources, choice.module_id, error) from error
 
     def _require_imports(self, choice: Choice) -> None:
-        for _, imported in choice.imports:
+        for _, imported, _ in choice.imports:
             node = self._nodes.get(imported)
             if node is not None and node.choice is None and imported not in self._pending:
                 exhausted = imported != choice.record.name and not _may_have_more(node)
@@ -119,14 +160,14 @@ class Plan:
     def _depend(self, name: str, imported: str) -> None:
         node = self._nodes.get(imported)
         if node is None:
-            node = self._nodes[imported] = _Node(self._loader.candidates(imported))
+            node = self._nodes[imported] = _Node(self._candidates(imported))
             self._pending.append(imported)
         node.dependents[name] = None
 
     def _drop_dependent(self, name: str, missing: str, missing_node: _Node) -> None:
         node = self._nodes[name]
         choice = node.choice
-        if choice is not None and any(imported == missing for _, imported in choice.imports):
+        if choice is not None and any(imported == missing for _, imported, _ in choice.imports):
             node.error = node.error or self._missing_import(choice, missing, missing_node)
             node.choice = None
             self._pending.append(name)
@@ -160,7 +201,7 @@ class Plan:
             choice = self._nodes[name].choice
             assert choice is not None
             chosen[name] = choice
-            stack += [imported for _, imported in choice.imports]
+            stack += [imported for _, imported, _ in choice.imports]
         return chosen
 
     def _root_error(self, node: _Node) -> Exception:
@@ -174,6 +215,27 @@ class Plan:
             not_cached.__cause__ = error
             return not_cached
         return error
+
+
+def refuse_second_provider(loader: Loader, module_id: bytes) -> None:
+    """A variable that others use is that of the module which was bound first, for as long as it lives.
+
+    Raises:
+        LinkError: the module defines one that another module provides.
+    """
+    for name, weak in list(loader.providers.items()):
+        provider = weak()
+        if provider is not None and any(other == module_id for other, _ in loader.store.find(name)):
+            raise _second_provider(name, module_id, provider.module_id)
+
+
+def _second_provider(variable: str, module_id: bytes, provider: bytes) -> LinkError:
+    """Why a module cannot be loaded: there would be two of a variable that others use as one."""
+    return LinkError(
+        f"module {module_id.hex()} defines the variable {variable!r}, which other loaded code has from module {provider.hex()}: let "
+        f"one of them export it under another name (functions={{name: Function(symbol={variable!r})}}) or keep it internal",
+        module_id=module_id.hex(),
+    )
 
 
 def _may_have_more(node: _Node) -> bool:
@@ -191,6 +253,11 @@ def _chain(first: tuple[bytes, int], rest: Iterator[tuple[bytes, int]]) -> Itera
 
 def _require_entry(choice: Choice) -> None:
     record = choice.record
+    if record.signature.startswith(LINK_ONLY):
+        raise SignatureError(
+            f"{record.name!r} of module {choice.module_id.hex()} is a {record.signature.removeprefix(LINK_ONLY)}, which other modules can "
+            "import and Python cannot call: to call a hidden function, name it in functions="
+        )
     if record.entry == NO_ENTRY:
         raise SignatureError(
             f"function {record.name!r} of module {choice.module_id.hex()} cannot be called from Python: "
@@ -269,7 +336,10 @@ def _read_needs(loader: Loader, choice: Choice) -> None:
     filled = loaded.slots if loaded is not None else {}
     while stack:
         needs = decode_needs(file.read_record(stack.pop()))
-        choice.imports += [pair for pair in needs.imports if pair[0] not in filled]
+        for number, (slot, name) in enumerate(needs.imports):
+            key = name if slot == NO_SLOT else slot
+            if key not in filled:
+                choice.imports.append((key, name, needs.places[number] if slot == NO_SLOT else b""))
         choice.globals += [decode_global(file.read_record(offset)) for offset in needs.globals]
         for symbol in needs.natives:
             if not loader.runtime().find_symbol(symbol.encode("utf-8", "surrogateescape"), None):

@@ -38,6 +38,7 @@ __all__ = [
     "needed_libraries",
     "needed_versions",
     "rename_versioned",
+    "take_places",
     "undefined_symbols",
     "weaken_undefined",
 ]
@@ -60,7 +61,7 @@ _FILE_TYPES = {
 }
 _SHT_GNU_VERNEED = 0x6FFFFFFE
 _SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_DYNAMIC, _SHT_NOBITS, _SHT_DYNSYM = 1, 2, 4, 6, 8, 11
-_SHF_EXECINSTR = 4
+_SHF_ALLOC, _SHF_EXECINSTR = 2, 4
 _SHN_UNDEF = 0
 _STB_LOCAL, _STB_GLOBAL, _STB_WEAK = 0, 1, 2
 _STT_FUNC, _STT_TLS = 2, 6
@@ -72,6 +73,8 @@ _HEADER = Struct("<4sBB10xHH20xQ10xHHH")
 _SECTION = Struct("<IIQ8xQQII8xQ")
 _SYMBOL = Struct("<IBBHQQ")
 _RELOCATION = Struct("<QI4x8x")
+_DYNAMIC_RELOCATION = Struct("<QIIq")
+_PLACE = Struct("<qq")
 _DYNAMIC = Struct("<qQ")
 _VERNEED = Struct("<2xHIII")
 _VERNAUX = Struct("<4x4xII")
@@ -82,6 +85,9 @@ _R_X86_64_THROUGH_GOT = frozenset((9, *range(41, 49)))
 _OPCODE = 4  # bytes of the instruction before the operand, at most
 # https://github.com/ARM-software/abi-aa/blob/main/aaelf64/aaelf64.rst
 _R_AARCH64_ABS64 = 257
+#: By architecture the dynamic relocations that store the address of a symbol: plus the addend, and in the global offset table.
+_WITH_ADDEND = {EM_X86_64: (1,), EM_AARCH64: (257,), EM_RISCV: (2,), EM_LOONGARCH: (2,), EM_PPC64: (38,)}
+_IN_TABLE = {EM_X86_64: (6, 7), EM_AARCH64: (1025, 1026), EM_RISCV: (5,), EM_LOONGARCH: (5,), EM_PPC64: (20, 21)}
 
 _ARCHITECTURES_OF_FIXED_CODE = frozenset((EM_X86_64, EM_AARCH64))
 
@@ -235,6 +241,41 @@ def _free_name(name: str, taken: set[str]) -> str:
     free = next(candidate for candidate in candidates if candidate not in taken)
     taken.add(free)
     return free
+
+
+def take_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes, dict[str, bytes]]:
+    """The same shared object without the relocations of some undefined symbols, and the places that these would have filled.
+
+    A place is two i64: where the image holds the address of the symbol, as the distance from that of the symbol `table`, and what is
+    to be added to the address. Without them the dynamic linker neither looks the symbols up nor stores anything. Raises `FormatError`
+    where a relocation stores anything else than an address.
+    """
+    sections = _read_sections(data, _ET_DYN)
+    dynamic = _find_section(sections, _SHT_DYNSYM)
+    if dynamic is None:
+        raise FormatError("the shared object has no dynamic symbol table, or no section header for it")
+    symbols = list(_read_symbols(data, sections, dynamic, local=True))
+    start = next((symbol.value for symbol in symbols if symbol.name == table), None)
+    if start is None:
+        raise FormatError(f"the shared object does not define {table}")
+    wanted = {number: symbol.name for number, symbol in enumerate(symbols) if symbol.name in names and not symbol.defined}
+    architecture = machine(data)
+    with_addend, in_table = _WITH_ADDEND.get(architecture, ()), _IN_TABLE.get(architecture, ())
+    patched = bytearray(data)
+    found: dict[str, bytes] = {}
+    for section in sections:
+        if section.type != _SHT_RELA or not section.flags & _SHF_ALLOC:
+            continue
+        records = _read_table(data, section, _DYNAMIC_RELOCATION)
+        for index, (place, kind, number, addend) in enumerate(_DYNAMIC_RELOCATION.iter_unpack(records)):
+            name = wanted.get(number)
+            if name is None:
+                continue
+            if kind not in with_addend and kind not in in_table:
+                raise FormatError(f"the relocation of {name!r} is of type {kind}, which does not store an address")
+            found[name] = found.get(name, b"") + _PLACE.pack(place - start, addend if kind in with_addend else 0)
+            _DYNAMIC_RELOCATION.pack_into(patched, section.offset + index * _DYNAMIC_RELOCATION.size, place, 0, 0, 0)
+    return bytes(patched), found
 
 
 def dynamic_undefined(data: bytes) -> tuple[str, ...]:

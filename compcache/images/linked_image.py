@@ -7,7 +7,7 @@ import warnings
 from functools import cache
 from typing import TYPE_CHECKING
 
-from compcache.errors import CacheWarning, CompileError, LinkerError, UndefinedSymbolError
+from compcache.errors import CacheWarning, CompileError, FormatError, LinkerError, UndefinedSymbolError
 from compcache.images import elf, platform_symbols
 from compcache.images.linkers.find import find_linker, is_chosen
 from compcache.images.linkers.link import link_shared
@@ -39,16 +39,18 @@ def link_image(
     *,
     export: str,
     weak: Collection[str],
+    imports: Collection[str],
     needs_linker: Sequence[str],
     libraries: Sequence[Library],
     linker_for: LinkerFor,
-) -> tuple[bytes, str]:
-    """The image of an object, and its kind: "shared" or "object".
+) -> tuple[bytes, str, dict[str, bytes]]:
+    """The image of an object, its kind, "shared" or "object", and by symbol the places of its imports (`elf.take_places`).
 
     Args:
         obj: the object of a module.
         export: the one symbol that the image lets others see.
         weak: the symbols that may stay without a provider.
+        imports: those whose addresses are filled in when code is loaded, which only a shared object can have.
         needs_linker: what the module has that only a shared object can have, in words.
         libraries: those that the source names, beside the platform's.
         linker_for: gives the linker for an object, or None.
@@ -56,31 +58,44 @@ def link_image(
     Raises:
         UndefinedSymbolError: the code refers to what neither the platform nor this process provides.
         CompileError: no linker is installed, or it fails, and the module needs one.
+        LinkerError: it fails, and nothing but the imports needs one.
     """
     if not elf.is_elf(obj):
         _require_plain(needs_linker, "there is no linker")
-        return obj, "object"
+        return obj, "object", {}
     undefined = elf.undefined_symbols(obj)
-    platform = [symbol for symbol in undefined if platform_symbols.is_platform_symbol(symbol)]
-    named = _from_libraries(undefined, platform, libraries)
-    _check_undefined([symbol for symbol in undefined if symbol not in named], weak)
+    platform = [s for s in undefined if s not in imports and platform_symbols.is_platform_symbol(s)]
+    named = _from_libraries([symbol for symbol in undefined if symbol not in imports], platform, libraries)
+    _check_undefined([symbol for symbol in undefined if symbol not in named and symbol not in imports], weak)
     needs_linker = [*needs_linker, *(f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items())]
-    always = [s for s in undefined if s.startswith(_ALWAYS_THERE) or s in platform or s in named]
+    always = [s for s in undefined if (s.startswith(_ALWAYS_THERE) or s in platform or s in named) and s not in imports]
     weakened = elf.rename_versioned(elf.weaken_undefined(obj, keep=always))
     linker = linker_for(obj)
     if linker is None:
         if not is_chosen():
             _warn_of_no_linker()
         _require_plain(needs_linker, "there is no linker")
-        return weakened, "object"
+        return weakened, "object", {}
     try:
         paths = [*platform_symbols.platform_paths(platform), *dict.fromkeys(named.values())]
         image = link_shared(linker, [weakened], soname=_SONAME, libraries=paths, export=[export])
     except LinkerError as error:
         _require_plain(needs_linker, str(error))
+        if imports:
+            raise
         warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
-        return weakened, "object"
-    return image, "shared"
+        return weakened, "object", {}
+    return _take_places(image, imports, export)
+
+
+def _take_places(image: bytes, imports: Collection[str], table: str) -> tuple[bytes, str, dict[str, bytes]]:
+    if not imports:
+        return image, "shared", {}
+    try:
+        image, places = elf.take_places(image, imports, table)
+    except FormatError as error:
+        raise CompileError(f"the code cannot be bound to what it imports: {error}") from error
+    return image, "shared", places
 
 
 @cache

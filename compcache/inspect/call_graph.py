@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from compcache.depgraph import DependencyGraph
 from compcache.errors import CompcacheError, FormatError, NotCachedError
 from compcache.formats.graph import decode_graph
+from compcache.formats.manifest import LINK_ONLY
 from compcache.inspect.descriptions import FunctionGraph, GraphNode
 from compcache.usage import listings
 from compcache.usage.module_reader import ModuleSections, read_graph
@@ -41,7 +42,7 @@ class _Module:
         self.exports = {
             node.func_name: name
             for name, node in graph.nodes.items()
-            if node.kind == "function" and node.func_name
+            if node.kind in ("function", "variable") and node.func_name
         }
         self.transparent = frozenset(
             name for name, node in graph.nodes.items() if not _is_shown(node.kind, name, node.func_name)
@@ -55,7 +56,7 @@ class _Module:
 def _is_shown(kind: str, symbol: str, func_name: str | None) -> bool:
     if kind == "function":
         return func_name is not None
-    return kind != "variable" or not symbol.startswith(_ANONYMOUS)
+    return kind != "variable" or func_name is not None or not symbol.startswith(_ANONYMOUS)
 
 
 class _Builder:
@@ -69,7 +70,7 @@ class _Builder:
         self._waiting: list[tuple[int, _Module, str]] = []
 
     def add_function(self, func_name: str) -> int:
-        """The number of a function's node; its successors are added by `walk`."""
+        """The number of the node of a function, or of a variable of many modules; its successors are added by `walk`."""
         known = self._numbers.get(("function", func_name, ""))
         if known is not None:
             return known
@@ -79,9 +80,9 @@ class _Builder:
                 ("function", func_name, ""), GraphNode("missing", func_name, "", "", "not in the cache")
             )
         module, symbol = found
-        node = GraphNode(
-            "function", func_name, module.graph[symbol].signature, module.module_id, module.problem
-        )
+        symbol_node = module.graph[symbol]
+        signature = symbol_node.signature.removeprefix(LINK_ONLY)
+        node = GraphNode(symbol_node.kind, func_name, signature, module.module_id, module.problem)
         number = self._add(("function", func_name, ""), node)
         self._waiting.append((number, module, symbol))
         return number
@@ -95,7 +96,7 @@ class _Builder:
 
     def _add_reference(self, module: _Module, symbol: str) -> int:
         node = module.graph[symbol]
-        if node.kind in ("function", "import"):
+        if node.kind in ("function", "import") or (node.kind == "variable" and node.func_name is not None):
             return self.add_function(node.func_name or symbol)
         owner = "" if node.kind == "native" else module.module_id
         name = node.func_name or symbol
@@ -169,7 +170,8 @@ def cache_graph(
 
 def _users(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> FunctionGraph:
     """The part of a whole graph that refers to the roots, its edges turned round."""
-    numbers = {node.name: n for n, node in enumerate(graph.nodes) if node.kind in ("function", "missing")}
+    numbers = {node.name: n for n, node in enumerate(graph.nodes) if node.kind == "variable"}
+    numbers |= {node.name: n for n, node in enumerate(graph.nodes) if node.kind in ("function", "missing")}
     users: dict[int, list[int]] = {}
     for a, b in graph.edges:
         users.setdefault(b, []).append(a)

@@ -119,7 +119,7 @@ class GraphNode:
     """One node of a cache's dependency graph.
 
     kind: "function"; "missing", a function that something imports and the cache does not hold; "global", filled when
-    code is loaded; "variable", a module's own; or "native", a symbol of the process. `module_id` is empty where the
+    code is loaded; "variable", which other modules can import where it has a signature, else a module's own; or "native", a symbol of the process. `module_id` is empty where the
     node belongs to no module.
     """
 

@@ -10,6 +10,7 @@ from compcache.depgraph import DependencyGraph
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
 from compcache.errors import CompcacheError, NotCachedError
 from compcache.formats.manifest import (
+    LINK_ONLY,
     GlobalRecord,
     decode_function,
     decode_global,
@@ -60,7 +61,7 @@ def _describe(loader: Loader, module: ModuleFile, offset: int, *, loaded: bool) 
         func_name=record.name,
         link_name=link_name_of(record.symbol, module.module_id),
         module_id=module.module_id.hex(),
-        signature=record.signature,
+        signature=record.signature.removeprefix(LINK_ONLY),
         cpu=header.cpu,
         features=header.features,
         llvm_version=header.llvm_version,
@@ -110,7 +111,7 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
     named = {
         name: node.func_name
         for name, node in graph.nodes.items()
-        if node.func_name is not None and node.kind in ("function", "import")
+        if node.func_name is not None and node.kind in ("function", "import", "variable")
     }
     transparent = [name for name in edges if name not in named]
     found = DependencyGraph(edges).through(symbol, transparent)

@@ -25,13 +25,13 @@ from compcache.formats.manifest import (
     MODULE,
     NEEDS,
     NO_ENTRY,
+    NO_SLOT,
     decode_function,
     decode_global,
     decode_module,
     decode_needs,
-    image_flag,
-    iterate_frames,
 )
+from compcache.formats.manifest_writer import image_flag, iterate_frames
 from compcache.formats.module_table import has_table
 from compcache.maintain.report_types import CheckReport, CheckStep, Finding
 from compcache.publish.atomic_file import make_directories, unique_name
@@ -356,7 +356,7 @@ def _needs_of(records: bytes) -> _Needed:
             record = decode_function(payload)
             highest = max(highest, record.function, -1 if record.entry == NO_ENTRY else record.entry)
         elif kind == NEEDS:
-            highest = max([highest, *[slot for slot, _ in decode_needs(payload).imports]])
+            highest = max([highest, *[slot for slot, _ in decode_needs(payload).imports if slot != NO_SLOT]])
         elif kind == GLOBAL:
             highest = max(highest, decode_global(payload).slot)
     if header is None:

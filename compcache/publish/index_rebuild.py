@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
 from compcache.formats.index import Stamp
-from compcache.formats.manifest import FUNCTION, decode_function, decode_module, iterate_frames
+from compcache.formats.manifest import FUNCTION, decode_function, decode_module
+from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
 

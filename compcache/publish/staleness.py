@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from compcache.content.names import content_digest, frozen, source_of
 from compcache.digest import digest
 from compcache.errors import CompcacheError, ShadowWarning
-from compcache.formats.manifest import FUNCTION, decode_function, iterate_frames
+from compcache.formats.manifest import FUNCTION, decode_function
+from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish.quarantine import warn, warn_once
 
 if TYPE_CHECKING:

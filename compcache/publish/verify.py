@@ -16,7 +16,8 @@ from compcache.errors import (
 )
 from compcache.formats import host
 from compcache.formats.footer import is_signed_with, require_intact
-from compcache.formats.manifest import decode_module, image_flag
+from compcache.formats.manifest import decode_module
+from compcache.formats.manifest_writer import image_flag
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.quarantine import quarantine, refuse, warn, warn_once

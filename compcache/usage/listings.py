@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.digest import name_key
 from compcache.formats import host
+from compcache.formats.manifest import LINK_ONLY
 from compcache.formats.statistics import LOADS_KEY
 from compcache.usage.ledger import read_ledger
 from compcache.usage.module_rows import Platform, Row, read_row
@@ -89,7 +90,7 @@ def functions(
         created = min(modified, now)
         problem, modules_, module_used = problem_of[platform], (module_id.hex(),), last.get(module_id, 0.0)
         for name, signature in zip(names, signatures):  # noqa: B905 - lengths are equal; runs 100,000 times
-            if select is None or select(name):
+            if (select is None or select(name)) and not signature.startswith(LINK_ONLY):
                 uses, when = 0, module_used
                 if when and len(names) == 1:  # its uses are those of its function: no digest of the name needed
                     uses = counts.get(module_id, 0)
@@ -161,8 +162,9 @@ def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, f
 
 def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int, float]) -> ModuleSummary:
     platform = row.platform
+    signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]
     return ModuleSummary(
-        row.module_id.hex(), tuple(zip(row.names, row.signatures, strict=True)), row.imports, size, created,
+        row.module_id.hex(), tuple(zip(row.names, signatures, strict=True)), row.imports, size, created,
         row.seconds, platform.cpu, platform.features, platform.llvm_version, platform.image_kind, problem, *used,
     )  # fmt: skip
 

@@ -21,7 +21,8 @@ import msgpack
 from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError
-from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function, decode_module, iterate_frames
+from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function, decode_module
+from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish.atomic_file import publish
 from compcache.store import MODULE_ROWS
 from compcache.usage.module_reader import ModuleSections

@@ -75,6 +75,43 @@ PyObject *commit(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* A place in an image that holds the address of an imported symbol, plus a number. */
+typedef struct {
+    int64_t distance; /* from the module table */
+    int64_t addend;
+} Place;
+
+/* place(image: Image, places: bytes, address: int) -> bytes
+ * The stores, for commit(), that bind an import of the image to what is at `address`. */
+PyObject *place(PyObject *module, PyObject *args) {
+    PyObject *image, *places, *number;
+    if (!PyArg_ParseTuple(args, "OSO:place", &image, &places, &number)) {
+        return NULL;
+    }
+    const ModuleTable *table = table_of(module_state(module), image);
+    const uint64_t address = (uint64_t)(uintptr_t)PyLong_AsVoidPtr(number);
+    if (table == NULL || (address == 0 && PyErr_Occurred())) {
+        return NULL;
+    }
+    const size_t count = (size_t)PyBytes_Size(places) / sizeof(Place);
+    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * (sizeof(StoreHead) + WORD)));
+    if (result == NULL) {
+        return NULL;
+    }
+    const char *from = PyBytes_AsString(places);
+    char *to = PyBytes_AsString(result);
+    for (size_t i = 0; i < count; i++) {
+        Place at;
+        memcpy(&at, from + i * sizeof at, sizeof at);
+        const StoreHead head = {(uint64_t)(uintptr_t)table + (uint64_t)at.distance, WORD};
+        const uint64_t value = address + (uint64_t)at.addend;
+        memcpy(to, &head, sizeof head);
+        memcpy(to + sizeof head, &value, WORD);
+        to += sizeof head + WORD;
+    }
+    return result;
+}
+
 /* peek(address: int, size: int) -> bytes; the caller knows that the memory is there */
 PyObject *peek(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *number;

@@ -139,20 +139,27 @@ static Image *checked_image(RuntimeState *state, PyObject *object) {
     return (Image *)object;
 }
 
-void *symbol_address(RuntimeState *state, PyObject *image, Py_ssize_t index) {
+const ModuleTable *table_of(RuntimeState *state, PyObject *image) {
     Image *self = checked_image(state, image);
     if (self == NULL) {
         return NULL;
     }
     if (self->table == NULL) {
         PyErr_SetString(PyExc_TypeError, "the image is not a module of a cache");
+    }
+    return self->table;
+}
+
+void *symbol_address(RuntimeState *state, PyObject *image, Py_ssize_t index) {
+    const ModuleTable *table = table_of(state, image);
+    if (table == NULL) {
         return NULL;
     }
-    if (index < 0 || (size_t)index >= self->table->count) {
-        PyErr_Format(PyExc_IndexError, "symbol %zd is not in the image's table of %u", index, self->table->count);
+    if (index < 0 || (size_t)index >= table->count) {
+        PyErr_Format(PyExc_IndexError, "symbol %zd is not in the image's table of %u", index, table->count);
         return NULL;
     }
-    return (char *)self->table + self->table->offsets[index];
+    return (char *)table + table->offsets[index];
 }
 
 /* address(image: Image, index: int) -> int */

@@ -56,6 +56,7 @@ static PyMethodDef functions[] = {
     {"is_valid", is_valid, METH_O, NULL},
     {"commit", commit, METH_VARARGS, NULL},
     {"peek", peek, METH_VARARGS, NULL},
+    {"place", place, METH_VARARGS, NULL},
     {"buffer_address", buffer_address, METH_O, NULL},
     {"processor", processor, METH_NOARGS, NULL},
     {"open_beneath", open_beneath, METH_VARARGS, NULL},

@@ -57,6 +57,8 @@ PyObject *image_address(PyObject *module, PyObject *args);
 PyObject *find_symbol(PyObject *module, PyObject *args);
 /* The address of a symbol of an image's table; NULL with an exception if the image or the index is not right. */
 void *symbol_address(RuntimeState *state, PyObject *image, Py_ssize_t index);
+/* Where the table of a module's image is; NULL with an exception if it is no such image. */
+const ModuleTable *table_of(RuntimeState *state, PyObject *image);
 
 /* targets.c */
 extern PyType_Spec target_spec;
@@ -75,6 +77,7 @@ extern const EntryApi entry_api;
 /* commit.c */
 PyObject *commit(PyObject *module, PyObject *args);
 PyObject *peek(PyObject *module, PyObject *args);
+PyObject *place(PyObject *module, PyObject *args);
 PyObject *buffer_address(PyObject *module, PyObject *object);
 
 /* processor.c */

@@ -1,0 +1,133 @@
+"""The making of manifests, and reading of whole ones: what no hit does (`compcache.formats.manifest`)."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from compcache.digest import KEY_SIZE, check
+from compcache.errors import FormatError
+from compcache.formats.manifest import (
+    FRAME,
+    FUNCTION,
+    FUNCTION_HEAD,
+    GLOBAL,
+    IMAGE_OBJECT,
+    IMAGE_SHARED,
+    MODULE,
+    NEEDS,
+    read_frame,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from compcache.formats.manifest import FunctionRecord, GlobalRecord, ModuleRecord, NeedsRecord
+
+__all__ = ["ManifestWriter", "encode_function", "encode_global", "encode_module", "encode_needs", "image_flag", "iterate_frames"]
+
+_U32 = Struct("<I")
+_PAIR = Struct("<II")
+_KEY_AT = 9  # where a module record holds its key: behind type, ABI and the length of the key
+_IMAGE_FLAGS = {"shared": IMAGE_SHARED, "object": IMAGE_OBJECT}
+
+
+def image_flag(kind: str) -> int:
+    """How an image of this kind is loaded, as index entries say it.
+
+    Raises:
+        FormatError: this package knows no such kind.
+    """
+    try:
+        return _IMAGE_FLAGS[kind]
+    except KeyError:
+        raise FormatError(f"the image kind {kind!r} is not known") from None
+
+
+def _text(value: str) -> bytes:
+    """A text behind the number of its bytes."""
+    data = value.encode("utf-8", "surrogatepass")
+    return _U32.pack(len(data)) + data
+
+
+def _blob(value: bytes) -> bytes:
+    """Bytes behind their number."""
+    return _U32.pack(len(value)) + value
+
+
+def encode_module(record: ModuleRecord) -> bytes:
+    """The payload of a module record."""
+    texts = (
+        record.image_kind, record.triple, record.cpu, record.features, record.libc, record.machine_features,
+        record.llvm_version,
+    )  # fmt: skip
+    return b"".join([MODULE, _U32.pack(record.abi), _blob(record.key), *map(_text, texts)])
+
+
+def encode_function(record: FunctionRecord) -> bytes:
+    """The payload of a function record: type, numbers, the lengths of the texts, the texts."""
+    texts = [text.encode("utf-8", "surrogatepass") for text in (record.name, record.symbol, record.signature, record.features)]
+    return b"".join([FUNCTION_HEAD.pack(FUNCTION, record.function, record.entry, record.needs, *map(len, texts)), *texts])
+
+
+def encode_needs(record: NeedsRecord) -> bytes:
+    """The payload of a needs record."""
+    parts = [NEEDS, _U32.pack(len(record.imports))]
+    for slot, name in record.imports:
+        parts += [_U32.pack(slot), _text(name)]
+    for offsets in (record.globals, record.children):
+        parts += [_U32.pack(len(offsets)), *map(_U32.pack, offsets)]
+    parts += [_U32.pack(len(record.natives)), *map(_text, record.natives), *map(_blob, record.places)]
+    return b"".join(parts)
+
+
+def encode_global(record: GlobalRecord) -> bytes:
+    """The payload of a global record."""
+    numbers = _PAIR.pack(record.slot, record.size)
+    texts = map(_text, (record.name, record.form, record.kind))
+    return b"".join([GLOBAL, numbers, *texts, _blob(record.payload)])
+
+
+class ManifestWriter:
+    """Collects frames and tells their offsets."""
+
+    __slots__ = ("_frames", "_key", "size")
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._key = b""
+        self.size = 0
+
+    def add(self, payload: bytes) -> int:
+        """Append a frame, the module record first; its offset."""
+        offset = self.size
+        self._frames += (FRAME.pack(len(payload), check(payload, offset, self._key)), payload)
+        if not offset:
+            self._key = _key_in(payload)
+        self.size += FRAME.size + len(payload)
+        return offset
+
+    def content(self) -> bytes:
+        """The records section."""
+        return b"".join(self._frames)
+
+
+def _key_in(payload: bytes) -> bytes:
+    """The key in the payload of a module record; empty where it is not one."""
+    return payload[_KEY_AT : _KEY_AT + KEY_SIZE] if payload[:1] == MODULE else b""
+
+
+def iterate_frames(section: bytes) -> Iterator[tuple[int, bytes]]:
+    """The offset and verified payload of every frame of a whole records section, in order.
+
+    Raises:
+        FormatError: a frame is damaged.
+    """
+    offset = 0
+    key = b""
+    while offset < len(section):
+        payload = read_frame(lambda at, size: section[at : at + size], offset, len(section), key)
+        if not offset:
+            key = _key_in(payload)
+        yield offset, payload
+        offset += FRAME.size + len(payload)

@@ -1,0 +1,264 @@
+"""Variables that one module defines and others use: one storage for each cache, bound when code is loaded."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+
+import pytest
+from helpers import run_fresh
+
+from compcache import (
+    Cache,
+    CompileError,
+    Function,
+    LinkError,
+    ModuleSource,
+    PrunePolicy,
+    SignatureError,
+    UndefinedSymbolError,
+)
+
+PROVIDER = """
+@counter = global i64 5
+@table = constant [2 x ptr] [ptr @bump, ptr @triple]
+declare i64 @triple(i64)
+define i64 @bump(i64 %x) {
+  %v = load i64, ptr @counter
+  %n = add i64 %v, %x
+  store i64 %n, ptr @counter
+  ret i64 %n
+}
+define i64 @address_at_home() { ret i64 ptrtoint (ptr @bump to i64) }
+"""
+USER = """
+@counter = external global i64
+@table = external constant [2 x ptr]
+@own = internal constant [3 x ptr] [ptr @bump, ptr getelementptr (i8, ptr @counter, i64 4), ptr @triple]
+declare i64 @bump(i64)
+define i64 @triple(i64 %x) {
+  %r = mul i64 %x, 3
+  ret i64 %r
+}
+define i64 @read() {
+  %v = load i64, ptr @counter
+  ret i64 %v
+}
+define i64 @through_table(i64 %i, i64 %x) {
+  %p = getelementptr ptr, ptr @table, i64 %i
+  %f = load ptr, ptr %p
+  %r = call i64 %f(i64 %x)
+  ret i64 %r
+}
+define i64 @own_at(i64 %i) {
+  %p = getelementptr ptr, ptr @own, i64 %i
+  %f = load volatile i64, ptr %p
+  ret i64 %f
+}
+define i64 @address_of_bump() { ret i64 ptrtoint (ptr @bump to i64) }
+define i64 @address_of_counter() { ret i64 ptrtoint (ptr @counter to i64) }
+"""
+
+
+def add_both(cache: Cache) -> tuple[str, str]:
+    return cache.add_module(ModuleSource(PROVIDER, imports=["triple"])), cache.add_module(ModuleSource(USER))
+
+
+@pytest.mark.parametrize("linker", ["ld", "ld.lld", "mold", "ziglang"])
+def test_modules_share_a_variable(cache: Cache, linker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if linker != "ziglang" and shutil.which(linker) is None:
+        pytest.skip(f"{linker} is not installed")
+    monkeypatch.setenv("COMPCACHE_LINKER", linker)
+    add_both(cache)
+    read, bump, through = cache.get_target("read"), cache.get_target("bump"), cache.get_target("through_table")
+    assert [read(), bump(3), read()] == [5, 8, 8]
+    assert [through(0, 10), through(1, 10), read()] == [18, 30, 18]
+
+
+def test_addresses_are_the_same_in_all_modules_and_tables(cache: Cache) -> None:
+    add_both(cache)
+    names = ("own_at", "address_of_bump", "address_of_counter", "address_at_home")
+    own_at, of_bump, of_counter, at_home = (cache.get_target(name) for name in names)
+    assert own_at(0) == of_bump() == at_home()
+    assert own_at(1) == of_counter() + 4
+
+
+def test_a_user_keeps_the_variable_and_its_value(cache: Cache) -> None:
+    add_both(cache)
+    read = cache.get_target("read")
+    cache.get_target("bump")(37)
+    gc.collect()
+    assert read() == 42
+    assert cache.get_target("bump")(0) == 42
+    del read
+    gc.collect()
+    assert cache.get_target("read")() == 5  # nobody used it: the module was loaded anew
+
+
+def test_each_cache_object_has_its_own(cache: Cache) -> None:
+    add_both(cache)
+    with Cache(cache.path) as other:
+        read = other.get_target("read")
+        cache.get_target("bump")(1)
+        assert read() == 5
+
+
+def test_a_fresh_process_finds_all_of_it(cache: Cache) -> None:
+    add_both(cache)
+    script = """
+    from compcache import Cache
+    cache = Cache(directory)
+    read = cache.get_target("read")
+    result = [read(), cache.get_target("bump")(2), read(), "llvmlite" in sys.modules]
+    """
+    assert run_fresh(cache.path, script) == [5, 7, 7, False]
+
+
+def test_modules_that_use_each_others_variables(cache: Cache) -> None:
+    text = """
+    @{0} = global ptr @{1}
+    @{1} = external global ptr
+    define ptr @load_{0}() {{
+      %p = load ptr, ptr @{0}
+      %q = load ptr, ptr %p
+      ret ptr %q
+    }}
+    define ptr @address_{0}() {{ ret ptr @{0} }}
+    """
+    cache.add_module(ModuleSource(text.format("a", "b"), imports=["b"]))
+    cache.add_module(ModuleSource(text.format("b", "a")))
+    assert cache.get_target("load_a")() == cache.get_target("address_a")()
+    assert cache.get_target("load_b")() == cache.get_target("address_b")()
+
+
+def test_what_globals_defines_stays_each_modules_own(cache: Cache) -> None:
+    text = """
+    @x = external global i64
+    define i64 @read_{0}() {{
+      %v = load i64, ptr @x
+      ret i64 %v
+    }}
+    define void @write_{0}(i64 %v) {{
+      store i64 %v, ptr @x
+      ret void
+    }}
+    """
+    for name in "ab":
+        cache.add_module(ModuleSource(text.format(name), globals={"x": 7}))
+    read = cache.get_target("read_b")
+    cache.get_target("write_a")(1)
+    assert read() == 7
+
+
+def test_variables_are_no_functions(cache: Cache) -> None:
+    add_both(cache)
+    assert sorted(cache)[:2] == ["address_at_home", "address_of_bump"]
+    assert "counter" not in cache
+    assert "counter" not in list(cache)
+    with pytest.raises(SignatureError, match=r"'counter' of module .* is a variable i64"):
+        cache.get_target("counter")
+
+
+def test_variables_are_in_the_graph(cache: Cache) -> None:
+    provider, _ = add_both(cache)
+    assert cache.dependencies("read") == ("counter",)
+    assert set(cache.dependencies("through_table", transitive=True)) == {"table", "bump", "triple", "counter"}
+    nodes = {node.name: node for node in cache.graph(["read"]).nodes}
+    assert nodes["counter"].kind == "variable"
+    assert (nodes["counter"].signature, nodes["counter"].module_id) == ("variable i64", provider)
+    assert "read" in {node.name for node in cache.graph(["counter"], reverse=True).nodes}
+    assert cache.check().findings == ()
+
+
+def test_pruning_keeps_the_provider_of_what_is_kept(cache: Cache) -> None:
+    add_both(cache)
+    cache.add_module(ModuleSource("define i64 @unused() {\n  ret i64 0\n}\n"))
+    cache.pin("read")
+    cache.prune(PrunePolicy(max_modules=0))
+    assert not cache.has("unused")
+    with Cache(cache.path) as other:
+        assert other.get_target("read")() == 5
+
+
+def test_a_variable_that_nobody_defines_is_named(cache: Cache) -> None:
+    text = "@nobody = external global i64\ndefine i64 @f() {\n  %x = load i64, ptr @nobody\n  ret i64 %x\n}\n"
+    with pytest.raises(UndefinedSymbolError, match=r"'nobody'.*imports="):
+        cache.add_module(ModuleSource(text))
+    cache.add_module(ModuleSource(text, imports=["nobody"]))
+    with pytest.raises(UndefinedSymbolError, match=r"'nobody'"):
+        cache.get_target("f")
+    cache.add_module(ModuleSource("@nobody = constant i64 9\n"))
+    assert cache.get_target("f")() == 9
+
+
+def test_only_named_symbols_are_exported_where_there_are_names(cache: Cache) -> None:
+    text = "@shown = global i64 1\n@kept = global i64 2\ndefine i64 @f() {\n  ret i64 0\n}\n"
+    cache.add_module(ModuleSource(text, {"f": None, "other name": Function(symbol="shown")}))
+    user = "@v = external global i64\ndefine i64 @g() {\n  %x = load i64, ptr @v\n  ret i64 %x\n}\n"
+    cache.add_module(ModuleSource(user, imports={"v": "other name"}))
+    assert cache.get_target("g")() == 1
+    with pytest.raises(UndefinedSymbolError, match=r"kept"):
+        cache.add_module(ModuleSource(user.replace("@v", "@kept")))
+    with pytest.raises(CompileError, match=r"'kept', which is a variable"):
+        cache.add_module(ModuleSource(text, {"kept": "i64()"}))
+
+
+def test_thread_local_variables_are_refused_with_advice(cache: Cache) -> None:
+    cache.add_module(ModuleSource("@v = thread_local global i64 1\ndefine i64 @f() {\n  ret i64 0\n}\n"))
+    user = "@v = external thread_local global i64\ndefine ptr @g() {\n  ret ptr @v\n}\n"
+    with pytest.raises(CompileError, match=r"'v', a thread-local variable.*returns its address"):
+        cache.add_module(ModuleSource(user, imports=["v"]))
+
+
+def test_without_a_linker_variables_are_refused_and_functions_are_not(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.add_module(ModuleSource(PROVIDER, imports=["triple"]))
+    monkeypatch.setenv("COMPCACHE_LINKER", "none")
+    with pytest.raises(CompileError, match=r"imported variable 'counter'.*install a linker"):
+        cache.add_module(ModuleSource(USER))
+    cache.add_module(ModuleSource("define i64 @triple(i64 %x) {\n  ret i64 %x\n}\n"))
+    caller = "declare i64 @bump(i64)\ndefine i64 @f(i64 %x) {\n  %y = call i64 @bump(i64 %x)\n  ret i64 %y\n}\n"
+    cache.add_module(ModuleSource(caller))
+    assert cache.get_target("f")(1) == 6
+
+
+def test_hidden_symbols_are_for_the_other_modules(cache: Cache) -> None:
+    text = "@limit = hidden global i64 4\ndefine hidden i64 @inner(i64 %x) {\n  %l = load i64, ptr @limit\n  ret i64 %l\n}\n"
+    cache.add_module(ModuleSource(text))
+    user = "@limit = external hidden global i64\ndeclare hidden i64 @inner(i64)\ndefine i64 @outer(i64 %x) {\n  store i64 %x, ptr @limit\n"
+    cache.add_module(ModuleSource(user + "  %y = call i64 @inner(i64 %x)\n  ret i64 %y\n}\n"))
+    assert cache.get_target("outer")(11) == 11
+    assert list(cache) == ["outer"]
+    with pytest.raises(SignatureError, match=r"hidden function.*name it in functions="):
+        cache.get_target("inner")
+
+
+@pytest.mark.parametrize("first", ["read", "bump"])
+def test_a_second_realization_is_not_loaded_beside_the_first(cache: Cache, first: str) -> None:
+    add_both(cache)
+    cache.add_module(ModuleSource(PROVIDER, imports=["triple"], optimize=0))
+    assert len(cache.realizations("bump")) == 2
+    held = [cache.get_target(first), cache.get_target("through_table"), cache.get_target("bump"), cache.get_target("read")]
+    held[2](1)
+    assert held[3]() == 6
+    assert len({target.module_id for target in held}) == 2
+
+
+def test_another_module_with_the_variable_is_not_loaded_beside_the_first(cache: Cache) -> None:
+    add_both(cache)
+    other = "@counter = global i64 100\ndefine i64 @other() {\n  %v = load i64, ptr @counter\n  ret i64 %v\n}\n"
+    cache.add_module(ModuleSource(other))
+    read = cache.get_target("read")
+    held = cache.get_target("bump") if read() == 5 else cache.get_target("other")
+    refused = "other" if read() == 5 else "bump"
+    with pytest.raises(LinkError, match=r"defines the variable 'counter', which other loaded code has from module"):
+        cache.get_target(refused)
+    del read, held
+    gc.collect()
+    assert cache.get_target(refused) is not None
+
+
+def test_stored_code_is_compiled_again_with_its_imports(cache: Cache) -> None:
+    for text, names in ((PROVIDER, ["triple"]), (USER, [])):
+        cache.add_module(ModuleSource(text, imports=names, targets=("x86-64", "native")))
+    assert cache.get_target("read")() == 5
+    assert cache.check(recompile=True).findings == ()
