@@ -15,13 +15,14 @@ RUN_PYTEST := $(BIN)/python -m pytest
 NATIVE := $(wildcard compcache/hit/native/*.[ch])
 BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/hit/native_build.py $(NATIVE)
 
-.PHONY: help build demo test sanitize lint format stress fault peer bench screenshots clean
+.PHONY: help build demo test types sanitize lint format stress fault peer bench screenshots clean
 
 help:
 	@echo 'make build    .venv with the project and what it needs, the native runtime built; all others do this first'
 	@echo 'make demo     compile the example kernels, load them in a fresh process, compare'
 	@echo 'make test     the default tests, under two minutes'
 	@echo 'make lint     ruff, mypy, and the C compiler with its warnings as errors'
+	@echo 'make types    pyright and mypy, both strict, on a program that uses the package'
 	@echo 'make sanitize tests on a native runtime with AddressSanitizer and UndefinedBehaviorSanitizer (needs gcc)'
 	@echo 'make stress   long randomized and multi-process tests (COMPCACHE_TEST_SECONDS: how long each)'
 	@echo 'make fault    file-system faults, kills and bit flips'
@@ -58,6 +59,10 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 	@if command -v $(CC) >/dev/null; then echo '$(CC) $(C_WARNINGS) ...'; else echo 'no C compiler: C is not checked'; exit; fi; \
 	for file in $(filter %.c,$(NATIVE)); do $(CC) $(C_WARNINGS) $(C_OPTIONS) -c $$file -o /dev/null || exit 1; done
+
+types: $(INSTALLED)
+	$(BIN)/mypy tests/typed_program.py
+	$(BIN)/pyright --project tests/typed_program.json --pythonpath $(BIN)/python
 
 # A copy of the work tree with another native runtime. LLVM and the interpreter are not instrumented; leaks are not looked
 # for (an interpreter that ends leaves much behind), and freed memory is not used again, which one test waits for.

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-# `collections.abc.Mapping` without the package around it, which a fresh process would import for this.
-from _collections_abc import Mapping
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any, TypeAlias
 
     from compcache.hit.target import TypedCallTarget
+
+    _Functions: TypeAlias = Mapping[str, TypedCallTarget[..., Any]]
+else:
+    # `collections.abc.Mapping` without the package around it, which a fresh process would import for this.
+    from _collections_abc import Mapping as _Functions
 
 __all__ = ["CompiledFunctions"]
 
 
-class CompiledFunctions(Mapping):  # type: ignore[type-arg]  # subscripting it is for checkers only
+class CompiledFunctions(_Functions):
     """The functions of a source: ``kernels["scale"]``, or ``kernels.scale`` where mappings have no method of that name.
 
     A function is loaded when it is first asked for, and kept.

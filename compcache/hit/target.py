@@ -11,9 +11,27 @@ from compcache.record import Record, set_field
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import inspect
-    from typing import Any, NoReturn
+    from typing import Any, Generic, NoReturn
+
+    from typing_extensions import ParamSpec, TypeVar
 
     from compcache.signature import Signature
+
+    Parameters = ParamSpec("Parameters", default=...)
+    Result = TypeVar("Result", default=Any)
+
+    class _Typed(Generic[Parameters, Result]):
+        def __call__(self, *args: Parameters.args, **named: Parameters.kwargs) -> Result:
+            """Call the function."""
+
+else:
+    Parameters = Result = None
+
+    class _Typed:
+        """Nothing: what type checkers see of the generic base class is not imported."""
+
+        __slots__ = ()
+        __class_getitem__ = classmethod(lambda cls, _: cls)
 
 __all__ = ["TargetContext", "TypedCallTarget", "install", "link_name_of"]
 
@@ -47,13 +65,16 @@ class TargetContext(Record):
         set_field(self, "owner", owner)
 
 
-class TypedCallTarget:
+class TypedCallTarget(_Typed[Parameters, Result]):
     """A compiled function: call it with arguments of the types in its `signature`, by position, or by name where it has names.
 
     A call checks the number and the types of the arguments and raises `TypeError`, `OverflowError` or `ValueError`
     as CPython's own functions do. Arguments of buffer type (`T[:]`) are taken from any C-contiguous buffer of that
     element type, without a copy. A target keeps alive all that its code needs; it can be pickled, copied and
     weakly referenced. After `unload` or `close` it raises `TargetUnloadedError`.
+
+    For type checkers it is generic in the types that Python passes and gets: ``TypedCallTarget[[float, int], float]``. Without these
+    it takes and returns anything; the signature itself is known at run time only.
     """
 
     __slots__ = ()
@@ -62,9 +83,8 @@ class TypedCallTarget:
         _name: str
         _context: TargetContext
         _function: int
-
-        def __call__(self, *args: Any, **named: Any) -> Any:
-            """Call the function."""
+    else:
+        __class_getitem__ = classmethod(type(list[int]))
 
     @property
     def func_name(self) -> str:
