@@ -347,7 +347,7 @@ class Store:
 
     def is_cache(self) -> bool:
         """Whether the directory has been used as a cache: an empty one has its places, too."""
-        return any(self.present_names(self.directory(place)) for place in (MODULES, INDEX, HOSTS))
+        return any(self.present_names(self.directory(place)) for place in (MODULES, INDEX, HOSTS, REFUSALS))
 
     def module_ids(self) -> Iterator[bytes]:
         """The ids of all modules on disk, in no order; for tools, never for look-ups."""

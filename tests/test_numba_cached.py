@@ -254,6 +254,22 @@ PROGRAMS = [
     """,
         "p.even(11), p.odd(11), p.twice(p.plus_three, 1)",
     ),
+    Program(
+        "defaults that cannot be hashed",
+        """
+    import numpy as np
+    from numba import njit
+
+    @njit(cache=True)
+    def f(x, weights=np.ones((2, 0)), limits=None):
+        return x + weights.size
+
+    @njit(cache=True)
+    def g(x):
+        return f(x) * 2
+    """,
+        "[p.f(3) for _ in range(3)], p.g(3), len(p.f.signatures)",
+    ),
 ]
 
 

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from queue import Empty, SimpleQueue
+from _queue import Empty, SimpleQueue  # a program may have a module `queue` of its own
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import llvmlite.binding as llvm

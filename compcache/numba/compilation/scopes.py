@@ -12,7 +12,7 @@ import threading
 import uuid
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.compilation.history import note_made
 from compcache.numba.fingerprints.errors import Unidentifiable
@@ -25,10 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
+    "Miss",
     "Scope",
     "asked_early",
     "compile_scope",
     "defer",
+    "is_kept",
+    "looking_up",
+    "missed",
     "next_unique_id",
     "note",
     "note_generator",
@@ -37,14 +41,23 @@ __all__ = [
 ]
 
 
+class Miss(NamedTuple):
+    """An overload that its cache did not have; `keep` takes the compile result before anybody else sees it."""
+
+    function: Any
+    args: tuple[Any, ...]
+    keep: Callable[[Any], None]
+
+
 class Scope:
     """One function being compiled: its symbols' digest, and the user's implementations that were asked for it."""
 
-    __slots__ = ("asked", "function", "generators", "names", "token", "used")
+    __slots__ = ("asked", "function", "generators", "miss", "names", "token", "used")
 
-    def __init__(self, function: Any, token: str) -> None:
+    def __init__(self, function: Any, token: str, miss: Miss | None) -> None:
         self.function = function
         self.token = token
+        self.miss = miss
         self.used = 0
         self.asked: dict[int, Any] = {}
         self.names: set[int] = set()
@@ -55,6 +68,7 @@ class _Stack(threading.local):
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
         self.deferred: list[Callable[[], None]] = []
+        self.misses: list[Miss | None] = []
 
 
 _stack = _Stack()
@@ -71,7 +85,7 @@ asked_early: dict[int, Any] = {}
 @contextmanager
 def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> Iterator[Scope]:
     """While a function is compiled."""
-    scope = Scope(function, _token(function, args, return_type, flags, extra))
+    scope = Scope(function, _token(function, args, return_type, flags, extra), _take_miss(function, args))
     _stack.scopes.append(scope)
     try:
         yield scope
@@ -82,6 +96,37 @@ def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra:
     if not _stack.scopes:
         while _stack.deferred:
             _stack.deferred.pop()()
+
+
+@contextmanager
+def looking_up() -> Iterator[None]:
+    """While an overload is looked for, and compiled where it is not found."""
+    _stack.misses.append(None)
+    try:
+        yield
+    finally:
+        _stack.misses.pop()
+
+
+def missed(miss: Miss) -> None:
+    """The overload that is looked for is not there."""
+    if _stack.misses:
+        _stack.misses[-1] = miss
+
+
+def _take_miss(function: Any, args: Any) -> Miss | None:
+    """The look-up for which a compilation is, once."""
+    miss = _stack.misses[-1] if _stack.misses else None
+    if miss is None or miss.function is not function or miss.args != tuple(args):
+        return None
+    _stack.misses[-1] = None
+    return miss
+
+
+def is_kept(token: object) -> bool:
+    """Whether the function with this token in its symbols is being compiled for a cache that missed it."""
+    scope = _stack.scopes[-1] if _stack.scopes else None
+    return scope is not None and scope.miss is not None and scope.token == token
 
 
 def defer(action: Callable[[], None]) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from numba.core import compiler, sigutils, typing
 from numba.core.targetconfig import ConfigStack
@@ -14,11 +15,18 @@ from compcache.numba.entries.names import func_name_of
 from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
 
+if TYPE_CHECKING:
+    from compcache.numba.dispatch.backend import Backend
+
 __all__ = ["FunctionCache"]
 
 
 class FunctionCache(CacheObject):
     """The cache of one function: compile results by signature."""
+
+    def __init__(self, backend: Backend, owner: Any, function: Any) -> None:
+        super().__init__(backend, owner, function)
+        self._kept: set[Any] = set()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The stored compile result for a signature, or None."""
@@ -35,6 +43,8 @@ class FunctionCache(CacheObject):
         if cres is not None:
             self._log("loaded from", func_name_of(identity, sig))
             history.note_made(identity.parts[0])
+        else:
+            scopes.missed(scopes.Miss(self._function, _args_of(sig), partial(self._keep, sig)))
         return cres
 
     def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
@@ -42,14 +52,22 @@ class FunctionCache(CacheObject):
             return None  # Numba would link what this process has compiled
         try:
             name = func_name_of(identity, sig)
-            return load.load_result(self._cache, identity, name, self._function, target_context)
+            return load.load_result(self._cache, identity, name, _args_of(sig), self._function, target_context)
         except Exception as error:  # noqa: BLE001 - what the entry refers to by name is gone: as good as no entry
             self._note(sig, f"its entry cannot be loaded: {type(error).__name__}: {error}")
             return None
 
+    def _keep(self, sig: Any, cres: Any) -> None:
+        """Store a compile result before the process uses it, so that it can use what is stored."""
+        self.save_overload(sig, cres)
+        self._kept.add(_sig_key(sig))
+
     def save_overload(self, sig: Any, data: Any) -> None:
         """Store the compile result for a signature, where that can be done."""
         if not self._enabled:
+            return
+        if _sig_key(_parsed(sig)) in self._kept:
+            self._kept.discard(_sig_key(_parsed(sig)))
             return
         from compcache.numba.entries import save
 
@@ -128,6 +146,10 @@ def _parsed(sig: Any) -> Any:
         return sig
     args, result = sigutils.normalize_signature(sig)
     return args if result is None else typing.signature(result, *args)
+
+
+def _args_of(sig: Any) -> tuple[Any, ...]:
+    return tuple(getattr(sig, "args", sig))
 
 
 def _sig_key(sig: Any) -> Any:

@@ -29,14 +29,16 @@ class Request:
     `lines` digests where its source lines are now; `cpu` is the CPU that the user has chosen (`chosen_cpu`).
 
     While it is made (``with request:``), the descriptions that this thread loads are checked against it; `found` is the
-    first one that holds. Look-ups nest: to compare implementations may import modules, which look up functions of theirs.
+    first one that holds, or `only` the one that the process has just made. Look-ups nest: to compare implementations may
+    import modules, which look up functions of theirs.
     """
 
-    __slots__ = ("cpu", "found", "lines")
+    __slots__ = ("cpu", "found", "lines", "only")
 
-    def __init__(self, lines: str, cpu: str = "") -> None:
+    def __init__(self, lines: str, cpu: str = "", only: Description | None = None) -> None:
         self.lines = lines
         self.cpu = cpu
+        self.only = only
         self.found: Description | None = None
 
     def __enter__(self) -> Request:
@@ -111,7 +113,10 @@ class Description(GlobalDefinition):
             if not context.allow_pickle:
                 reason = "it is Numba's, hence pickled, and the cache was not opened with allow_pickle=True"
                 raise PickleNotAllowedError(reason, reason=reason)
-            self.check(request.lines, request.cpu)
+            if request.only is None:
+                self.check(request.lines, request.cpu)
+            elif request.only != self:
+                raise _invalid("it is not the one that was just stored")
             request.found = self
         return bytes(storage.size), None
 

@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Any
 from numba.core import compiler
 from numba.core.environment import Environment, lookup_environment
 
-from compcache.numba.compilation import libraries, scopes
+from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries.description import KIND_OBJECT, Description, Request
 from compcache.numba.entries.helper_symbols import helper_address
-from compcache.numba.entries.mapped_library import MappedLibrary
+from compcache.numba.entries.mapped_library import (
+    MappedLibrary,
+    keep_mapped,
+    make_entry_point,
+    set_environments,
+)
 from compcache.numba.identity.dependencies import decode_names
 from compcache.numba.identity.settings import chosen_cpu
 
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
     from compcache.numba.identity.key import Identity
 
-__all__ = ["find", "load_library", "load_result"]
+__all__ = ["find", "load_library", "load_result", "run_image"]
 
 
 def find(cache: Cache, name: str, lines: str) -> tuple[TypedCallTarget, Description] | None:
@@ -36,8 +41,10 @@ def find(cache: Cache, name: str, lines: str) -> tuple[TypedCallTarget, Descript
     return (target, request.found) if target is not None and request.found is not None else None
 
 
-def load_result(cache: Cache, identity: Identity, name: str, function: Any, target_context: Any) -> Any:
-    """The compile result of an entry; None where there is none that holds."""
+def load_result(
+    cache: Cache, identity: Identity, name: str, args: tuple[Any, ...], function: Any, target_context: Any
+) -> Any:
+    """The compile result of an entry for these types of arguments; None where there is none that holds."""
     found = find(cache, name, identity.lines)
     if found is None:
         return None
@@ -55,7 +62,19 @@ def load_result(cache: Cache, identity: Identity, name: str, function: Any, targ
     if cres is not None:
         libraries.set_dependencies(cres.library, _recorded(description))
         libraries.remember_library(cres.fndesc.llvm_func_name, cres.library)
+        cres = _with_types(cres, args)
     return cres
+
+
+def _with_types(cres: Any, args: tuple[Any, ...]) -> Any:
+    """A compile result for the very types that were asked for: types of equal content need not be equal to Numba.
+
+    The type of an omitted argument, for one, is equal to itself alone where the default cannot be hashed.
+    """
+    if tuple(cres.signature.args) == args or len(cres.signature.args) != len(args):
+        return cres
+    cres.fndesc.argtypes = args
+    return cres._replace(signature=cres.signature.replace(args=args))
 
 
 def _result_of_image(
@@ -72,23 +91,15 @@ def _result_of_image(
     library = MappedLibrary(
         target_context.codegen(), library_name, target, addresses, environments, description.bitcode
     )
-    entry_point = _make_entry_point(library, fndesc, environment)
+    # Numba registers one for each overload, also where only compiled code calls that: address 0.
+    address = library.address_in_image(fndesc.llvm_cpython_wrapper_name)
+    entry_point = make_entry_point(address, library, fndesc, environment)
     return compiler.CompileResult(
         target_context=target_context, typing_context=target_context.typing_context, library=library,
         environment=environment, entry_point=entry_point, fndesc=fndesc, type_annotation=annotation,
         signature=signature, objectmode=False, lifted=(), typing_error=None, call_helper=None, metadata=None,
         reload_init=[], referenced_envs=others,
     )  # fmt: skip
-
-
-def _make_entry_point(library: MappedLibrary, fndesc: Any, environment: Any) -> Any:
-    """What Python calls. Numba registers one for each overload, also where only compiled code calls that: address 0."""
-    from numba import _dynfunc
-
-    address = library.address_in_image(fndesc.llvm_cpython_wrapper_name)
-    doc = f"compiled wrapper for {fndesc.qualname!r}"
-    name = fndesc.qualname.split(".")[-1]
-    return _dynfunc.make_function(fndesc.lookup_module(), name, doc, address, environment, (library,))
 
 
 def _environment(name: str, constants: list[Any], function: Any) -> Any:
@@ -129,6 +140,19 @@ def _environment_of(name: str, module: str | None, constants: list[Any]) -> Any:
 
 def _recorded(description: Description) -> libraries.Recorded:
     return libraries.Recorded(frozenset(description.dependencies), decode_names(description.asked))
+
+
+def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], cres: Any) -> None:
+    """Let this process run what was just stored of a compile result, so that no other code needs to be generated for it."""
+    with Request("", only=description) as request:
+        target = cache.find_target(name)
+    if target is None or request.found is None:
+        return
+    addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
+    environments = {symbol: lookup_environment(symbol) for symbol in symbols}
+    set_environments(addresses, environments)
+    keep_mapped(target)
+    native_code.attach_image(cres.library, addresses)
 
 
 def load_library(cache: Cache, identity: Identity, name: str, target_context: Any) -> Any:

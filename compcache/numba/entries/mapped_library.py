@@ -11,10 +11,32 @@ from numba.core.codegen import CodeLibrary, JITCodeLibrary
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MappedLibrary"]
+__all__ = ["MappedLibrary", "keep_mapped", "make_entry_point", "set_environments"]
 
 #: Numba never frees machine code, and its users hold raw addresses; so these images stay mapped, too.
 _mapped: dict[int, Any] = {}
+
+
+def keep_mapped(target: Any) -> None:
+    """Never unmap the image of a target."""
+    _mapped[id(target)] = target
+
+
+def set_environments(addresses: Mapping[str, int], environments: Mapping[str, Any]) -> None:
+    """Tell the code in an image which environments are meant by their names."""
+    for name, environment in environments.items():
+        slot = addresses.get(name)
+        if slot and environment is not None:
+            ctypes.c_void_p.from_address(slot).value = id(environment)
+
+
+def make_entry_point(address: int, library: Any, fndesc: Any, environment: Any) -> Any:
+    """What Python calls, around the code at an address."""
+    from numba import _dynfunc
+
+    doc = f"compiled wrapper for {fndesc.qualname!r}"
+    name = fndesc.qualname.split(".")[-1]
+    return _dynfunc.make_function(fndesc.lookup_module(), name, doc, address, environment, (library,))
 
 
 class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
@@ -34,11 +56,8 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._environments = dict(environments)
         self._bitcode = bitcode
         self._target = target
-        _mapped[id(target)] = target
-        for name_, environment in environments.items():
-            slot = self._addresses.get(name_)
-            if slot:
-                ctypes.c_void_p.from_address(slot).value = id(environment)
+        keep_mapped(target)
+        set_environments(self._addresses, environments)
 
     @property
     def _final_module(self) -> Any:

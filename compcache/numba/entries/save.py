@@ -14,8 +14,8 @@ from numba.core import serialize
 from numba.core.environment import lookup_environment
 
 from compcache.errors import CompileError, LinkError
-from compcache.numba.compilation import libraries
-from compcache.numba.entries import image_source, recursion
+from compcache.numba.compilation import libraries, native_code
+from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.description import KIND_IMAGE, KIND_OBJECT, Description
 from compcache.numba.entries.helper_symbols import THREADING
 from compcache.numba.entries.names import shown_signature, without_addresses
@@ -67,8 +67,11 @@ def save_result(
     if source is not None:
         bitcode = zlib.compress(library._get_module_for_linking().as_bitcode(), 1)
         pickled = _pickle((KIND_IMAGE, token, source.symbols, payload))
+        description = Description(*checked, pickled, bitcode)
         try:
-            _publish(cache, identity, name, cres.signature, source, Description(*checked, pickled, bitcode), targets)
+            _publish(cache, identity, name, cres.signature, source, description, targets)
+            if native_code.is_waiting(library):
+                load.run_image(cache, name, description, source.symbols, cres)
         except (CompileError, LinkError):
             source = None  # what LLVM or the linker do not take as a shared object is kept as an object
     if source is None:

@@ -174,6 +174,10 @@ def _type(walk: Walk, value: Any, where: str) -> None:
     if hasattr(value, "typing_key"):
         walk.value(value.typing_key, where)
         return
+    if kind.__name__ == "Omitted" or hasattr(value, "literal_value"):
+        # The key of a value that cannot be hashed is its address.
+        _component(walk, value.value if kind.__name__ == "Omitted" else value.literal_value, where)
+        return
     key = value.key
     if key == value.name:
         walk.token("text", _text(value, where))

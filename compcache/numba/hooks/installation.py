@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from numba.core import caching, ccallback, dispatcher, entrypoints
 from numba.np.ufunc import ufuncbuilder, wrappers
 
+from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.hooks import recorders
@@ -103,7 +104,8 @@ class Hooks:
         def wrap(original: Any) -> Any:
             def compile_(self: Any, *args: Any, **kwargs: Any) -> Any:
                 adopt(self, attribute, function)
-                return original(self, *args, **kwargs)
+                with scopes.looking_up():
+                    return original(self, *args, **kwargs)
 
             return compile_
 

@@ -23,6 +23,7 @@ _NEW_CACHE = "makes the cache object of a function that is decorated with cache=
 _ASKS = "a function that was decorated before takes part from its next compilation on"
 _TYPING = "the compiler asks one of the user's implementations, on which the code then depends"
 _NAMES = "the compiler asks for implementations by a name, under which a new one may answer next time"
+_LATE = "machine code is generated when somebody asks for its address, for most of what is compiled never"
 
 #: What `hooks` replaces while the backend is installed.
 REPLACED = (
@@ -45,6 +46,12 @@ REPLACED = (
     PrivateName("numba.core.typing.context:BaseContext.resolve_setattr", _NAMES),
     PrivateName("numba.core.types.functions:BaseFunction.get_call_type", _NAMES),
     PrivateName("numba.core.base:OverloadSelector.find", "chooses who generates code, which may be the user's function"),
+    PrivateName("numba.core.codegen:JITCPUCodegen._add_module", _LATE),
+    PrivateName("numba.core.codegen:JITCPUCodegen.set_env", "an environment is told to code when there is code"),
+    PrivateName("numba.core.codegen:JITCodeLibrary._finalize_specific", _LATE),
+    PrivateName("numba.core.codegen:JITCodeLibrary._get_compiled_object", _LATE),
+    PrivateName("numba.core.codegen:JITCodeLibrary.get_pointer_to_function", _LATE),
+    PrivateName("numba.core.cpu:CPUContext.get_executable", "a function that is about to be stored runs the stored image"),
 )
 _OPTIONS = "an option of an overload, which is part of what the overload is"
 _COMPILED = "what was compiled is made of it, and it is stored"

@@ -7,11 +7,12 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from numba.core import base, bytecode, compiler
+from numba.core import base, bytecode, codegen, compiler, cpu
 from numba.core.types import functions
 from numba.core.typing import context, templates
 
-from compcache.numba.compilation import libraries, scopes
+from compcache.numba.compilation import libraries, native_code, scopes
+from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import plain_name
 from compcache.numba.fingerprints.implementations import key_name, source_function
 from compcache.numba.hooks.replacements import Replacements
@@ -43,11 +44,32 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(context.BaseContext, "resolve_setattr", _noting_attribute)
     _recorders.wrap(functions.BaseFunction, "get_call_type", _noting_call)
     _recorders.wrap(base.OverloadSelector, "find", _noting_generator)
+    _postpone_code()
 
 
 def stop_recording() -> None:
     """Put back what records."""
+    native_code.generate_all()
     _recorders.undo()
+
+
+def _postpone_code() -> None:
+    """Machine code is generated when somebody asks for it (`native_code`)."""
+    add_module = codegen.JITCPUCodegen._add_module
+    finalize = codegen.JITCodeLibrary._finalize_specific
+
+    def make(library: Any) -> None:
+        add_module(library.codegen, library._final_module)
+        finalize(library)
+
+    _recorders.replace(codegen.JITCPUCodegen, "_add_module", lambda _codegen, _module: None)
+    _recorders.replace(
+        codegen.JITCodeLibrary, "_finalize_specific", lambda library: native_code.postpone(library, make)
+    )
+    _recorders.wrap(codegen.JITCodeLibrary, "get_pointer_to_function", _generating)
+    _recorders.wrap(codegen.JITCodeLibrary, "_get_compiled_object", _generating_all)
+    _recorders.wrap(codegen.JITCPUCodegen, "set_env", _setting_env)
+    _recorders.wrap(cpu.CPUContext, "get_executable", _making_entry_point)
 
 
 def _scoped(position: int) -> Callable[[Any], Any]:
@@ -70,11 +92,59 @@ def _scoped(position: int) -> Callable[[Any], Any]:
                 result = original(*args, **kwargs)
                 libraries.dependencies_of(result.library, scope)
                 libraries.remember_library(result.fndesc.llvm_func_name, result.library)
-            return result
+            return result if scope.miss is None else _kept(scope.miss, result)
 
         return compile_
 
     return wrap
+
+
+def _kept(miss: scopes.Miss, result: Any) -> Any:
+    """A compile result that its cache has now, with the entry point for which it waited."""
+    miss.keep(result)
+    context, placeholder = result.target_context, result.entry_point
+    entry_point = context.get_executable(result.library, result.fndesc, result.environment)
+    if placeholder in context._defns:
+        context.remove_user_function(placeholder)
+        context.insert_user_function(entry_point, result.fndesc, [result.library])
+    return result._replace(entry_point=entry_point)
+
+
+def _making_entry_point(original: Any) -> Any:
+    def get_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
+        if scopes.is_kept(getattr(fndesc, "uid", None)):
+            return make_entry_point(0, library, fndesc, env)  # in place of the one that `_kept` makes
+        return original(self, library, fndesc, env)
+
+    return get_executable
+
+
+def _generating(original: Any) -> Any:
+    def get_pointer_to_function(self: Any, name: str) -> Any:
+        self._ensure_finalized()
+        address = native_code.in_image(self, name)
+        if address:
+            return address
+        native_code.generate_for(self, name)
+        return original(self, name)
+
+    return get_pointer_to_function
+
+
+def _generating_all(original: Any) -> Any:
+    def get_compiled_object(self: Any) -> Any:
+        native_code.generate(self)
+        return original(self)
+
+    return get_compiled_object
+
+
+def _setting_env(original: Any) -> Any:
+    def set_env(self: Any, env_name: str, env: Any) -> None:
+        if self._engine.is_symbol_defined(env_name):  # else it is found by its name when the code is there
+            original(self, env_name, env)
+
+    return set_env
 
 
 def _from_function(original: Any) -> Any:

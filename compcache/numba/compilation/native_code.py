@@ -1,0 +1,120 @@
+"""When the machine code of Numba's libraries is generated: not before somebody asks for an address in it.
+
+Numba generates code for each function as soon as it is compiled, for those as well that are only linked into others, and
+with these once more. Here a finished library waits. Most are never asked: their code is in the libraries that call them, or
+it is stored, and the process runs the stored image (`attach_image`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.environment import lookup_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["attach_image", "generate", "generate_all", "generate_for", "in_image", "is_waiting", "postpone"]
+
+_ENVIRONMENT = "_ZN08NumbaEnv"
+_UNRESOLVED = ".numba.unresolved$"
+_ABORT = "nrt_unresolved_abort"
+
+
+class _Waiting(NamedTuple):
+    """A library without machine code: how that is made, and what the library defines and uses.
+
+    `used` must be there before, `called` (recursively, through Numba's slots) before the code runs.
+    """
+
+    make: Callable[[Any], None]
+    defined: frozenset[str]
+    used: tuple[str, ...]
+    called: tuple[str, ...]
+    environments: dict[str, Any]
+
+
+_waiting: weakref.WeakKeyDictionary[Any, _Waiting] = weakref.WeakKeyDictionary()
+#: The waiting libraries by the functions that they define.
+_definers: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+_images: weakref.WeakKeyDictionary[Any, Mapping[str, int]] = weakref.WeakKeyDictionary()
+
+
+def postpone(library: Any, make: Callable[[Any], None]) -> None:
+    """`make` generates the code of a library that is finished otherwise: at once where some code waits for it."""
+    if library._object_caching_enabled and library._compiled_object is not None:
+        make(library)  # it has come with its object code
+        return
+    module = library._final_module
+    functions = [(function.name, function.is_declaration) for function in module.functions]
+    variables = [variable.name for variable in module.global_variables]
+    defined = frozenset(name for name, is_declared in functions if not is_declared)
+    used = [name for name, is_declared in functions if is_declared]
+    called = tuple(name.removeprefix(_UNRESOLVED) for name in variables if name.startswith(_UNRESOLVED))
+    if called:
+        used.append(_ABORT)  # stands in a slot until that is filled
+    # They live as long as the library, as those of code that is there would.
+    environments = {name: lookup_environment(name) for name in variables if name.startswith(_ENVIRONMENT)}
+    _waiting[library] = _Waiting(make, defined, tuple(used), called, environments)
+    for name in defined:
+        _definers[name] = library
+    if not defined.isdisjoint(library.codegen._rtlinker._unresolved):
+        generate(library)  # code that exists calls a function of it, recursively
+
+
+def generate(library: Any) -> None:
+    """Generate the code of a library now, and of those that it needs."""
+    with global_compiler_lock:
+        waiting = _waiting.pop(library, None)
+        if waiting is None:
+            return
+        for name in waiting.defined:
+            if _definers.get(name) is library:
+                del _definers[name]
+        _generate_definers(waiting.used)
+        waiting.make(library)
+        for name, known in waiting.environments.items():
+            environment = lookup_environment(name) or known
+            if environment is not None:
+                library.codegen.set_env(name, environment)
+        _generate_definers(waiting.called)
+
+
+def _generate_definers(names: Iterable[str]) -> None:
+    for name in names:
+        definer = _definers.get(name)
+        if definer is not None:
+            generate(definer)
+
+
+def generate_for(library: Any, name: str) -> None:
+    """Have the code of a function that somebody asks a library for the address of."""
+    waiting = _waiting.get(library)
+    if waiting is not None and name in waiting.defined:
+        generate(library)
+    elif not library.codegen._engine.is_symbol_defined(name):
+        _generate_definers([name])
+
+
+def generate_all() -> None:
+    """Leave no library without machine code: from now on Numba makes it as soon as it compiles."""
+    for library in list(_waiting):
+        generate(library)
+
+
+def is_waiting(library: Any) -> bool:
+    """Whether a library has no machine code yet."""
+    return library in _waiting
+
+
+def attach_image(library: Any, addresses: Mapping[str, int]) -> None:
+    """From now on these are the addresses of a library's functions."""
+    _images[library] = addresses
+
+
+def in_image(library: Any, name: str) -> int:
+    """The address of a function in the image of a library; 0 where it has none."""
+    image = _images.get(library)
+    return image.get(name, 0) if image is not None else 0
