@@ -55,6 +55,7 @@ KEY_VARIABLE = "COMPCACHE_SIGNING_KEY"
 #: Set (for CI): a hit of `get_or_compile` calls `build` as well, and compares what it returns with what was compiled.
 CHECK_VARIABLE = "COMPCACHE_CHECK"
 LLVM_VARIABLE = "COMPCACHE_MIN_LLVM"
+LAYERS_VARIABLE = "COMPCACHE_LAYERS"
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 
@@ -96,6 +97,9 @@ class Cache:
             one for this host; with False that is a miss.
         tune: where a function was loaded that was not compiled for exactly this host, compile the code that is kept of
             it for this host in the background, at low priority; the next process uses it.
+        layers: directories of caches that are only read, below this one: part of an image, of a package, of the team. This one
+            is asked first, then they in their order, and the realization that fits this host best is used, wherever it
+            is. None means $COMPCACHE_LAYERS, paths with colons between them. One that does not exist is left out.
         min_llvm: pass over code that an LLVM older than this version has compiled, like ``"22"``; None means $COMPCACHE_MIN_LLVM, or
             that code of every version is used: it is as right as on the day when it was compiled.
 
@@ -120,6 +124,7 @@ class Cache:
         lock_timeout: float | None = None,
         retarget: bool = True,
         tune: bool = False,
+        layers: Iterable[str | os.PathLike[str]] | None = None,
         min_llvm: str | None = None,
     ) -> None:
         _require("path", path, (str, os.PathLike))
@@ -129,14 +134,20 @@ class Cache:
         if signing_key is not None and not signing_key:
             raise ValueError("signing_key is empty: pass None for a cache without signatures")
         key = signing_key if signing_key is not None else os.environ.get(KEY_VARIABLE)
-        self._store = Store(
-            root,
-            open_beneath=path_opener(),
-            readonly=readonly,
-            verify=verify,
-            signing_key=key.encode() if isinstance(key, str) else key,
-            trust=trust,
-        )
+        options: dict[str, Any] = {
+            "open_beneath": path_opener(),
+            "readonly": readonly,
+            "verify": verify,
+            "signing_key": key.encode() if isinstance(key, str) else key,
+            "trust": trust,
+        }
+        below = _layers_of(layers)
+        if below:
+            from compcache.layers.layered_store import LayeredStore
+
+            self._store: Store = LayeredStore(root, below, options)
+        else:
+            self._store = Store(root, **options)
         oldest = min_llvm if min_llvm is not None else os.environ.get(LLVM_VARIABLE)
         if oldest:
             from compcache.formats.manifest import version_numbers
@@ -318,6 +329,11 @@ class Cache:
         return self._store.readonly
 
     @property
+    def layers(self) -> tuple[str, ...]:
+        """The directories of caches that are only read, below this one, in the order in which they are asked."""
+        return tuple([layer.root for layer in self._store.layers])
+
+    @property
     def allow_pickle(self) -> bool:
         """Whether it was opened with allow_pickle=True."""
         return self._loader.allow_pickle
@@ -332,7 +348,7 @@ class Cache:
         return {
             "path": self.path, "readonly": store.readonly, "verify": store.verify, "signing_key": store.signing_key,
             "trust": True, "allow_pickle": self.allow_pickle, "max_size": self._max_size,
-            "lock_timeout": self._lock_timeout, "min_llvm": store.min_llvm or None,
+            "lock_timeout": self._lock_timeout, "layers": self.layers, "min_llvm": store.min_llvm or None,
         }  # fmt: skip
 
     def find_target(self, func_name: str) -> TypedCallTarget | None:
@@ -801,6 +817,14 @@ class Cache:
         return pinned(self._store)
 
 
+def _layers_of(layers: Iterable[str | os.PathLike[str]] | None) -> list[str]:
+    if layers is None:
+        return [path for path in os.environ.get(LAYERS_VARIABLE, "").split(os.pathsep) if path]
+    if isinstance(layers, (str, bytes, os.PathLike)):
+        raise TypeError(f"layers are several directories, [{os.fspath(layers)!r}] for example")
+    return [os.fspath(path) for path in layers]
+
+
 class _Suggesting:
     """Adds similar names to the message of a `NotCachedError`."""
 
@@ -845,7 +869,7 @@ def _open_cache(path: str, *, signed: bool) -> Cache | None:
     return cache if cache is not None and not cache._closed else None
 
 
-def find_again(path: str, func_name: str, signed: bool = False) -> TypedCallTarget:
+def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[str, ...] = ()) -> TypedCallTarget:
     """The target that a pickled one stands for, from an open cache of this directory or a new one.
 
     A pickle carries neither key nor trust. One of a cache with a signing key is loaded only with the key of an open cache
@@ -863,7 +887,7 @@ def find_again(path: str, func_name: str, signed: bool = False) -> TypedCallTarg
                 f"this process has no key: open Cache({path!r}, signing_key=...) first, or set {KEY_VARIABLE}",
                 path=path,
             )
-        cache = Cache(path)
+        cache = Cache(path, layers=layers or None)
     try:
         held = cache._targets.get(func_name)
         target = held() if held is not None else None

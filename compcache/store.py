@@ -36,7 +36,9 @@ __all__ = [
     "HOSTS",
     "INDEX",
     "JOURNALS",
+    "LAYERS",
     "LOCKS",
+    "MERGED_LAYERS",
     "MODULES",
     "MODULE_FILES",
     "MODULE_ROWS",
@@ -96,6 +98,8 @@ TAG = Place("CACHEDIR.TAG")
 MODULES = Place("modules-v1/<aa>/<module_id>.ccm", cleared=True)
 INDEX = Place("index-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 HOSTS = Place("hosts-v3/<boot and processor>.host", derived=True)
+LAYERS = Place("layers-v1/<LL>-<digest>.idx", derived=True, cleared=True)
+MERGED_LAYERS = Place("layers-v1/<digest>.all", derived=True, cleared=True)
 MODULE_ROWS = Place("roster-v1/roster", derived=True, cleared=True)
 MODULE_FILES = Place("roster-v1/files", derived=True, cleared=True)
 JOURNALS = Place("stats/<host>.journal1")
@@ -108,7 +112,7 @@ TEMPORARY = Place("tmp/<unique>")
 QUARANTINE = Place("quarantine/<name>.<unique>", cleared=True)
 #: Every kind of file that the package writes into a cache directory.
 PLACES = (
-    TAG, MODULES, INDEX, HOSTS, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE, PINS, REFUSALS, LOCKS, TEMPORARY,
+    TAG, MODULES, INDEX, HOSTS, LAYERS, MERGED_LAYERS, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE, PINS, REFUSALS, LOCKS, TEMPORARY,
     QUARANTINE,
 )  # fmt: skip
 #: What earlier versions of the package wrote to, less the version of the format.
@@ -249,7 +253,7 @@ class Store:
         StorageError: the path exists but is not a directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_end", "_owners", "_trust", "accepted", "complaints", "exposed", "files", "index", "min_llvm", "readonly", "root", "signing_key", "stats", "temporary", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_end", "_owners", "_trust", "accepted", "complaints", "exposed", "files", "index", "layers", "min_llvm", "readonly", "root", "signing_key", "stats", "temporary", "verify")
 
     def __init__(
         self,
@@ -263,6 +267,7 @@ class Store:
         trust: bool = False,
     ) -> None:
         self.root = root
+        self.layers: tuple[Store, ...] = ()  # read-only caches below it; see `compcache.layers`
         self.files = file_ops.Tree(files or file_ops.Files(), root, open_beneath)
         self.readonly = readonly
         self.verify = verify
@@ -450,9 +455,10 @@ class Store:
             raise unreadable(self, module, error) from error
         return module
 
-    def _recognize(self, module: ModuleFile, status: os.stat_result) -> bool:
-        """Whether the index has a stamp of the file in its present state."""
-        for image, records, target, flags, functions, key, entry_mac in self.index.verified(module.module_id, status):
+    def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
+        """Whether the index, or this one, has a stamp of the file in its present state."""
+        entries = (index or self.index).verified(module.module_id, status)
+        for image, records, target, flags, functions, key, entry_mac in entries:
             if self.signing_key:
                 fields = (module.module_id, Stamp.of(status), image, records, target, flags, functions, key)
                 if self._entry_mac(*fields) != entry_mac:
@@ -472,6 +478,13 @@ class Store:
         sizes = (module.image, module.records, module.target_id, module.flags)
         fields = (module.module_id, stamp, *sizes, functions, module.key)
         return ModuleEntry(*fields, self._entry_mac(*fields))
+
+    def remember(self, entry: ModuleEntry) -> None:
+        """Keep that a file was verified while it had a stamp."""
+        if not self.readonly:
+            from compcache.publish.verify import remember_in
+
+            remember_in(self, self.index, entry)
 
     def read_file(self, place: Place, file_name: str = "") -> bytes | None:
         """The content of a small file; None where it does not exist or cannot be read."""

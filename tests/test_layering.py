@@ -29,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "files", "digest", "record", "signature", "identity", "depgraph"),
     ("formats", "globals", "images"),
     ("store",),
-    ("hit",),
+    ("hit", "layers"),
     ("targets",),
     ("build",),
     ("content",),
@@ -47,6 +47,8 @@ _GROUND = frozenset(FLOORS[0])
 #: What points up, and why. A hit meets these only where something unusual has to be done.
 DOORS = {
     ("store", "publish.verify"): "a look-up that meets a file which no stamp vouches for verifies it, or sets it aside",
+    ("layers.layered_store", "maintain.layer_segment"): "who finds no segment of all layers makes it for the next process",
+    ("layers.layered_store", "publish.verify"): "that a file of a layer was verified is remembered in the writable directory",
     ("store", "publish.quarantine"): "a file that a look-up finds damaged is set aside",
     ("store", "publish.host_file"): "the first use on a machine asks LLVM what it is, and keeps the answer",
     ("store", "hit.runtime"): "what the processor says of itself, which says whose description of the host is its own",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -91,6 +92,15 @@ def everything(cache: Cache) -> Cache:
             pass
     with open(f"{root.root}/locks/{'0' * 32}.lock", "wb"):
         pass
+    layer = f"{root.root}-layer"
+    with Cache(layer) as other:
+        other.add_module(ModuleSource(constant("below", 1)))
+    for folder, _, names in os.walk(f"{layer}/{MODULES.directory}"):
+        for name in names:
+            os.utime(f"{folder}/{name}", (1, 1))
+    time.sleep(0.15)  # what changed just now may change again unnoticed
+    with Cache(cache.path, layers=[layer]) as layered:
+        layered.get_target("below")
     return cache
 
 

@@ -25,6 +25,7 @@ VARIABLES = (
     Variable("COMPCACHE_CHECK", "1: hits call build() too, and warn if it returns different code (for CI)", "hits are not checked"),
     Variable("COMPCACHE_MIN_LLVM", "ignore code compiled by an LLVM older than this version, like 22", "code of every LLVM is used"),
     Variable("COMPCACHE_DEBUG", "1: log hits, misses, compilations, waits and refusals on standard error", "no log"),
+    Variable("COMPCACHE_LAYERS", "read-only caches below the cache directory, paths separated by colons", "none"),
     Variable("COMPCACHE_LINKER", "the linker: a path, a name on the path, ziglang, or none", "the one that starts fastest"),
     Variable("COMPCACHE_SIGNING_KEY", "the key that signs added modules; unsigned ones are misses", "no signatures", secret=True),
     Variable("COMPCACHE_TARGETS", "the CPUs that modules are compiled for, like x86-64-v2,x86-64-v3,native", "native"),

@@ -54,7 +54,8 @@ HEADER = Struct("<8sQQ")
 FUNCTION = Struct("<16s16sI4s")
 MODULE = Struct("<16s4QQQ8sII16s16s")
 _STAMP = Struct("<4Q")
-_TRUSTED = Struct("<QQ8sII16s16s")
+STAMP_SIZE = _STAMP.size
+TRUSTED = Struct("<QQ8sII16s16s")
 ROW = Struct("<4sI")
 NUMBER_SIZE = 4
 _NUMBER_AT = DIGEST_SIZE + 4  # in an entry without its key
@@ -349,8 +350,18 @@ class Index:
         """Whether the directory has been listed."""
         return self._segments is not None
 
-    def find(self, key: bytes) -> Iterator[tuple[bytes, int]]:
+    def take(self, segment: Segment) -> None:
+        """Have this one segment, and look at no directory."""
+        self._segments = (segment,)
+
+    def share_ranks(self, other: Index) -> None:
+        """Rank requirements as another index does, and learn what it learns of them."""
+        self.rank_of, self.is_native, self._ranks = other.rank_of, other.is_native, other._ranks
+
+    def find(self, key: bytes, rest: list[tuple[int, tuple[bytes, int]]] | None = None) -> Iterator[tuple[bytes, int]]:
         """The (module_id, offset of the function's record) of every realization, without duplicates, the best first.
+
+        With `rest` only those are given that nothing can surpass; the others are put there, behind their ranks.
 
         Lazily, the largest segment first: code that was compiled for exactly this host cannot be surpassed, and
         who takes it opens no more segments than it must. `key` is that of the function's name
@@ -382,8 +393,12 @@ class Index:
         if others:
             others.sort(key=lambda other: ranks.get(other[1][_NUMBER_AT:]) or self._rank(*other), reverse=True)
             for segment, value in others:
-                self._hint = segment
-                yield value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE:_NUMBER_AT], "little")
+                candidate = value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE:_NUMBER_AT], "little")
+                if rest is None:
+                    self._hint = segment
+                    yield candidate
+                else:
+                    rest.append((ranks.get(value[_NUMBER_AT:], 0), candidate))
 
     def _look_for_native(self, segment: Segment) -> None:
         """Learn which of a segment's requirements are those of code that was compiled for exactly this host."""
@@ -435,7 +450,7 @@ class Index:
         for segment in order:
             for value in self.look_up(segment, module_id, modules=True) or ():
                 if value.startswith(stamp):
-                    yield _TRUSTED.unpack_from(value, _STAMP.size)
+                    yield TRUSTED.unpack_from(value, STAMP_SIZE)
 
     def look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
         """The values of a segment under a key; None where the segment has been removed."""

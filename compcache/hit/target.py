@@ -44,7 +44,7 @@ def link_name_of(symbol: str, module_id: bytes) -> str:
 class TargetContext(Record):
     """The state of a call target: the loaded module, its names, and where it came from."""
 
-    __slots__ = ("func_name", "symbol", "module", "signature_text", "cache_path", "signed", "owner")
+    __slots__ = ("func_name", "symbol", "module", "signature_text", "cache_path", "signed", "owner", "layers")
     func_name: str
     symbol: str
     module: Any
@@ -52,10 +52,12 @@ class TargetContext(Record):
     cache_path: str
     signed: bool
     owner: object
+    layers: tuple[str, ...]
 
     def __init__(
-        self, func_name: str, symbol: str, module: Any, signature_text: str, cache_path: str, signed: bool, owner: object
-    ) -> None:
+        self, func_name: str, symbol: str, module: Any, signature_text: str, cache_path: str, signed: bool, owner: object,
+        layers: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         set_field(self, "func_name", func_name)
         set_field(self, "symbol", symbol)
         set_field(self, "module", module)
@@ -63,6 +65,7 @@ class TargetContext(Record):
         set_field(self, "cache_path", cache_path)
         set_field(self, "signed", signed)
         set_field(self, "owner", owner)
+        set_field(self, "layers", layers)
 
 
 class TypedCallTarget(_Typed[Parameters, Result]):
@@ -150,7 +153,8 @@ class TypedCallTarget(_Typed[Parameters, Result]):
         context = _require_valid(self)
         from compcache.cache import find_again
 
-        return find_again, (context.cache_path, self._name, context.signed)
+        where = context.cache_path, self._name, context.signed
+        return find_again, (*where, context.layers) if context.layers else where
 
     def __copy__(self) -> TypedCallTarget:
         return self

@@ -139,9 +139,7 @@ class _Check:
 
     def is_provided(self, name: str) -> bool:
         """Whether a module holds a function now, one added since the check began included."""
-        index = self.store.index
-        index.refresh()
-        return any(self.store.exists(module_id) for module_id, *_ in index.find(name_key(name)))
+        return any(self.store.exists(module_id) for module_id, _ in self.store.find_all(name))
 
 
 def _set_aside(store: Store, path: str) -> bool:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import StorageError
 from compcache.formats.host import decode_host, decode_linker, encode_host
+from compcache.hit.runtime import load_runtime
 from compcache.images.linkers.choose import choose_linker, recall_linker
 from compcache.images.linkers.find import find_linkers
 from compcache.publish.writer import publish_file
 from compcache.store import HOSTS
 from compcache.targets.host_probe import probe_host
+from compcache.targets.processor import read_host
 
 if TYPE_CHECKING:
     from compcache.formats.host import Host
@@ -21,8 +23,15 @@ __all__ = ["linker_for", "probe_and_remember", "remembered_linker"]
 
 
 def probe_and_remember(store: Store) -> Host:
-    """Probe this host, and store the result in the cache directory where that is writable."""
-    found = probe_host()
+    """Probe this host, and store the result in the cache directory where that is writable.
+
+    Without llvmlite the processor is asked instead, by each process: that takes no longer than reading a file.
+    """
+    try:
+        found = probe_host()
+    except ImportError:
+        runtime = load_runtime()
+        return read_host(runtime.processor(), runtime.xsave_variants())
     _write(store, found)
     return found
 

@@ -262,13 +262,16 @@ def _remove(index: Index, name: str) -> None:
         return
 
 
-def merge_additions(store: Store) -> None:
-    """Merge the newest index segments if there are too many, unless another process is merging them.
+def merge_additions(store: Store, index: Index | None = None) -> None:
+    """Merge the newest segments of an index if there are too many, unless another process is merging them.
+
+    `index` is the one of the store, or another one in its directory.
 
     Raises:
         OSError: the merged segment could not be written; nothing is lost.
     """
-    if needs_merge(store.index):
-        with try_lock(store, "index-merge") as owned:
+    index = index or store.index
+    if needs_merge(index):
+        with try_lock(store, f"{'index' if index is store.index else index.directory}-merge") as owned:
             if owned:
-                merge(store.index)
+                merge(index)

@@ -165,6 +165,7 @@ def start_tuning(cache: Cache, func_name: str) -> int:
     command = [sys.executable, "-I", "-c", start, cache.path, func_name, str(int(cache._store._trust))]
     environment = dict(os.environ)
     environment.pop("COMPCACHE_SIGNING_KEY", None)
+    environment["COMPCACHE_LAYERS"] = os.pathsep.join(cache.layers)
     if cache._store.signing_key:
         environment["COMPCACHE_SIGNING_KEY"] = cache._store.signing_key.decode("utf-8", "surrogateescape")
     null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]

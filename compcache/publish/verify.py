@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from compcache.errors import CompcacheError
-    from compcache.formats.index import ModuleEntry
+    from compcache.formats.index import Index, ModuleEntry
     from compcache.store import Store
 
 __all__ = [
     "condemn",
     "distrust",
     "recover_index",
+    "remember_in",
     "unreadable",
     "verify_module",
 ]
@@ -71,8 +72,8 @@ def verify_module(
     flags = image_flag(record.image_kind)
     target = host.target_id(record.requirement())
     module.describe(footer.image, footer.records, target, flags, record.key)
-    if store.verify and leave_stamp and not store.readonly and not module.copied and is_settled(status):
-        _leave_stamp(store, store.entry_of(module, status))
+    if store.verify and leave_stamp and not module.copied and is_settled(status):
+        store.remember(store.entry_of(module, status))
     return module
 
 
@@ -97,10 +98,11 @@ def _chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
         yield module.read(offset, min(_CHUNK, size - offset))
 
 
-def _leave_stamp(store: Store, entry: ModuleEntry) -> None:
+def remember_in(store: Store, index: Index, entry: ModuleEntry) -> None:
+    """Add to an index in the directory of a store that a file was verified."""
     try:
-        index_merge.add(store.index, (), entry)
-        index_merge.merge_additions(store)
+        index_merge.add(index, (), entry)
+        index_merge.merge_additions(store, index)
     except OSError:
         return  # the next open verifies again
 

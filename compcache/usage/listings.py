@@ -10,6 +10,7 @@ from compcache.digest import name_key
 from compcache.formats import host
 from compcache.formats.manifest import LINK_ONLY
 from compcache.formats.statistics import LOADS_KEY
+from compcache.store import Store
 from compcache.usage.ledger import read_ledger
 from compcache.usage.module_rows import Platform, Row, read_row
 from compcache.usage.snapshot import look_over
@@ -18,9 +19,9 @@ from compcache.usage.summaries import FunctionSummary, ModuleSummary
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from compcache.store import Store
     from compcache.usage.ledger import Ledger
     from compcache.usage.module_files import Progress
+    from compcache.usage.snapshot import Overview
 
 __all__ = ["describe_module", "functions", "modules"]
 
@@ -28,9 +29,22 @@ _NEVER = (0, 0.0)
 
 
 def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummary]:
-    """Every readable module, sorted by id."""
+    """Every readable module, sorted by id; those of layers last."""
+    overview = look_over(store, progress)
+    found = _modules_in(store, overview)
+    for layer in store.layers:
+        found += _modules_in(layer, _below(layer, overview, progress))
+    return found
+
+
+def _below(layer: Store, above: Overview, progress: Progress | None) -> Overview:
+    """What is in a layer; uses are counted in the directory above it."""
+    return look_over(layer, progress)._replace(ledger=above.ledger)
+
+
+def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
     now = time.time()
-    present, rows, ledger = look_over(store, progress)
+    present, rows, ledger = overview
     last, _ = _last_uses(ledger, rows)
     problem_of = _Problems(store)
     counts = _counts(ledger)
@@ -39,7 +53,7 @@ def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummar
         row = rows[module_id]
         size, modified = present[module_id]
         used = counts.get(module_id, 0), last.get(module_id, 0.0)
-        found.append(_summary(row, size, min(modified, now), problem_of[row.platform], used))
+        found.append(_summary(row, size, min(modified, now), problem_of[row.platform], used, store.root))
     return found
 
 
@@ -62,8 +76,9 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
         FileNotFoundError: it does not exist or cannot be read.
     """
     key = bytes.fromhex(module_id)
-    status = store.files.stat(store.module_path(key))
-    row = read_row(store, key)
+    holder = next((place for place in (store, *store.layers) if Store.exists(place, key)), store)
+    status = holder.files.stat(holder.module_path(key))
+    row = read_row(holder, key)
     if row is None:
         raise FileNotFoundError(f"module {module_id} cannot be read from {store.root}")
     ledger = read_ledger(store)
@@ -71,15 +86,30 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
         count for (name, other), (count, _) in ledger.uses.items() if other == key and name != LOADS_KEY
     ]
     used = sum(counts), ledger.last_uses().get(key, 0.0)
-    return _summary(row, status.st_size, status.st_mtime, _problem(store, row.platform), used)
+    return _summary(row, status.st_size, status.st_mtime, _problem(store, row.platform), used, holder.root)
 
 
 def functions(
     store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None
 ) -> list[FunctionSummary]:
     """Every function that a module realizes, or those whose names `select` accepts, sorted by name."""
+    overview = look_over(store, progress)
+    found = _functions_in(store, overview, select)
+    if store.layers:
+        copies = {name: [summary] for name, summary in found.items()}
+        for layer in store.layers:
+            for name, summary in _functions_in(layer, _below(layer, overview, progress), select).items():
+                copies.setdefault(name, []).append(summary)
+        found = {name: _together(several) for name, several in copies.items()}
+    return [found[name] for name in sorted(found)]
+
+
+def _functions_in(
+    store: Store, overview: Overview, select: Callable[[str], object] | None
+) -> dict[str, FunctionSummary]:
     now = time.time()
-    present, rows, ledger = look_over(store, progress)
+    present, rows, ledger = overview
+    where = (store.root,)
     last, imported = _last_uses(ledger, rows)
     counts = _counts(ledger)
     found: dict[str, FunctionSummary] = {}
@@ -97,13 +127,13 @@ def functions(
                 elif when:
                     uses, when = ledger.uses.get((name_key(name), module_id), _NEVER)
                     when = max(when, imported.get(name, 0.0))
-                copy = _new((name, signature, 1, size, created, problem, modules_, uses, when))
+                copy = _new((name, signature, 1, size, created, problem, modules_, uses, when, where))
                 first = found.setdefault(name, copy)
                 if first is not copy:
                     several.setdefault(name, [first]).append(copy)
     for name, copies in several.items():
         found[name] = _together(copies)
-    return [found[name] for name in sorted(found)]
+    return found
 
 
 #: A function's summary from its fields, without a constructor call in Python.
@@ -112,14 +142,16 @@ _new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, Func
 
 def _together(copies: list[FunctionSummary]) -> FunctionSummary:
     """Merge the summaries of a function that several modules realize."""
+    directories = tuple(dict.fromkeys([place for copy in copies for place in copy.directories]))
     copies.sort(key=lambda copy: (bool(copy.problem), copy.modules))
     return copies[0]._replace(
-        realizations=len(copies),
+        realizations=sum(copy.realizations for copy in copies),
         size=sum(copy.size for copy in copies),
         created=max(copy.created for copy in copies),
-        modules=tuple(sorted(copy.modules[0] for copy in copies)),
+        modules=tuple(sorted([module_id for copy in copies for module_id in copy.modules])),
         uses=sum(copy.uses for copy in copies),
         last_used=max(copy.last_used for copy in copies),
+        directories=directories,
     )
 
 
@@ -160,12 +192,14 @@ def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, f
     return last, imported
 
 
-def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int, float]) -> ModuleSummary:
+def _summary(
+    row: Row, size: int, created: float, problem: str, used: tuple[int, float], directory: str
+) -> ModuleSummary:
     platform = row.platform
     signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]
     return ModuleSummary(
         row.module_id.hex(), tuple(zip(row.names, signatures, strict=True)), row.imports, size, created,
-        row.seconds, platform.cpu, platform.features, platform.llvm_version, platform.image_kind, problem, *used,
+        row.seconds, platform.cpu, platform.features, platform.llvm_version, platform.image_kind, problem, *used, directory,
     )  # fmt: skip
 
 

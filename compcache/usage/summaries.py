@@ -14,7 +14,7 @@ class ModuleSummary(NamedTuple):
     `functions` are (func_name, signature), `imports` the functions that it takes from other modules; `size` is that of
     its file in bytes; `created` is in seconds since the epoch, `seconds` is the compile time; `uses` counts the loads of
     its functions; `last_used` is the last use of it or of a module that needs it (0.0: never); `problem` says why this
-    host cannot use it, and is empty if it can.
+    host cannot use it, and is empty if it can; `directory` is the cache that holds it, this one or a layer.
     """
 
     module_id: str
@@ -30,13 +30,15 @@ class ModuleSummary(NamedTuple):
     problem: str
     uses: int
     last_used: float
+    directory: str
 
 
 class FunctionSummary(NamedTuple):
     """One cached function: the number of its realizations, their modules, and the total size of these in bytes.
 
     `created` is that of the newest; `uses` counts loads of the function; `last_used` is the last use of it or of a module
-    that imports it (0.0: never); `problem` is empty if this host can use a realization.
+    that imports it (0.0: never); `problem` is empty if this host can use a realization; `directories` are the caches that
+    hold one, this one or layers.
     """
 
     func_name: str
@@ -48,6 +50,7 @@ class FunctionSummary(NamedTuple):
     modules: tuple[str, ...]
     uses: int
     last_used: float
+    directories: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ static PyMethodDef functions[] = {
     {"place", place, METH_VARARGS, NULL},
     {"buffer_address", buffer_address, METH_O, NULL},
     {"processor", processor, METH_NOARGS, NULL},
+    {"xsave_variants", xsave_variants, METH_NOARGS, NULL},
     {"open_beneath", open_beneath, METH_VARARGS, NULL},
     {"setup", setup, METH_VARARGS, NULL},
     {"end", end, METH_NOARGS, NULL},

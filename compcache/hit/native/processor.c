@@ -74,6 +74,21 @@ static size_t ask_processor(unsigned int *words) {
 
 #endif
 
+/* xsave_variants() -> int: the variants of XSAVE that the processor has (leaf 13), for who asks it without LLVM. */
+PyObject *xsave_variants(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
+    unsigned int a = 0;
+#if defined(__x86_64__)
+    unsigned int b, c, d;
+    __cpuid(0, a, b, c, d);
+    if (a >= 13) {
+        __cpuid_count(13, 1, a, b, c, d);
+    } else {
+        a = 0;
+    }
+#endif
+    return PyLong_FromUnsignedLong(a);
+}
+
 /* processor() -> bytes */
 PyObject *processor(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
     unsigned int words[MAX_WORDS];

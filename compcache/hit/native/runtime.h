@@ -82,6 +82,7 @@ PyObject *buffer_address(PyObject *module, PyObject *object);
 
 /* processor.c */
 PyObject *processor(PyObject *module, PyObject *nothing);
+PyObject *xsave_variants(PyObject *module, PyObject *nothing);
 /* paths.c */
 PyObject *open_beneath(PyObject *module, PyObject *args);
 

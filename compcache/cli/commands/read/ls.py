@@ -65,7 +65,8 @@ def command(
 
     PATTERN is a glob over function names: 'linalg.*', '*dot*'; several are alternatives. With --modules it selects
     the modules that hold such a function, or whose id starts with it. In a pipe each line is one record with
-    tabs between the fields: name, signature, realizations, size in bytes, time, uses, time of the last one, problem.
+    tabs between the fields: name, signature, realizations, size in bytes, time, uses, time of the last one, problem; and, if
+    there are layers, the directories that hold it.
     """
     found: list[Any]
     matches = re.compile("|".join(map(fnmatch.translate, patterns))).match if patterns else None
@@ -85,9 +86,9 @@ def command(
     elif as_json:
         print_json(rows)
     elif by_module:
-        _print_modules(rows)
+        _print_modules(rows, cache.layers)
     else:
-        _print_functions(rows)
+        _print_functions(rows, cache.layers)
 
 
 def _selects(row: ModuleSummary, patterns: tuple[str, ...], matches: Callable[[str], object]) -> bool:
@@ -95,7 +96,7 @@ def _selects(row: ModuleSummary, patterns: tuple[str, ...], matches: Callable[[s
     return row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions)
 
 
-def _print_functions(rows: Sequence[FunctionSummary]) -> None:
+def _print_functions(rows: Sequence[FunctionSummary], layers: tuple[str, ...]) -> None:
     columns = [
         Column("function", flexible=True), Column("signature", flexible=True, spare=2), Column("copies", True, spare=4),
         Column("size", True), Column("age", True, spare=3), Column("uses", True, spare=1), Column("last use", True),
@@ -103,31 +104,34 @@ def _print_functions(rows: Sequence[FunctionSummary]) -> None:
     ]  # fmt: skip
     with_problem = not is_terminal() or any(row.problem for row in rows)
     width = len(columns) if with_problem else len(columns) - 1
+    where = [Column("in", flexible=True)] if layers else []
     size, age = (size_text, age_text) if is_terminal() else (str, time_text)
     print_rows(
-        columns[:width],
+        columns[:width] + where,
         [
             (name, signature, str(copies), size(bytes_), age(created), str(uses), age(used), problem)[:width]
-            for name, signature, copies, bytes_, created, problem, _, uses, used in rows
+            + (" ".join(directories),) * len(where)
+            for name, signature, copies, bytes_, created, problem, _, uses, used, directories in rows
         ],
     )
 
 
-def _print_modules(rows: Sequence[ModuleSummary]) -> None:
+def _print_modules(rows: Sequence[ModuleSummary], layers: tuple[str, ...]) -> None:
     columns = [
         Column("module"), Column("functions", True, spare=2), Column("size", True), Column("age", True, spare=3),
         Column("uses", True, spare=1), Column("last use", True), Column("cpu", spare=4), Column("llvm", spare=5),
         Column("image", spare=6), Column("holds", flexible=True),
     ]  # fmt: skip
+    where = [Column("in", flexible=True)] if layers else []
     shown = id_text()
     size, age = (size_text, age_text) if is_terminal() else (str, time_text)
     print_rows(
-        columns,
+        columns + where,
         [
             (
                 shown(row.module_id), str(len(row.functions)), size(row.size), age(row.created), str(row.uses),
                 age(row.last_used), row.cpu, row.llvm_version, row.image_kind,
-                " ".join([name for name, _ in row.functions]),
+                " ".join([name for name, _ in row.functions]), *[row.directory][: len(where)],
             )
             for row in rows
         ],

@@ -1,0 +1,236 @@
+"""A store with layers: read-only caches below the writable one (read by hits of caches that were opened with layers).
+
+The writable directory is asked first, then the layers in their order; among usable realizations the best for this host wins,
+wherever it is. Nothing is ever written to a layer. So that five layers cost no more than one, the writable directory keeps what the
+indexes of all of them say in one segment, under a name that digests where they are and when they changed last. And because the stamps
+by which a directory vouches for its files do not survive copying, it remembers which files of layers were verified, as they
+are here: an index of stamps alone.
+"""
+
+from __future__ import annotations
+
+import os
+
+from compcache.digest import digest, name_key
+from compcache.errors import FormatError, IntegrityError, StorageError
+from compcache.formats.index import NAME_SIZE, STAMP_SIZE, TRUSTED, Index, Segment, Stamp
+from compcache.store import INDEX, LAYERS, MERGED_LAYERS, Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from compcache.formats.host import Host
+    from compcache.formats.index import ModuleEntry
+    from compcache.store import ModuleFile
+
+__all__ = ["LAYER_SHIFT", "LayeredStore"]
+
+#: In the segment of all layers the flags of a module have the number of its layer above these bits.
+LAYER_SHIFT = 16
+_FLAGS_AT = 4 * 8 + 2 * 8 + 8  # in a module entry without its key: behind stamp, two sizes and target
+
+
+class _Layer(Store):
+    """A read-only cache: files that its own stamps do not vouch for are looked up among those that the writable one remembers."""
+
+    __slots__ = ("_above",)
+
+    def __init__(self, root: str, above: LayeredStore, options: dict[str, Any]) -> None:
+        self._above = above
+        super().__init__(root, **{**options, "readonly": True})
+        self.accepted = above.accepted
+        self.complaints = above.complaints
+        self.index.share_ranks(above.index)
+
+    def host(self) -> Host:
+        """See `Store`."""
+        return self._above.host()
+
+    def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
+        above = self._above
+        entry = above.entries.get(module.module_id)
+        if entry is None or self.signing_key:
+            return super()._recognize(module, status, index) or super()._recognize(module, status, above.verified)
+        if not entry.startswith(Stamp.packed(status)):
+            return super()._recognize(module, status, above.verified)
+        image, records, target, flags, _, key, _ = TRUSTED.unpack_from(entry, STAMP_SIZE)
+        module.describe(image, records, target, flags & ((1 << LAYER_SHIFT) - 1), key)
+        return True
+
+    def remember(self, entry: ModuleEntry) -> None:
+        """Keep in the writable directory that a file was verified."""
+        self._above.remember_layer(entry)
+
+
+class LayeredStore(Store):
+    """A cache directory with others below it; see `Store`.
+
+    Args:
+        root: the writable directory.
+        layers: the directories below it, the first to be asked first. One that is not there is left out.
+        options: further arguments of `Store`, for the layers as well.
+
+    Raises:
+        UntrustedDirectoryError: a layer belongs to another user, or others can write to it.
+    """
+
+    __slots__ = ("_found_in", "_looked", "entries", "merged", "verified")
+
+    def __init__(self, root: str, layers: Sequence[str], options: dict[str, Any]) -> None:
+        super().__init__(root, **options)
+        self.merged: Index | None = None  # what all layers hold, where that is known to be current
+        self._looked = False
+        self.verified = Index(self.files, self.directory(LAYERS), self.temporary, LAYERS.suffix)
+        self.verified.owners = self._owners
+        self._found_in: dict[bytes, Store] = {}
+        self.entries: dict[bytes, bytes] = {}  # what the segment of all layers says of the modules that were asked for
+        places = dict.fromkeys(os.path.abspath(place) for place in layers)
+        places.pop(root, None)
+        self.layers = tuple([_Layer(place, self, options) for place in places])
+
+    # ------------------------------------------------------- the segment of all layers
+
+    def merged_name(self) -> str:
+        """The name of the segment of all layers, as they are at this moment."""
+        parts = []
+        for layer in self.layers:
+            try:
+                status = os.stat(layer.directory(INDEX))
+                state = status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+            except OSError:
+                state = (0, 0, 0, 0)
+            parts.append(f"{layer.root}\0{state}\0".encode("utf-8", "surrogateescape"))
+        return MERGED_LAYERS.file_name(digest(parts, size=NAME_SIZE).hex())
+
+    def _look_at_layers(self) -> None:
+        """Find the segment of all layers; who finds none makes it for the next process."""
+        self._looked = True
+        name = self.merged_name()
+        index = Index(self.files, self.directory(MERGED_LAYERS), self.temporary, MERGED_LAYERS.suffix)
+        index.owners = self._owners
+        index.share_ranks(self.index)
+        segment = Segment(index, name)
+        try:
+            segment.functions  # noqa: B018 - opens it
+        except (OSError, FormatError):
+            if not self.readonly:
+                from compcache.maintain.layer_segment import write_layer_segment
+
+                write_layer_segment(self, name)
+            return
+        index.take(segment)
+        self.merged = index
+
+    def _layer_of(self, module_id: bytes) -> Store | None:
+        """The layer that a module is in, by the segment of all layers."""
+        assert self.merged is not None
+        for segment in self.merged.segments:
+            for value in self.merged.look_up(segment, module_id, modules=True) or ():
+                number = int.from_bytes(value[_FLAGS_AT : _FLAGS_AT + 4], "little") >> LAYER_SHIFT
+                if number < len(self.layers):
+                    self.entries[module_id] = value
+                    return self.layers[number]
+        return None
+
+    # --------------------------------------------------------------- look-ups
+
+    def find(self, func_name: str) -> Iterator[tuple[bytes, int]]:
+        """See `Store`; what is compiled for exactly this host first, then what fits best, wherever it is."""
+        if self._memory_names:
+            yield from list(self._memory_names.get(func_name, ()))
+        key = name_key(func_name)
+        found = False
+        if not self._looked:
+            self._look_at_layers()
+        if self.merged is not None:
+            for candidate in self._find(key, self.merged):
+                found = True
+                yield candidate
+        if not found:
+            self.merged = None  # who adds to a layer between two looks at its clock would go unnoticed
+            listed = [store.index.is_listed for store in (self, *self.layers)]
+            for candidate in self._find(key):
+                found = True
+                yield candidate
+            if not found and self._renew_all(listed):
+                yield from self._find(key)
+
+    def _renew_all(self, look: list[bool]) -> bool:
+        return any([store._renew_index(look=known) for store, known in zip((self, *self.layers), look, strict=True)])  # noqa: C419 - of each
+
+    def _find(self, key: bytes, merged: Index | None = None) -> Iterator[tuple[bytes, int]]:
+        """The realizations of a function here and in `merged`, or in the index of each layer."""
+        seen = set()
+        lesser: list[tuple[int, Store | None, tuple[bytes, int]]] = []
+        places: list[tuple[Store | None, Index]] = [(self, self.index)]
+        places += [(None, merged)] if merged is not None else [(layer, layer.index) for layer in self.layers]
+        for store, index in places:
+            rest: list[tuple[int, tuple[bytes, int]]] = []
+            for candidate in index.find(key, rest):
+                if candidate[0] not in seen:
+                    seen.add(candidate[0])
+                    self._note(candidate[0], store)
+                    yield candidate
+            lesser += [(rank, store, candidate) for rank, candidate in rest]
+        if len(lesser) > 1:
+            lesser.sort(key=lambda row: -row[0])  # stable: of equals the one that was asked first
+        for _, store, candidate in lesser:
+            if candidate[0] not in seen:
+                seen.add(candidate[0])
+                self._note(candidate[0], store)
+                yield candidate
+
+    def _note(self, module_id: bytes, store: Store | None) -> None:
+        """Remember where a module is; None is for the segment of all layers to say."""
+        if store is self:
+            self._found_in.pop(module_id, None)
+            return
+        place = store or self._layer_of(module_id)
+        if place is not None:
+            self._found_in[module_id] = place
+
+    def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
+        """See `Store`."""
+        for store in (self, *self.layers):
+            store._renew_index()
+        return [*self._memory_names.get(func_name, ()), *self._find(name_key(func_name))]
+
+    def exists(self, module_id: bytes) -> bool:
+        """Whether the file of a module is there, or in a layer."""
+        return super().exists(module_id) or any(layer.exists(module_id) for layer in self.layers)
+
+    def is_cache(self) -> bool:
+        """Whether there is something in the directory or below it."""
+        return super().is_cache() or any(layer.is_cache() for layer in self.layers)
+
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
+        """See `Store`; a module that is not in the directory, or not usable there, is opened where it is below."""
+        found_in = self._found_in.get(module_id)
+        stores = (self, *self.layers) if found_in is None else (found_in, self, *self.layers)
+        failure: OSError | None = None
+        for store in stores:
+            try:
+                if store is self:
+                    return super().open_module(module_id, leave_stamp=leave_stamp)
+                return store.open_module(module_id, leave_stamp=leave_stamp)
+            except (FileNotFoundError, IntegrityError, StorageError) as error:
+                failure = error if failure is None or isinstance(failure, FileNotFoundError) else failure
+        assert failure is not None
+        raise failure
+
+    def remember_layer(self, entry: ModuleEntry) -> None:
+        """Keep that a file of a layer was verified, where something can be kept."""
+        if not self.readonly:
+            from compcache.publish.verify import remember_in
+
+            remember_in(self, self.verified, entry)
+
+    def close(self) -> None:
+        """See `Store`."""
+        super().close()
+        self.verified.close()
+        self.merged = None
+        for layer in self.layers:
+            layer.close()

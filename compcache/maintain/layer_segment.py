@@ -1,0 +1,76 @@
+"""Writes what the indexes of all layers say as one segment into the writable directory (miss path)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.digest import DIGEST_SIZE
+from compcache.errors import FormatError
+from compcache.formats.index import ModuleEntry, Stamp
+from compcache.layers.layered_store import LAYER_SHIFT
+from compcache.publish.atomic_file import publish
+from compcache.publish.index_merge import encode_segment
+from compcache.store import MERGED_LAYERS
+
+if TYPE_CHECKING:
+    from compcache.layers.layered_store import LayeredStore
+
+__all__ = ["write_layer_segment"]
+
+#: Layers that hold more functions are asked one by one: they change often, and to write them anew each time would take longer.
+_MOST_FUNCTIONS = 50_000
+_KEPT = 4
+
+
+def write_layer_segment(store: LayeredStore, name: str) -> None:
+    """Write the segment of the state of the layers that `name` stands for; it is missed by nobody where that fails."""
+    functions: set[bytes] = set()
+    modules: dict[bytes, bytes] = {}
+    requirements: set[str] = set()
+    for number, layer in enumerate(store.layers):
+        mine: dict[bytes, bytes] = {}
+        try:
+            for segment in layer.index.segments:
+                if segment.functions.count + len(functions) > _MOST_FUNCTIONS:
+                    return
+                functions.update(segment.functions.entries())
+                requirements.update(segment.requirements.values())
+                for data in segment.modules.entries():
+                    _keep_stamped(mine, data)
+        except (FormatError, OSError):
+            return
+        for module_id, data in mine.items():
+            entry = ModuleEntry.decode(data)
+            fields = [getattr(entry, field) for field in ModuleEntry.__slots__]
+            fields[ModuleEntry.__slots__.index("flags")] |= number << LAYER_SHIFT
+            modules.setdefault(module_id, ModuleEntry(*fields).encode())
+    if name != store.merged_name():
+        return
+    data = encode_segment(sorted(functions), [modules[key] for key in sorted(modules)], requirements)
+    try:
+        publish(store.files, store.temporary, store.path(MERGED_LAYERS, name), [data], sync=False)
+        _remove_former(store, name)
+    except OSError:
+        return
+
+
+def _keep_stamped(found: dict[bytes, bytes], data: bytes) -> None:
+    """Of several entries of a module keep the one that changed last."""
+    module_id = data[:DIGEST_SIZE]
+    known = found.get(module_id)
+    if known is None or _changed(known) < _changed(data):
+        found[module_id] = data
+
+
+def _changed(data: bytes) -> int:
+    stamp: Stamp = ModuleEntry.decode(data).stamp
+    return stamp.ctime
+
+
+def _remove_former(store: LayeredStore, name: str) -> None:
+    """Remove the segments of former states, but for some: caches with other layers may share the directory."""
+    directory = store.directory(MERGED_LAYERS)
+    statuses = store.files.statuses(directory)
+    others = [other for other in statuses if MERGED_LAYERS.includes(other) and other != name]
+    for other in sorted(others, key=lambda other: statuses[other].st_mtime_ns, reverse=True)[_KEPT:]:
+        store.files.unlink(f"{directory}/{other}")
