@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from compcache import errors as errors
     from compcache import globals as globals  # noqa: A004 - the public name
     from compcache import numba as numba
+    from compcache.adding.many import ModulesNotAddedError
     from compcache.build.source import Function, ModuleSource
     from compcache.errors import (
         ArgumentBufferError,
@@ -98,6 +99,7 @@ __all__ = [
     "LoadedState",
     "ModuleSource",
     "ModuleSummary",
+    "ModulesNotAddedError",
     "NotCachedError",
     "PickleNotAllowedError",
     "PrunePolicy",
@@ -131,6 +133,7 @@ _HOMES = {
     "CompiledFunctions": "hit.compiled",
     "CheckReport": "maintain.report_types",
     "CheckStep": "maintain.report_types",
+    "ModulesNotAddedError": "adding.many",
     "Explanation": "inspect.explain",
     "Finding": "maintain.report_types",
     "Function": "build.source",

@@ -37,6 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("publish",),
     ("usage",),
     ("maintain", "inspect"),
+    ("adding",),
     ("cache",),
     ("__init__",),
     ("batch", "numba"),

@@ -19,34 +19,37 @@ from compcache.usage.limits import effective_limit
 from compcache.usage.size_estimate import add_to_estimate, write_estimate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from compcache.linker import BuiltModule
     from compcache.store import Store
 
-__all__ = ["note_addition"]
+__all__ = ["note_additions"]
 
 _LOW = 0.8
 
 
-def note_addition(store: Store, module_id: bytes, built: BuiltModule, given: int | None) -> None:
-    """Count a published module, and prune if the limit is exceeded.
+def note_additions(store: Store, added: Sequence[tuple[bytes, BuiltModule]], given: int | None) -> None:
+    """Count modules that were published, given with their module_ids, and prune if the size limit is exceeded.
 
     A failure is a `CacheWarning`, one per cache object: the addition itself has succeeded.
     """
     from compcache.publish.quarantine import warn_once
     from compcache.usage.module_rows import encode_rows, row_of_built
 
-    size = sum(map(len, built.sections)) + FOOTER_SIZE
-    store.stats.added(size, encode_rows([row_of_built(module_id, built)]))
+    sizes = [sum(map(len, built.sections)) + FOOTER_SIZE for _, built in added]
+    for size, (module_id, built) in zip(sizes, added, strict=True):
+        store.stats.added(size, encode_rows([row_of_built(module_id, built)]))
     try:
         limit = effective_limit(given)
         if limit is not None:
-            _account(store, module_id, size, limit)
+            _account(store, frozenset([module_id for module_id, _ in added]), sum(sizes), limit)
     except (CompcacheError, OSError, ValueError, MemoryError) as error:
         message = f"the size limit of the cache {store.root} could not be enforced: {error}"
         warn_once(store, store.path(SIZE), message)
 
 
-def _account(store: Store, module_id: bytes, size: int, limit: int) -> None:
+def _account(store: Store, new: frozenset[bytes], size: int, limit: int) -> None:
     added, store.stats.unaccounted = store.stats.unaccounted + size, 0
     try:
         known = add_to_estimate(store, added)
@@ -62,20 +65,20 @@ def _account(store: Store, module_id: bytes, size: int, limit: int) -> None:
         if owned is False:
             return
         if known is None or known.size > limit:
-            size = settled = _sweep(store, module_id, limit)
+            size = settled = _sweep(store, new, limit)
         else:
             size, settled = known.size, known.settled
         write_estimate(store, size, settled)
 
 
-def _sweep(store: Store, module_id: bytes, limit: int) -> int:
+def _sweep(store: Store, new: frozenset[bytes], limit: int) -> int:
     """Prune to well below the limit; return the remaining size."""
     from compcache.maintain.prune import prune
 
     size = _measure(store)
     if size <= limit:
         return size
-    report = prune(store, PrunePolicy(max_bytes=int(limit * _LOW)), spare=frozenset((module_id,)))
+    report = prune(store, PrunePolicy(max_bytes=int(limit * _LOW)), spare=new)
     return report.bytes_after
 
 

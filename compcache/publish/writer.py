@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import name_key
 from compcache.errors import IncompatibleTargetError, IntegrityError, StorageError
@@ -10,26 +10,37 @@ from compcache.formats.footer import encode_container
 from compcache.formats.index import Stamp
 from compcache.formats.manifest import read_frame
 from compcache.publish import index_merge
-from compcache.publish.atomic_file import make_directories, publish
+from compcache.publish.atomic_file import make_directories, publish, publish_all
 from compcache.publish.quarantine import warn
-from compcache.store import TAG, ModuleFile
+from compcache.store import MODULES, TAG, ModuleFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from compcache.files import Files
     from compcache.formats.index import ModuleEntry
+    from compcache.linker import BuiltModule
     from compcache.store import Place, Sections, Store
 
     Addition = tuple[list[tuple[str, int, str]], ModuleEntry]
 
-__all__ = ["keep_in_memory", "publish_file", "publish_module", "publish_pending"]
+__all__ = ["Publication", "keep_in_memory", "publish_file", "publish_module", "publish_modules"]
 
 _CACHEDIR_TAG = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
     b"# This directory holds compiled code that compcache can make again.\n"
     b"# For information about cache directory tags see https://bford.info/cachedir/\n"
 )
+
+
+class Publication(NamedTuple):
+    """The fields of a `compcache.linker.BuiltModule` that are published: what a module file and its index entries are made of."""
+
+    sections: Sections
+    functions: Sequence[tuple[str, int, str]]
+    target: bytes
+    flags: int
+    key: bytes
 
 
 def publish_module(
@@ -40,12 +51,10 @@ def publish_module(
     target: bytes,
     flags: int,
     key: bytes,
-    pending: list[Addition] | None = None,
 ) -> bytes:
     """Publish a module: its sections (image, records, graph, bitcode, notes) and what it realizes.
 
-    A module that exists already, with the same digest, is left as it is. With `pending` the module is not indexed
-    here: its index entries are appended to it, for `publish_pending`.
+    A module that exists already, with the same digest, is left as it is.
 
     Returns:
         The module_id.
@@ -53,42 +62,77 @@ def publish_module(
     Raises:
         StorageError: it could not be stored; the cache is unchanged.
     """
-    functions = list(functions)
-    module_id, parts = encode_container(*sections, store.signing_key)
-    path = store.module_path(module_id)
+    return publish_modules(store, [Publication(sections, tuple(functions), target, flags, key)])[0]
+
+
+def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication]) -> list[bytes]:
+    """Publish several modules as `publish_module` does: their files are synchronized together and indexed by one segment.
+
+    Returns:
+        The module_ids.
+
+    Raises:
+        StorageError: they could not be stored. What is indexed is unchanged; some of the files may exist.
+    """
+    drafts = [_Draft(module, *encode_container(*module.sections, store.signing_key)) for module in modules]
+    path = store.module_path(drafts[0].module_id) if len(drafts) == 1 else store.directory(MODULES)
     store.require_writable(path)
     try:
         _prepare(store)
-        stamp = _existing(store, module_id)
-        if stamp is not None and _is_indexed(store, module_id, stamp, functions):
-            return module_id
-        if stamp is None:
-            stamp = Stamp.of(publish(store.files, store.temporary, path, parts))
-        module = ModuleFile(store.files, path, module_id)
-        module.describe(len(sections[0]), len(sections[1]), target, flags, key)
-        addition = functions, store.entry_of(module, stamp, len(functions))
+        additions = _publish_files(store, {draft.module_id: draft for draft in drafts})
     except OSError as error:
-        message = f"cannot store a module in {store.root}: {error.strerror or error}"
+        message = f"cannot store {_number(len(drafts))} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=path, errno=error.errno) from error
-    if pending is None:
-        publish_pending(store, [addition])
-    else:
-        pending.append(addition)
-    return module_id
+    _publish_index(store, additions)
+    return [draft.module_id for draft in drafts]
 
 
-def publish_pending(store: Store, pending: list[Addition]) -> None:
+class _Draft(NamedTuple):
+    """A module and the content of its file."""
+
+    module: BuiltModule | Publication
+    module_id: bytes
+    parts: list[bytes]
+
+
+def _number(modules: int) -> str:
+    return "a module" if modules == 1 else f"{modules} modules"
+
+
+def _publish_files(store: Store, drafts: Mapping[bytes, _Draft]) -> list[Addition]:
+    """Publish the files of modules, and return their index entries; exactly those that are missing of both."""
+    stamps: dict[bytes, Stamp] = {}
+    for module_id in drafts:
+        stamp = _existing(store, module_id)
+        if stamp is not None:
+            stamps[module_id] = stamp
+    new = [module_id for module_id in drafts if module_id not in stamps]
+    old = [m for m, stamp in stamps.items() if not _is_indexed(store, m, stamp, drafts[m].module.functions)]
+    contents = [(store.module_path(module_id), drafts[module_id].parts) for module_id in new]
+    statuses = publish_all(store.files, store.temporary, contents)
+    stamps.update(zip(new, map(Stamp.of, statuses), strict=True))
+    return [_addition(store, drafts[module_id], stamps[module_id]) for module_id in (*old, *new)]
+
+
+def _addition(store: Store, draft: _Draft, stamp: Stamp) -> Addition:
+    module = draft.module
+    file = ModuleFile(store.files, store.module_path(draft.module_id), draft.module_id)
+    file.describe(len(module.sections[0]), len(module.sections[1]), module.target, module.flags, module.key)
+    return list(module.functions), store.entry_of(file, stamp, len(module.functions))
+
+
+def _publish_index(store: Store, additions: list[Addition]) -> None:
     """Index modules that were published, all at once.
 
     Raises:
         StorageError: the index could not be written; the modules' files exist.
     """
-    if not pending:
+    if not additions:
         return
     try:
-        index_merge.add_all(store.index, pending)
+        index_merge.add_all(store.index, additions)
     except OSError as error:
-        message = f"cannot store a module in {store.root}: {error.strerror or error}"
+        message = f"cannot store {_number(len(additions))} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=store.index.directory, errno=error.errno) from error
     try:
         index_merge.merge_additions(store)
@@ -107,7 +151,7 @@ def _existing(store: Store, module_id: bytes) -> Stamp | None:
         return None
 
 
-def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, functions: list[tuple[str, int, str]]) -> bool:
+def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, functions: Sequence[tuple[str, int, str]]) -> bool:
     """Whether the index knows this file, and that it realizes these functions."""
     index = store.index
     index.refresh()

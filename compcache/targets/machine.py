@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompileError
@@ -78,6 +79,7 @@ def table_of(platform: str) -> CpuTable | None:
     return cpu_table(platform.partition("-")[0], llvm.llvm_version_info[0])
 
 
+@lru_cache(maxsize=64)
 def machine_for(cpu: str | None, features: str | None, host: Host, platform: str) -> Machine:
     """The machine that a source names.
 

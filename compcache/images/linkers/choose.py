@@ -10,6 +10,7 @@ import os
 import time
 from functools import lru_cache
 from struct import Struct
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from compcache.digest import digest
@@ -30,6 +31,7 @@ _PATIENCE = 2.0
 _TIE = 1.25
 _LIMIT = 10.0  # seconds, for the first one
 _KEY_SIZE = 12
+_timing = Lock()  # linkers that are timed at the same time seem slow
 
 
 def choose_linker(candidates: Sequence[Linker], note: str, obj: bytes) -> tuple[Linker, str]:
@@ -47,7 +49,8 @@ def choose_linker(candidates: Sequence[Linker], note: str, obj: bytes) -> tuple[
     if chosen is not None:
         return chosen, note
     key = _key_of(candidates)
-    fastest = _fastest(tuple(candidates), key, _empty_object(obj))
+    with _timing:
+        fastest = _fastest(tuple(candidates), key, _empty_object(obj))
     return (candidates[0], "") if fastest is None else (fastest, _note(key, fastest))
 
 

@@ -47,10 +47,15 @@ class Linker:
     @property
     def program(self) -> str:
         """The name of the file behind its command, which tells linkers apart at no cost."""
-        return os.path.basename(os.path.realpath(self.argv[0]))
+        return _program_of(self.argv[0])
 
     def __str__(self) -> str:
         return f"{' '.join(self.argv)} ({self.source})"
+
+
+@functools.lru_cache(maxsize=16)
+def _program_of(path: str) -> str:
+    return os.path.basename(os.path.realpath(path))
 
 
 def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]:

@@ -1,0 +1,171 @@
+"""Adding many modules at once: linkers run while LLVM compiles what comes next, and files are published by the group."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.adding.publication import publish_built
+from compcache.build.slots import read_requests
+from compcache.errors import CompcacheError, StorageError, UndefinedSymbolError
+from compcache.linker import link_module, translate_module
+from compcache.publish.host_file import linker_for
+from compcache.publish.staleness import warn_of_shadowed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from concurrent.futures import Future
+
+    from compcache.build.source import ModuleSource
+    from compcache.cache import Cache
+    from compcache.linker import BuiltModule
+
+__all__ = ["ModulesNotAddedError", "add_modules"]
+
+#: How many modules are published together: as many files are open meanwhile.
+_GROUP = 64
+#: How many linkers run at a time; each of them waits for the disk and the kernel more than it computes.
+_LINKERS = 4
+_SHOWN = 10
+
+
+class ModulesNotAddedError(CompcacheError):
+    """Raised by `Cache.add_modules` when some of the sources could not be added; the others are stored.
+
+    `failures` are the errors by position in the list of sources. `module_ids` are those of the stored modules in the order of
+    the sources, None where one failed.
+    """
+
+    failures: dict[int, Exception]
+    module_ids: tuple[str | None, ...]
+
+    def __init__(
+        self, message: str, *, failures: Mapping[int, Exception] | None = None, module_ids: tuple[str | None, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.failures = dict(failures or {})
+        self.module_ids = module_ids
+
+
+class _Linking(NamedTuple):
+    """A source whose module is being linked."""
+
+    number: int
+    source: ModuleSource
+    exported: frozenset[str]
+    module: Future[BuiltModule]
+
+
+def add_modules(cache: Cache, sources: Iterable[ModuleSource]) -> tuple[str, ...]:
+    """See `Cache.add_modules`."""
+    cache._store.require_writable()
+    addition = _Addition(cache)
+    with ThreadPoolExecutor(min(_LINKERS, 1 + (os.cpu_count() or 1)), "compcache-link") as linkers:
+        try:
+            for source in sources:
+                addition.compile(source, linkers)
+            addition.publish()
+        except BaseException:
+            linkers.shutdown(wait=False, cancel_futures=True)
+            raise
+    return addition.result()
+
+
+class _Addition:
+    """What has become of the sources so far."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._waiting: list[_Linking] = []
+        self._provided: set[str] = set()  # functions of modules that were compiled and not published yet
+        self._lost: set[str] = set()  # functions of modules that were compiled and could not be added
+        self._module_ids: list[str | None] = []
+        self._failures: dict[int, Exception] = {}
+        self._messages: list[str] = []
+
+    def compile(self, source: ModuleSource, linkers: ThreadPoolExecutor) -> None:
+        """Compile a source and have it linked; publish the group when it is complete."""
+        store = self._cache._store
+        number = len(self._module_ids)
+        self._module_ids.append(None)
+        try:
+            translation = translate_module(source, machine=store.host(), is_cached=self._has)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
+            self._fail(number, source, error)
+            return
+        module = linkers.submit(link_module, translation, lambda obj: linker_for(store, obj))
+        self._waiting.append(_Linking(number, source, translation.functions, module))
+        self._provided |= translation.functions
+        if len(self._waiting) >= _GROUP:
+            self.publish()
+
+    def _has(self, name: str) -> bool:
+        return name in self._provided or self._cache.has(name)
+
+    def publish(self) -> None:
+        """Publish what has been compiled."""
+        waiting, self._waiting = self._waiting, []
+        linked = [(item, built) for item in waiting if (built := self._finish(item)) is not None]
+        self._provided.clear()
+        try:
+            self._publish(linked)
+        except StorageError:
+            for item, built in linked:  # one by one, to store what can be stored
+                try:
+                    self._publish([(item, built)])
+                except StorageError as error:
+                    self._fail(item.number, item.source, error)
+
+    def _finish(self, item: _Linking) -> BuiltModule | None:
+        """The linked module; None where it cannot be linked, or imports a function of one that cannot."""
+        try:
+            built = item.module.result()
+            self._require_imports(item, built)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(item.number, item.source, error)
+            self._lost |= item.exported
+            return None
+        self._lost -= item.exported
+        store = self._cache._store
+        for module in (built, *built.others):
+            store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
+        warn_of_shadowed(store, built)
+        return built
+
+    def _require_imports(self, item: _Linking, built: BuiltModule) -> None:
+        """Refuse a module for the imports that it was compiled with and that have been lost since."""
+        if self._lost.isdisjoint(built.imports):
+            return
+        may_come_later = read_requests(item.source).imports.values()
+        missing = [name for name in built.imports if name in self._lost and name not in may_come_later]
+        missing = [name for name in missing if not self._cache.has(name)]
+        if missing:
+            raise UndefinedSymbolError(
+                f"the module imports {', '.join(map(repr, missing))} of a source that could not be added", symbols=missing
+            )
+
+    def _publish(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
+        module_ids = publish_built(self._cache._store, [built for _, built in linked], self._cache._max_size)
+        for (item, _), (own, *_) in zip(linked, module_ids, strict=True):
+            self._module_ids[item.number] = own
+
+    def _fail(self, number: int, source: ModuleSource, error: Exception) -> None:
+        self._failures[number] = error
+        self._messages.append(f"source {number} ({source!r}): {type(error).__name__}: {error}")
+
+    def result(self) -> tuple[str, ...]:
+        """The module_ids of all sources.
+
+        Raises:
+            ModulesNotAddedError: some failed.
+        """
+        stored = tuple([module_id for module_id in self._module_ids if module_id is not None])
+        if not self._failures:
+            return stored
+        count = len(self._failures)
+        more = [f"and {count - _SHOWN} more"] if count > _SHOWN else []
+        head = f"{count} of {len(self._module_ids)} sources could not be added:"
+        message = "\n  ".join([head, *self._messages[:_SHOWN], *more])
+        error = ModulesNotAddedError(message, failures=self._failures, module_ids=tuple(self._module_ids))
+        raise error from next(iter(self._failures.values()))

@@ -1,0 +1,216 @@
+"""`Cache.add_modules`: many modules, added together."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers import FreshProcessError, adder, caller, run_fresh
+from mock_directory import FaultyFiles, cache_on
+
+import compcache
+from compcache import Cache, CompileError, ModuleSource, StorageError, UndefinedSymbolError
+from compcache.adding import many
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mock_directory import Operation
+
+CONSTRUCTOR = """
+@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @begin, ptr null }]
+define internal void @begin() { ret void }
+define i64 @needs_a_linker(i64 %x) { ret i64 %x }
+"""
+
+
+def sources(count: int, first: int = 0) -> list[ModuleSource]:
+    return [ModuleSource(adder(f"f{number}", number)) for number in range(first, first + count)]
+
+
+def test_modules_are_added_in_order_as_each_would_be_alone(cache: Cache, directory: Path, tmp_path: Path) -> None:
+    module_ids = cache.add_modules(sources(7))
+    assert [cache.get_target(f"f{number}")(1) for number in range(7)] == [1 + number for number in range(7)]
+    with Cache(tmp_path / "alone") as alone:
+        assert module_ids == tuple([alone.add_module(source) for source in sources(7)])
+    assert cache.add_modules(sources(7)) == module_ids  # they are there
+    assert len(list(directory.rglob("*.ccm"))) == 7
+    assert cache.stats().added_modules == 14
+    script = "from compcache import Cache\nwith Cache(directory) as c:\n    result = [c.get_target(f'f{n}')(1) for n in range(7)]"
+    assert run_fresh(directory, script) == [1, 2, 3, 4, 5, 6, 7]
+    assert not cache.check().errors
+
+
+def test_nothing_is_nothing(cache: Cache) -> None:
+    assert cache.add_modules([]) == ()
+
+
+def test_a_source_may_import_functions_of_those_before_it(cache: Cache) -> None:
+    cache.add_modules(ModuleSource(code) for code in (adder("one", 1), caller("two", "one", plus=1), caller("three", "two", plus=1)))
+    assert cache.get_target("three")(10) == 13
+    assert cache.dependencies("three", transitive=True) == ("two", "one")
+
+
+def test_a_source_that_fails_costs_the_others_nothing(cache: Cache) -> None:
+    given: list[Any] = [*sources(2), ModuleSource("not LLVM"), "not a source", *sources(2, 2), ModuleSource(caller("g", "not_there"))]
+    with pytest.raises(compcache.ModulesNotAddedError) as caught:
+        cache.add_modules(given)
+    error = caught.value
+    assert list(error.failures) == [2, 3, 6]
+    assert [type(failure) for failure in error.failures.values()] == [CompileError, CompileError, UndefinedSymbolError]
+    assert [module_id is None for module_id in error.module_ids] == [False, False, True, True, False, False, True]
+    assert str(error).startswith("3 of 7 sources could not be added:\n  source 2 (<ModuleSource of str")
+    assert "UndefinedSymbolError" in str(error)
+    assert "'not_there'" in str(error)
+    assert error.__cause__ is error.failures[2]
+    assert [cache.get_target(f"f{number}")(1) for number in range(4)] == [1, 2, 3, 4]
+    copy = pickle.loads(pickle.dumps(error))
+    assert list(copy.failures) == [2, 3, 6]
+    assert copy.module_ids == error.module_ids
+
+
+def test_a_long_list_of_failures_is_cut(cache: Cache) -> None:
+    with pytest.raises(compcache.ModulesNotAddedError, match="and 15 more") as caught:
+        cache.add_modules([ModuleSource("no")] * 25)
+    assert len(caught.value.failures) == 25
+
+
+def test_what_imports_a_module_that_cannot_be_linked_fails_with_it(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPCACHE_LINKER", "none")
+    user = caller("user", "needs_a_linker")
+    with pytest.raises(compcache.ModulesNotAddedError) as caught:
+        cache.add_modules(
+            [
+                ModuleSource(CONSTRUCTOR, optimize=0),
+                ModuleSource(user),
+                ModuleSource(user.replace("@user", "@patient"), imports=["needs_a_linker"]),
+                ModuleSource(adder("other", 1)),
+            ]
+        )
+    assert list(caught.value.failures) == [0, 1]
+    assert isinstance(caught.value.failures[1], UndefinedSymbolError)
+    assert cache.has("other")
+    assert cache.has("patient")
+    assert not cache.has("user")
+
+
+def test_groups_share_index_segments_and_become_visible_one_by_one(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "_GROUP", 3)
+    seen = []
+
+    def lazily() -> Iterator[ModuleSource]:
+        for source in sources(8):
+            with Cache(directory) as other:
+                seen.append(sum(other.has(f"f{number}") for number in range(8)))
+            yield source
+
+    cache.add_modules(lazily())
+    assert seen == [0, 0, 0, 3, 3, 3, 6, 6]
+    assert len(list((directory / "index-v1").iterdir())) == 3
+
+
+def test_renames_are_one_for_each_module_and_one_for_the_index(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(adder("first", 1)))
+    files = FaultyFiles(directory, count=lambda _: True)
+    with cache_on(files) as watched:
+        watched.add_modules(sources(2, 50))  # the size of the directory is known from now on
+        files.reset()
+        watched.add_modules(sources(20))
+        renamed = [operation.target for operation in files.operations if operation.name == "rename"]
+        synced = [operation for operation in files.operations if operation.name == "fsync"]
+    assert len(renamed) == 21
+    assert len([target for target in renamed if target.endswith(".ccm")]) == 20
+    assert len(synced) == 20
+
+
+def full_for_the_index(operation: Operation) -> OSError | None:
+    is_index = operation.name == "rename" and operation.target.endswith(".idx")
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if is_index else None
+
+
+def test_what_cannot_be_stored_is_named_and_the_rest_is_there(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(adder("first", 1)))
+    files = FaultyFiles(directory)
+    with cache_on(files) as watched:
+        files.plan = full_for_the_index
+        with pytest.raises(compcache.ModulesNotAddedError) as caught:
+            watched.add_modules(sources(3))
+    assert {type(error) for error in caught.value.failures.values()} == {StorageError}
+    assert list(caught.value.failures) == [0, 1, 2]
+    assert not list((directory / "tmp").iterdir())
+    assert cache.add_modules(sources(3))
+    assert cache.get_target("f2")(1) == 3
+
+
+def test_a_read_only_cache_is_told_before_anything_is_compiled(directory: Path) -> None:
+    read: list[int] = []
+
+    def given() -> Iterator[ModuleSource]:
+        for number in range(3):
+            read.append(number)
+            yield ModuleSource(adder("f", number))
+
+    with Cache(directory, readonly=True) as cache, pytest.raises(StorageError, match="readonly=True"):
+        cache.add_modules(given())
+    assert read == []
+
+
+def test_an_interrupt_ends_it_and_what_was_published_stays(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many, "_GROUP", 2)
+
+    def interrupted() -> Iterator[ModuleSource]:
+        yield from sources(5)
+        os.kill(os.getpid(), signal.SIGINT)
+        yield from sources(5, 5)
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        cache.add_modules(interrupted())
+    assert threading.active_count() <= before
+    assert [cache.has(f"f{number}") for number in range(6)] == [True] * 4 + [False] * 2
+    assert not cache.check().errors
+
+
+def test_threads_may_add_at_the_same_time(cache: Cache) -> None:
+    with ThreadPoolExecutor(3) as threads:
+        results = list(threads.map(lambda _: cache.add_modules(sources(5)), range(3)))
+    assert len(set(results)) == 1
+    assert cache.get_target("f4")(1) == 5
+
+
+def test_all_targets_of_each_source_are_added(cache: Cache, directory: Path) -> None:
+    if os.uname().machine != "x86_64":
+        pytest.skip("names CPUs of x86-64")
+    given = [ModuleSource(adder(f"f{n}", n), targets=("x86-64", "native")) for n in range(3)]
+    module_ids = cache.add_modules(given)
+    assert len(list(directory.rglob("*.ccm"))) == 6
+    assert module_ids == tuple([cache.get_target(f"f{n}").module_id for n in range(3)])
+
+
+def test_a_killed_addition_leaves_a_healthy_cache(directory: Path) -> None:
+    script = """
+    import os
+    from compcache import Cache, ModuleSource
+    from compcache.adding import many
+    many._GROUP = 2
+    def sources():
+        for number in range(10):
+            if number == 5:
+                os.kill(os.getpid(), 9)
+            yield ModuleSource("define i64 @f%d(i64 %%x) { ret i64 %%x }" % number)
+    Cache(directory).add_modules(sources())
+    """
+    with pytest.raises(FreshProcessError, match="exit status -9"):
+        run_fresh(directory, script)
+    with Cache(directory) as cache:
+        assert [cache.has(f"f{number}") for number in range(5)] == [True] * 4 + [False]
+        assert not cache.check().errors
