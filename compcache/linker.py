@@ -197,7 +197,7 @@ def translate_module(
 
 
 def link_module(translation: Translation, linker_for: LinkerFor = first_linker) -> BuiltModule:
-    """The part of `build_module` that needs no LLVM, and can run in any thread."""
+    """The rest of `build_module`, for any thread: LLVM is needed only if the linker fails."""
     machine, parts = translation
     built = [_link_for(request, translated, linker_for) for request, translated in parts]
     best = max(built, key=lambda module: machine.rank(module.header.requirement()))
