@@ -11,8 +11,8 @@ PYTEST_ARGS ?=
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RUN_PYTEST := $(BIN)/python -m pytest
-# The extension module in C is built with each installation, and anew when one of these changes.
-NATIVE := $(wildcard compcache/hit/native/*.[ch])
+# The extension modules in C are built with each installation, and anew when one of these changes.
+NATIVE := $(wildcard compcache/hit/native/*.[ch] compcache/numba/lazy/native/*.[ch])
 BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/hit/native_build.py $(NATIVE)
 
 .PHONY: help build demo test types sanitize lint format stress fault peer bench screenshots clean
@@ -112,5 +112,5 @@ screenshots: $(INSTALLED)
 	$(BIN)/python docs/screenshots.py
 
 clean:
-	rm -rf compcache/hit/_runtime*.so $(VENV) $(PEER_VENV) $(BENCH_VENV) .venv-bench-* build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf compcache/hit/_runtime*.so compcache/numba/lazy/_dispatch*.so $(VENV) $(PEER_VENV) $(BENCH_VENV) .venv-bench-* build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -45,7 +45,7 @@ class BuildExtension(build_ext):  # type: ignore[misc]  # setuptools has no type
         self.compiler.set_executables(compiler_so=[*compiler, "-O2", "-fPIC"], linker_so=[*compiler, "-shared"])
 
 
-def native_extension() -> Extension:
+def runtime_extension() -> Extension:
     """The native half of the hit path."""
     macros = [("COMPCACHE_SOURCE_DIGEST", f'"{source_digest()}"')]
     if LIMITED_API:
@@ -60,8 +60,22 @@ def native_extension() -> Extension:
     )
 
 
+def dispatch_extension() -> Extension:
+    """What calls functions that Numba has compiled, without Numba."""
+    folder = "compcache/numba/lazy/native"
+    names = sorted(os.listdir(folder))
+    return Extension(
+        "compcache.numba.lazy._dispatch",
+        sources=[f"{folder}/{name}" for name in names if name.endswith(".c")],
+        depends=[f"{folder}/{name}" for name in names if name.endswith(".h")],
+        define_macros=[("COMPCACHE_LIMITED_API", LIMITED_API)] if LIMITED_API else [],
+        extra_compile_args=["-std=gnu11", "-fvisibility=hidden"],
+        py_limited_api=bool(LIMITED_API),
+    )
+
+
 setup(
     cmdclass={"build_ext": BuildExtension},
-    ext_modules=[native_extension()],
+    ext_modules=[runtime_extension(), dispatch_extension()],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if LIMITED_API else {},
 )

@@ -2,25 +2,45 @@
 
 ::
 
+    from compcache.numba import njit, prange
+
+are Numba's decorators for programs that start without Numba: what was compiled before is found by the content of the function,
+and Numba is imported only where something is not found. Every other name of Numba is here as well, and imports it.
+
+::
+
     import compcache.numba
     compcache.numba.install()
 
-makes every ``cache=True`` use the cache directory, until `uninstall`. See `docs/numba.md`.
+makes every ``cache=True`` of Numba's own decorators use the cache directory, until `uninstall`. See `docs/numba.md`.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
+    from types import TracebackType
+    from typing import Any
 
     from compcache.cache import Cache
     from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.lazy.decorators import cfunc, guvectorize, jit, njit, prange, vectorize
 
-__all__ = ["SUPPORTED", "export", "install", "installed", "uninstall"]
+__all__ = [
+    "SUPPORTED",
+    "cfunc",
+    "export",
+    "guvectorize",
+    "install",
+    "installed",
+    "jit",
+    "njit",
+    "prange",
+    "uninstall",
+    "vectorize",
+]
 
 #: The versions of Numba that this backend knows: from the first up to, and not including, the second.
 SUPPORTED = ((0, 66), (0, 69))
@@ -99,14 +119,41 @@ def uninstall() -> None:
         _installation = None
 
 
-@contextmanager
-def installed(cache: Cache | str | os.PathLike[str] | None = None, **options: Any) -> Iterator[Backend]:
-    """`install`, and `uninstall` in the end."""
-    backend = install(cache, **options)
-    try:
-        yield backend
-    finally:
+class installed:  # noqa: N801 - it is used like a function
+    """`install`, and `uninstall` in the end: ``with installed(directory) as backend:``."""
+
+    def __init__(self, cache: Cache | str | os.PathLike[str] | None = None, **options: Any) -> None:
+        self._cache = cache
+        self._options = options
+
+    def __enter__(self) -> Backend:
+        return install(self._cache, **self._options)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         uninstall()
+
+
+_LAZY = frozenset(("cfunc", "guvectorize", "jit", "njit", "prange", "vectorize"))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from compcache.numba.lazy import decorators
+
+        value = getattr(decorators, name)
+    elif name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    else:
+        import numba
+
+        try:
+            value = getattr(numba, name)
+        except AttributeError:
+            raise AttributeError(f"neither {__name__} nor numba has an attribute {name!r}") from None
+    globals()[name] = value
+    return value
 
 
 def export(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import marshal
-import threading
+from _thread import _local
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
-from typing import TYPE_CHECKING, ClassVar
 
 from compcache.errors import GlobalValidationError, PickleNotAllowedError
 from compcache.globals import GlobalDefinition, Storage, register
-from compcache.numba.fingerprints.errors import Unidentifiable
-from compcache.numba.identity.dependencies import Dependency, is_current, who_answers
+from compcache.numba.lazy.c_helpers import has_numba
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import ClassVar
+
     from compcache.globals import LoadContext
+    from compcache.numba.identity.dependencies import Dependency
 
 __all__ = ["KIND_IMAGE", "KIND_OBJECT", "Description", "Request"]
 
@@ -49,7 +51,7 @@ class Request:
         _requests.stack.pop()
 
 
-class _Requests(threading.local):
+class _Requests(_local):
     def __init__(self) -> None:
         self.stack: list[Request] = []
 
@@ -75,7 +77,7 @@ class Description(GlobalDefinition):
     __slots__ = ("cpu", "lines", "dependencies", "asked", "answered", "pickled", "bitcode")
     cpu: str
     lines: str
-    dependencies: tuple[Dependency, ...]
+    dependencies: tuple[Dependency | tuple[str, str], ...]
     asked: bytes
     answered: tuple[str, ...]
     pickled: bytes
@@ -103,8 +105,7 @@ class Description(GlobalDefinition):
             raise ValueError("its sizes do not fit")
         cpu, lines, rows, asked, answered = marshal.loads(payload[at : at + first])  # noqa: S302 - texts, digest checked
         end = at + first + second
-        dependencies = tuple([Dependency(*row) for row in rows])
-        return cls(cpu, lines, dependencies, asked, tuple(answered), payload[at + first : end], payload[end:])
+        return cls(cpu, lines, tuple(map(tuple, rows)), asked, tuple(answered), payload[at + first : end], payload[end:])
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         """Check that the entry still holds; what is kept is the description itself."""
@@ -123,7 +124,7 @@ class Description(GlobalDefinition):
     def __repr__(self) -> str:
         parts = [f"{len(self.pickled)} bytes of description", f"{len(self.bitcode)} bytes of code to link"]
         parts += ["reports source lines"] * bool(self.lines)
-        parts += [f"used {dependency.name}" for dependency in self.dependencies]
+        parts += [f"used {name}" for name, _ in self.dependencies]
         return f"<{', '.join(parts)}>"
 
     @property
@@ -137,7 +138,14 @@ class Description(GlobalDefinition):
             raise _invalid("it was not compiled for the CPU that NUMBA_CPU_NAME or NUMBA_CPU_FEATURES names")
         if self.lines and self.lines != lines:
             raise _invalid("its code reports source lines, and the source stands elsewhere now")
-        for dependency in self.dependencies:
+        if not has_numba():
+            if self.dependencies or self.answered:
+                raise _invalid("the compiler used implementations that are known only where Numba is imported")
+            return
+        from compcache.numba.fingerprints.errors import Unidentifiable
+        from compcache.numba.identity.dependencies import Dependency, is_current, who_answers
+
+        for dependency in [Dependency(*row) for row in self.dependencies]:
             try:
                 current = is_current(dependency)
             except Unidentifiable as error:

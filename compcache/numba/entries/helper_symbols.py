@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from compcache.errors import GlobalValidationError
 from compcache.globals import GlobalDefinition, Storage, register
+from compcache.numba.lazy import c_helpers
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from compcache.globals import LoadContext
 
 __all__ = ["THREADING", "HelperSymbol", "helper_address"]
@@ -59,8 +61,10 @@ def helper_address(name: str) -> int:
     """The address under which Numba knows a C function; 0 where it has none.
 
     The runtime's own functions are taken from where Numba takes them: it tells LLVM of them only when it first
-    compiles, which a hit is to avoid.
+    compiles, which a hit is to avoid. A process without Numba does without it (`compcache.numba.lazy`).
     """
+    if not c_helpers.has_numba():
+        return c_helpers.helper_address(name)
     from llvmlite import binding
     from numba.core.runtime import _nrt_python
 

@@ -23,7 +23,7 @@ from compcache.numba.entries.mapped_library import (
     make_entry_point,
     set_environments,
 )
-from compcache.numba.identity.dependencies import decode_names
+from compcache.numba.identity.dependencies import Dependency, decode_names
 from compcache.numba.identity.settings import chosen_cpu
 
 if TYPE_CHECKING:
@@ -139,7 +139,8 @@ def _environment_of(name: str, module: str | None, constants: list[Any]) -> Any:
 
 
 def _recorded(description: Description) -> libraries.Recorded:
-    return libraries.Recorded(frozenset(description.dependencies), decode_names(description.asked))
+    rows = [Dependency(*row) for row in description.dependencies]
+    return libraries.Recorded(frozenset(rows), decode_names(description.asked))
 
 
 def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], cres: Any) -> None:

@@ -1,0 +1,81 @@
+"""The types of arguments as text, for keys and for people: two arguments have the same text only where Numba gives them the
+same type. The native half (`native/argument_types.c`) tells them apart at least as finely.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from compcache.numba.lazy import _dispatch
+from compcache.numba.lazy.content import NotLazy, find_by_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["class_text", "learn_numpy", "type_text"]
+
+#: The codes of scalars: Python's and NumPy's of one type share compiled code.
+_SCALARS = {
+    "bool": "b", "int8": "1", "int16": "2", "int32": "3", "int64": "i", "uint8": "4", "uint16": "5", "uint32": "6",
+    "uint64": "7", "float32": "f", "float64": "d", "complex64": "F", "complex128": "D",
+}  # fmt: skip
+_PYTHONS = {
+    bool: "bool", int: "int64", float: "float64", complex: "complex128", type(None): "none", str: "unicode_type",
+    bytes: "bytes",
+}  # fmt: skip
+_known_to_native = False
+
+
+def learn_numpy() -> None:
+    """Let the native half tell NumPy's objects apart, once NumPy is imported."""
+    global _known_to_native  # noqa: PLW0603 - NumPy is one per process
+    numpy = sys.modules.get("numpy")
+    if _known_to_native or numpy is None or not hasattr(numpy, "complex128"):
+        return
+    scalars = {getattr(numpy, name + "_" * (name == "bool")): ord(code) for name, code in _SCALARS.items()}
+    _dispatch.set_array_types(numpy.ndarray, scalars)
+    probe = numpy.zeros((2, 3), numpy.int16, order="F")
+    probe.flags.writeable = False
+    if _dispatch.type_of(probe) != b"R\3\2F" or _dispatch.type_of(probe[:1, 1:].copy()) != b"A\3\2C":
+        raise ImportError(f"the arrays of NumPy {numpy.__version__} have a layout that compcache does not know")
+    _known_to_native = True
+
+
+def type_text(value: Any, omitted: object) -> str:
+    """The type of an argument as Numba names it; `omitted` stands for arguments that are not given.
+
+    Raises:
+        NotLazy: it is of a type that is left to Numba.
+    """
+    if value is omitted:
+        return "omitted"
+    kind = type(value)
+    known = _PYTHONS.get(kind)
+    if known is not None:
+        return known
+    if isinstance(value, tuple):
+        inner = ", ".join([type_text(item, omitted) for item in value])
+        return f"{class_text(kind)}({inner})"
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and kind is numpy.ndarray:
+        flags = value.flags
+        order = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
+        if value.dtype.name not in _SCALARS or not value.dtype.isnative or not flags.aligned:
+            raise NotLazy(f"an argument is an array of {value.dtype}")
+        return f"{'' if flags.writeable else 'readonly '}array({value.dtype.name}, {value.ndim}d, {order})"
+    if numpy is not None and isinstance(value, numpy.generic) and kind.__module__ == "numpy":
+        name: str = value.dtype.name
+        if name in _SCALARS:
+            return name
+    raise NotLazy(f"an argument is of type {kind.__module__}.{kind.__qualname__}")
+
+
+def class_text(kind: type) -> str:
+    """A class of tuples, by the name under which it is to be found. Raises `NotLazy` where it is not."""
+    if kind is tuple:
+        return "tuple"
+    fields = getattr(kind, "_fields", None)
+    if fields is None or kind.__module__ == "__main__" or not find_by_name(kind) or kind.__bases__ != (tuple,):
+        raise NotLazy(f"an argument is of the class {kind.__module__}.{kind.__qualname__}")
+    return f"{kind.__module__}.{kind.__qualname__}{fields}"

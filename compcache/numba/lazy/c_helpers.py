@@ -1,0 +1,109 @@
+"""Numba's C helpers, for compiled code in a process that has not imported Numba.
+
+They are in extension modules of Numba that need NumPy and nothing of Numba. These are loaded without the package around
+them; when Numba is imported later it finds the same libraries with the same state, because an extension module of this kind
+is initialized once per process.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["has_numba", "helper_address"]
+
+_LIBRARY = "numba._helperlib"
+_MEMORY = "numba.core.runtime._nrt_python"
+#: Functions of the C library that Numba offers to compiled code under their own names.
+_MATHEMATICS = frozenset((
+    "acos", "acosf", "acosh", "acoshf", "asin", "asinf", "asinh", "asinhf", "atan", "atan2", "atan2f", "atanf", "atanh",
+    "atanhf", "ceil", "ceilf", "copysign", "copysignf", "cos", "cosf", "cosh", "coshf", "erf", "erfc", "erfcf", "erff",
+    "exp", "expf", "expm1", "expm1f", "fabs", "fabsf", "floor", "floorf", "gamma", "gammaf", "ldexp", "ldexpf", "lgamma",
+    "lgammaf", "log", "log10", "log10f", "log1p", "log1pf", "log2", "log2f", "logf", "nextafter", "nextafterf", "pow",
+    "powf", "round", "roundf", "sin", "sinf", "sinh", "sinhf", "sqrt", "sqrtf", "tan", "tanf", "tanh", "tanhf", "tgamma",
+    "tgammaf", "trunc", "truncf", "fmod", "fmodf", "hypot", "hypotf",
+))  # fmt: skip
+#: What is known where NumPy is not, and what Numba's extension modules offer.
+_own: dict[str, int] = {}
+_numbas: dict[str, int] = {}
+
+
+def has_numba() -> bool:
+    """Whether this process has imported Numba itself, or is about to."""
+    return "numba.core" in sys.modules
+
+
+def helper_address(name: str) -> int:
+    """The address of a C helper; 0 where there is none of this name.
+
+    Raises:
+        ImportError: Numba is not installed, or its extension modules do not load.
+    """
+    if not _own:
+        _install_own()
+    found = _own.get(name)
+    if found is None and name in _MATHEMATICS and not _numbas:
+        found = _address_in_process(name)
+    return found or _numbas_address(name) or _address_in_process(name)
+
+
+def _address_in_process(name: str) -> int:
+    from compcache.hit.runtime import load_runtime
+
+    address: int = load_runtime().find_symbol(name.encode(), None)
+    return address
+
+
+def _numbas_address(name: str) -> int:
+    if not _numbas:
+        _load_numbas()
+    return _numbas.get(name, 0)
+
+
+def _install_own() -> None:
+    from compcache.numba.lazy import _dispatch, raising
+
+    _dispatch.set_helpers(raising.unpickle, raising.make_exception, raising.unpack_exception, _numbas_address)
+    _own.update(_dispatch.helper_addresses())
+
+
+def _load_numbas() -> None:
+    """Load the two extension modules, as `import numba` does, and take the addresses that they offer."""
+    import numpy as np  # noqa: F401 - they take its C interface
+
+    from compcache.numba.lazy.argument_types import learn_numpy
+
+    learn_numpy()
+    helpers, memory = _load(_LIBRARY), _load(_MEMORY)
+    memory.memsys_use_cpython_allocator()
+    import atexit
+
+    atexit.register(memory.memsys_shutdown)  # arrays may go after the interpreter has begun to end
+    found = {f"numba_{name}": address for name, address in helpers.c_helpers.items()}
+    found |= helpers.c_helpers
+    found |= {name if name[0] == "_" else f"NRT_{name}": address for name, address in memory.c_helpers.items()}
+    _numbas.update(found)
+
+
+def _load(name: str) -> Any:
+    import _imp
+    from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
+    from os.path import exists, join
+
+    from compcache.numba.lazy.installation import package_directory
+
+    directory = package_directory("numba")
+    stem = join(directory or "", *name.split(".")[1:])
+    path = next((stem + suffix for suffix in EXTENSION_SUFFIXES if exists(stem + suffix)), None)
+    if path is None:
+        raise ImportError(f"Numba's extension module {name} is not to be found", name=name)
+    spec = ModuleSpec(name, ExtensionFileLoader(name, path), origin=path)
+    known = sys.modules.get(name)
+    module = _imp.create_dynamic(spec)
+    _imp.exec_dynamic(module)
+    if known is None:
+        sys.modules.pop(name, None)  # it is not part of an imported Numba yet
+    return module

@@ -1,0 +1,154 @@
+"""What is stored for starts without Numba, and how it is loaded.
+
+For each compiled overload there is a small record beside the backend's entry: a module whose only function returns a text. It
+is named after the function, the types of the arguments and the key that `content` and `installation` make, and says which
+entry holds the code, which numbers its wrapper and its environments have there, and the constants of the environments.
+"""
+
+from __future__ import annotations
+
+import marshal
+import sys
+
+from compcache.digest import blake2b
+from compcache.errors import CompcacheError
+from compcache.numba.lazy import _dispatch
+from compcache.numba.lazy.content import NotLazy, content_of
+from compcache.numba.lazy.installation import settings_and_packages
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from compcache.cache import Cache
+    from compcache.numba.lazy.content import Content
+
+__all__ = ["Key", "Loaded", "Record", "find_record", "key_of", "load_entry", "open_cache"]
+
+
+class Key:
+    """Under which name the record of an overload is stored, and the content of the function that it is for."""
+
+    __slots__ = ("content", "name")
+
+    def __init__(self, name: str, content: Content) -> None:
+        self.name = name
+        self.content = content
+
+
+class Record:
+    """What is stored of an overload.
+
+    `entry` names the backend's entry, `lines` digests where its source stood; `wrapper` is the number of the wrapper among
+    the entry's symbols; `environments` has the number of each slot for an environment, and its pickled constants.
+    """
+
+    __slots__ = ("entry", "environments", "lines", "wrapper")
+
+    def __init__(self, entry: str, lines: str, wrapper: int, environments: tuple[tuple[int, bytes], ...]) -> None:
+        self.entry = entry
+        self.lines = lines
+        self.wrapper = wrapper
+        self.environments = environments
+
+    def to_text(self) -> str:
+        """The record as text."""
+        return marshal.dumps((self.entry, self.lines, self.wrapper, self.environments), 2).hex()
+
+    @classmethod
+    def of_text(cls, text: str) -> Record:
+        """The record that `to_text` gave."""
+        return cls(*marshal.loads(bytes.fromhex(text)))  # noqa: S302 - the store has verified it
+
+
+class Loaded:
+    """Compiled code in this process: the address of its wrapper, and what it needs."""
+
+    __slots__ = ("address", "kept", "record")
+
+    def __init__(self, address: int, kept: tuple[Any, ...], record: Record) -> None:
+        self.address = address
+        self.kept = kept
+        self.record = record
+
+
+def key_of(function: Any, options: dict[str, Any], types: str) -> Key:
+    """The key of an overload now.
+
+    Raises:
+        NotLazy: there is none.
+    """
+    content = content_of(function, tuple(sorted(options.items())))
+    state = blake2b(digest_size=16, person=b"compcache-lazy2")
+    for text in (content.digest, types, settings_and_packages()):
+        data = text.encode("utf-8", "surrogatepass")
+        state.update(len(data).to_bytes(8, "little") + data)
+    shown = types if len(types) <= _MOST_SHOWN else f"{types[:_MOST_SHOWN]}..."
+    return Key(f"{function.__module__}.{function.__qualname__}({shown}) without Numba-{state.hexdigest()}", content)
+
+
+_MOST_SHOWN = 400
+
+
+def open_cache() -> Cache:
+    """The cache of the installed backend, else the default one, opened for Numba's pickles.
+
+    Raises:
+        UntrustedDirectoryError: somebody else could have written what is in the directory.
+    """
+    global _cache  # noqa: PLW0603 - the directory is the process's
+    installation = sys.modules["compcache.numba"]._installation
+    if installation is not None:
+        cache: Cache = installation[0].cache
+        return cache
+    if _cache is None:
+        from compcache.cache import Cache
+
+        _cache = Cache(allow_pickle=True)
+    return _cache
+
+
+_cache: Cache | None = None
+
+
+def find_record(cache: Cache, key: Key) -> Record | None:
+    """The stored record of an overload."""
+    target = cache.find_target(key.name)
+    return None if target is None else Record.of_text(target())
+
+
+def load_entry(cache: Cache, record: Record) -> Loaded | None:
+    """Map the code of a record, and give it what it needs; None where the entry is gone, or cannot be used here.
+
+    Raises:
+        NotLazy: it needs what only Numba provides.
+    """
+    from compcache.numba.entries.description import Request
+
+    try:
+        with Request(record.lines) as request:
+            target = cache.find_target(record.entry)
+    except CompcacheError:
+        return None
+    if target is None or request.found is None:
+        return None
+    kept: list[Any] = [target]
+    for number, pickled in record.environments:
+        slot = target(number)
+        environment = _dispatch.make_environment(_constants(pickled))
+        if slot:
+            _dispatch.store_object(slot, environment)
+        kept.append(environment)
+    address = target(record.wrapper)
+    return Loaded(address, tuple(kept), record) if address else None
+
+
+def _constants(pickled: bytes) -> list[Any]:
+    if not pickled:
+        return []
+    from _pickle import loads
+
+    constants = loads(pickled)  # the cache was opened for it
+    if not isinstance(constants, list):
+        raise NotLazy("its constants are not a list")
+    return constants

@@ -1,0 +1,188 @@
+"""What `compcache.numba.njit` makes of a function: it looks like Numba's dispatcher, and becomes one where it has to.
+
+A call with types that it knows runs in native code (`native/dispatch.c`). The first call with others comes here: a stored
+entry of the same content is mapped, and runs from then on; else Numba is imported, and its dispatcher takes over for good.
+"""
+
+from __future__ import annotations
+
+from compcache.numba.lazy import _dispatch
+from compcache.numba.lazy.argument_types import learn_numpy, type_text
+from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.content import NotLazy
+from compcache.numba.lazy.entries import find_record, key_of, load_entry, open_cache
+from compcache.numba.lazy.state import STATE, State, state_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+__all__ = ["LazyFunction", "is_lazy_function", "make_lazy_function"]
+
+
+class LazyFunction:
+    """A function that Numba compiles, or has compiled in another process."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        __dict__: dict[str, Any]
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Call the compiled function."""
+
+    @property
+    def py_func(self) -> Any:
+        """The Python function."""
+        return state_of(self).function
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """That of Numba's dispatchers where there are any: only then can anybody ask for it."""
+        if has_numba():
+            from compcache.numba.takeover.dispatchers import class_of
+
+            return class_of(self)
+        return type(self)
+
+    def __get__(self, owner: Any, cls: Any = None) -> Any:
+        return self if owner is None else _Method(self, owner)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and not has_numba() and name not in _OF_DISPATCHERS:
+            raise AttributeError(f"'CPUDispatcher' object has no attribute {name!r}")
+        return getattr(_real(self), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        real = _dispatch.get_real(self)
+        if real is not None:
+            setattr(real, name, value)
+        elif name.startswith("__") or name not in _STATE_OF_DISPATCHERS:
+            self.__dict__[name] = value
+        else:
+            setattr(_real(self), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(_real(self), name)
+        self.__dict__.pop(name, None)
+
+    def __repr__(self) -> str:
+        return f"CPUDispatcher({self.py_func!r})"
+
+    def __reduce__(self) -> Any:
+        return _real(self).__reduce__()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _real(self).__reduce_ex__(protocol)
+
+    def __dir__(self) -> list[str]:
+        return dir(_real(self))
+
+    def _compcache_content(self, walk: Any) -> None:
+        """Feed what compiled code can see of this: the function and how it is compiled."""
+        state = state_of(self)
+        walk.token("jitted", state.decorator)
+        if state.reason and not state.reason.startswith("it is declared with cache"):
+            raise NotLazy(f"{state.function.__qualname__}: {state.reason}")
+        walk.value(tuple(sorted(state.key_options.items())), "an option")
+        walk.add(state.function)
+
+
+_Method = type(LazyFunction.__repr__.__get__(object()))
+#: The special names that Numba's dispatchers have and objects do not.
+_OF_DISPATCHERS = frozenset(("__numba__",))
+#: What is part of a dispatcher's state, so that setting it means something.
+_STATE_OF_DISPATCHERS = frozenset((
+    "targetoptions", "locals", "overloads", "targetctx", "typingctx", "_cache", "_can_compile", "_compiler", "_impl_kind",
+    "typeof_pyval", "_type", "_make_finalizer", "stats", "nopython_signatures",
+))  # fmt: skip
+_COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
+
+
+def make_lazy_function(function: Any, decorator: str, signature: Any, options: dict[str, Any]) -> Any:
+    """What a decorator of Numba's makes of a function, without importing Numba."""
+    state = State(function, decorator, signature, options)
+    attributes = {name: getattr(function, name) for name in _COPIED if hasattr(function, name)}
+    attributes |= function.__dict__
+    attributes |= {"__wrapped__": function, STATE: state}
+    code = function.__code__
+    names = None if state.reason else code.co_varnames[: code.co_argcount]
+    return _dispatch.make_function(names, code.co_argcount - len(function.__defaults__ or ()), attributes)
+
+
+def is_lazy_function(value: Any) -> bool:
+    """Whether an object is one, whatever it says that its class is."""
+    return type(value) is _type
+
+
+def _real(function: Any) -> Any:
+    from compcache.numba.takeover.dispatchers import real_dispatcher
+
+    return real_dispatcher(function)
+
+
+# ------------------------------------------------------------------------- calls that native code does not know
+
+
+def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Answer a call: with a stored entry, else by Numba's dispatcher."""
+    state = state_of(function)
+    if not state.reason and not has_numba():
+        try:
+            if _load(function, state, positional, keywords):
+                return function(*positional, **keywords)
+        except NotLazy:
+            pass  # Numba decides
+    return _real(function)(*positional, **keywords)
+
+
+def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    """Make code for these arguments callable; whether there is any. Raises `NotLazy`."""
+    learn_numpy()
+    found = _dispatch.arguments_of(function, positional, keywords)
+    if found is None:
+        return False
+    native_types, arguments = found
+    types = ", ".join([type_text(argument, function) for argument in arguments])
+    known = state.loaded.get(types)
+    if known is None:
+        key = key_of(state.function, state.key_options, types)
+        if reads_else(key.content.parts):
+            return False  # Numba would link what it compiled then
+        cache = open_cache()
+        record = find_record(cache, key)
+        loaded = load_entry(cache, record) if record is not None else None
+        if loaded is None or has_numba():
+            return False
+        known = state.loaded[types] = loaded, key
+        note_read(key.content.parts)
+    classes = list(_classes_of(arguments))  # whose addresses are in the types
+    _dispatch.add_entry(function, native_types, known[0].address, (known[0], classes))
+    return True
+
+
+def _classes_of(arguments: tuple[Any, ...]) -> Iterator[type]:
+    for argument in arguments:
+        yield type(argument)
+        if isinstance(argument, tuple):
+            yield from _classes_of(argument)
+
+
+#: What functions read themselves when this process first ran code that was compiled of them. Functions do not go while what
+#: was loaded of them stays, so that no id is used twice.
+_read: dict[int, tuple[Any, bytes]] = {}
+
+
+def note_read(parts: list[tuple[Any, bytes]]) -> None:
+    """Code that was made of functions runs in this process, made when they read this."""
+    for function, digest in parts:
+        _read.setdefault(id(function), (function, digest))
+
+
+def reads_else(parts: list[tuple[Any, bytes]]) -> bool:
+    """Whether one of the functions read something else when this process ran code of it."""
+    return any(_read.get(id(function), (None, digest))[1] != digest for function, digest in parts)
+
+
+_type: Any = _dispatch.setup(LazyFunction, _call)

@@ -1,0 +1,160 @@
+"""What shapes compiled code besides the functions: the installed packages that make it, and the settings of Numba.
+
+Packages are identified without importing them: by the `RECORD` of their distribution, which has the digest of each installed
+file; by their files where they are installed for editing. Those that take part are Numba, llvmlite, NumPy and every
+distribution that registers an entry point in the group ``numba_extensions``, whose code Numba runs before it compiles.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from compcache.digest import blake2b
+from compcache.numba.lazy.content import NotLazy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+__all__ = ["numba_version", "package_directory", "settings_and_packages"]
+
+#: Changes whenever keys or entries get another meaning.
+FORMAT = 1
+#: Settings that change what is printed or where things are, never the code.
+_HARMLESS = frozenset((
+    "NUMBA_CACHE_DIR", "NUMBA_DEBUG_CACHE", "NUMBA_NUM_THREADS", "NUMBA_DEVELOPER_MODE", "NUMBA_COLOR_SCHEME",
+    "NUMBA_DISABLE_PERFORMANCE_WARNINGS", "NUMBA_FULL_TRACEBACKS", "NUMBA_THREADING_LAYER",
+    "NUMBA_THREADING_LAYER_PRIORITY", "NUMBA_WARNINGS", "NUMBA_SHOW_HELP", "NUMBA_DISABLE_JIT",
+))  # fmt: skip
+_COMPILERS = ("numba", "llvmlite", "numpy")
+_OWN = "compcache"
+_GROUP = b"numba_extensions"
+_MOST_FILES = 20_000
+
+
+def settings_and_packages() -> str:
+    """A text that differs where other code could be compiled of the same function.
+
+    Raises:
+        NotLazy: it cannot be told.
+    """
+    global _known  # noqa: PLW0603 - what is installed is the process's
+    settings = sorted((k, v) for k, v in os.environ.items() if _is_setting(k))
+    chosen = [name for name, _ in settings if name.startswith("NUMBA_CPU_")]
+    if chosen:
+        raise NotLazy(f"{chosen[0]} chooses a CPU")
+    if os.path.exists(".numba_config.yaml"):
+        raise NotLazy("Numba is configured by the file .numba_config.yaml")
+    path = tuple(sys.path)
+    if _known[0] != path:
+        _known = path, _packages_text()
+    return f"{_known[1]}, {settings}"
+
+
+def _is_setting(name: str) -> bool:
+    return (name.startswith("NUMBA_") and name not in _HARMLESS) or name == "VS_PROFILER"
+
+
+#: The directories of `sys.path`, and what the packages there are.
+_known: tuple[Any, str] = (None, "")
+
+
+def _packages_text() -> str:
+    rows = [f"lazy {FORMAT}, python {sys.version}, {sys.implementation.cache_tag}, {sys.platform}"]
+    seen = set()
+    for name, directory in _distributions():
+        if name in seen or name == _OWN:
+            continue
+        if name in _COMPILERS or _registers(directory):
+            seen.add(name)  # the first on the path counts, as for imports
+            rows.append(f"{name}: {_identity_of(directory)}")
+    missing = [name for name in _COMPILERS if name not in seen]
+    if missing:
+        raise NotLazy(f"no distribution {missing[0]} is to be found")
+    if os.path.exists(os.path.join(sys.prefix, "lib", "libsvml.so")):
+        raise NotLazy("Numba uses Intel's vector library")
+    return ", ".join(rows)
+
+
+def _distributions() -> Iterator[tuple[str, str]]:
+    """The names and metadata directories of all distributions, in the order of the path."""
+    for place in dict.fromkeys(sys.path):
+        try:
+            names = os.listdir(place or ".")
+        except OSError:
+            continue
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info", ".egg-link")):
+                yield name.partition("-")[0].partition(".")[0].lower(), os.path.join(place, name)
+
+
+def _registers(directory: str) -> bool:
+    if directory.endswith(".egg-link"):
+        with open(directory, encoding="utf-8") as file:
+            source = file.readline().strip()
+        infos = [name for name in _listed(source) if name.endswith(".egg-info")]
+        return any(_registers(os.path.join(source, name)) for name in infos)
+    return _GROUP in _read(os.path.join(directory, "entry_points.txt"))
+
+
+def _listed(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+    except OSError:
+        return b""
+
+
+def _identity_of(directory: str) -> str:
+    """What an installed distribution is: by its record, or by its files where those may be edited."""
+    record = _read(os.path.join(directory, "RECORD"))
+    origin = _read(os.path.join(directory, "direct_url.json"))
+    if record and b'"editable"' not in origin:
+        return blake2b(record, digest_size=16).hexdigest()
+    if b"file://" in origin:
+        import json
+        from urllib.parse import unquote, urlparse
+
+        return _digest_of_files(unquote(urlparse(json.loads(origin)["url"]).path))
+    raise NotLazy(f"the distribution {os.path.basename(directory)} has no RECORD")
+
+
+def _digest_of_files(root: str) -> str:
+    """The content of all Python files and extension modules of a source checkout."""
+    state = blake2b(digest_size=16)
+    count = 0
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(f for f in folders if not f.startswith((".", "__pycache__")) and f != "node_modules")
+        for name in sorted(files):
+            if name.endswith((".py", ".so", ".pyd", ".toml", ".cfg", ".json")):
+                count += 1
+                if count > _MOST_FILES:
+                    raise NotLazy(f"the source checkout {root} has too many files")
+                path = os.path.join(folder, name)
+                state.update(f"{os.path.relpath(path, root)}\0".encode() + _read(path))
+    return state.hexdigest()
+
+
+def package_directory(name: str) -> str | None:
+    """The directory of a package that is not imported; None where it is not to be found."""
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec(name)
+    return os.path.dirname(spec.origin) if spec is not None and spec.origin else None
+
+
+def numba_version() -> str:
+    """The version of the installed Numba, of its metadata's name; "" where none is to be found."""
+    for name, directory in _distributions():
+        if name == "numba":
+            return os.path.basename(directory).removesuffix(".dist-info").partition("-")[2]
+    return ""

@@ -1,0 +1,424 @@
+/* The extension module, and the functions whose calls find their compiled code by the types of the arguments.
+ *
+ * A call puts the types of its arguments into a few bytes and looks for them in the table of the function. What is found
+ * is Numba's own wrapper in a mapped image: it converts the arguments, calls the code and makes an object of the result,
+ * as Numba does. What is not found goes to a hook, which finds it, or asks Numba. Once Numba's dispatcher is there, all
+ * calls are its.
+ */
+#include "dispatch.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#if defined(Py_LIMITED_API) && Py_LIMITED_API < 0x030C0000
+/* In every CPython since 3.9; declared for the limited API since 3.12. */
+PyAPI_FUNC(PyObject *) PyObject_Vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames);
+#endif
+
+/* Numba's numba/core/callwrapper.py: a tuple with an item for each parameter; the other two are not used. */
+typedef PyObject *(*Wrapper)(PyObject *closure, PyObject *args, PyObject *keywords);
+
+typedef struct {
+    Wrapper code;
+    PyObject *kept; /* what the code needs, and the classes in the key */
+    size_t size;
+    unsigned char key[];
+} Entry;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *real;  /* Numba's dispatcher, once it is needed */
+    PyObject *names; /* of the parameters: a tuple of interned str; NULL where calls cannot be told natively */
+    Py_ssize_t required;
+    Entry **entries;
+    Py_ssize_t count;
+    PyObject *attributes;
+    PyObject *weak_references;
+} Function;
+
+static PyTypeObject *function_type;
+static PyObject *miss_hook;
+
+/* ---------------------------------------------------------------------------------------------------------- calls */
+
+static PyObject *call_missed(Function *self, PyObject *const *args, Py_ssize_t given, PyObject *names) {
+    PyObject *result = NULL;
+    PyObject *keywords = PyDict_New();
+    PyObject *positional = PyTuple_New(given);
+    if (keywords == NULL || positional == NULL) {
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < given; i++) {
+        PyTuple_SetItem(positional, i, Py_NewRef(args[i]));
+    }
+    const Py_ssize_t named = names != NULL ? PyTuple_Size(names) : 0;
+    for (Py_ssize_t i = 0; i < named; i++) {
+        if (PyDict_SetItem(keywords, PyTuple_GetItem(names, i), args[given + i]) < 0) {
+            goto done;
+        }
+    }
+    result = PyObject_CallFunctionObjArgs(miss_hook, (PyObject *)self, positional, keywords, NULL);
+done:
+    Py_XDECREF(keywords);
+    Py_XDECREF(positional);
+    return result;
+}
+
+/* The position of a parameter; -1 where there is none of this name. Names in calls are interned, as a rule. */
+static Py_ssize_t find_parameter(const Function *self, PyObject *name, Py_ssize_t count) {
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (PyTuple_GetItem(self->names, i) == name) {
+            return i;
+        }
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (PyUnicode_Compare(PyTuple_GetItem(self->names, i), name) == 0) {
+            return i;
+        }
+    }
+    PyErr_Clear();
+    return -1;
+}
+
+/* The argument of each parameter, NULL where it is omitted; 0 where the call is not a plain one (or not right). */
+static int arrange(const Function *self, PyObject *const *args, Py_ssize_t given, PyObject *names, PyObject **items) {
+    const Py_ssize_t count = PyTuple_Size(self->names);
+    if (given > count) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        items[i] = i < given ? args[i] : NULL;
+    }
+    const Py_ssize_t named = names != NULL ? PyTuple_Size(names) : 0;
+    for (Py_ssize_t i = 0; i < named; i++) {
+        const Py_ssize_t at = find_parameter(self, PyTuple_GetItem(names, i), count);
+        if (at < 0 || items[at] != NULL) {
+            return 0;
+        }
+        items[at] = args[given + i];
+    }
+    for (Py_ssize_t i = 0; i < self->required; i++) {
+        if (items[i] == NULL) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static const Entry *find_entry(const Function *self, const TypeKey *key) {
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        const Entry *entry = self->entries[i];
+        if (entry->size == key->size && memcmp(entry->key, key->bytes, key->size) == 0) {
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+static PyObject *call_compiled(Function *self, const Entry *entry, PyObject *const *items, Py_ssize_t count) {
+    PyObject *arguments = PyTuple_New(count);
+    if (arguments == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyTuple_SetItem(arguments, i, Py_NewRef(items[i] != NULL ? items[i] : Py_None));
+    }
+    PyObject *result = entry->code((PyObject *)self, arguments, NULL);
+    Py_DECREF(arguments);
+    return result;
+}
+
+static PyObject *call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names) {
+    Function *self = (Function *)callable;
+    if (self->real != NULL) {
+        return PyObject_Vectorcall(self->real, args, nargsf, names);
+    }
+    const Py_ssize_t given = (Py_ssize_t)(nargsf & ~((size_t)1 << (8 * sizeof(size_t) - 1)));
+    if (self->count == 0) {
+        return call_missed(self, args, given, names);
+    }
+    PyObject *arranged[MOST_ARGUMENTS];
+    PyObject *const *items = args;
+    const Py_ssize_t count = PyTuple_Size(self->names);
+    if (names != NULL || given != count) {
+        if (!arrange(self, args, given, names, arranged)) {
+            return call_missed(self, args, given, names);
+        }
+        items = arranged;
+    }
+    TypeKey key;
+    key.size = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!append_type(&key, items[i])) {
+            return call_missed(self, args, given, names);
+        }
+    }
+    const Entry *entry = find_entry(self, &key);
+    return entry != NULL ? call_compiled(self, entry, items, count) : call_missed(self, args, given, names);
+}
+
+/* --------------------------------------------------------------------------------------- making and changing */
+
+static Function *checked(PyObject *object) {
+    if (Py_TYPE(object) != function_type) {
+        PyErr_SetString(PyExc_TypeError, "the first argument is not such a function");
+        return NULL;
+    }
+    return (Function *)object;
+}
+
+/* make_function(names: tuple or None, required: int, attributes: dict) -> function */
+static PyObject *make_function(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *names, *attributes;
+    Py_ssize_t required;
+    if (!PyArg_ParseTuple(args, "OnO!:make_function", &names, &required, &PyDict_Type, &attributes)) {
+        return NULL;
+    }
+    Function *self = (Function *)PyType_GenericAlloc(function_type, 0);
+    if (self != NULL) {
+        self->vectorcall = call;
+        self->names = PyTuple_Check(names) ? Py_NewRef(names) : NULL;
+        self->required = required;
+        self->attributes = Py_NewRef(attributes);
+    }
+    return (PyObject *)self;
+}
+
+/* The items of a call in the order of the parameters; 0 without an exception where the call has none. */
+static int items_of_call(Function *self, PyObject *positional, PyObject *keywords, PyObject **items) {
+    PyObject *values[2 * MOST_ARGUMENTS];
+    const Py_ssize_t given = PyTuple_Size(positional);
+    if (self->names == NULL || PyTuple_Size(self->names) > MOST_ARGUMENTS || given > MOST_ARGUMENTS
+        || PyDict_Size(keywords) > MOST_ARGUMENTS) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < given; i++) {
+        values[i] = PyTuple_GetItem(positional, i);
+    }
+    PyObject *names = PyTuple_New(PyDict_Size(keywords)), *name, *value;
+    Py_ssize_t at = 0, named = 0;
+    if (names == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    while (PyDict_Next(keywords, &at, &name, &value)) {
+        values[given + named] = value;
+        PyTuple_SetItem(names, named++, Py_NewRef(name));
+    }
+    const int found = arrange(self, values, given, names, items);
+    Py_DECREF(names);
+    return found;
+}
+
+/* arguments_of(function, positional: tuple, keywords: dict) -> (bytes, tuple) or None: the types, and the argument of each
+ * parameter, with the function itself for those that are omitted */
+static PyObject *arguments_of(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *object, *positional, *keywords, *items[MOST_ARGUMENTS];
+    if (!PyArg_ParseTuple(args, "OO!O!:arguments_of", &object, &PyTuple_Type, &positional, &PyDict_Type, &keywords)) {
+        return NULL;
+    }
+    Function *self = checked(object);
+    if (self == NULL) {
+        return NULL;
+    }
+    if (!items_of_call(self, positional, keywords, items)) {
+        Py_RETURN_NONE;
+    }
+    const Py_ssize_t count = PyTuple_Size(self->names);
+    TypeKey key;
+    key.size = 0;
+    PyObject *arguments = PyTuple_New(count);
+    if (arguments == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!append_type(&key, items[i])) {
+            Py_DECREF(arguments);
+            Py_RETURN_NONE;
+        }
+        PyTuple_SetItem(arguments, i, Py_NewRef(items[i] != NULL ? items[i] : object));
+    }
+    return Py_BuildValue("y#N", (const char *)key.bytes, (Py_ssize_t)key.size, arguments);
+}
+
+/* add_entry(function, types: bytes, address: int, kept: object): calls with arguments of these types run this code. */
+static PyObject *add_entry(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *object, *kept;
+    const char *key;
+    Py_ssize_t size;
+    unsigned long long address;
+    if (!PyArg_ParseTuple(args, "Oy#KO:add_entry", &object, &key, &size, &address, &kept)) {
+        return NULL;
+    }
+    Function *self = checked(object);
+    if (self == NULL) {
+        return NULL;
+    }
+    Entry **entries = PyMem_Malloc((size_t)(self->count + 1) * sizeof *entries);
+    Entry *entry = PyMem_Malloc(sizeof *entry + (size_t)size);
+    if (entries == NULL || entry == NULL) {
+        PyMem_Free(entries);
+        PyMem_Free(entry);
+        return PyErr_NoMemory();
+    }
+    *entry = (Entry){.code = (Wrapper)(uintptr_t)address, .kept = Py_NewRef(kept), .size = (size_t)size};
+    memcpy(entry->key, key, (size_t)size);
+    if (self->count > 0) {
+        memcpy(entries, self->entries, (size_t)self->count * sizeof *entries);
+    }
+    entries[self->count] = entry;
+    PyMem_Free(self->entries);
+    self->entries = entries;
+    self->count++;
+    Py_RETURN_NONE;
+}
+
+/* set_real(function, dispatcher): all calls are the dispatcher's from now on, unless there is another one. */
+static PyObject *set_real(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *object, *real;
+    if (!PyArg_ParseTuple(args, "OO:set_real", &object, &real)) {
+        return NULL;
+    }
+    Function *self = checked(object);
+    if (self == NULL) {
+        return NULL;
+    }
+    if (self->real == NULL) {
+        self->real = Py_NewRef(real);
+    }
+    return Py_NewRef(self->real);
+}
+
+/* get_real(function) -> dispatcher or None */
+static PyObject *get_real(PyObject *Py_UNUSED(module), PyObject *object) {
+    Function *self = checked(object);
+    return self == NULL ? NULL : Py_NewRef(self->real != NULL ? self->real : Py_None);
+}
+
+/* ------------------------------------------------------------------------------------------------------ the type */
+
+static int function_traverse(PyObject *object, visitproc visit, void *arg) {
+    Function *self = (Function *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->real);
+    Py_VISIT(self->attributes);
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        Py_VISIT(self->entries[i]->kept);
+    }
+    return 0;
+}
+
+static int function_clear(PyObject *object) {
+    Function *self = (Function *)object;
+    Py_CLEAR(self->real);
+    Py_CLEAR(self->attributes);
+    return 0;
+}
+
+static void function_dealloc(PyObject *object) {
+    Function *self = (Function *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    if (self->weak_references != NULL) {
+        PyObject_ClearWeakRefs(object);
+    }
+    function_clear(object);
+    Py_XDECREF(self->names);
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        Py_DECREF(self->entries[i]->kept);
+        PyMem_Free(self->entries[i]);
+    }
+    PyMem_Free(self->entries);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static PyMemberDef function_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Function, vectorcall), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Function, weak_references), READONLY, NULL},
+    {"__dictoffset__", T_PYSSIZET, offsetof(Function, attributes), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef function_getters[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot function_slots[] = {
+    {Py_tp_dealloc, (void *)function_dealloc},
+    {Py_tp_traverse, (void *)function_traverse},
+    {Py_tp_clear, (void *)function_clear},
+    {Py_tp_call, (void *)PyVectorcall_Call},
+    {Py_tp_members, function_members},
+    {Py_tp_getset, function_getters},
+    {0, NULL},
+};
+
+static PyType_Spec function_spec = {
+    .name = "compcache.numba.lazy.function.LazyFunction",
+    .basicsize = sizeof(Function),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = function_slots,
+};
+
+/* setup(base: type, miss) -> type: once per process; `miss(function, positional, keywords)` answers other calls. */
+static PyObject *setup(PyObject *module, PyObject *args) {
+    PyObject *base, *miss;
+    if (!PyArg_ParseTuple(args, "O!O:setup", &PyType_Type, &base, &miss)) {
+        return NULL;
+    }
+    if (function_type == NULL) {
+        function_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &function_spec, base);
+        if (function_type == NULL) {
+            return NULL;
+        }
+        miss_hook = Py_NewRef(miss);
+    }
+    return Py_NewRef((PyObject *)function_type);
+}
+
+static PyMethodDef functions[] = {
+    {"setup", setup, METH_VARARGS, NULL},
+    {"make_function", make_function, METH_VARARGS, NULL},
+    {"arguments_of", arguments_of, METH_VARARGS, NULL},
+    {"add_entry", add_entry, METH_VARARGS, NULL},
+    {"set_real", set_real, METH_VARARGS, NULL},
+    {"get_real", get_real, METH_O, NULL},
+    {"set_array_types", set_array_types, METH_VARARGS, NULL},
+    {"type_of", type_of, METH_O, NULL},
+    {"set_helpers", set_helpers, METH_VARARGS, NULL},
+    {"helper_addresses", helper_addresses, METH_NOARGS, NULL},
+    {"store_object", store_object, METH_VARARGS, NULL},
+    {"make_environment", make_environment, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static int execute(PyObject *module) {
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+        PyErr_SetString(PyExc_ImportError, "compcache works in the main interpreter of a process only");
+        return -1;
+    }
+    if (environment_type == NULL) {
+        environment_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &environment_spec, NULL);
+    }
+    return environment_type != NULL ? 0 : -1;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)execute},
+    {0, NULL},
+};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "compcache.numba.lazy._dispatch",
+    .m_methods = functions,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__dispatch(void) {
+    return PyModuleDef_Init(&definition);
+}

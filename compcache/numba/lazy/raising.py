@@ -1,0 +1,91 @@
+"""Exceptions of compiled code in a process without Numba: from Numba's pickled descriptions to what is raised.
+
+A description is (class, arguments, location). What it refers to is found under its name; where it is pickled in a way that
+needs Numba, that is imported.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["make_exception", "unpack_exception", "unpickle"]
+
+_LOCATION_ITEMS = 3
+
+
+class _Computed:
+    """Stands for an argument that is computed when the exception is raised: in the description, an LLVM value."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+_unpickled: dict[tuple[int, bytes], Any] = {}
+
+
+def unpickle(address: int, data: bytes) -> Any:
+    """The object that compiled code has pickled at an address."""
+    known = _unpickled.get((address, data), _unpickled)
+    if known is _unpickled:
+        known = _unpickled[address, data] = _load(data)
+    return known
+
+
+def _load(data: bytes) -> Any:
+    import io
+    import pickle
+
+    class Unpickler(pickle.Unpickler):
+        """Finds everything by name, but for the values of LLVM's, which only mark places."""
+
+        def find_class(self, module: str, name: str) -> Any:
+            if module.startswith("llvmlite."):
+                return _Computed
+            return super().find_class(module, name)
+
+    return Unpickler(io.BytesIO(data)).load()
+
+
+def unpack_exception(description: bytes, arguments: Any) -> tuple[Any, tuple[Any, ...], Any]:
+    """The description of an exception with the arguments that were computed when it was raised in their places."""
+    cls, given, location = _load(description)
+    computed = iter(arguments)
+    return cls, tuple([next(computed) if isinstance(item, _Computed) else item for item in given]), location
+
+
+def make_exception(described: Any) -> BaseException:
+    """The exception to raise, with the line of the kernel in its traceback.
+
+    Raises:
+        TypeError, and what the class raises: it cannot be made.
+    """
+    location = None
+    if type(described) is tuple:
+        described, arguments, location = described
+        exception = described if arguments is None else described(*arguments)
+    else:
+        exception = described
+    if isinstance(exception, type) and issubclass(exception, BaseException):
+        exception = exception()
+    if not isinstance(exception, BaseException):
+        raise TypeError("exceptions must derive from BaseException")
+    return _located(exception, location)
+
+
+def _located(exception: BaseException, location: Any) -> BaseException:
+    """The exception as if it had been raised in a Python function at that line."""
+    if not isinstance(location, tuple) or len(location) != _LOCATION_ITEMS:
+        return exception
+    name, path, line = location
+    code = compile("\n" * (line - 1) + "raise exception", path, "exec").replace(co_name=name)
+    try:
+        exec(code, {"exception": exception})  # noqa: S102 - a line of ours
+    except BaseException as raised:  # noqa: BLE001 - it is the one
+        traceback = raised.__traceback__
+        return raised.with_traceback(traceback.tb_next if traceback is not None else None)
+    return exception

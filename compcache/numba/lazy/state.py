@@ -1,0 +1,73 @@
+"""What a lazy function was made of, and what became of it."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from compcache.numba.lazy.entries import Key, Loaded
+
+__all__ = ["STATE", "State", "state_of"]
+
+#: The attribute of a lazy function that holds its state.
+STATE = "_compcache_state"
+_VARIABLE_ARGUMENTS = 0x04 | 0x08  # flags of code objects: *args, **kwargs
+_GENERATOR = 0x20 | 0x80 | 0x200
+#: Options with which code is not for this.
+_FOR_NUMBA = frozenset(("parallel", "forceobj", "pipeline_class", "no_cpython_wrapper", "no_cfunc_wrapper", "target", "locals"))
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class State:
+    """The state of a lazy function.
+
+    `loaded` has what runs here without Numba, by the text of its types, with the content that the function had then; `reason`
+    says why it is left to Numba, "" where it is not. `loaded_signatures` are Numba's names of what was loaded when the
+    dispatcher was made.
+    """
+
+    __slots__ = ("decorator", "function", "loaded", "loaded_signatures", "options", "reason", "signature")
+
+    def __init__(self, function: Any, decorator: str, signature: Any, options: dict[str, Any]) -> None:
+        self.function = function
+        self.decorator = decorator
+        self.signature = signature
+        self.options = options
+        self.loaded: dict[str, tuple[Loaded, Key]] = {}
+        self.loaded_signatures: set[Any] = set()
+        self.reason = _why_numba(function, signature, options)
+
+    @property
+    def key_options(self) -> dict[str, Any]:
+        """The options that are part of the key: all that matters to the compiler."""
+        options = {k: v for k, v in self.options.items() if k not in ("cache", "nopython")}
+        return {k: tuple(sorted(v)) if isinstance(v, (set, frozenset)) else v for k, v in options.items()}
+
+
+def _why_numba(function: Any, signature: Any, options: dict[str, Any]) -> str:
+    if signature is not None:
+        return "its signature is given"
+    if options.get("cache") is False:
+        return "it is declared with cache=False"
+    if options.get("nopython") is False:
+        return "it is declared with nopython=False"
+    for name, value in options.items():
+        if (name in _FOR_NUMBA and value) or not _is_plain(value):
+            return f"it is declared with {name}={value!r}"
+    flags = function.__code__.co_flags
+    if flags & (_VARIABLE_ARGUMENTS | _GENERATOR) or function.__code__.co_kwonlyargcount:
+        return "it is a generator, or has a variable number of arguments"
+    return ""
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (set, frozenset, tuple)):
+        return all(isinstance(item, str) for item in value)
+    return type(value) in _PLAIN
+
+
+def state_of(function: Any) -> State:
+    """The state of a lazy function."""
+    state: State = function.__dict__[STATE]
+    return state

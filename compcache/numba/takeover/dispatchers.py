@@ -1,0 +1,175 @@
+"""Numba's own dispatcher for a lazy function, once one is needed: it takes over with all that ran before it.
+
+What ran without Numba is loaded into the dispatcher first, from the same entries, so that callers are linked with the code
+that ran, whatever the program's globals are by then. What the dispatcher compiles afterwards is recorded for other starts.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.numba.lazy import _dispatch
+from compcache.numba.lazy.content import NotLazy, content_of
+from compcache.numba.lazy.entries import open_cache
+from compcache.numba.lazy.state import STATE, state_of
+
+if TYPE_CHECKING:
+    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.lazy.state import State
+
+__all__ = ["class_of", "real_dispatcher"]
+
+
+def class_of(function: Any) -> Any:
+    """The class of the dispatcher that a function has, or would have."""
+    real = _dispatch.get_real(function)
+    if real is not None:
+        return type(real)
+    from numba.core.registry import CPUDispatcher
+
+    return CPUDispatcher
+
+
+def real_dispatcher(function: Any) -> Any:
+    """The dispatcher of a lazy function, made now if there is none. All calls go to it from then on."""
+    real = _dispatch.get_real(function)
+    if real is not None:
+        return real
+    from compcache.numba.lazy import stand_ins
+
+    numba = stand_ins.real_numba()
+    state = state_of(function)
+    stand_ins.replace_prange(state.function, numba)
+    made = _make(state, numba)
+    for name, value in function.__dict__.items():
+        if name not in vars(made) and name != STATE:
+            setattr(made, name, value)
+    return _dispatch.set_real(function, made)
+
+
+def _make(state: State, numba: Any) -> Any:
+    decorator = getattr(numba, state.decorator)
+    if state.reason:
+        return _decorated(decorator, state.signature, state.options, state.function)
+    options = {k: v for k, v in state.options.items() if k != "cache"}
+    backend = _backend()
+    if backend is None:  # a version of Numba without a backend: as it is without this package
+        return _decorated(decorator, None, state.options, state.function)
+    real = _decorated(decorator, None, options, state.function)
+    if hasattr(real, "_compile_for_args"):
+        from compcache.numba.dispatch.function_cache import FunctionCache
+
+        real._cache = FunctionCache(backend, real, state.function)
+        _load_what_ran(state, real, backend)
+        made = Made(state, real, backend)
+        _made.append(made)
+        real._compile_for_args = partial(_compile_and_record, made, real._compile_for_args)
+    return real
+
+
+def _decorated(decorator: Any, signature: Any, options: dict[str, Any], function: Any) -> Any:
+    if signature is not None:
+        return decorator(signature, **options)(function)
+    return decorator(**options)(function) if options else decorator(function)
+
+
+_private_backend: Backend | None = None
+
+
+def _backend() -> Backend | None:
+    """The installed backend, else one for lazy functions alone; None where it does not know this version of Numba."""
+    global _private_backend  # noqa: PLW0603 - Numba is one per process
+    import compcache.numba
+
+    if compcache.numba._installation is not None:
+        installed: Backend = compcache.numba._installation[0]
+        return installed
+    try:
+        compcache.numba._require_supported()
+    except RuntimeError:
+        return None
+    if _private_backend is None:
+        from numba.core import entrypoints
+
+        from compcache.numba.dispatch.backend import Backend
+        from compcache.numba.hooks import recorders
+
+        recorders.start_recording(from_the_start=not entrypoints._already_initialized)
+        _private_backend = Backend(open_cache())
+    return _private_backend
+
+
+# ---------------------------------------------------------------------------------------------- what ran before
+
+
+class _Lines:
+    """What the loader of entries asks of an identity."""
+
+    def __init__(self, lines: str) -> None:
+        self.lines = lines
+
+
+def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
+    """Give a new dispatcher the overloads that ran without it."""
+    if not state.loaded:
+        return
+    from numba.core import entrypoints
+    from numba.core.compiler_lock import global_compiler_lock
+
+    from compcache.numba.compilation.history import note_made
+    from compcache.numba.entries.load import load_result
+
+    entrypoints.init_all()
+    for loaded, key in state.loaded.values():
+        with global_compiler_lock:
+            record = loaded.record
+            identity: Any = _Lines(record.lines)
+            cres = load_result(backend.cache, identity, record.entry, state.function, real.targetctx)
+            if cres is None or tuple(cres.signature.args) in real.overloads:
+                continue
+            real.targetctx.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
+            real.add_overload(cres)
+            state.loaded_signatures.add(tuple(cres.signature.args))
+        note_made(_part_of(state, key))
+
+
+def _part_of(state: State, key: Any) -> Any:
+    """What the function read when the code was made that ran here; a mark of its own where that is not what it reads now."""
+    from compcache.numba.fingerprints.errors import Unidentifiable
+    from compcache.numba.fingerprints.walk import Part, fingerprint
+
+    try:
+        now = content_of(state.function, tuple(sorted(state.key_options.items())))
+        if now.parts[0][1] == key.content.parts[0][1]:
+            return fingerprint(state.function).parts[0]
+    except (NotLazy, Unidentifiable):
+        pass
+    return Part(state.function, b"read before Numba was imported")
+
+
+# ------------------------------------------------------------------------------------------- what is compiled now
+
+
+class Made(NamedTuple):
+    """A lazy function that has its dispatcher."""
+
+    state: State
+    real: Any
+    backend: Backend
+
+
+#: All of them: compiling one compiles what it calls.
+_made: list[Made] = []
+
+
+def _compile_and_record(made: Made, compile_for_args: Any, *args: Any, **kwargs: Any) -> Any:
+    """Numba compiles for these arguments; what it made is recorded for starts without Numba, where that can be done."""
+    from compcache.numba.takeover.recording import key_before, record_new
+
+    before = {id(other.state): set(other.real.overloads) for other in _made}
+    key = key_before(made.state, args)
+    result = compile_for_args(*args, **kwargs)
+    if key is not None and key.name == getattr(key_before(made.state, args), "name", None):
+        record_new(_made, before)
+    return result

@@ -1,0 +1,170 @@
+"""Records what Numba has compiled, or the backend has loaded, for processes that start without Numba."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from compcache.errors import CacheWarning, CompcacheError
+from compcache.numba.lazy.argument_types import class_text, type_text
+from compcache.numba.lazy.content import NotLazy
+from compcache.numba.lazy.entries import Key, Record, find_record, key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.lazy.state import State
+    from compcache.numba.takeover.dispatchers import Made
+
+__all__ = ["key_before", "record_new"]
+
+_ENVIRONMENT = "_ZN08NumbaEnv"
+#: Where `compcache.numba.lazy._dispatch` and Numba's `_dynfunc` have the fields of an environment.
+_ENVIRONMENT_FIELDS = object.__basicsize__
+_SYMBOL = "compcache.numba.record"
+
+
+def key_before(state: State, args: Sequence[Any]) -> Key | None:
+    """The key of an overload for these arguments now; None where it has none."""
+    from numba.core import types
+    from numba.core.dispatcher import OmittedArg
+
+    omitted = object()
+    given = [omitted if isinstance(a, (OmittedArg, types.Omitted)) else a for a in args]
+    try:
+        return key_of(state.function, state.key_options, ", ".join([type_text(a, omitted) for a in given]))
+    except NotLazy:
+        return None
+
+
+def record_new(all_made: Sequence[Made], before: Mapping[int, set[Any]]) -> None:
+    """Store the records of the overloads that dispatchers did not have before, unless something speaks against it."""
+    new = [
+        (made, signature)
+        for made in all_made
+        for signature in made.real.overloads
+        if signature not in before.get(id(made.state), made.state.loaded_signatures)
+    ]
+    if not new or not _settings_are_the_environments():
+        return
+    for made, signature in new:
+        try:
+            key = key_of(made.state.function, made.state.key_options, ", ".join(map(_text_of, signature)))
+            record = _record_of(made.real, made.backend, signature)
+            if record is not None:
+                _store(made.backend, key, record)
+        except NotLazy:
+            continue
+        except CompcacheError as error:
+            name = made.state.function.__qualname__
+            warnings.warn(f"{name} was not recorded for starts without Numba: {error}", CacheWarning, stacklevel=2)
+
+
+def _text_of(type_: Any) -> str:
+    """The text that `type_text` has for arguments of a type. Raises `NotLazy`."""
+    from numba.core import types
+
+    if isinstance(type_, types.Omitted):
+        return "omitted"
+    if isinstance(type_, types.Array) and type(type_) is types.Array and type_.aligned:
+        return f"{'' if type_.mutable else 'readonly '}array({_text_of(type_.dtype)}, {type_.ndim}d, {type_.layout})"
+    if isinstance(type_, types.BaseTuple):
+        cls = getattr(type_, "instance_class", tuple)
+        return f"{class_text(cls)}({', '.join(map(_text_of, type_.types))})"
+    if isinstance(type_, types.Bytes):
+        return "bytes"
+    text = str(type_)
+    if text not in _TEXTS:
+        raise NotLazy(f"an argument is of type {text}")
+    return text
+
+
+_TEXTS = frozenset((
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64",
+    "complex128", "none", "unicode_type",
+))  # fmt: skip
+
+
+def _settings_are_the_environments() -> bool:
+    """Whether Numba's settings are what another process with the same environment has: none was set in code."""
+    from numba.core import config
+
+    from compcache.numba.identity.settings import config_text
+
+    now = config_text()
+    settings = {name: value for name, value in vars(config).items() if name.isupper()}
+    try:
+        config._env_reloader.process_environ(dict(os.environ))
+        fresh = config_text()
+    except Exception:  # noqa: BLE001 - whatever it is, they are not plain
+        return False
+    finally:
+        vars(config).update(settings)
+    return now == fresh and not getattr(config, "USING_SVML", False)
+
+
+def _record_of(real: Any, backend: Backend, signature: Any) -> Record | None:
+    from numba import _dynfunc
+
+    from compcache.numba.entries.description import KIND_IMAGE
+    from compcache.numba.entries.load import find
+    from compcache.numba.entries.names import func_name_of
+    from compcache.numba.identity.key import Identity
+
+    identity = real._cache._identities.get(tuple(signature))
+    if not isinstance(identity, Identity) or _dynfunc._impl_info["offsetof_env_body"] != _ENVIRONMENT_FIELDS:
+        return None
+    entry = func_name_of(identity, tuple(signature))
+    found = find(backend.cache, entry, identity.lines)
+    if found is None:
+        return None
+    description = found[1]
+    if description.dependencies or description.answered:
+        return None  # implementations of the user's: these are known where Numba is imported
+    kind, _, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
+    if kind != KIND_IMAGE:
+        return None
+    _, fndesc, own_name, own_constants, _, _, referenced = payload
+    constants = {name: values for name, _, values in referenced} | {own_name: own_constants}
+    environments = []
+    for number, symbol in enumerate(symbols):
+        if symbol.startswith(_ENVIRONMENT) and symbol in constants:
+            pickled = _pickled(constants[symbol])
+            if pickled is None:
+                return None
+            environments.append((number, pickled))
+    wrapper = symbols.index(fndesc.llvm_cpython_wrapper_name)
+    return Record(entry, identity.lines, wrapper, tuple(environments))
+
+
+def _pickled(constants: list[Any]) -> bytes | None:
+    """The constants of an environment, pickled; None where it takes Numba to unpickle them."""
+    if not constants:
+        return b""
+    try:
+        data = pickle.dumps(list(constants), 4)
+    except Exception:  # noqa: BLE001 - whatever pickling raises, they cannot be had elsewhere
+        return None
+    return None if b"numba" in data or b"llvmlite" in data or b"__main__" in data else data
+
+
+def _store(backend: Backend, key: Key, record: Record) -> None:
+    from compcache.build.source import Function, ModuleSource
+
+    cache = backend.cache
+    known = find_record(cache, key)
+    if known is not None:
+        if known.to_text() == record.to_text():
+            return
+        cache.remove(key.name, force=True)
+    text = record.to_text()
+    source = f"""
+@text = private constant [{len(text) + 1} x i8] c"{text}\\00"
+define ptr @{_SYMBOL}() {{
+  ret ptr @text
+}}
+"""
+    cache.add_module(ModuleSource(source, {key.name: Function("cstr()", symbol=_SYMBOL)}, optimize=0))
