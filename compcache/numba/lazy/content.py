@@ -170,14 +170,35 @@ class _Walk:
         if id(value) in self._modules or name == "numba" or name.startswith("numba."):
             return
         self._modules.add(id(value))
+        if _is_library(name):
+            self._library_module(value, names, where)
+            return
         held = vars(value)
         for attribute in names:
             found = held.get(attribute, _MISSING)
             if found is not _MISSING:
                 self.token("attribute", attribute)
-                if type(found) is _Builtin and _is_library(name):
-                    continue
                 self._read(found, names, f"{where}, {attribute!r}")
+
+    def _library_module(self, module: Any, names: Iterable[str], where: str) -> None:
+        """Numbers, and what a program has put into the module. The rest follows from versions, and appears there as it is
+        first used.
+        """
+        held = vars(module)
+        for attribute in names:
+            found = held.get(attribute, _MISSING)
+            kind = type(found)
+            if kind is _Module:
+                if _is_library(found.__name__) and id(found) not in self._modules:
+                    self._modules.add(id(found))
+                    self._library_module(found, names, where)
+            elif (
+                kind in _NUMBERS
+                or hasattr(kind, "_compcache_content")
+                or (kind is _Function and not _is_librarys(found))
+            ):
+                self.token("attribute", attribute)
+                self.value(found, f"{where}, {attribute!r}")
 
     def value(self, value: Any, where: str) -> None:
         """Feed a value by content, or something of a library by its name."""
@@ -258,6 +279,7 @@ class _Walk:
             raise NotLazy(f"{where} is of type {kind.__module__}.{kind.__qualname__}")
 
 
+_NUMBERS = frozenset((bool, int, float, complex))
 _PLAIN = frozenset((bool, int, str, bytes, type(Ellipsis)))
 #: Classes that stand for `numba.prange`.
 _PRANGE: set[Any] = set()

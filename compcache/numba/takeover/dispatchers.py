@@ -125,7 +125,7 @@ def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
         with global_compiler_lock:
             record = loaded.record
             identity: Any = _Lines(record.lines)
-            cres = load_result(backend.cache, identity, record.entry, state.function, real.targetctx)
+            cres = load_result(backend.cache, identity, record.entry, (), state.function, real.targetctx)
             if cres is None or tuple(cres.signature.args) in real.overloads:
                 continue
             real.targetctx.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
