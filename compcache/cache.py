@@ -12,6 +12,7 @@ from compcache.errors import (
     IncompatibleTargetError,
     NotCachedError,
     StorageError,
+    UndefinedSymbolError,
     UntrustedDirectoryError,
 )
 from compcache.formats.manifest import LINK_ONLY, decode_function
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from compcache.maintain.prune import PruneProposal
     from compcache.maintain.report_types import CheckReport, PruneReport
     from compcache.publish.single_flight import Addition
+    from compcache.remote.client import Inquiry, RemoteStore
     from compcache.usage.module_files import Progress
     from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary
 
@@ -56,6 +58,7 @@ KEY_VARIABLE = "COMPCACHE_SIGNING_KEY"
 CHECK_VARIABLE = "COMPCACHE_CHECK"
 LLVM_VARIABLE = "COMPCACHE_MIN_LLVM"
 LAYERS_VARIABLE = "COMPCACHE_LAYERS"
+REMOTE_VARIABLE = "COMPCACHE_REMOTE"
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 
@@ -102,10 +105,14 @@ class Cache:
             is. None means $COMPCACHE_LAYERS, paths with colons between them. One that does not exist is left out.
         min_llvm: pass over code that an LLVM older than this version has compiled, like ``"22"``; None means $COMPCACHE_MIN_LLVM, or
             that code of every version is used: it is as right as on the day when it was compiled.
+        remote: the URL of a store that many hosts share (``s3://``, ``gs://``, ``az://``, ``https://``, ``redis://``,
+            ``file:///``); None means $COMPCACHE_REMOTE, or none. Misses ask it before they compile.
+        remote_mode: ``"read"``, ``"write"`` (upload what is compiled as well) or ``"off"``; None means $COMPCACHE_REMOTE_MODE
+            or ``"read"``.
 
     Raises:
         UntrustedDirectoryError: another user could have written what is in the directory.
-        TypeError, ValueError: `max_size` is not a size.
+        TypeError, ValueError: `max_size` is not a size, `remote` not a URL of a known kind, or `remote_mode` not a mode.
 
     While `COMPCACHE_DEBUG` is set, or `logging` is imported when it is opened, it tells the logger ``compcache`` of each hit,
     miss, compilation, wait and refusal (level DEBUG).
@@ -126,6 +133,8 @@ class Cache:
         tune: bool = False,
         layers: Iterable[str | os.PathLike[str]] | None = None,
         min_llvm: str | None = None,
+        remote: str | None = None,
+        remote_mode: str | None = None,
     ) -> None:
         _require("path", path, (str, os.PathLike))
         _require("signing_key", signing_key, (bytes, str))
@@ -169,6 +178,10 @@ class Cache:
         self._retarget = retarget
         self._checks = sys.flags.dev_mode or bool(os.environ.get(CHECK_VARIABLE))
         self._tuners: dict[str, int] | None = {} if tune and not readonly else None  # processes by func_name
+        self._remote_given = remote, remote_mode
+        self._remote: RemoteStore | bool | None = False  # False: not asked for yet
+        if remote is not None or remote_mode is not None:
+            self._remote_store()
         self._closed = False
         _open[root, bool(key)] = ref(self)
 
@@ -199,6 +212,8 @@ class Cache:
             return self._load(func_name)
         except CompcacheError as error:
             self._store.stats.missed(error)
+            if isinstance(error, (NotCachedError, UndefinedSymbolError)) and self._fetch((_func_name_of(func_name),)):
+                return self._load(func_name)
             if isinstance(error, NotCachedError):
                 error.suggest = self._suggestion
             raise
@@ -349,6 +364,7 @@ class Cache:
             "path": self.path, "readonly": store.readonly, "verify": store.verify, "signing_key": store.signing_key,
             "trust": True, "allow_pickle": self.allow_pickle, "max_size": self._max_size,
             "lock_timeout": self._lock_timeout, "layers": self.layers, "min_llvm": store.min_llvm or None,
+            "remote": self._remote_given[0], "remote_mode": self._remote_given[1],
         }  # fmt: skip
 
     def find_target(self, func_name: str) -> TypedCallTarget | None:
@@ -403,7 +419,7 @@ class Cache:
     def _publish(self, built: BuiltModule) -> tuple[str, ...]:
         from compcache.adding.publication import publish_built
 
-        return publish_built(self._store, [built], self._max_size)[0]
+        return publish_built(self, [built])[0]
 
     def add_modules(self, sources: Iterable[ModuleSource]) -> tuple[str, ...]:
         """Compile many modules and publish them together, which costs less for each than `add_module` does.
@@ -426,6 +442,69 @@ class Cache:
         from compcache.adding.many import add_modules
 
         return add_modules(self, sources)
+
+    def _remote_store(self) -> RemoteStore | None:
+        if isinstance(self._remote, bool):
+            url, mode = self._remote_given
+            self._remote = None
+            if not self.readonly and (url is not None or mode is not None or os.environ.get(REMOTE_VARIABLE)):
+                from compcache.remote.address import read_settings
+                from compcache.remote.client import RemoteStore
+
+                settings = read_settings(url, mode)
+                self._remote = RemoteStore(self._store, settings) if settings is not None else None
+        return self._remote
+
+    def _inquire(self, names: tuple[str, ...]) -> Inquiry | None:
+        remote = self._remote_store()
+        return remote.inquire(names) if remote is not None else None
+
+    def _fetch(self, names: Iterable[str], *, plain: bool = False) -> tuple[str, ...]:
+        remote = self._remote_store()
+        return remote.fetch(names, plain=plain) if remote is not None else ()
+
+    def prefetch(self, names: Iterable[str | Identity]) -> tuple[str, ...]:
+        """Fetch functions that are not cached, and all that they import, from the remote store; those that came.
+
+        Names that do not stand for content are fetched as well: they were named here on purpose.
+        """
+        self._require_open()
+        return self._fetch([_func_name_of(name) for name in names if not self.has(name)], plain=True)
+
+    def has_many(self, names: Iterable[str | Identity]) -> tuple[bool, ...]:
+        """For each function whether the cache, or else the remote store, has code of it that this host can use."""
+        self._require_open()
+        wanted = [_func_name_of(name) for name in names]
+        known = {name: self.has(name) for name in wanted}
+        absent = [name for name, there in known.items() if not there]
+        remote = self._remote_store()
+        if absent and remote is not None:
+            known.update(zip(absent, remote.has(absent), strict=True))
+        return tuple(known[name] for name in wanted)
+
+    def push(self, names: Iterable[str | Identity]) -> int:
+        """Upload the modules of functions, and of all that these import, to the remote store in the background.
+
+        Returns:
+            How many modules were queued; `flush_uploads` waits for them.
+
+        Raises:
+            NotCachedError: a function is not in the cache.
+            ValueError: the cache has no remote store that may be written to.
+        """
+        self._require_open()
+        remote = self._remote_store()
+        if remote is None or not remote.writes:
+            raise ValueError("push needs a remote store to write to: open the cache with remote= and remote_mode='write'")
+        wanted = dict.fromkeys([function for name in map(_func_name_of, names) for function in (name, *self.dependencies(name, transitive=True))])
+        found = dict.fromkeys([each.module_id for function in wanted for each in self.realizations(function)])
+        return sum([remote.offer(bytes.fromhex(module_id), always=True) for module_id in found])
+
+    def flush_uploads(self, timeout: float = 60.0) -> bool:
+        """Wait until what was compiled or pushed is in the remote store, for so many seconds at most; whether it is."""
+        self._require_open()
+        remote = self._remote_store()
+        return remote is None or remote.flush(timeout) == 0
 
     def add_missing(self, functions: Iterable[str], build: Callable[[], ModuleSource]) -> Addition:
         """Compile and publish a module unless every one of these functions is cached.

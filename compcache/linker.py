@@ -312,7 +312,9 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
     needs = _own_requirements(exports, names, attributes, request.machine)
     encoded = _encoded_globals(resolution)
     _prepare(module, exports, resolution, context, hide_others=request.exports is not None)
-    code = module.as_bitcode() if request.keep_bitcode and request.level else b""
+    # Code with assembly is never compiled for another CPU, and the writer of bitcode aborts over assembly that is not valid.
+    keeps = request.keep_bitcode and request.level and not has_assembly(text)
+    code = module.as_bitcode() if keeps else b""
     codegen.optimize(module, target, request.level)
     if not request.portable and not is_vectorized(str(module)):
         code = b""

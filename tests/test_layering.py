@@ -35,6 +35,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("content",),
     ("linker",),
     ("publish",),
+    ("remote",),
     ("usage",),
     ("maintain", "inspect"),
     ("adding",),

@@ -146,7 +146,7 @@ class _Addition:
             )
 
     def _publish(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
-        module_ids = publish_built(self._cache._store, [built for _, built in linked], self._cache._max_size)
+        module_ids = publish_built(self._cache, [built for _, built in linked])
         for (item, _), (own, *_) in zip(linked, module_ids, strict=True):
             self._module_ids[item.number] = own
 

@@ -10,16 +10,16 @@ from compcache.publish.writer import publish_modules
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from compcache.cache import Cache
     from compcache.linker import BuiltModule
-    from compcache.store import Store
 
 __all__ = ["publish_built"]
 
 
-def publish_built(store: Store, modules: Sequence[BuiltModule], max_size: int | None) -> list[tuple[str, ...]]:
+def publish_built(cache: Cache, modules: Sequence[BuiltModule]) -> list[tuple[str, ...]]:
     """Publish modules for all their targets; for each its module_ids, that of the one for this host first.
 
-    `max_size` is the limit that the cache was opened with, as for `Cache`.
+    They are queued for the remote store as well, if the cache has one to write to.
 
     Raises:
         StorageError: they could not be stored; nothing refers to what was written of them.
@@ -29,7 +29,11 @@ def publish_built(store: Store, modules: Sequence[BuiltModule], max_size: int | 
     flat = [module for targets in all_targets for module in targets]
     if not flat:
         return []
-    module_ids = publish_modules(store, flat)
-    note_additions(store, list(zip(module_ids, flat, strict=True)), max_size)
+    module_ids = publish_modules(cache._store, flat)
+    note_additions(cache._store, list(zip(module_ids, flat, strict=True)), cache._max_size)
+    remote = cache._remote_store()
+    if remote is not None and remote.writes:
+        for module_id in module_ids:
+            remote.offer(module_id)
     remaining = iter(module_ids)
     return [tuple([next(remaining).hex() for _ in targets])[::-1] for targets in all_targets]

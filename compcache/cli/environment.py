@@ -28,6 +28,8 @@ VARIABLES = (
     Variable("COMPCACHE_LAYERS", "read-only caches below the cache directory, paths separated by colons", "none"),
     Variable("COMPCACHE_LINKER", "the linker: a path, a name on the path, ziglang, or none", "the one that starts fastest"),
     Variable("COMPCACHE_SIGNING_KEY", "the key that signs added modules; unsigned ones are misses", "no signatures", secret=True),
+    Variable("COMPCACHE_REMOTE", "the URL of a remote store for misses, like s3://bucket/prefix", "no remote store"),
+    Variable("COMPCACHE_REMOTE_MODE", "read, write (upload compiled modules too) or off", "read"),
     Variable("COMPCACHE_TARGETS", "the CPUs that modules are compiled for, like x86-64-v2,x86-64-v3,native", "native"),
     Variable("COMPCACHE_NUMBA", "1: cache functions that Numba compiles with cache=True", "0"),
 )

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from compcache.content.names import source_of
 from compcache.errors import (
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
     from compcache.linker import BuiltModule
+    from compcache.remote.client import Inquiry
 
 __all__ = ["Addition", "add_missing", "compile_once", "ensure_compiled", "find_stored"]
 
@@ -39,6 +40,8 @@ _DEFAULT_TIMEOUT = 60.0
 #: Nested builds wait only this long: two threads or processes that build A-needs-B and B-needs-A at once would
 #: otherwise wait for each other.
 _NESTED_TIMEOUT = 0.5
+#: How long a miss waits for the remote store before it begins to compile.
+HEDGE_SECONDS = 0.15
 
 
 class _Frame(NamedTuple):
@@ -78,8 +81,14 @@ def compile_once(
                 return cache._load(func_name)
             except CompcacheError as error:
                 miss = error
+        inquiry = cache._inquire((func_name,))
+        if inquiry is not None and inquiry.arrived(HEDGE_SECONDS):
+            try:
+                return _load_fetched(cache, func_name, miss)
+            except CompcacheError as error:
+                miss = error
         identity = None if isinstance(name, str) else name
-        return _build_and_load(cache, func_name, _Builder(build, func_name, identity), miss)
+        return _build_and_load(cache, func_name, _Builder(build, func_name, identity), miss, inquiry)
 
 
 class _Builder:
@@ -101,7 +110,12 @@ def ensure_compiled(cache: Cache, functions: tuple[str, ...], build: Callable[[]
         if look_again and cache.has(functions[0]):
             return
         cache._store.stats.missed(NotCachedError(f"{functions[0]!r} is not in the cache", func_name=functions[0]))
-        _store(cache, functions[0], _build_exporting(cache, functions, build))
+        inquiry = cache._inquire(functions)
+        if inquiry is not None and inquiry.arrived(HEDGE_SECONDS) and all(map(cache.has, functions)):
+            return
+        built = _build_exporting(cache, functions, build, inquiry)
+        if built is not None:
+            _store(cache, functions[0], built)
 
 
 class Addition(NamedTuple):
@@ -235,16 +249,36 @@ def _timeout(cache: Cache) -> float:
         return _DEFAULT_TIMEOUT
 
 
+def _load_fetched(cache: Cache, func_name: str, miss: Exception) -> TypedCallTarget:
+    """Load a function that has just come from the remote store; it counts as a miss of this cache."""
+    target: TypedCallTarget = cache._loader.load(func_name)
+    cache._store.stats.missed(miss)
+    return target
+
+
+@overload
+def _build_exporting(cache: Cache, functions: tuple[str, ...], build: Callable[[], ModuleSource]) -> BuiltModule: ...
+@overload
 def _build_exporting(
-    cache: Cache, functions: tuple[str, ...], build: Callable[[], ModuleSource]
-) -> BuiltModule:
-    """Compile a source that must export these functions.
+    cache: Cache, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None
+) -> BuiltModule | None: ...
+def _build_exporting(
+    cache: Cache, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None = None
+) -> BuiltModule | None:
+    """Compile a source that must export these functions; None where they have come from the remote store.
+
+    The store's answer does not interrupt `build`: it is looked at again before code is generated.
 
     Raises:
         UndefinedSymbolError: it does not export one.
         CompileError, LinkError, ...: as in `Cache.add_module`.
     """
-    built = cache._build(build(), getattr(build, "digest", ""))
+    source = build()
+    if inquiry is not None:
+        if inquiry.arrived() and all(map(cache.has, functions)):
+            return None
+        inquiry.give_up()
+    built = cache._build(source, getattr(build, "digest", ""))
     names = [name for name, *_ in built.functions]
     missing = [name for name in functions if name not in names]
     if missing:
@@ -258,10 +292,15 @@ def _build_exporting(
 
 
 def _build_and_load(
-    cache: Cache, func_name: str, build: Callable[[], ModuleSource], miss: Exception
+    cache: Cache, func_name: str, build: Callable[[], ModuleSource], miss: Exception, inquiry: Inquiry | None
 ) -> TypedCallTarget:
     cache._store.stats.missed(miss)
-    built = _build_exporting(cache, (func_name,), build)
+    built = _build_exporting(cache, (func_name,), build, inquiry)
+    if built is None:
+        try:
+            return cache._loader.load(func_name)
+        except CompcacheError:
+            built = _build_exporting(cache, (func_name,), build)  # it cannot be used here after all
     _store(cache, func_name, built)
     try:
         return _load_built(cache, func_name, built)

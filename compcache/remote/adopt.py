@@ -1,0 +1,83 @@
+"""Takes a module that comes from elsewhere (another cache, a remote store) into the directory, after it was verified."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.errors import IntegrityError, PickleNotAllowedError
+from compcache.formats.footer import FOOTER_SIZE, decode_footer, is_signed_with, require_intact
+from compcache.formats.host import target_id
+from compcache.formats.manifest import (
+    FUNCTION,
+    GLOBAL,
+    NEEDS,
+    decode_function,
+    decode_global,
+    decode_module,
+    decode_needs,
+)
+from compcache.formats.manifest_writer import image_flag, iterate_frames
+from compcache.publish.writer import publish_module
+
+if TYPE_CHECKING:
+    from compcache.store import Store
+
+__all__ = ["Adopted", "adopt_module"]
+
+_PICKLED = "pickle"
+
+
+class Adopted(NamedTuple):
+    """A module that was taken in: its id, its functions, and the functions that it imports."""
+
+    module_id: bytes
+    names: tuple[str, ...]
+    imports: tuple[str, ...]
+
+
+def adopt_module(store: Store, data: bytes, *, wanted: str | None = None, is_trusted: bool = False) -> Adopted:
+    """Publish the module in `data`, the bytes of a module file.
+
+    Args:
+        store: the cache directory to publish it in.
+        data: the file, as another cache has it.
+        wanted: a function that it must realize.
+        is_trusted: its signature was verified with a key that the user trusts.
+
+    Raises:
+        FormatError: the bytes are not an intact module of this version of the format.
+        IntegrityError: the module is not the wanted one, or not signed with the key of this cache.
+        PickleNotAllowedError: a global variable is pickled, and the module is not trusted.
+        StorageError: it could not be stored.
+    """
+    footer = decode_footer(data[-FOOTER_SIZE:], len(data))
+    require_intact(footer, footer.module_id, lambda at, size: data[at : at + size])
+    name = footer.module_id.hex()
+    if store.signing_key and not is_trusted and not is_signed_with(footer, store.signing_key):
+        raise IntegrityError(f"module {name} does not carry the signature of this cache's key", path=name)
+    sections, at = [], 0
+    for size in (footer.image, footer.records, footer.graph, footer.bitcode, footer.notes):
+        sections.append(data[at : at + size])
+        at += size
+    image, records, graph, bitcode, notes = sections
+    frames = list(iterate_frames(records))
+    header = decode_module(frames[0][1])
+    functions, imports = [], dict[str, None]()
+    for offset, payload in frames[1:]:
+        if payload[:1] == FUNCTION:
+            record = decode_function(payload)
+            functions.append((record.name, offset, header.requirement(record.features)))
+        elif payload[:1] == NEEDS:
+            imports.update(dict.fromkeys(function for _, function in decode_needs(payload).imports))
+        elif payload[:1] == GLOBAL and not is_trusted and decode_global(payload).kind == _PICKLED:
+            raise PickleNotAllowedError(
+                f"module {name} holds a pickled global: such modules are taken from elsewhere only with a trusted signature"
+            )
+    names = tuple(function for function, _, _ in functions)
+    if wanted is not None and wanted not in names:
+        raise IntegrityError(f"module {name} does not define {wanted!r}", path=name)
+    module_id = publish_module(
+        store, (image, records, graph, bitcode, notes), functions,
+        target=target_id(header.requirement()), flags=image_flag(header.image_kind), key=header.key,
+    )  # fmt: skip
+    return Adopted(module_id, names, tuple(imports))

@@ -1,0 +1,204 @@
+"""Remote stores as the helper sees them: get, create, replace and list objects by key."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from compcache.remote.address import RemoteSettings
+
+__all__ = ["Backend", "BackendMissingError", "Listed", "open_backend"]
+
+_CONNECT = "250ms"
+_LONGEST = "60s"
+
+
+class BackendMissingError(Exception):
+    """Raised when the library that speaks to a kind of store is not installed."""
+
+
+class Listed(NamedTuple):
+    """An object of a store: its key, its size in bytes, when it was written in seconds since the epoch."""
+
+    key: str
+    size: int
+    modified: float
+
+
+class Backend(Protocol):
+    """A store of immutable objects. Errors other than a missing object are raised as the client raises them."""
+
+    async def get(self, key: str) -> bytes | None:
+        """The object, None where there is none."""
+
+    async def create(self, key: str, data: bytes) -> bool:
+        """Store an object unless the key is taken; whether it was stored."""
+
+    async def replace(self, key: str, data: bytes) -> None:
+        """Store an object in place of the one that is there."""
+
+    async def delete(self, key: str) -> None:
+        """Remove an object; one that does not exist is passed over."""
+
+    def list(self, prefix: str) -> AsyncIterator[Listed]:
+        """The objects whose keys begin with `prefix`; NotImplementedError where the store cannot list."""
+
+
+def open_backend(settings: RemoteSettings) -> Backend:
+    """The client of a store.
+
+    Raises:
+        BackendMissingError: its library is not installed.
+        ValueError: the library does not accept the URL.
+    """
+    if settings.kind == "file":
+        return _Directory(unquote(urlsplit(settings.url).path))
+    if settings.kind == "redis":
+        return _Redis(settings.url)
+    return _ObjectStore(settings)
+
+
+def _missing(library: str, url: str) -> BackendMissingError:
+    scheme = urlsplit(url).scheme
+    return BackendMissingError(f"{scheme}:// stores need {library}: pip install 'compcache[remote]'")
+
+
+class _Directory:
+    """A directory, for example on a shared file system: objects become visible by linking them, complete or not at all."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root)
+
+    async def get(self, key: str) -> bytes | None:
+        return await asyncio.to_thread(self._read, key)
+
+    def _read(self, key: str) -> bytes | None:
+        try:
+            return (self._root / key).read_bytes()
+        except FileNotFoundError:
+            return None  # also where the directory does not exist yet: the first upload makes it
+
+    async def create(self, key: str, data: bytes) -> bool:
+        return await asyncio.to_thread(self._write, key, data, os.link)
+
+    async def replace(self, key: str, data: bytes) -> None:
+        await asyncio.to_thread(self._write, key, data, os.replace)
+
+    def _write(self, key: str, data: bytes, publish: Any) -> bool:
+        path = self._root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f".{path.name}.{os.getpid():x}-{os.urandom(6).hex()}")
+        try:
+            with new.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            new.chmod(0o644)
+            publish(new, path)
+        except FileExistsError:
+            return False
+        finally:
+            new.unlink(missing_ok=True)
+        return True
+
+    async def delete(self, key: str) -> None:
+        await asyncio.to_thread((self._root / key).unlink, missing_ok=True)
+
+    async def list(self, prefix: str) -> AsyncIterator[Listed]:
+        for path in await asyncio.to_thread(lambda: sorted((self._root / prefix).rglob("*"))):
+            if not path.name.startswith(".") and path.is_file():
+                status = path.stat()
+                yield Listed(path.relative_to(self._root).as_posix(), status.st_size, status.st_mtime)
+
+
+class _ObjectStore:
+    """S3, Google Cloud Storage, Azure Blob Storage, and HTTP servers that take PUT (WebDAV), by `obstore`."""
+
+    def __init__(self, settings: RemoteSettings) -> None:
+        try:
+            self._obstore: Any = import_module("obstore")
+            from_url: Any = import_module("obstore.store").from_url
+        except ImportError as error:
+            raise _missing("obstore", settings.url) from error
+        plain = settings.url.startswith("http:") or any(
+            value.startswith("http:") for name, value in os.environ.items() if "ENDPOINT" in name.upper()
+        )
+        options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _LONGEST, "allow_http": plain}
+        self._store = from_url(settings.url, client_options=options, retry_config={"max_retries": 0})
+        self._creates = settings.kind == "object"  # HTTP knows no conditional PUT that servers agree on
+
+    async def get(self, key: str) -> bytes | None:
+        try:
+            found = await self._obstore.get_async(self._store, key)
+            return bytes(await found.bytes_async())
+        except FileNotFoundError:
+            return None
+
+    async def create(self, key: str, data: bytes) -> bool:
+        if not self._creates:
+            if await self.get(key) is not None:
+                return False
+            await self.replace(key, data)
+            return True
+        try:
+            await self._obstore.put_async(self._store, key, data, mode="create")
+        except self._obstore.exceptions.AlreadyExistsError:
+            return False
+        return True
+
+    async def replace(self, key: str, data: bytes) -> None:
+        await self._obstore.put_async(self._store, key, data, mode="overwrite", use_multipart=False)
+
+    async def delete(self, key: str) -> None:
+        try:
+            await self._obstore.delete_async(self._store, key)
+        except FileNotFoundError:
+            return
+
+    async def list(self, prefix: str) -> AsyncIterator[Listed]:
+        async for batch in self._obstore.list(self._store, prefix):
+            for item in batch:
+                yield Listed(item["path"], item["size"], item["last_modified"].timestamp())
+
+
+class _Redis:
+    """A Redis (or Valkey) server. Objects are strings; how long they stay is the server's policy."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            client: Any = import_module("redis.asyncio").Redis
+        except ImportError as error:
+            raise _missing("redis", url) from error
+        plain, _, prefix = url.partition("#")
+        path = urlsplit(plain).path.strip("/")
+        if path and not path.partition("/")[0].isdecimal():
+            raise ValueError(f"{plain}: the path of a redis URL is the number of a database, like redis://host/0")
+        _, _, rest = path.partition("/")
+        if rest:
+            plain, prefix = plain[: -len(rest) - 1], rest
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._redis = client.from_url(plain, socket_connect_timeout=0.25, socket_timeout=60.0, single_connection_client=False)
+
+    async def get(self, key: str) -> bytes | None:
+        found: bytes | None = await self._redis.get(self._prefix + key)
+        return found
+
+    async def create(self, key: str, data: bytes) -> bool:
+        return bool(await self._redis.set(self._prefix + key, data, nx=True))
+
+    async def replace(self, key: str, data: bytes) -> None:
+        await self._redis.set(self._prefix + key, data)
+
+    async def delete(self, key: str) -> None:
+        await self._redis.delete(self._prefix + key)
+
+    async def list(self, prefix: str) -> AsyncIterator[Listed]:
+        async for name in self._redis.scan_iter(match=f"{self._prefix}{prefix}*", count=1000):
+            yield Listed(name.decode()[len(self._prefix) :], int(await self._redis.strlen(name)), 0.0)

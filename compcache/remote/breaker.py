@@ -1,0 +1,79 @@
+"""A circuit breaker in one file for all processes of a host: a store that fails is left alone for a while.
+
+The file holds three numbers as text: failures in a row, the time until which the store is left alone (seconds since the epoch),
+and for how many seconds. A file that is damaged or missing counts as a healthy store.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+__all__ = ["Breaker"]
+
+_FAILURES = 3  # in a row open it
+_FIRST_PAUSE = 30.0
+_LONGEST_PAUSE = 600.0
+
+
+class Breaker:
+    """The breaker of one store. One process writes (the helper, or who could not reach it); all read."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._probing = False
+
+    def is_open(self) -> bool:
+        """Whether the store is to be left alone now. Costs one small read."""
+        return time.time() < self._read()[1]
+
+    def allows(self) -> bool:
+        """Whether a request may be made: after a pause one, as a probe, until its outcome is known."""
+        failures, until, _ = self._read()
+        if time.time() < until or (until and self._probing):
+            return False
+        self._probing = failures >= _FAILURES
+        return True
+
+    def succeeded(self) -> None:
+        """A request was answered."""
+        self._probing = False
+        if self._read() != (0, 0.0, 0.0):
+            self._write(0, 0.0, 0.0)
+
+    def failed(self) -> None:
+        """A request was not answered in time, or with an error of the store."""
+        self._probing = False
+        failures, until, pause = self._read()
+        if time.time() < until:
+            return  # one of several that were on their way when it opened
+        failures += 1
+        if failures >= _FAILURES:
+            pause = min(2 * pause, _LONGEST_PAUSE) if pause else _FIRST_PAUSE
+            until = time.time() + pause
+        self._write(failures, until, pause)
+
+    def state(self) -> tuple[int, float]:
+        """Failures in a row, and the seconds for which the store is still left alone."""
+        failures, until, _ = self._read()
+        return failures, max(0.0, until - time.time())
+
+    def _read(self) -> tuple[int, float, float]:
+        try:
+            with open(self._path, encoding="ascii") as file:
+                failures, until, pause = file.read(200).split()
+            values = int(failures), float(until), float(pause)
+        except (OSError, ValueError):
+            return 0, 0.0, 0.0
+        if not (0 <= values[1] - time.time() <= _LONGEST_PAUSE or values[1] <= time.time()):
+            return 0, 0.0, 0.0  # a clock that was set back
+        return values
+
+    def _write(self, failures: int, until: float, pause: float) -> None:
+        new = f"{self._path}.{os.getpid()}"
+        try:
+            with open(new, "w", encoding="ascii") as file:
+                file.write(f"{failures} {until} {pause}")
+            os.replace(new, self._path)
+        except OSError:
+            return  # every process finds out for itself then

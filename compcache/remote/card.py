@@ -1,0 +1,66 @@
+"""The card of a function in a remote store: which module realizes it, and the module itself where that is small.
+
+Layout: magic, a msgpack list ``[name, module_id, size, seconds, module]``, and the check of all that. `module` is empty where
+the module has an object of its own. A card is a pointer and decides nothing: the module that it leads to is verified
+by its own digest (and signature), and must realize the function.
+
+Limitations: a card is at most `MAX_CARD` bytes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgpack
+
+from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
+from compcache.errors import FormatError
+
+__all__ = ["INLINE_LIMIT", "MAX_CARD", "Card", "decode_card", "encode_card"]
+
+_MAGIC = b"CCCARD1\0"
+#: The size of modules, in bytes, up to which the card holds them: one request instead of two.
+INLINE_LIMIT = 32 << 10
+MAX_CARD = INLINE_LIMIT + (128 << 10)  # the longest name, and what frames it
+
+
+class Card(NamedTuple):
+    """One function: its module, that module's size in bytes, the seconds that compiling it took, and the module if it is small."""
+
+    name: str
+    module_id: bytes
+    size: int
+    seconds: float
+    module: bytes
+
+
+def encode_card(card: Card) -> bytes:
+    """The bytes of a card."""
+    data: bytes = _MAGIC + msgpack.packb(list(card), unicode_errors="surrogatepass")
+    return data + check(data)
+
+
+def decode_card(data: bytes) -> Card:
+    """The card in `data`.
+
+    Raises:
+        FormatError: the bytes are not a card, or damaged.
+    """
+    if len(data) > MAX_CARD or data[: len(_MAGIC)] != _MAGIC:
+        raise FormatError("it is not a card of a known version")
+    if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
+        raise FormatError("the card is damaged")
+    try:
+        name, module_id, size, seconds, module = msgpack.unpackb(
+            data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass"
+        )
+    except (ValueError, TypeError) as error:
+        raise FormatError(f"the card does not decode: {error}") from error
+    card = Card(name, module_id, size, seconds, module)
+    if (
+        not isinstance(name, str) or not isinstance(module_id, bytes) or len(module_id) != DIGEST_SIZE
+        or not isinstance(size, int) or size < 0 or not isinstance(seconds, float) or not isinstance(module, bytes)
+        or (module and len(module) != size)
+    ):  # fmt: skip
+        raise FormatError("a field of the card is of another type or size")
+    return card

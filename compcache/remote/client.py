@@ -1,0 +1,215 @@
+"""The remote store of one `Cache`: fetches what is missing, offers what was compiled."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from compcache.errors import CompcacheError
+from compcache.formats.graph import decode_notes
+from compcache.formats.manifest import decode_module
+from compcache.identity import label_of
+from compcache.publish.index_rebuild import module_functions
+from compcache.publish.quarantine import warn
+from compcache.remote.address import WRITE
+from compcache.remote.adopt import adopt_module
+from compcache.remote.breaker import Breaker
+from compcache.remote.card import INLINE_LIMIT, Card, encode_card
+from compcache.remote.connection import ask, wake_helper
+from compcache.remote.messages import state_directory
+from compcache.remote.outbox import Outbox, Upload
+from compcache.remote.shelves import card_key, module_key, platform_shelf, shelf_of, usable_shelves
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from compcache.remote.address import RemoteSettings
+    from compcache.remote.adopt import Adopted
+    from compcache.remote.connection import Question
+    from compcache.store import Store
+
+__all__ = ["Inquiry", "RemoteStore"]
+
+#: How long one that cannot compile waits for each round of a look-up.
+_PATIENCE = 10.0
+_FOUND, _UNAVAILABLE = "found", "unavailable"
+_BATCH = 512  # names in one question
+
+
+class Inquiry:
+    """A look-up that is under way."""
+
+    def __init__(self, remote: RemoteStore, names: tuple[str, ...], question: Question) -> None:
+        self._remote = remote
+        self._names = names
+        self._question = question
+        self._asked = time.monotonic()
+        self.fetched: tuple[str, ...] | None = None  # the functions that came; None until the answer is there
+
+    def arrived(self, seconds: float = 0.0) -> bool:
+        """Whether functions have come into the local cache, after waiting for so long at most."""
+        if self.fetched is None and self._question.wait(seconds):
+            self._remote.count("remote_seconds", time.monotonic() - self._asked)
+            self.fetched = self._remote.take_in(self._names, self._question.answer)
+        if self._question.problem and self.fetched is None:
+            self.fetched = ()
+            self._remote.complain(self._question.problem)
+        return bool(self.fetched)
+
+    def give_up(self) -> None:
+        """The function was compiled meanwhile."""
+        if self.fetched is None:
+            self._remote.count("remote_late")
+            self._question.close()
+
+
+class RemoteStore:
+    """The remote store that a cache was opened with."""
+
+    def __init__(self, store: Store, settings: RemoteSettings) -> None:
+        self._store = store
+        self.settings = settings
+        self._directory: str | None = None
+        self._complained = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether compiled modules are uploaded."""
+        return self.settings.mode == WRITE
+
+    def directory(self) -> str:
+        """The directory of the helper's socket, the breaker and the outbox. Raises `OSError`."""
+        if self._directory is None:
+            self._directory = state_directory(self.settings.url, os.environ)
+        return self._directory
+
+    # ---------------------------------------------------------------- fetching
+
+    def inquire(self, names: Iterable[str], *, plain: bool = False) -> Inquiry | None:
+        """Ask for functions; None where there is nothing to ask, or the store is left alone after failures.
+
+        Only names that stand for content are asked for, unless `plain` says that the caller named them on purpose.
+        """
+        wanted = tuple(name for name in names if plain or label_of(name) is not None)
+        if not wanted:
+            return None
+        try:
+            if Breaker(os.path.join(self.directory(), "breaker")).is_open():
+                self.count("remote_skipped")
+                return None
+            question = ask(self.settings, "find", list(wanted), platform_shelf(), list(usable_shelves(self._store.host())))
+        except OSError as error:
+            self.complain(str(error))
+            return None
+        return Inquiry(self, wanted, question)
+
+    def fetch(self, names: Iterable[str], *, plain: bool = False) -> tuple[str, ...]:
+        """Fetch functions and all that they import into the local cache; those of them that came."""
+        wanted = list(dict.fromkeys(names))
+        come: list[str] = []
+        for at in range(0, len(wanted), _BATCH):
+            inquiry = self.inquire(wanted[at : at + _BATCH], plain=plain)
+            if inquiry is not None and inquiry.arrived(_PATIENCE) and inquiry.fetched:
+                come += inquiry.fetched
+        return tuple(come)
+
+    def has(self, names: Sequence[str]) -> tuple[bool, ...]:
+        """For each function whether the store has code of it that this host can use."""
+        question = ask(self.settings, "has", list(names), platform_shelf(), list(usable_shelves(self._store.host())))
+        if not question.wait(_PATIENCE):
+            self.complain(question.problem)
+            return (False,) * len(names)
+        return tuple(question.answer)
+
+    def take_in(self, names: tuple[str, ...], answers: list[list[object]]) -> tuple[str, ...]:
+        """Verify and publish what was found, then fetch what it imports; the functions that came."""
+        come: list[str] = []
+        imports: dict[str, None] = {}
+        for name, (outcome, data) in zip(names, answers, strict=True):
+            if outcome != _FOUND or not isinstance(data, bytes):
+                self.count("remote_errors" if outcome == _UNAVAILABLE else "remote_misses")
+                continue
+            adopted = self._adopt(name, data)
+            if adopted is not None:
+                come.append(name)
+                imports.update(dict.fromkeys(adopted.imports))
+        absent = [name for name in imports if name not in names and next(self._store.find(name), None) is None]
+        if absent:
+            self.fetch(absent, plain=True)
+        return tuple(come)
+
+    def _adopt(self, name: str, data: bytes) -> Adopted | None:
+        try:
+            adopted = adopt_module(self._store, data, wanted=name)
+        except (CompcacheError, OSError) as error:
+            self.count("remote_rejected")
+            self._store.stats.refused(name, f"remote store: {error}")
+            return None
+        self.count("remote_hits")
+        self.count("remote_bytes", len(data))
+        return adopted
+
+    # --------------------------------------------------------------- uploading
+
+    def offer(self, module_id: bytes, *, always: bool = False) -> bool:
+        """Put a stored module into the outbox, for the helper to upload; whether there was something to upload."""
+        try:
+            upload = self._upload_of(module_id, always=always)
+            if upload is None:
+                return False
+            dropped = Outbox(os.path.join(self.directory(), "outbox")).put(upload)
+        except (CompcacheError, OSError) as error:
+            self.complain(f"a module could not be put into the outbox: {error}")
+            return False
+        if dropped:
+            self.count("remote_dropped", dropped)
+        wake_helper(self.settings)
+        return True
+
+    def flush(self, seconds: float) -> int:
+        """Wait until what waits is uploaded; how many uploads are left."""
+        waiting = Outbox(os.path.join(self.directory(), "outbox"))
+        if not waiting.names():
+            return 0
+        question = ask(self.settings, "flush", seconds)
+        if not question.wait(seconds + 0.5):
+            question.close()
+            self.complain(question.problem)
+            return len(waiting.names())
+        return int(question.answer)
+
+    def _upload_of(self, module_id: bytes, *, always: bool) -> Upload | None:
+        with self._store.open_module(module_id) as module:
+            data = module.read(0, module.size)
+            header = decode_module(module.read_record(0))
+            functions = module_functions(module)
+            footer = module.footer()
+            seconds = float(decode_notes(module.read(footer.content, footer.notes)).get("seconds", 0.0))
+        names = [(name, needs) for name, _, needs in functions if always or label_of(name) is not None]
+        if not names:
+            return None
+        platform = platform_shelf(header.triple, header.abi)
+        inline = data if len(data) <= INLINE_LIMIT else b""
+        cards = []
+        for name, needs in names:
+            card = Card(name, module_id, len(data), seconds, inline)
+            cards.append((card_key(platform, shelf_of(header.triple, needs.split("\0")[-1]), name), encode_card(card)))
+        return Upload(module_key(module_id), b"" if inline else data, cards, seconds, always)
+
+    # -------------------------------------------------------------------- both
+
+    def count(self, counter: str, amount: float = 1) -> None:
+        """Count something that happened."""
+        self._store.stats.count(counter, amount)
+
+    def complain(self, problem: str) -> None:
+        """Warn, once, that the store is not used, and leave it alone for a while."""
+        self.count("remote_errors")
+        if self._directory is not None:
+            Breaker(os.path.join(self._directory, "breaker")).failed()
+        if problem and not self._complained:
+            self._complained = True
+            warn(f"the remote store {self.settings.shown} is not used: {problem}")
+
+

@@ -1,0 +1,147 @@
+"""Asking the helper: one short-lived connection for each question, safe in threads and in forked children."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from compcache.remote.messages import LENGTH, decode, encode, state_directory
+
+if TYPE_CHECKING:
+    from compcache.remote.address import RemoteSettings
+
+__all__ = ["Question", "ask", "wake_helper"]
+
+_HELPER = "import sys; sys.path[:] = {path!r}; from compcache.remote.helper import main; sys.exit(main(sys.argv[1:]))"
+_LOOK_AGAIN = 0.005
+#: A helper that was started so many seconds ago and cannot be reached is not coming.
+_START_SECONDS = 10.0
+_started: dict[str, tuple[int, float]] = {}  # by directory: the process and when this process started it
+
+
+class Question:
+    """A question that was sent, or will be when the helper listens; `answer` is there once `wait` says so."""
+
+    def __init__(self, directory: str, settings: RemoteSettings, message: object) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._unsent = encode(message)
+        self._received = bytearray()
+        self._socket: socket.socket | None = None
+        self.answer: Any = None
+        self.is_answered = False
+        self.problem = ""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the answer, for so long at most; whether it is there. False for good where `problem` says why."""
+        end = time.monotonic() + seconds
+        while not (self.is_answered or self.problem):
+            left = end - time.monotonic()
+            if self._socket is None and not self._connect():
+                if left <= 0 or self.problem:
+                    break
+                time.sleep(min(_LOOK_AGAIN, left))
+                continue
+            self._advance(max(0.0, left))
+            if time.monotonic() >= end:
+                break
+        return self.is_answered
+
+    def close(self) -> None:
+        """Give the question up."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self) -> bool:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        folder = -1
+        try:
+            # By descriptor: paths of sockets have 107 bytes at most.
+            folder = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            connection.connect(f"/proc/self/fd/{folder}/socket")
+            connection.sendall(self._unsent)
+            connection.setblocking(False)
+        except OSError:
+            connection.close()
+            self.problem = _start_helper(self._directory, self._settings)
+            return False
+        finally:
+            if folder >= 0:
+                os.close(folder)
+        self._socket = connection
+        return True
+
+    def _advance(self, seconds: float) -> None:
+        """Read what has come, after waiting for some of it."""
+        connection = self._socket
+        if connection is None:
+            return
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        if not poll.poll(1000 * seconds):
+            return
+        with suppress(BlockingIOError):
+            try:
+                data = connection.recv(1 << 20)
+            except ConnectionError:
+                data = b""
+            self._received += data
+            if not data:
+                self.problem = "its helper process ended"
+                self.close()
+        if len(self._received) >= LENGTH.size:
+            end = LENGTH.size + LENGTH.unpack_from(self._received)[0]
+            if len(self._received) >= end:
+                self.answer = decode(bytes(self._received[LENGTH.size : end]))
+                self.is_answered = True
+                self.close()
+
+
+def ask(settings: RemoteSettings, *message: Any) -> Question:
+    """Ask the helper of a store. Raises `OSError` where no private directory can be had for its socket."""
+    question = Question(state_directory(settings.url, os.environ), settings, list(message))
+    question.wait(0.0)
+    return question
+
+
+def wake_helper(settings: RemoteSettings) -> None:
+    """Tell the helper that something waits in the outbox; it is started where it does not run."""
+    with suppress(OSError):
+        ask(settings, "news").close()
+
+
+def _start_helper(directory: str, settings: RemoteSettings) -> str:
+    """Start the helper unless this process has done so just now; what is wrong where it does not come."""
+    refused = os.path.join(directory, "refused")
+    pid, when = _started.get(directory, (0, 0.0))
+    if pid and _is_running(pid):
+        return "" if time.monotonic() - when < _START_SECONDS else "its helper process does not answer"
+    if pid and time.monotonic() - when < _START_SECONDS:
+        if os.path.exists(refused):
+            import json
+
+            with suppress(OSError, ValueError), open(refused, encoding="utf-8") as file:
+                return str(json.load(file))
+        # It has ended at once: another one serves, or is about to.
+        return "" if time.monotonic() - when < 1.0 else "its helper process ends when it is started"
+    command = [sys.executable, "-c", _HELPER.format(path=sys.path), *settings, directory]
+    null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONWARNINGS", "PYTHONDEVMODE")}
+    try:
+        _started[directory] = os.posix_spawn(sys.executable, command, environment, file_actions=null, setsid=True), time.monotonic()
+    except OSError as error:
+        return f"its helper process cannot be started: {error.strerror}"
+    return ""
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG) == (0, 0)
+    except ChildProcessError:  # of another process: this one was forked
+        return False

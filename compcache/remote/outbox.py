@@ -1,0 +1,106 @@
+"""Uploads that wait on disk: a file for each module, oldest first; what does not fit into the limit is dropped, oldest first.
+
+The process that compiled writes a file and goes on; the helper uploads it, now or when it runs the next time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgpack
+
+from compcache.digest import CHECK_SIZE, check
+from compcache.errors import FormatError
+
+__all__ = ["LIMIT", "Outbox", "Upload"]
+
+#: The bytes that wait at most.
+LIMIT = 256 << 20
+_MAGIC = b"CCUPLD1\0"
+
+
+class Upload(NamedTuple):
+    """A module with its cards: the module's key and bytes (empty where the cards hold it), the cards by key.
+
+    `seconds` is what compiling it took; `always` uploads it even where that saves less than fetching it costs.
+    """
+
+    key: str
+    module: bytes
+    cards: list[tuple[str, bytes]]
+    seconds: float
+    always: bool
+
+
+class Outbox:
+    """The waiting uploads in one directory, which several processes fill and one empties."""
+
+    def __init__(self, directory: str, limit: int = LIMIT) -> None:
+        self._directory = directory
+        self._limit = limit
+
+    def put(self, upload: Upload) -> int:
+        """Add an upload; how many older ones were dropped for it.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        data = _MAGIC + msgpack.packb(list(upload), unicode_errors="surrogatepass")
+        data += check(data)
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        dropped = self._make_room(len(data))
+        name = f"{time.time_ns():020d}-{os.getpid():x}-{os.urandom(4).hex()}"
+        partial = os.path.join(self._directory, f".{name}")
+        with open(partial, "xb") as file:
+            file.write(data)
+        os.replace(partial, os.path.join(self._directory, f"{name}.upload"))
+        return dropped
+
+    def names(self) -> list[str]:
+        """The waiting uploads, the oldest first."""
+        try:
+            return sorted(name for name in os.listdir(self._directory) if name.endswith(".upload"))
+        except OSError:
+            return []
+
+    def read(self, name: str) -> Upload:
+        """An upload.
+
+        Raises:
+            OSError: it is gone, or cannot be read.
+            FormatError: it is damaged.
+        """
+        with open(os.path.join(self._directory, name), "rb") as file:
+            data = file.read()
+        if data[: len(_MAGIC)] != _MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
+            raise FormatError("the upload is damaged or of another version")
+        key, module, cards, seconds, always = msgpack.unpackb(data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass")
+        return Upload(key, module, [(card_key, card) for card_key, card in cards], seconds, always)
+
+    def remove(self, name: str) -> None:
+        """Forget an upload."""
+        with suppress(OSError):
+            os.unlink(os.path.join(self._directory, name))
+
+    def size(self) -> int:
+        """The bytes that wait."""
+        total = 0
+        for name in self.names():
+            with suppress(OSError):
+                total += os.stat(os.path.join(self._directory, name)).st_size
+        return total
+
+    def _make_room(self, size: int) -> int:
+        excess = self.size() + size - self._limit
+        dropped = 0
+        for name in self.names() if excess > 0 else ():
+            if excess <= 0:
+                break
+            with suppress(OSError):
+                excess -= os.stat(os.path.join(self._directory, name)).st_size
+            self.remove(name)
+            dropped += 1
+        return dropped

@@ -1,0 +1,281 @@
+"""A remote store on a directory: what one cache compiled another one loads, and what goes wrong costs little."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+import warnings
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import constant, run_fresh
+
+from compcache import Cache, CacheWarning, Identity, ModuleSource, NotCachedError
+from compcache.remote.breaker import Breaker
+from compcache.remote.card import Card, decode_card, encode_card
+from compcache.remote.outbox import Outbox, Upload
+from compcache.remote.shelves import shelf_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+CALLER = "declare i64 @callee(i64)\ndefine i64 @caller(i64 %x) {\n %y = call i64 @callee(i64 %x)\n ret i64 %y\n}\n"
+CALLEE = "define i64 @callee(i64 %x) {\n %y = add i64 %x, 100\n ret i64 %y\n}\n"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The directory of a remote store; helper processes of this test end with it."""
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    yield tmp_path / "store"
+    shutil.rmtree(runtime)
+
+
+@pytest.fixture
+def open_cache(store: Path, tmp_path: Path) -> Iterator[Callable[..., Cache]]:
+    """Opens caches by name that share the store."""
+    caches: list[Cache] = []
+
+    def open_cache(name: str, mode: str = "write", **more: object) -> Cache:
+        caches.append(Cache(tmp_path / name, remote=store.as_uri(), remote_mode=mode, **more))  # type: ignore[arg-type]
+        return caches[-1]
+
+    yield open_cache
+    for cache in caches:
+        cache.close()
+
+
+def objects(store: Path, kind: str) -> list[Path]:
+    return sorted(path for path in (store / "ccr1" / kind).rglob("*") if path.is_file())
+
+
+def never() -> ModuleSource:
+    raise AssertionError("it is compiled, though the store has it")
+
+
+def test_what_one_cache_compiled_another_one_loads(open_cache: Callable[..., Cache], store: Path) -> None:
+    name = Identity("f", code=1)
+    first = open_cache("a")
+    first.get_or_compile(name, lambda: constant("f", 7))
+    assert first.flush_uploads(20)
+    assert len(objects(store, "f")) == 1
+    second = open_cache("b", "read")
+    assert second.get_or_compile(name, never)() == 7
+    counters = second.stats().counters
+    assert (counters["remote_hits"], counters.get("compilations", 0)) == (1, 0)
+    assert second.check()
+
+
+def test_a_target_that_is_asked_for_without_a_source_is_fetched_with_its_imports(open_cache: Callable[..., Cache]) -> None:
+    callee, caller = Identity("callee", code=1), Identity("caller", code=1)
+    first = open_cache("a")
+    first.get_or_compile(callee, lambda: CALLEE)
+    first.get_or_compile(caller, lambda: ModuleSource(CALLER, imports={"callee": callee.func_name}))
+    assert first.flush_uploads(20)
+    assert open_cache("b", "read").get_target(caller.func_name)(1) == 101
+
+
+def test_a_fresh_process_compiles_nothing_that_the_store_has(open_cache: Callable[..., Cache], store: Path, tmp_path: Path) -> None:
+    first = open_cache("a")
+    assert first.compile(CALLEE).callee(1) == 101
+    assert first.flush_uploads(20)
+    script = f"""
+    from compcache import Cache
+    with Cache(directory, remote={store.as_uri()!r}) as cache:
+        value = cache.compile({CALLEE!r}).callee(2)
+        counters = cache.stats().counters
+        result = [value, counters.get("compilations", 0), counters.get("remote_hits", 0)]
+    """
+    assert run_fresh(tmp_path / "b", script) == [102, 0, 1]
+
+
+def test_the_environment_names_a_store(open_cache: Callable[..., Cache], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = Identity("f", code=2)
+    first = open_cache("a")
+    first.get_or_compile(name, lambda: constant("f", 8))
+    assert first.flush_uploads(20)
+    monkeypatch.setenv("COMPCACHE_REMOTE", store.as_uri())
+    with Cache(tmp_path / "b") as cache:
+        assert cache.get_or_compile(name, never)() == 8
+    monkeypatch.setenv("COMPCACHE_REMOTE_MODE", "off")
+    with Cache(tmp_path / "c") as cache, pytest.raises(NotCachedError):
+        cache.get_target(name.func_name)
+
+
+@pytest.mark.parametrize(
+    ("url", "mode"),
+    [("ftp://host/x", "read"), ("s3:///x", "read"), ("file://host/x", "read"), ("bucket", "read"), ("file:///x", "both")],
+)
+def test_a_store_that_cannot_be_is_refused_at_once(tmp_path: Path, url: str, mode: str) -> None:
+    with pytest.raises(ValueError, match=r"remote store|remote_mode"):
+        Cache(tmp_path, remote=url, remote_mode=mode)
+
+
+def test_a_store_in_read_mode_gets_nothing(open_cache: Callable[..., Cache], store: Path) -> None:
+    cache = open_cache("a", "read")
+    cache.get_or_compile(Identity("f", code=3), lambda: constant("f", 1))
+    assert cache.flush_uploads(5)
+    assert objects(store, "f") == []
+
+
+def test_plain_names_are_shared_only_on_purpose(open_cache: Callable[..., Cache], store: Path) -> None:
+    first = open_cache("a")
+    first.get_or_compile("plain", lambda: ModuleSource(constant("plain", 5)))
+    assert first.flush_uploads(5)
+    assert objects(store, "f") == []
+    assert first.push(["plain"]) == 1
+    assert first.flush_uploads(20)
+    second = open_cache("b", "read")
+    with pytest.raises(NotCachedError):
+        second.get_target("plain")
+    assert second.has_many(["plain", "other"]) == (True, False)
+    assert second.prefetch(["plain", "other"]) == ("plain",)
+    assert second.get_target("plain")() == 5
+
+
+def test_a_large_module_has_an_object_of_its_own(open_cache: Callable[..., Cache], store: Path) -> None:
+    name = Identity("f", code="large")
+    table = ", ".join(f"i64 {n * 0x9E3779B97F4A7C15 % 2**63}" for n in range(6000))
+    code = f"@t = internal constant [6000 x i64] [{table}]\ndefine i64 @f(i64 %i) {{\n %p = getelementptr i64, ptr @t, i64 %i\n"
+    first = open_cache("a")
+    first.get_or_compile(name, lambda: code + " %v = load i64, ptr %p\n ret i64 %v\n}\n")
+    assert first.flush_uploads(20)
+    assert len(objects(store, "m")) == 1
+    assert open_cache("b", "read").get_or_compile(name, never)(1) == 0x9E3779B97F4A7C15 % 2**63
+
+
+@pytest.mark.parametrize("harm", ["truncated", "flipped", "of another function", "empty"])
+def test_a_card_that_is_not_right_is_a_miss_and_is_replaced(open_cache: Callable[..., Cache], store: Path, harm: str) -> None:
+    name, other = Identity("f", code=4), Identity("g", code=4)
+    first = open_cache("a")
+    first.get_or_compile(name, lambda: constant("f", 1))
+    first.get_or_compile(other, lambda: constant("g", 2))
+    assert first.flush_uploads(20)
+    (path,) = [p for p in objects(store, "f") if decode_card(p.read_bytes()).name == name.func_name]
+    data = path.read_bytes()
+    stranger = next(p for p in objects(store, "f") if p != path).read_bytes()
+    path.write_bytes(
+        {"truncated": data[:-9], "flipped": data[:60] + b"\xff" + data[61:], "of another function": stranger, "empty": b""}[harm]
+    )
+    second = open_cache("b")
+    assert second.get_or_compile(name, lambda: constant("f", 1))() == 1
+    assert second.stats().counters["compilations"] == 1
+    assert second.flush_uploads(20)
+    assert decode_card(path.read_bytes()).name == name.func_name
+    assert open_cache("c", "read").get_or_compile(name, never)() == 1
+
+
+def test_a_card_without_its_module_is_a_miss(open_cache: Callable[..., Cache], store: Path) -> None:
+    name = Identity("f", code=5)
+    first = open_cache("a")
+    first.get_or_compile(name, lambda: constant("f", 1))
+    assert first.flush_uploads(20)
+    (path,) = objects(store, "f")
+    path.write_bytes(encode_card(decode_card(path.read_bytes())._replace(module=b"")))
+    assert open_cache("b", "read").get_or_compile(name, lambda: constant("f", 1))() == 1
+
+
+def test_a_module_of_another_key_is_refused(open_cache: Callable[..., Cache]) -> None:
+    name = Identity("f", code=6)
+    first = open_cache("a", signing_key=b"one")
+    first.get_or_compile(name, lambda: constant("f", 1))
+    assert first.flush_uploads(20)
+    same = open_cache("b", "read", signing_key=b"one")
+    assert same.get_or_compile(name, never)() == 1
+    other = open_cache("c", "read", signing_key=b"two")
+    with pytest.raises(NotCachedError):
+        other.get_target(name.func_name)
+    assert other.stats().counters["remote_rejected"] == 1
+
+
+@pytest.mark.usefixtures("store")
+def test_a_store_that_does_not_answer_is_left_alone(tmp_path: Path) -> None:
+    """Nothing listens on this port: three failures, and no process of this host asks for a while."""
+    url = "redis://127.0.0.1:1/0"
+    pytest.importorskip("redis")
+    with Cache(tmp_path / "a", remote=url) as cache:
+        started = time.monotonic()
+        while not (counters := cache.stats().counters).get("remote_skipped") and time.monotonic() < started + 20:
+            with pytest.raises(NotCachedError):
+                cache.get_target(Identity("f", code=time.monotonic_ns()).func_name)
+        assert counters["remote_errors"] >= 1
+        assert cache.get_or_compile(Identity("f", code=7), lambda: constant("f", 3))() == 3
+
+
+@pytest.mark.usefixtures("store")
+def test_a_helper_that_cannot_work_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's library is hidden from the helper."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "obstore.py").write_text("raise ImportError('hidden')")
+    monkeypatch.syspath_prepend(str(hidden))
+    with Cache(tmp_path / "a", remote="s3://bucket/prefix") as cache, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for number in range(3):
+            with pytest.raises(NotCachedError):
+                cache.get_target(Identity("f", code=number).func_name)
+    (message,) = [str(each.message) for each in warned if each.category is CacheWarning]
+    assert re.search(r"s3://bucket/prefix is not used: .*pip install 'compcache\[remote\]'", message)
+
+
+def test_a_child_of_a_fork_asks_as_well(open_cache: Callable[..., Cache]) -> None:
+    name = Identity("f", code=8)
+    first = open_cache("a")
+    first.get_or_compile(name, lambda: constant("f", 9))
+    assert first.flush_uploads(20)
+    second = open_cache("b", "read")
+    with pytest.raises(NotCachedError):
+        second.get_target(Identity("f", code="absent").func_name)
+    child = os.fork()
+    if not child:
+        os._exit(second.get_target(name.func_name)())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_the_breaker_opens_after_three_failures_and_lets_one_probe_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("compcache.remote.breaker.time.time", lambda: now)
+    breaker, other = Breaker(str(tmp_path / "breaker")), Breaker(str(tmp_path / "breaker"))
+    for _ in range(2):
+        breaker.failed()
+        assert breaker.allows()
+    breaker.failed()
+    assert other.is_open()
+    assert not breaker.allows()
+    assert breaker.state() == (3, 30.0)
+    now += 30.0
+    assert [breaker.allows(), breaker.allows()] == [True, False]
+    breaker.failed()
+    assert breaker.state() == (4, 60.0)
+    now += 60.0
+    assert breaker.allows()
+    breaker.succeeded()
+    assert breaker.state() == (0, 0.0)
+    (tmp_path / "breaker").write_text("nonsense")
+    assert not breaker.is_open()
+
+
+def test_the_outbox_drops_the_oldest(tmp_path: Path) -> None:
+    outbox = Outbox(str(tmp_path / "outbox"), limit=3000)
+    for number in range(5):
+        outbox.put(Upload(f"ccr1/m/{number}", bytes(900), [("key", b"card")], 0.5, always=False))
+    assert [outbox.read(name).key for name in outbox.names()] == ["ccr1/m/2", "ccr1/m/3", "ccr1/m/4"]
+    assert outbox.size() <= 3000
+
+
+def test_shelves_are_levels_and_then_single_cpus() -> None:
+    assert shelf_of("x86_64-linux-elf", "+sse2") == "x86-64"
+    assert shelf_of("x86_64-linux-elf", "+sse2,+popcnt") == "x86-64-v2"
+    assert shelf_of("x86_64-linux-elf", "+avx2,+fma") == "x86-64-v3"
+    assert shelf_of("x86_64-linux-elf", "+avx512f,+avx512vnni").startswith("cpu-")
+    assert shelf_of("aarch64-linux-elf", "+neon") == "generic"
+
+
+def test_a_card_is_what_it_was() -> None:
+    card = Card("a-name", bytes(range(16)), 3, 0.25, b"abc")
+    assert decode_card(encode_card(card)) == card
