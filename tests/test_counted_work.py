@@ -20,11 +20,14 @@ import pytest
 from helpers import PACKAGE_ROOT, adder, caller, run_fresh, sum_of
 from mock_directory import FaultyFiles, cache_on
 
-from compcache import Cache, ModuleSource
+from compcache import Cache, ModuleSource, PrunePolicy
 from compcache.formats.index import Index
+from compcache.formats.statistics import decode_stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from compcache.formats.statistics import StatsFile
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/io"), reason="needs Linux's /proc/self/io")
 
@@ -253,6 +256,8 @@ def _histogram(names: list[str]) -> dict[str, int]:
 
 #: A look-up and the load of what was built; listing the index for each of them, before the lock and for the merge.
 LOOK_UPS_OF_A_MISS, LISTINGS_OF_A_MISS = 2, 4
+#: For the sum and for what was used since; of files that were there before and did not change, each is read once.
+LISTINGS_OF_STATISTICS = 2
 #: The module and its index segment.
 RENAMES_OF_AN_ADDITION = 2
 
@@ -301,3 +306,28 @@ def test_an_addition_renames_what_it_publishes_and_nothing_else(counted: tuple[C
         assert len(list(Path(cache.path).rglob("*.ccm"))) == before + 1
         done = [o.target for o in files.operations if o.name == "rename" and (Path(cache.path) / o.target).exists()]
         assert len(set(done)) <= RENAMES_OF_AN_ADDITION, done
+
+
+@pytest.mark.parametrize("removes", [True, False])
+def test_a_prune_reads_each_statistics_file_once(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch, removes: bool
+) -> None:
+    for number in range(6):
+        cache.add_module(ModuleSource(adder(f"f{number}", number)))
+        cache.get_target(f"f{number}")
+    cache.stats()  # what is counted so far is in a file of its own
+    cache.close()
+    decoded = []
+
+    def counting(data: bytes) -> StatsFile:
+        decoded.append(data)
+        return decode_stats(data)
+
+    monkeypatch.setattr("compcache.usage.ledger.decode_stats", counting)
+    files = FaultyFiles(directory, count=lambda operation: operation.name in ("listdir", "rename"))
+    with cache_on(files) as watched:
+        report = watched.prune(PrunePolicy(max_modules=3 if removes else 6, unused_for="1000d"))
+    assert len(report.removed) == (3 if removes else 0)
+    assert len(decoded) == len(set(decoded)) > 0
+    listed = [o for o in files.operations if o.name == "listdir" and o.path.rstrip("/").endswith("stats")]
+    assert len(listed) <= LISTINGS_OF_STATISTICS, files.operations

@@ -57,12 +57,13 @@ _MAGIC = b"CCSTATS1"
 
 
 class StatsFile(Record):
-    """The content of one file: counters by (hour, name), uses by (name key, module_id) as (count, last use)."""
+    """The content of one file of `size` bytes: counters by (hour, name), uses by (name key, module_id) as (count, last use)."""
 
-    __slots__ = ("counters", "inputs", "rows", "uses")
+    __slots__ = ("counters", "inputs", "rows", "size", "uses")
     counters: dict[tuple[int, str], float]
     inputs: tuple[str, ...]
     rows: bytes
+    size: int
     uses: dict[tuple[bytes, bytes], tuple[int, float]]
 
 
@@ -107,6 +108,7 @@ def decode_stats(data: bytes) -> StatsFile:
             counters=_decode_counters(sections[0]),
             inputs=tuple(sections[2].decode().split()),
             rows=sections[3],
+            size=len(data),
             uses=uses,
         )
 
@@ -123,7 +125,7 @@ def decode_journal(data: bytes) -> StatsFile:
         text, _, expected = part.strip(b"\n").rpartition(b"\n" + BATCH_END.encode())
         if text and check(text).hex().encode() == expected:
             _add_batch(counters, uses, rows, text.decode("utf-8", "replace").split("\n"))
-    return StatsFile(counters=counters, inputs=(), rows=b"".join(rows), uses=uses)
+    return StatsFile(counters=counters, inputs=(), rows=b"".join(rows), size=len(data), uses=uses)
 
 
 def _add_batch(

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError, StorageError
-from compcache.files import read_file
-from compcache.formats.statistics import decode_stats
 from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, PrunePolicy, Removal, plan_prune
 from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
@@ -25,12 +23,12 @@ from compcache.maintain.unindexed import find_orphans, index_modules
 from compcache.publish.index_merge import keep_newest, readable, replace_segments, segment_level
 from compcache.publish.locks import wait_lock
 from compcache.store import FORMER_DIRECTORIES, PLACES, QUARANTINE, STATISTICS
-from compcache.usage.ledger import fold, read_ledger, settle
+from compcache.usage.ledger import fold, last_uses_since, read_ledger, settle
 from compcache.usage.module_files import list_modules
 from compcache.usage.module_rows import load_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from compcache.maintain.policy import Plan
     from compcache.maintain.unindexed import Orphans
@@ -87,6 +85,7 @@ class PruneProposal(NamedTuple):
     present: Mapping[bytes, FileStatus]
     plan: Plan
     orphans: Orphans
+    ledger: Ledger | None
     report: PruneReport
 
 
@@ -104,13 +103,13 @@ def propose(
     started = time.perf_counter()
     now = time.time() if now is None else now
     present = list_modules(store, progress)
-    entries = _read_entries(
+    entries, ledger = _read_entries(
         store, policy, present, spare=spare, now=now, progress=progress, fold_statistics=fold_statistics
     )
     plan = plan_prune(entries, policy, now)
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
     orphans = find_orphans(store, present, now - policy.grace)
-    leftovers = (*find_leftovers(store, policy, now), *_damaged(store, orphans, present))
+    leftovers = (*find_leftovers(store, policy, now, ledger), *_damaged(store, orphans, present))
     gone = {removal.entry.module_id for removal in plan.removed}
     report = _report(present, policy, plan, leftovers, dry_run=True)
     indexed = tuple([module_id.hex() for module_id in orphans.sound if module_id not in gone])
@@ -119,6 +118,7 @@ def propose(
         present,
         plan,
         orphans,
+        ledger,
         dataclasses.replace(report, indexed=indexed, seconds=time.perf_counter() - started),
     )
 
@@ -132,7 +132,7 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     started = time.perf_counter()
     store.require_writable()
     present = proposal.present
-    removed = _remove(store, proposal.plan, present)
+    removed = _remove(store, proposal.plan, present, proposal.ledger)
     leftovers = clear_leftovers(store, proposal.report.leftovers)
     gone = {removal.entry.module_id for removal in removed}
     indexed: tuple[bytes, ...] = ()
@@ -193,20 +193,25 @@ def _read_entries(
     now: float,
     progress: Progress | None,
     fold_statistics: bool,
-) -> list[Entry]:
-    """All modules as the policy sees them; an empty list if it has nothing to remove."""
+) -> tuple[list[Entry], Ledger | None]:
+    """All modules as the policy sees them, and the statistics; an empty list if it has nothing to remove."""
     if not policy.removes_modules or (_limits_only(policy) and not _exceeded(policy, present)):
-        return []
-    rows = load_rows(store, present, lambda: read_ledger(store).rows(), progress)
+        return [], None
+    rows: dict[bytes, Row] = {}
+
+    def read_rows(ledger: Ledger) -> None:
+        rows.update(load_rows(store, present, ledger.rows, progress))
 
     def seconds_of(module_id: bytes) -> float:
         return rows[module_id].seconds if module_id in rows else 0.0
 
     if fold_statistics:
-        ledger = fold(store, seconds_of, now=now, present=present)
+        ledger = fold(store, seconds_of, now=now, present=present, prepare=read_rows)
     else:
-        ledger = settle(read_ledger(store), seconds_of, now)
-    return list(_entries(present, rows, ledger, frozenset(pinned(store)), spare))
+        ledger = read_ledger(store)
+        read_rows(ledger)
+        ledger = settle(ledger, seconds_of, now)
+    return list(_entries(present, rows, ledger, frozenset(pinned(store)), spare)), ledger
 
 
 def _limits_only(policy: PrunePolicy) -> bool:
@@ -252,13 +257,15 @@ def _entries(
 _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 
 
-def _remove(store: Store, plan: Plan, present: Mapping[bytes, FileStatus]) -> tuple[Removal, ...]:
+def _remove(
+    store: Store, plan: Plan, present: Mapping[bytes, FileStatus], ledger: Ledger | None
+) -> tuple[Removal, ...]:
     """Remove the planned modules, except those that `_spared` names; return those removed."""
     from compcache.usage.size_estimate import remember_size
 
     if not plan.removed:
         return ()
-    spared = _spared(store, plan, present)
+    spared = _spared(store, plan, present, ledger)
     removed = []
     for removal in plan.removed:
         if removal.entry.module_id in spared:
@@ -280,7 +287,7 @@ def _remove(store: Store, plan: Plan, present: Mapping[bytes, FileStatus]) -> tu
     return tuple(removed)
 
 
-def _spared(store: Store, plan: Plan, present: Mapping[bytes, object]) -> set[bytes]:
+def _spared(store: Store, plan: Plan, present: Mapping[bytes, object], ledger: Ledger | None) -> set[bytes]:
     """The modules of the plan that were pinned or used since it was made, or that modules added since import.
 
     Their own imports are spared, too.
@@ -293,7 +300,7 @@ def _spared(store: Store, plan: Plan, present: Mapping[bytes, object]) -> set[by
     rows = load_rows(store, newcomers, dict, store_result=False) if newcomers else {}
     wanted = [name for row in rows.values() for name in row.imports]
     wanted += [name for name in pinned(store) if name in providers]
-    used = read_ledger(store).last_uses()
+    used = last_uses_since(store, ledger) if ledger is not None else {}
     spared: set[bytes] = set()
     for entry in [r.entry for r in plan.removed if used.get(r.entry.module_id, 0.0) > r.entry.used]:
         spared.add(entry.module_id)
@@ -348,7 +355,9 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes
 # ---------------------------------------------------------------------- leftovers
 
 
-def find_leftovers(store: Store, policy: PrunePolicy, now: float) -> tuple[PrunedFile, ...]:
+def find_leftovers(
+    store: Store, policy: PrunePolicy, now: float, ledger: Ledger | None = None
+) -> tuple[PrunedFile, ...]:
     """Temporary and quarantined files past their age limit, and, with `stale`, directories of other formats."""
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
     assert isinstance(policy.quarantine_for, float | int)
@@ -356,15 +365,19 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float) -> tuple[Prune
         *_older(store, store.temporary, now - policy.grace, "temporary file"),
         *_older(store, store.directory(QUARANTINE), now - policy.quarantine_for, "in quarantine"),
     ]
-    found += _torn_statistics(store, now - policy.grace)
+    torn = (ledger or read_ledger(store)).torn
+    found += _older(store, store.directory(STATISTICS), now - policy.grace, "damaged statistics", torn)
     if policy.stale is not None:
         assert isinstance(policy.stale, float | int)
         found += _other_formats(store, now - policy.stale)
     return tuple(found)
 
 
-def _older(store: Store, directory: str, before: float, reason: str) -> Iterator[PrunedFile]:
-    for name in store.names_in(directory):
+def _older(
+    store: Store, directory: str, before: float, reason: str, names: Iterable[str] | None = None
+) -> Iterator[PrunedFile]:
+    """The files of these names, or all, that nothing has changed since `before`."""
+    for name in store.names_in(directory) if names is None else names:
         path = f"{directory}/{name}"
         try:
             status = store.files.lstat(path)
@@ -373,21 +386,6 @@ def _older(store: Store, directory: str, before: float, reason: str) -> Iterator
         # The change time as well: a rename into quarantine sets it, but keeps the modification time.
         if max(status.st_mtime, status.st_ctime) < before and not stat.S_ISDIR(status.st_mode):
             yield PrunedFile(path, status.st_size, reason)
-
-
-def _torn_statistics(store: Store, before: float) -> list[PrunedFile]:
-    files = _older(store, store.directory(STATISTICS), before, "damaged statistics")
-    return [file for file in files if file.path.endswith(STATISTICS.suffix) and _is_torn(store, file)]
-
-
-def _is_torn(store: Store, file: PrunedFile) -> bool:
-    try:
-        decode_stats(read_file(store.files, file.path, file.size))
-    except FormatError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _other_formats(store: Store, before: float) -> list[PrunedFile]:

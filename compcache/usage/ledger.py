@@ -9,6 +9,7 @@ was killed, ignores files that another one contains. Folds take a lock; without 
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from compcache.store import Store
     from compcache.usage.module_rows import Row
 
-__all__ = ["Ledger", "fold", "fold_small", "read_ledger", "settle", "zero"]
+__all__ = ["Ledger", "fold", "fold_small", "last_uses_since", "read_ledger", "settle", "zero"]
 
 _MAX_FILE = 1 << 31
 #: Counters older than this are kept by day instead of by hour.
@@ -42,13 +43,13 @@ class Ledger(NamedTuple):
     """The sum of all statistics files.
 
     `counters` are by (hour, name), `uses` by (name key, module_id) as (count, last use); `encoded_rows` are module rows
-    of recent additions. `files` were added up, contained ones included; `torn` are damaged.
+    of recent additions. `files` were added up, contained ones included, and had these sizes in bytes; `torn` are damaged.
     """
 
     counters: dict[tuple[int, str], float]
     uses: dict[tuple[bytes, bytes], tuple[int, float]]
     encoded_rows: bytes
-    files: tuple[str, ...]
+    files: dict[str, int]
     torn: tuple[str, ...]
 
     def rows(self) -> dict[bytes, Row]:
@@ -65,7 +66,8 @@ class Ledger(NamedTuple):
 
 
 def _names(store: Store) -> list[str]:
-    return sorted([*store.names(JOURNALS), *store.names(STATISTICS)])
+    names = store.names_in(store.directory(STATISTICS))  # where journals are as well
+    return [name for name in names if JOURNALS.includes(name) or STATISTICS.includes(name)]
 
 
 def _read(store: Store, names: Iterable[str]) -> tuple[dict[str, StatsFile], list[str]]:
@@ -113,7 +115,21 @@ def _add_up(contents: Mapping[str, StatsFile], torn: Iterable[str]) -> Ledger:
         for use, (count, last) in content.uses.items():
             before, when = uses.get(use, (0, 0.0))
             uses[use] = (before + count, max(last, when))
-    return Ledger(counters, uses, b"".join(rows), tuple(contents), tuple(torn))
+    sizes = {name: content.size for name, content in contents.items()}
+    return Ledger(counters, uses, b"".join(rows), sizes, tuple(torn))
+
+
+def last_uses_since(store: Store, ledger: Ledger) -> dict[bytes, float]:
+    """The time of the last use of each module that was used after `ledger` was read, or shortly before; reads changed files only."""
+    changed = []
+    for name in _names(store):
+        try:
+            if name not in ledger.torn and store.files.stat(store.path(STATISTICS, name)).st_size != ledger.files.get(name):
+                changed.append(name)
+        except OSError:
+            continue  # folded meanwhile
+    contents, _ = _read(store, changed)
+    return _add_up(contents, ()).last_uses()
 
 
 def _effective(contents: Mapping[str, StatsFile]) -> list[str]:
@@ -135,6 +151,7 @@ def fold(
     now: float,
     present: Container[bytes] | None = None,
     force: bool = False,
+    prepare: Callable[[Ledger], object] | None = None,
 ) -> Ledger:
     """Add up all files and replace them by one, unless another process is folding them.
 
@@ -144,31 +161,39 @@ def fold(
         now: the time.
         present: the modules whose uses are kept; None keeps all.
         force: fold even if locks do not work.
+        prepare: called with the sum before `seconds_of` is, to read what that needs.
     """
     from compcache.publish.locks import wait_lock
 
-    if store.readonly:
-        return settle(read_ledger(store), seconds_of, now)
-    with wait_lock(store, _LOCK, timeout=2.0) as owned:
+    with wait_lock(store, _LOCK, timeout=2.0) if not store.readonly else nullcontext(False) as owned:
         if not (owned or (owned is None and force)):
-            return settle(read_ledger(store), seconds_of, now)
-        _seal(store)
-        contents, torn = _read(store, _names(store))
+            ledger = read_ledger(store)
+            if prepare is not None:
+                prepare(ledger)
+            return settle(ledger, seconds_of, now)
+        contents, torn = _read(store, _seal(store))
+        ledger = _add_up(contents, torn)
+        if prepare is not None:
+            prepare(ledger)
         settled = {name: contents[name] for name in contents if _is_settled(store, name, contents[name], now)}
         if len(settled) > 1 or any(not content.inputs for content in settled.values()):
-            _replace(store, settled, contents, settle(_add_up(settled, ()), seconds_of, now), present)
-    return settle(_add_up(contents, torn), seconds_of, now)
+            replaced = _replace(store, settled, contents, settle(_add_up(settled, ()), seconds_of, now), present)
+            ledger.files.update(replaced)
+    return settle(ledger, seconds_of, now)
 
 
-def _seal(store: Store) -> None:
-    """Rename the journals, so that processes start new ones."""
-    for name in _names(store):
+def _seal(store: Store) -> list[str]:
+    """Rename the journals, so that processes start new ones; the names of all files as they are then."""
+    names = _names(store)
+    for number, name in enumerate(names):
         if JOURNALS.includes(name):
             try:
                 sealed = STATISTICS.file_name(unique_name())
                 store.files.rename(store.path(JOURNALS, name), store.path(STATISTICS, sealed))
+                names[number] = sealed
             except OSError:
                 continue
+    return sorted(names)
 
 
 def _is_settled(store: Store, name: str, content: StatsFile, now: float) -> bool:
@@ -205,22 +230,26 @@ def _replace(
     ledger: Ledger,
     present: Container[bytes] | None = None,
     rows: bytes = b"",
-) -> None:
-    """Publish a sum and remove the files that it contains: the folded ones, and those that these already contained."""
+) -> dict[str, int]:
+    """Publish a sum and remove the files that it contains: the folded ones, and those that these already contained.
+
+    Returns:
+        The name of the sum and its size; nothing where it could not be written.
+    """
     contained = {name for content in folded.values() for name in content.inputs}
     names = [name for name in all_names if name in folded or name in contained]
     uses = ledger.uses
     if present is not None:
         uses = {key: value for key, value in uses.items() if key[1] in present}
     uses = dict(sorted(uses.items(), key=_by_module))
-    path = store.path(STATISTICS, STATISTICS.file_name(unique_name()))
+    name = STATISTICS.file_name(unique_name())
+    data = encode_stats(ledger.counters, uses, names, rows)
     try:
-        publish(
-            store.files, store.temporary, path, [encode_stats(ledger.counters, uses, names, rows)]
-        )
+        publish(store.files, store.temporary, store.path(STATISTICS, name), [data])
     except OSError:
-        return
+        return {}
     _remove(store, names)
+    return {name: len(data)}
 
 
 def _by_module(use: tuple[tuple[bytes, bytes], tuple[int, float]]) -> bytes:
@@ -247,8 +276,7 @@ def zero(store: Store, now: float) -> bool:
     with wait_lock(store, _LOCK, timeout=5.0) as owned:
         if owned is False:
             return False
-        _seal(store)
-        contents, torn = _read(store, _names(store))
+        contents, torn = _read(store, _seal(store))
         ledger = settle(_add_up(contents, torn), lambda _: 0.0, now)
         uses = {key: (0, last) for key, (_, last) in ledger.uses.items()}
         zeroed = ledger._replace(counters={(int(now) // HOUR, "zeroed"): now}, uses=uses)
@@ -275,8 +303,7 @@ def fold_small(files: Files, root: str) -> None:
     with wait_lock(store, _LOCK, timeout=0) as owned:
         if not owned:
             return
-        _seal(store)
-        names = _names(store)
+        names = _seal(store)
         if len(names) < _MANY:
             return
         small = _small(store, names)

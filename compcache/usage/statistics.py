@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from compcache.store import Store
     from compcache.usage.ledger import Ledger
     from compcache.usage.module_files import Progress
+    from compcache.usage.module_rows import Row
 
 __all__ = ["cache_stats", "hits_and_misses", "zero_stats"]
 
@@ -27,12 +28,15 @@ def cache_stats(
 ) -> CacheStats:
     """Count the modules and functions, and add up the statistics of all processes from `since` on."""
     present = list_modules(store, progress)
-    rows = load_rows(store, present, lambda: read_ledger(store).rows(), progress)
+    rows: dict[bytes, Row] = {}
+
+    def read_rows(ledger: Ledger) -> None:
+        rows.update(load_rows(store, present, ledger.rows, progress))
 
     def seconds_of(module_id: bytes) -> float:
         return rows[module_id].seconds if module_id in rows else 0.0
 
-    ledger = fold(store, seconds_of, now=time.time(), present=present, force=True)
+    ledger = fold(store, seconds_of, now=time.time(), present=present, force=True, prepare=read_rows)
     totals, start = _totals(ledger, since)
     names = [name for row in rows.values() for name in row.names]
 
