@@ -64,7 +64,7 @@ def test_help_imports_nothing_slow() -> None:
         (["frobnicate"], "unknown command 'frobnicate'; see 'compcache --help'"),
         (["grpah", "x"], "did you mean 'graph'?"),
         (["ls", "--nope"], "see 'compcache ls --help'"),
-        (["show"], "missing argument 'NAME'"),
+        (["show"], "missing argument 'NAME...'"),
         (["graph"], "give the names of functions, or --all"),
         (["graph", "x", "--all"], "not both"),
         (["add", "x.ll", "--optimize", "9"], "9 is not in the range 0<=x<=3"),

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compcache.cli.output import PROGRAM, near_name, printable, say
+from compcache.cache import DEBUG_VARIABLE
+from compcache.cli.examples import EXAMPLES
+from compcache.cli.output import PROGRAM, QUIET, is_quiet, near_name, printable, say
 from compcache.cli.session import Session
 from compcache.errors import CacheWarning, CompcacheError, NotCachedError, UntrustedDirectoryError
 
@@ -42,6 +44,7 @@ COMMANDS = {
     "dir": ("commands.read.dir", "Print the cache directory."),
     "config": ("commands.read.config", "Show every setting and where it comes from."),
     "stats": ("commands.read.stats", "Show statistics: hits, misses, time saved."),
+    "top": ("commands.read.top", "Show which functions cost most: compile time, space, misses."),
     "check": ("commands.write.check", "Check the whole cache, and repair it."),
     "prune": ("commands.write.prune", "Remove modules by age, size, use or name."),
     "rm": ("commands.write.rm", "Remove functions by name."),
@@ -74,7 +77,9 @@ class _LazyGroup(click.Group):
             return None
         found: click.Command = import_module(f"compcache.cli.{COMMANDS[cmd_name][0]}").command
         if not any(parameter.name == "directory_here" for parameter in found.params):
-            found.params += _where_options()
+            own = {text for parameter in found.params for text in parameter.opts}
+            found.params += [option for option in _where_options() if own.isdisjoint(option.opts)]
+            found.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[cmd_name])
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
@@ -100,6 +105,14 @@ def _where_options() -> list[click.Parameter]:
             ["--trust", "trust_here"], is_flag=True, expose_value=False, callback=_use_trust, hidden=True,
             help="See compcache --help.",
         ),
+        click.Option(
+            ["-v", "--verbose", "verbose_here"], is_flag=True, expose_value=False, callback=_use_verbose, hidden=True,
+            help="See compcache --help.",
+        ),
+        click.Option(
+            ["-q", "--quiet", "quiet_here"], is_flag=True, expose_value=False, callback=_use_quiet, hidden=True,
+            help="See compcache --help.",
+        ),
     ]  # fmt: skip
 
 
@@ -114,6 +127,16 @@ def _use_trust(ctx: click.Context, _: click.Parameter, trust: bool) -> None:
     known = ctx.find_object(Session)
     if trust:
         ctx.obj = Session(known.given if known is not None else None, trust=True)
+
+
+def _use_verbose(_: click.Context, __: click.Parameter, verbose: bool) -> None:
+    if verbose:
+        os.environ[DEBUG_VARIABLE] = "1"
+
+
+def _use_quiet(ctx: click.Context, _: click.Parameter, quiet: bool) -> None:
+    if quiet:
+        ctx.meta[QUIET] = True
 
 
 def _require_directory(directory: str) -> None:
@@ -145,6 +168,14 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 )
 @click.option(
     "--trust", is_flag=True, help="Use the directory even if other users own it or can write to it."
+)
+@click.option(
+    "-v", "--verbose", is_flag=True, expose_value=False, callback=_use_verbose,
+    help="Tell each hit, miss and compilation on standard error, as COMPCACHE_DEBUG=1 does.",
+)
+@click.option(
+    "-q", "--quiet", is_flag=True, expose_value=False, callback=_use_quiet,
+    help="Write results and errors alone: no warnings, notes or progress.",
 )
 @click.option(
     "--version",
@@ -231,7 +262,8 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     if issubclass(category, CacheWarning):
-        say("warning", str(message))
+        if not is_quiet():
+            say("warning", str(message))
     else:
         text = warnings.formatwarning(message, category, filename, lineno, line)
         print("\n".join(map(printable, text.split("\n"))), file=file or sys.stderr, end="")

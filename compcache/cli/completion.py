@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-__all__ = ["command", "complete_names"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.shell_completion import CompletionItem
+
+    from compcache.cache import Cache
+
+__all__ = ["command", "complete_files", "complete_names", "complete_pinned"]
 
 _MAX_NAMES = 1_000
 _SHELLS = {
@@ -35,16 +44,35 @@ def command(ctx: click.Context, shell: str) -> None:
 
 
 def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The functions of the cache whose names start with `incomplete`."""
+    """The functions of the cache whose names start like that, for the shell."""
+
+    def selected(name: str) -> bool:
+        return name.startswith(incomplete) and name.isprintable()
+
+    return _ask(ctx, lambda cache: [summary.func_name for summary in cache.functions(selected)])
+
+
+def complete_pinned(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """The pinned functions whose names start like that, for the shell."""
+    return _ask(ctx, lambda cache: [name for name in cache.pinned() if name.startswith(incomplete) and name.isprintable()])
+
+
+def _ask(ctx: click.Context, question: Callable[[Cache], list[str]]) -> list[str]:
     from compcache.cli.session import Session
     from compcache.errors import CompcacheError
 
     root = ctx.find_root()
-    here = ctx.find_object(Session)  # set by a --dir after the command
+    here = ctx.find_object(Session)  # of a --dir behind the command
     session = here or Session(root.params.get("directory"), trust=bool(root.params.get("trust")))
     try:
         with session.look() as cache:
-            names = [f.func_name for f in cache.functions(lambda name: name.startswith(incomplete) and name.isprintable())]
+            return question(cache)[:_MAX_NAMES]
     except (CompcacheError, OSError):
-        return []  # a message would disturb the shell's prompt
-    return names[:_MAX_NAMES]
+        return []  # a shell has no use for a message here
+
+
+def complete_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Leave it to the shell: the names of files."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]

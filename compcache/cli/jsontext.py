@@ -20,11 +20,23 @@ from compcache.record import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["fields_of", "json_option", "print_json"]
+__all__ = ["fields_of", "json_option", "jsonl_option", "print_json", "print_json_lines"]
 
 _BATCH = 1_000  # items per write
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+jsonl_option = click.option(
+    "--jsonl", "as_lines", is_flag=True, help="Print JSON Lines: an object on each line, for long lists."
+)
+
+
+def print_json_lines(values: Iterable[Any]) -> None:
+    """Print each value as JSON on a line of its own (https://jsonlines.org)."""
+    rest = map(_text, values)
+    while batch := list(islice(rest, _BATCH)):
+        sys.stdout.write("\n".join(batch) + "\n")
 
 
 def print_json(value: Any) -> None:

@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROGRAM",
+    "QUIET",
     "Column",
     "age_text",
     "fullness",
     "id_text",
+    "is_quiet",
     "is_terminal",
     "near_name",
+    "note",
     "one_line",
     "plural",
+    "print_code",
     "print_fields",
     "print_rows",
     "print_text",
@@ -43,6 +47,7 @@ __all__ = [
 ]
 
 PROGRAM = "compcache"
+QUIET = "compcache.quiet"  # in the meta data of click's contexts
 _KIB = 1024
 _LONG, _STEP, _BAR = 2_000, 512, 30  # least modules for a progress bar, most between two calls, characters
 _BATCH = 1_000  # records searched for control characters at once
@@ -65,6 +70,28 @@ def printable(text: str) -> str:
 def print_text(text: str) -> None:
     """Print a text of any number of lines; on a terminal control characters are escaped, in a pipe it is unchanged."""
     click.echo("\n".join(map(_printable_line, text.split("\n"))) if is_terminal() and not text.isprintable() else text)
+
+
+def is_quiet() -> bool:
+    """Whether -q was given: only results and errors are written."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(QUIET))
+
+
+def note(message: str) -> None:
+    """Write something beside the results to standard error, unless -q was given."""
+    if not is_quiet():
+        click.echo(printable(message), err=True)
+
+
+def print_code(text: str, language: str) -> None:
+    """Print code, on a terminal with its syntax in colour; `language` is that of `compcache.cli.render.code`."""
+    if style("x", bold=True) == "x":
+        print_text(text)
+        return
+    from compcache.cli.render.code import highlighted
+
+    click.echo("\n".join(highlighted(_printable_line(line), language) for line in text.rstrip("\n").split("\n")))
 
 
 def _printable_line(line: str) -> str:
@@ -170,7 +197,7 @@ def _local_time(seconds: int) -> str:
 
 def show_progress(done: int, total: int) -> None:
     """Show a progress bar on a terminal, and remove it at the end."""
-    if total < _LONG or not sys.stderr.isatty():
+    if total < _LONG or not sys.stderr.isatty() or is_quiet():
         return
     import shutil
 

@@ -10,8 +10,6 @@ from compcache.cache import DIRECTORY_VARIABLE, Cache, default_directory
 
 __all__ = ["Session", "pass_session"]
 
-_SHOWN = 3
-
 
 class Session:
     """The cache of this command line; each method opens it for one kind of command."""
@@ -45,20 +43,6 @@ class Session:
             cache.close()
             raise click.ClickException(f"no cache at {self.directory} (chosen by: {self.chosen_by})")
         return cache
-
-    def resolve(self, cache: Cache, name: str) -> str:
-        """The func_name for a NAME argument: the name itself, or the only function with that label.
-
-        Raises:
-            click.ClickException: several functions have that label.
-        """
-        if cache.has(name):
-            return name
-        found = cache.labelled(name)
-        if len(found) > 1 and name not in found:
-            shown = ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
-            raise click.ClickException(f"{len(found)} functions have the label {name!r}: {shown}; give the full name")
-        return found[0] if found else name
 
     def read(self) -> Cache:
         """Open the cache for a command that only reads an existing one.

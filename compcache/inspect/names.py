@@ -44,7 +44,8 @@ def _near(store: Store, name: str) -> str | None:
     from difflib import get_close_matches
 
     def may_be_near(other: str) -> bool:
-        return abs(len(other) - len(name)) <= _MAX_LENGTHS_APART
+        return abs(len(label_of(other) or other) - len(name)) <= _MAX_LENGTHS_APART
 
     found = functions(store, None, may_be_near)[:_MAX_COMPARED]
-    return next(iter(get_close_matches(name, [each.func_name for each in found], n=1, cutoff=_LEAST_LIKE)), None)
+    known = dict.fromkeys([label_of(each.func_name) or each.func_name for each in found])
+    return next(iter(get_close_matches(name, known, n=1, cutoff=_LEAST_LIKE)), None)

@@ -61,9 +61,10 @@ def _branch(graph: FunctionGraph, successors: list[list[int]], root: int, shown:
 
 def label(node: GraphNode) -> str:
     """A node as one line."""
+    from compcache.cli.names import short
     from compcache.cli.output import printable, style
 
-    name = printable(node.name)
+    name = printable(short(node.name))
     if node.kind == "function":
         name = f"{style(name, fg='cyan')}  {style(node.signature, dim=True)}"
         return name + (f"  [{style(node.problem, fg='yellow')}]" if node.problem else "")

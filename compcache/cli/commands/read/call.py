@@ -8,6 +8,7 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.names import resolve
 from compcache.cli.output import print_text
 from compcache.cli.session import Session, pass_session
 from compcache.cli.values import parse_arguments, result_text
@@ -35,7 +36,7 @@ def command(
     an address, null, text:TEXT or @FILE. Buffers that the call changed are printed after the result.
     """
     with session.change(allow_pickle=allow_pickle) as cache:
-        target = cache.get_target(session.resolve(cache, name))
+        target = cache.get_target(resolve(cache, name))
         values = parse_arguments(target.signature, arguments, name)
         before = [_content(value) for value in values]
         try:

@@ -8,10 +8,12 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.names import resolve
 from compcache.cli.output import age_text, plural, printable, short_id, show_progress, style
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
+    from compcache.cache import Cache
     from compcache.inspect.explain import Explanation, Variant
 
 __all__ = ["command"]
@@ -30,12 +32,19 @@ def command(session: Session, name: str, as_json: bool) -> int:
     miss. COMPCACHE_DEBUG=1 logs the same as it happens.
     """
     with session.read() as cache:
+        if not _has_variants(cache, name):
+            name = resolve(cache, name)
         found = cache.explain(name, progress=show_progress)
     if as_json:
         print_json(found)
     else:
         _print(found)
     return 0 if found.hit else 1
+
+
+def _has_variants(cache: Cache, name: str) -> bool:
+    """Whether several functions have this label: then all of them are shown, as variants."""
+    return not cache.has(name) and len(cache.labelled(name)) > 1
 
 
 def _print(found: Explanation) -> None:

@@ -11,6 +11,7 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import print_json
+from compcache.cli.names import resolve_all
 from compcache.cli.output import show_progress
 from compcache.cli.session import Session, pass_session
 
@@ -59,7 +60,7 @@ def command(
         )
     chosen = "json" if as_json else format_ or _by_suffix(output)
     with session.read() as cache:
-        chosen_names = None if everything else [session.resolve(cache, name) for name in names]
+        chosen_names = None if everything else resolve_all(cache, names)
         graph = cache.graph(chosen_names, reverse, progress=show_progress)
     if functions_only:
         graph = _code_only(graph)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.jsontext import json_option, jsonl_option, print_json, print_json_lines
+from compcache.cli.names import common_prefix, short, split
 from compcache.cli.output import (
     Column,
     age_text,
@@ -21,6 +22,7 @@ from compcache.cli.output import (
     time_text,
 )
 from compcache.cli.session import Session, pass_session
+from compcache.identity import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,6 +53,7 @@ _SORTS: dict[str, Callable[[Any], Any]] = {
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
 @click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Only the first N.")
 @json_option
+@jsonl_option
 @pass_session
 def command(
     session: Session,
@@ -60,16 +63,18 @@ def command(
     reverse: bool,
     limit: int | None,
     as_json: bool,
+    as_lines: bool,
 ) -> None:
     """List the functions of the cache, or (--modules) its modules.
 
-    PATTERN is a glob over function names: 'linalg.*', '*dot*'; several are alternatives. With --modules it selects
-    the modules that hold such a function, or whose id starts with it. In a pipe each line is one record with
+    PATTERN is a glob over function names and labels of content names: 'linalg.*', '*dot*'; several are alternatives. With
+    --modules it selects the modules that hold such a function, or whose id starts with it. On a terminal, a content name is
+    shown as label and identity (the first digits; 'label-digits' is a NAME). In a pipe each line is one record with
     tabs between the fields: name, signature, realizations, size in bytes, time, uses, time of the last one, problem; and, if
     there are layers, the directories that hold it.
     """
     found: list[Any]
-    matches = re.compile("|".join(map(fnmatch.translate, patterns))).match if patterns else None
+    matches = _matcher(patterns) if patterns else None
     with session.read() as cache:
         if by_module:
             found = [*cache.modules(progress=show_progress)]
@@ -80,7 +85,9 @@ def command(
     if sort != "name":  # already sorted by name
         found.sort(key=_SORTS[sort])
     rows = (found[::-1] if reverse else found)[:limit]
-    if not rows and is_terminal() and not as_json:
+    if as_lines:
+        print_json_lines(rows)
+    elif not rows and is_terminal() and not as_json:
         what = "matches" if patterns else "is cached"
         click.echo(f"nothing {what} in {printable(str(session.directory))}", err=True)
     elif as_json:
@@ -91,29 +98,53 @@ def command(
         _print_functions(rows, cache.layers)
 
 
+def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
+    """What accepts names that one of the globs matches, or whose label it matches."""
+    match = re.compile("|".join(map(fnmatch.translate, patterns))).match
+    return lambda name: match(name) or ("-" in name and match(label_of(name) or name))
+
+
 def _selects(row: ModuleSummary, patterns: tuple[str, ...], matches: Callable[[str], object]) -> bool:
     """Whether a module holds a function that a glob matches, or its id starts with a pattern."""
     return row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions)
 
 
 def _print_functions(rows: Sequence[FunctionSummary], layers: tuple[str, ...]) -> None:
-    columns = [
-        Column("function", flexible=True), Column("signature", flexible=True, spare=2), Column("copies", True, spare=4),
-        Column("size", True), Column("age", True, spare=3), Column("uses", True, spare=1), Column("last use", True),
-        Column("problem", flexible=True),
-    ]  # fmt: skip
-    with_problem = not is_terminal() or any(row.problem for row in rows)
-    width = len(columns) if with_problem else len(columns) - 1
-    where = [Column("in", flexible=True)] if layers else []
-    size, age = (size_text, age_text) if is_terminal() else (str, time_text)
+    if is_terminal():
+        _print_functions_for_people(rows, layers)
+        return
     print_rows(
-        columns[:width] + where,
+        [],
         [
-            (name, signature, str(copies), size(bytes_), age(created), str(uses), age(used), problem)[:width]
-            + (" ".join(directories),) * len(where)
-            for name, signature, copies, bytes_, created, problem, _, uses, used, directories in rows
+            (name, signature, str(copies), str(size), time_text(created), str(uses), time_text(used), problem)
+            + ((" ".join(directories),) if layers else ())
+            for name, signature, copies, size, created, problem, _, uses, used, directories in rows
         ],
     )
+
+
+def _print_functions_for_people(rows: Sequence[FunctionSummary], layers: tuple[str, ...]) -> None:
+    names = [split(row.func_name) for row in rows]
+    prefix = common_prefix([label for label, _ in names])
+    columns = [
+        Column(f"function ({prefix}…)" if prefix else "function", flexible=True), Column("identity"),
+        Column("signature", flexible=True, spare=2), Column("copies", True, spare=4),
+        Column("size", True), Column("age", True, spare=3), Column("uses", True, spare=1), Column("last use", True),
+        Column("problem", flexible=True), Column("in", flexible=True),
+    ]  # fmt: skip
+    empty = {
+        "identity": not any(identity for _, identity in names), "problem": not any(row.problem for row in rows), "in": not layers,
+    }  # fmt: skip
+    kept = [n for n, column in enumerate(columns) if not empty.get(column.head)]
+    cells = [
+        (
+            label[len(prefix) :], identity, signature, str(copies), size_text(size), age_text(created), str(uses), age_text(used),
+            problem, " ".join(directories),
+        )
+        for (label, identity), (_, signature, copies, size, created, problem, _, uses, used, directories)
+        in zip(names, rows, strict=True)
+    ]  # fmt: skip
+    print_rows([columns[n] for n in kept], [[row[n] for n in kept] for row in cells])
 
 
 def _print_modules(rows: Sequence[ModuleSummary], layers: tuple[str, ...]) -> None:
@@ -131,8 +162,15 @@ def _print_modules(rows: Sequence[ModuleSummary], layers: tuple[str, ...]) -> No
             (
                 shown(row.module_id), str(len(row.functions)), size(row.size), age(row.created), str(row.uses),
                 age(row.last_used), row.cpu, row.llvm_version, row.image_kind,
-                " ".join([name for name, _ in row.functions]), *[row.directory][: len(where)],
+                _held([name for name, _ in row.functions]), *[row.directory][: len(where)],
             )
             for row in rows
         ],
     )  # fmt: skip
+
+
+def _held(names: list[str]) -> str:
+    """The functions of a module: on a terminal the first one, and how many more."""
+    if not is_terminal():
+        return " ".join(names)
+    return (short(names[0]) if names else "") + (f" +{len(names) - 1}" if len(names) > 1 else "")

@@ -8,14 +8,15 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.names import resolve_all
 from compcache.cli.output import (
     Column,
     age_text,
     is_terminal,
     plural,
+    print_code,
     print_fields,
     print_rows,
-    print_text,
     seconds_text,
     short_id,
     size_text,
@@ -32,7 +33,7 @@ _MAX_DEFINITION = 100
 
 
 @click.command("show")
-@click.argument("name", shell_complete=complete_names)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
 @click.option("--ir", "code", flag_value="ir", help="Print the function's optimized LLVM assembly instead.")
 @click.option("--asm", "code", flag_value="asm", help="Print the function's native assembly instead.")
 @click.option("--whole-module", is_flag=True, help="With --ir or --asm: the code of its whole module.")
@@ -42,7 +43,7 @@ _MAX_DEFINITION = 100
 @json_option
 @pass_session
 def command(
-    session: Session, name: str, code: str | None, whole_module: bool, module_id: str | None, as_json: bool
+    session: Session, names: tuple[str, ...], code: str | None, whole_module: bool, module_id: str | None, as_json: bool
 ) -> None:
     """Show the details of a function: signature, realizations, dependencies, globals.
 
@@ -51,17 +52,29 @@ def command(
     if code is None and (whole_module or module_id is not None):
         raise click.UsageError("--module and --whole-module need --ir or --asm")
     with session.read() as cache:
-        name = session.resolve(cache, name)
+        chosen = resolve_all(cache, names)
         if code:
             produce = cache.ir if code == "ir" else cache.asm
-            text = produce(name, module_id=module_id, whole_module=whole_module)
-            print_json({"func_name": name, code: text}) if as_json else print_text(text)
+            found = [(name, produce(name, module_id=module_id, whole_module=whole_module)) for name in chosen]
+            _print_code(found, code, as_json=as_json)
             return
-        report = cache.function(name)
+        reports = [cache.function(name) for name in chosen]
     if as_json:
-        print_json(report)
-    else:
+        print_json(reports[0] if len(names) == len(reports) == 1 else reports)
+        return
+    for number, report in enumerate(reports):
+        if number:
+            click.echo()
         _print(report)
+
+
+def _print_code(found: list[tuple[str, str]], code: str, *, as_json: bool) -> None:
+    if as_json:
+        texts = [{"func_name": name, code: text} for name, text in found]
+        print_json(texts[0] if len(texts) == 1 else texts)
+        return
+    for _, text in found:
+        print_code(text, "llvm" if code == "ir" else "asm")
 
 
 def _print(report: FunctionReport) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compcache.build.source import Function, ModuleSource
+from compcache.cli.completion import complete_files
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, is_terminal, plural, print_rows, short_id, size_text
 from compcache.cli.session import Session, pass_session
@@ -20,7 +21,7 @@ __all__ = ["command"]
 
 
 @click.command("add")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_files)
 @click.option(
     "-O",
     "--optimize",

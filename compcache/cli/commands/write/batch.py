@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from compcache.cli.completion import complete_files
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.session import Session, pass_session
 
@@ -19,7 +20,7 @@ _INTERRUPTED = 130
 
 
 @click.command("batch")
-@click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
+@click.argument("specs", metavar="SPEC...", nargs=-1, required=True, shell_complete=complete_files)
 @click.option(
     "-j",
     "--workers",
@@ -58,6 +59,9 @@ def command(
     A job that fails does not affect others, and an interrupted batch can be started again. The exit status is
     0 if everything is in the cache at the end, 1 if a job failed, 130 after Ctrl-C.
     """
+    from compcache.cli.output import is_quiet
+
+    quiet = quiet or is_quiet()
     from compcache.batch import BatchInterrupted, compile_many
     from compcache.batch.spec import SpecError, read_specs
 

@@ -10,6 +10,7 @@ from compcache.cli.jsontext import fields_of, json_option, print_json
 from compcache.cli.output import (
     Column,
     is_terminal,
+    note,
     plural,
     print_rows,
     printable,
@@ -79,8 +80,8 @@ def _print(report: CheckReport) -> None:
     text = ", ".join([
         plural(len(report.errors), "error"), plural(notes, "note"), f"{repaired} repaired",
     ])  # fmt: skip
-    click.echo(
-        f"{'healthy' if report else 'not healthy'}: {text}, in {seconds_text(report.seconds)}", err=True
+    note(
+        f"{'healthy' if report else 'not healthy'}: {text}, in {seconds_text(report.seconds)}"
     )
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import fnmatch
+from typing import TYPE_CHECKING
+
 import click
 
-from compcache.cli.completion import complete_names
+from compcache.cli.completion import complete_names, complete_pinned
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.output import Column, print_rows
+from compcache.cli.names import resolve_all
+from compcache.cli.output import Column, note, print_rows
 from compcache.cli.session import Session, pass_session
+from compcache.identity import label_of
+
+if TYPE_CHECKING:
+    from compcache.cache import Cache
 
 __all__ = ["command", "unpin"]
 
@@ -23,10 +31,10 @@ def command(session: Session, names: tuple[str, ...], as_json: bool) -> None:
     """
     if names:
         with session.open() as cache:
-            for name in [session.resolve(cache, name) for name in names]:
+            for name in resolve_all(cache, names, missing_ok=True):
                 cache.pin(name)
                 if not cache.has(name):
-                    click.echo(f"{name!r} is not in the cache; the pin takes effect when it is added", err=True)
+                    note(f"{name!r} is not in the cache; the pin takes effect when it is added")
     with session.look() as cache:
         pinned = cache.pinned()
     if as_json:
@@ -36,16 +44,26 @@ def command(session: Session, names: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command("unpin")
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_pinned)
 @json_option
 @pass_session
 def unpin(session: Session, names: tuple[str, ...], as_json: bool) -> int:
     """Let functions be pruned again. Exit status 1 if one was not pinned."""
     with session.change() as cache:
-        missing = [name for name in names if not cache.unpin(session.resolve(cache, name))]
+        missing = [name for name in _pinned(cache, names) if not cache.unpin(name)]
         pinned = cache.pinned()
     for name in missing:
-        click.echo(f"{name!r} was not pinned", err=True)
+        note(f"{name!r} was not pinned")
     if as_json:
         print_json(list(pinned))
     return 1 if missing else 0
+
+
+def _pinned(cache: Cache, names: tuple[str, ...]) -> list[str]:
+    """The pinned functions that NAMEs stand for, in the cache or not; a NAME of none stays."""
+    pinned = cache.pinned()
+    chosen: dict[str, None] = {}
+    for name in names:
+        found = [name] if name in pinned else [p for p in pinned if fnmatch.fnmatchcase(p, name) or label_of(p) == name]
+        chosen.update(dict.fromkeys(found or [name]))
+    return list(chosen)

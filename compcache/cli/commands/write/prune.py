@@ -12,6 +12,7 @@ from compcache.cli.output import (
     age_text,
     id_text,
     is_terminal,
+    note,
     plural,
     print_rows,
     show_progress,
@@ -99,20 +100,17 @@ def _print(report: PruneReport) -> None:
     parts = [f"{verb} {plural(len(report.removed), 'module')}"]
     if report.leftovers:
         parts.append(plural(len(report.leftovers), "leftover"))
-    click.echo(
+    note(
         f"{' and '.join(parts)} ({size_text(report.bytes_freed)}); {plural(report.modules_after, 'module')} "
-        f"({size_text(report.bytes_after)}) {'would stay' if report.dry_run else 'left'}",
-        err=True,
+        f"({size_text(report.bytes_after)}) {'would stay' if report.dry_run else 'left'}"
     )
     if report.indexed:
         verb = "would be indexed" if report.dry_run else "indexed"
-        click.echo(f"{verb} {plural(len(report.indexed), 'module')} of interrupted additions", err=True)
+        note(f"{verb} {plural(len(report.indexed), 'module')} of interrupted additions")
     if report.needed:
-        click.echo(f"{plural(len(report.needed), 'module')} kept because others need them", err=True)
+        note(f"{plural(len(report.needed), 'module')} kept because others need them")
     if not report.within_limits:
-        click.echo(
-            "still over the limits: every remaining module is pinned, kept or required", err=True
-        )
+        note("still over the limits: every remaining module is pinned, kept or required")
 
 
 def _cells() -> Callable[[PrunedModule], tuple[str, ...]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -11,23 +9,18 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.output import near_name, plural, print_text, printable
+from compcache.cli.names import resolve_all
+from compcache.cli.output import plural, print_text, printable
 from compcache.cli.session import Session, pass_session
 from compcache.errors import FunctionInUseError, NotCachedError
-from compcache.identity import label_of
 
 if TYPE_CHECKING:
     from compcache.cache import Cache
 
 __all__ = ["command"]
 
-_GLOB = re.compile(r"[*?\[]")
 
-
-@click.command(
-    "rm",
-    epilog="Examples: 'compcache rm kernels.scale'; 'compcache rm --dry-run 'old.*''; compcache rm --force base",
-)
+@click.command("rm")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
 @click.option("-f", "--force", is_flag=True, help="Remove even if other functions need it or share its module.")
 @click.option("--dry-run", is_flag=True, help="Only show which functions would be removed.")
@@ -45,8 +38,7 @@ def command(
     terminal to ask on, -y is needed. Exit status 1 if a function was kept.
     """
     with session.read() as cache:
-        known = [summary.func_name for summary in cache.functions()]
-    chosen = _choose(names, known, session.directory)
+        chosen = resolve_all(cache, names)
     if dry_run:
         _print(chosen, [], "would remove", as_json=as_json)
         return 0
@@ -81,21 +73,6 @@ def _remove(
             del kept[name]
             progress = True
     return removed, kept
-
-
-def _choose(names: tuple[str, ...], known: list[str], directory: str) -> list[str]:
-    chosen: dict[str, None] = {}
-    for name in names:
-        found = [name] if name in known else fnmatch.filter(known, name) if _GLOB.search(name) else _labelled(name, known)
-        if not found:
-            raise NotCachedError(f"no function in {directory} is named or matches {name!r}{near_name(name, known, '; ')}")
-        chosen.update(dict.fromkeys(found))
-    return list(chosen)
-
-
-def _labelled(label: str, known: list[str]) -> list[str]:
-    """The functions with a label, which are named by content."""
-    return [name for name in known if label_of(name) == label]
 
 
 def _confirm(text: str, *, yes: bool) -> None:

@@ -1,0 +1,35 @@
+"""Examples of every command, shown at the end of its help. The test suite runs each of them."""
+
+from __future__ import annotations
+
+__all__ = ["EXAMPLES"]
+
+EXAMPLES = {
+    "info": ("compcache info", "compcache --dir /scratch/cache info --json"),
+    "ls": ("compcache ls", "compcache ls 'd*' --sort last-use --limit 10", "compcache ls --modules --jsonl"),
+    "show": ("compcache show norm", "compcache show norm --ir", "compcache show norm --asm --whole-module"),
+    "graph": ("compcache graph norm", "compcache graph --reverse dot", "compcache graph --all -o graph.html"),
+    "add": (
+        "compcache add kernels/sieve.ll",
+        "compcache add kernels/dot.ll --export 'dot=f64(a: const f64[:], b: const f64[:])'",
+        "compcache add kernels/norm.ll --import dot --targets x86-64-v3,native",
+    ),
+    "batch": ("compcache batch kernels/dot.ll kernels/sieve.ll", "compcache batch library.py --workers 2 --quiet"),
+    "call": ("compcache call norm 3,4,12", "compcache call sieve '1*30' --json"),
+    "explain": ("compcache explain norm", "compcache explain norm --json"),
+    "dir": ("compcache dir", 'du -sh "$(compcache dir)"'),
+    "config": ("compcache config", "compcache config --json"),
+    "stats": ("compcache stats --since 7d", "compcache stats --zero"),
+    "top": ("compcache top", "compcache top --by size --limit 5", "compcache top --by misses --jsonl"),
+    "check": ("compcache check", "compcache check --repair", "compcache check --recompile --json"),
+    "prune": (
+        "compcache prune --unused-for 30d --dry-run",
+        "compcache prune --max-size 2GiB --yes",
+        "compcache prune --duplicates --stale 90d --keep 'n*' --yes",
+    ),
+    "rm": ("compcache rm sieve", "compcache rm --dry-run 'd*t' norm", "compcache rm --force dot"),
+    "pin": ("compcache pin norm", "compcache pin 'n*'", "compcache pin"),
+    "unpin": ("compcache unpin norm",),
+    "clear": ("compcache clear --dry-run", "compcache clear --yes"),
+    "completion": ('eval "$(compcache completion bash)"',),
+}

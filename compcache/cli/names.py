@@ -1,0 +1,89 @@
+"""Names of functions on command lines and terminals: globs, labels of content names, and short forms."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from compcache.cli.output import is_terminal, printable
+from compcache.errors import NotCachedError
+from compcache.identity import label_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from compcache.cache import Cache
+
+__all__ = ["common_prefix", "resolve", "resolve_all", "short", "split"]
+
+_GLOB = re.compile(r"[*?\[]")
+_SHOWN = 3
+_DIGITS = 8  # of a digest, on terminals; commands take a name that is cut after them
+_LEAST_PREFIX = 8
+
+
+def resolve(cache: Cache, name: str) -> str:
+    """The one function that a NAME stands for; the NAME itself where there is none.
+
+    Raises:
+        click.ClickException: it stands for several functions.
+    """
+    found = _matching(cache, name)
+    if len(found) > 1 and name not in found:
+        shown = ", ".join(map(short, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
+        verb = "match" if _GLOB.search(name) else "are named"
+        raise click.ClickException(f"{len(found)} functions {verb} {name!r}: {shown}; give more of the name")
+    return found[0] if found and name not in found else name
+
+
+def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False) -> list[str]:
+    """The functions that NAMEs stand for: functions, labels of content names, globs.
+
+    Raises:
+        NotCachedError: one stands for no function, with a suggestion; with `missing_ok` that is a glob, and other names stay.
+    """
+    chosen: dict[str, None] = {}
+    for name in names:
+        found = _matching(cache, name)
+        if not found and _GLOB.search(name):
+            raise NotCachedError(f"no function in {cache.path} matches {name!r}", func_name=name, cache_dir=cache.path)
+        if not found and not missing_ok:
+            cache.function(name)  # which says what may have been meant
+        chosen.update(dict.fromkeys(found or [name]))
+    return list(chosen)
+
+
+def _matching(cache: Cache, name: str) -> Sequence[str]:
+    if cache.has(name):
+        return [name]
+    if _GLOB.search(name):
+        matches = re.compile(fnmatch.translate(name)).match
+        found = [summary.func_name for summary in cache.functions(matches)]
+        return [name] if name in found else found
+    return cache.labelled(name) or [summary.func_name for summary in cache.functions(name.__eq__)]
+
+
+def short(func_name: str) -> str:
+    """A name as a terminal shows it: of a content name the label and the first digits; commands take that, too."""
+    label, identity = split(func_name)
+    return f"{label}-{identity}" if identity and is_terminal() else func_name
+
+
+def split(func_name: str) -> tuple[str, str]:
+    """The label of a content name and the first digits of its digest; other names have no digits."""
+    label = label_of(func_name)
+    return (func_name, "") if label is None else (label, func_name[len(label) + 1 :][:_DIGITS])
+
+
+def common_prefix(names: Sequence[str]) -> str:
+    """The packages that all names begin with, with the dot behind them; nothing where cutting that gains little."""
+    if len(names) < 2:  # noqa: PLR2004 - one name has nothing in common with others
+        return ""
+    first, last = min(names), max(names)  # what these two have in common, all have
+    length = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    prefix = first[:length]
+    prefix = prefix[: prefix.rfind(".") + 1]
+    return printable(prefix) if len(prefix) >= _LEAST_PREFIX and prefix.isprintable() else ""

@@ -1,0 +1,51 @@
+"""Syntax colours for LLVM assembly and native assembly.
+
+Line by line, by what tokens look like: a keyword that a later LLVM brings is a plain word here, never an error.
+"""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+__all__ = ["highlighted"]
+
+_IR = re.compile(
+    r"""(?P<comment>;.*)
+      | (?P<text>c?"[^"]*")
+      | (?P<global>@[-$.\w]+|@"[^"]*")
+      | (?P<local>%[-$.\w]+|%"[^"]*")
+      | (?P<label>^[-$.\w]+:)
+      | (?P<type>\b(?:i\d+|void|half|bfloat|float|double|fp128|x86_fp80|ptr|label|metadata|token)\b)
+      | (?P<keyword>\b(?:define|declare|ret|br|switch|call|invoke|load|store|phi|select|getelementptr|alloca|unreachable|[if]cmp
+          |f?(?:add|sub|mul|div|neg|rem)|[us]div|[us]rem|shl|[al]shr|and|or|xor|[sz]ext|trunc|fpext|fptrunc|bitcast|[su]itofp
+          |fpto[su]i|ptrtoint|inttoptr|extractvalue|insertvalue|extractelement|insertelement|shufflevector|tail|musttail)\b)
+      | (?P<number>(?<![\w.])-?\d[\d.]*(?:e[-+]?\d+)?\b)""",
+    re.VERBOSE,
+)
+_ASSEMBLY = re.compile(
+    r"""(?P<comment>\#.*|//.*)
+      | (?P<text>"[^"]*")
+      | (?P<label>^[.$@\w]+:)
+      | (?P<directive>^\s+\.[.\w]+)
+      | (?P<keyword>^\s+[a-z][.\w]*)
+      | (?P<local>%[a-z]\w*)
+      | (?P<number>\$?-?\b(?:0x[0-9a-f]+|\d+)\b)""",
+    re.VERBOSE,
+)
+_LANGUAGES = {"llvm": _IR, "asm": _ASSEMBLY}
+_STYLES = {
+    "comment": {"dim": True}, "text": {"fg": "green"}, "global": {"fg": "cyan"}, "local": {"fg": "yellow"},
+    "label": {"bold": True}, "type": {"fg": "blue"}, "keyword": {"fg": "magenta"}, "number": {"fg": "green"},
+    "directive": {"dim": True},
+}  # fmt: skip
+
+
+def highlighted(line: str, language: str) -> str:
+    """A line of code with the codes of colours; `language` is ``llvm`` or ``asm``."""
+
+    def coloured(match: re.Match[str]) -> str:
+        return click.style(match[0], **_STYLES[match.lastgroup or "comment"])  # type: ignore[arg-type]
+
+    return _LANGUAGES[language].sub(coloured, line)
