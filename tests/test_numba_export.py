@@ -279,7 +279,7 @@ REFUSALS = {
     "of type complex128": ("def f(z):\n    return z.real\n", "(complex128,)"),
     "its result is of type": ("import numpy as np\ndef f(n):\n    return np.zeros(n)\n", "(int64,)"),
     "tuples of scalars and None are supported": ("def f(n):\n    return n, (n, n)\n", "(int64,)"),
-    "it has 1 parameters, and the signature 2": ("def f(n):\n    return n\n", "(int64, int64)"),
+    "it has 1 parameters, but the signature has 2": ("def f(n):\n    return n\n", "(int64, int64)"),
     "exception class": (
         """\
 def make():

@@ -1,4 +1,4 @@
-"""Numba's compiled functions in a compcache directory: right, shared, fast.
+"""Stores Numba's compiled functions in a compcache directory, by content.
 
 ::
 
@@ -42,7 +42,7 @@ __all__ = [
     "vectorize",
 ]
 
-#: The versions of Numba that this backend knows: from the first up to, and not including, the second.
+#: The versions of Numba that this backend supports: from the first up to, but not including, the second.
 SUPPORTED = ((0, 66), (0, 69))
 
 _installation: Any = None
@@ -53,27 +53,27 @@ def install(
 ) -> Backend:
     """Make every ``cache=True`` of Numba use a cache directory.
 
-    What Numba stores is read with pickle. Calling this is the permission to read pickles from the directory, on
-    compcache's terms: a directory that somebody else could have written is refused.
+    Numba's entries are pickled. Calling this permits reading pickles from the directory, on compcache's terms: a
+    directory that another user could have written to is refused.
 
     Args:
         cache: the directory, None for the default one, or an open cache (with ``allow_pickle=True``).
-        targets: the CPUs to store code for, as `ModuleSource(targets=...)` takes them; None reads $COMPCACHE_TARGETS, or is
+        targets: the CPUs to store code for, as in `ModuleSource(targets=...)`; None for $COMPCACHE_TARGETS, or else
             this host.
         options: further arguments of `compcache.Cache`.
 
     Returns:
-        What can be asked for the numbers of hits and misses, and for what is not cached and why.
+        The backend, which counts hits and misses, and lists functions that are not cached with the reason.
 
     Raises:
         RuntimeError: this version of Numba is not supported, or the backend is installed with another directory.
-        UntrustedDirectoryError: somebody else could have written what is in the directory.
+        UntrustedDirectoryError: another user could have written to the directory.
     """
     return _install(cache, {**options, "targets": targets}, is_first=False)
 
 
 def _install(cache: Any, options: dict[str, Any], *, is_first: bool) -> Backend:
-    """See `install`; with `is_first` Numba is about to load or compile its first function."""
+    """See `install`; `is_first`: Numba is about to load or compile its first function."""
     global _installation  # noqa: PLW0603 - Numba is one per process
     _require_supported()
     import os
@@ -89,7 +89,7 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool) -> Backend:
         wanted = cache.path if isinstance(cache, Cache) else os.path.abspath(cache or default_directory())
         if installed_backend.cache.path != wanted:
             raise RuntimeError(
-                f"compcache.numba is installed with the directory {installed_backend.cache.path}: call uninstall() first"
+                f"compcache.numba is already installed with the directory {installed_backend.cache.path}: call uninstall() first"
             )
         return installed_backend
     if isinstance(cache, Cache):
@@ -101,21 +101,21 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool) -> Backend:
     backend = Backend(opened, targets)
     hooks = Hooks(backend)
     try:
-        hooks.put_in(is_first=is_first)
+        hooks.install(is_first=is_first)
     except (AttributeError, KeyError) as error:
         from compcache.numba.hooks.private_names import moved
 
         names = ", ".join(private.name for private in moved()) or str(error)
-        raise RuntimeError(f"compcache.numba does not fit this Numba, {_numba_version()}: it lacks {names}") from error
+        raise RuntimeError(f"compcache.numba does not support this Numba, {_numba_version()}: it lacks {names}") from error
     _installation = backend, hooks
     return backend
 
 
 def uninstall() -> None:
-    """Give Numba its own cache back. Functions decorated meanwhile stay as they are. No error where not installed."""
+    """Restore Numba's own cache. Functions decorated meanwhile keep using the directory. No error if not installed."""
     global _installation  # noqa: PLW0603 - see `install`
     if _installation is not None:
-        _installation[1].take_out()
+        _installation[1].remove()
         _installation = None
 
 
@@ -163,14 +163,14 @@ def export(
     """Store a native entry for a function that `Cache.get_target` calls without Numba.
 
     Args:
-        func: a function, or what `njit` made of one (whose options are used).
-        signature: a Numba signature, as text or object, with or without the result: ``"float64(float64[::1], int64)"``.
+        func: a Python function, or one decorated with `njit` (whose options are used).
+        signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``.
             Parameters are integers, floats, booleans and C-contiguous arrays of these; the result is a scalar,
             a tuple of scalars or None.
-        cache: the cache to store in; None means the one that the backend is installed with, else the default one.
-        name: the func_name for `Cache.get_target`; None means the module and the qualified name. What was exported
-            under it before is replaced.
-        targets: the CPUs to compile it for, as `ModuleSource(targets=...)` takes them; None reads $COMPCACHE_TARGETS, or is
+        cache: the cache to store in; None for that of the installed backend, else the default one.
+        name: the func_name for `Cache.get_target`; None for the module and the qualified name. A previous export of
+            that name is replaced.
+        targets: the CPUs to compile it for, as in `ModuleSource(targets=...)`; None for $COMPCACHE_TARGETS, or else
             this host.
 
     Returns:
@@ -178,7 +178,7 @@ def export(
 
     Raises:
         CompileError: the function cannot be exported; the message says why.
-        numba.core.errors.NumbaError: Numba does not compile it.
+        numba.core.errors.NumbaError: Numba cannot compile it.
     """
     _require_supported()
     from compcache.cache import Cache
@@ -202,5 +202,5 @@ def _require_supported() -> None:
     if not SUPPORTED[0] <= version < SUPPORTED[1]:
         low, high = (".".join(map(str, bound)) for bound in SUPPORTED)
         raise RuntimeError(
-            f"compcache.numba supports Numba from {low} up to, and not including, {high}; this is {numba.__version__}"
+            f"compcache.numba supports Numba from {low} up to, but not including, {high};  this is {numba.__version__}"
         )

@@ -1,4 +1,4 @@
-"""Installs the backend without a line of code: ``COMPCACHE_NUMBA=1 python program.py``.
+"""Installs the backend without a change of the program: ``COMPCACHE_NUMBA=1 python program.py``.
 
 Numba calls `init` before it compiles or loads its first function (entry point group ``numba_extensions``).
 """
@@ -13,7 +13,7 @@ VARIABLE = "COMPCACHE_NUMBA"
 
 
 def init() -> None:
-    """Install the backend where the variable asks for it, with the directory $COMPCACHE_DIR or the default one."""
+    """Install the backend if $COMPCACHE_NUMBA is set, with the directory $COMPCACHE_DIR or the default one."""
     if os.environ.get(VARIABLE, "0") not in ("", "0"):
         import compcache.numba
 

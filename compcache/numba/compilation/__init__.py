@@ -1,1 +1,1 @@
-"""What is known of compilations of this process: which functions, under which symbols, with whose implementations."""
+"""Records of this process's compilations: the functions, their symbols, and the implementations that they used."""

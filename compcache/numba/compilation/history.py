@@ -1,7 +1,7 @@
-"""What functions read when this process compiled them, or loaded what was compiled of them.
+"""Records the values that functions read when this process compiled or loaded them.
 
-A caller is linked with the code that this process has. Where a function reads other values now than it did then (a global
-was changed in between), the caller's key, made of the values now, would stand for code made of the old ones.
+A caller is linked with the code that this process has. If a function reads different values now (a global was changed
+since), the caller's key, computed from the current values, would stand for code compiled from the old ones.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
     from compcache.numba.fingerprints.walk import Part
 
-__all__ = ["is_latest", "note_made", "reads_else"]
+__all__ = ["has_old_code", "is_latest", "note_code"]
 
 _made_of: weakref.WeakKeyDictionary[Any, dict[bytes, None]] = weakref.WeakKeyDictionary()
 
 
-def note_made(part: Part) -> None:
-    """Code was made of a function, when what it read itself had this digest."""
+def note_code(part: Part) -> None:
+    """Record that a function was compiled or loaded while the values that it reads had this digest."""
     digests = _made_of.setdefault(part.function, {})
     digests.pop(part.digest, None)
     digests[part.digest] = None
 
 
-def reads_else(parts: Iterable[Part]) -> str | None:
-    """The first function of which there is code that was made when it read other values; None if there is none."""
+def has_old_code(parts: Iterable[Part]) -> str | None:
+    """The first function that has code in this process from other values than these; None if all match."""
     for part in parts:
         known = _made_of.get(part.function)
         if known is not None and list(known) != [part.digest]:
@@ -36,6 +36,6 @@ def reads_else(parts: Iterable[Part]) -> str | None:
 
 
 def is_latest(part: Part) -> bool:
-    """Whether the code that was made of a function last was made when it read the same values."""
+    """Whether the latest code of a function was compiled from the same values."""
     known = _made_of.get(part.function)
     return not known or next(reversed(known)) == part.digest

@@ -1,4 +1,4 @@
-"""What the compiled code of each library of this process depends on, and which library defines a symbol."""
+"""Records the dependencies of each code library of this process, and which library defines a symbol."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ __all__ = [
 
 
 class Recorded(NamedTuple):
-    """What code depends on: implementations, and digests of the names that were asked; `problem`: why that is not known."""
+    """Dependencies of code: implementations, and digests of names looked up; `problem`: why they are unknown."""
 
     dependencies: frozenset[Dependency] = frozenset()
     names: frozenset[int] = frozenset()
     problem: str | None = None
 
 
-#: What the compiled code of each library depends on, for those that link against it.
+#: The dependencies of each library's code, for libraries that link against it.
 _known: weakref.WeakKeyDictionary[Any, Recorded] = weakref.WeakKeyDictionary()
 
 
-#: What Numba makes of a function's parts, within its scope, and its runtime.
+#: Prefixes of the libraries that Numba makes of a function's parts, within its scope, and of its runtime.
 _PARTS = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
 
 
 class _History:
-    """`is_known`: nothing was compiled while nobody recorded."""
+    """`is_known`: all compilations of this process were recorded."""
 
     is_known = True
 
 
 def start_recording(*, from_the_start: bool) -> None:
-    """From now on compilations are recorded; `from_the_start`: there was none before."""
+    """Note that compilations are recorded from now on; `from_the_start`: there was none before."""
     _History.is_known = _History.is_known and from_the_start
 
 
@@ -54,22 +54,22 @@ _by_symbol: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary(
 
 
 def remember_library(symbol: str, library: Any) -> None:
-    """Where the function of this symbol is defined."""
+    """Record the library that defines the function of this symbol."""
     _by_symbol[symbol] = library
 
 
 def library_of(symbol: str) -> Any:
-    """The library that defines a function; None where this process has none (any more)."""
+    """The library that defines a function; None if this process has none (any more)."""
     return _by_symbol.get(symbol)
 
 
 def set_dependencies(library: Any, recorded: Recorded) -> None:
-    """What the code in a library depends on."""
+    """Set the dependencies of the code in a library."""
     _known[library] = recorded
 
 
 def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded:
-    """What the code in a library depends on, that of the libraries linked into it included."""
+    """The dependencies of the code in a library, including those of libraries linked into it."""
     known = _known.get(library)
     if known is not None and scope is None:
         return known
@@ -99,7 +99,7 @@ def _content_of(
 
 
 def _of_unrecorded(library: Any) -> Recorded:
-    """What code depends on that was compiled outside of all scopes."""
+    """The dependencies of code that was compiled outside of all scopes."""
     if library.name.startswith(_PARTS):
         return Recorded()
     if not _History.is_known:

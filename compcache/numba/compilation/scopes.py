@@ -1,9 +1,9 @@
-"""The functions that are being compiled: symbols that follow from content, and a record of what the compiler asked.
+"""The functions being compiled: gives them symbols by content, and records the implementations that the compiler used.
 
-Numba numbers functions in the order in which a process compiles them, and the numbers end up in symbols: two processes
-give the same symbol to different code, and the linker drops one of them. Here a symbol carries a digest of all
-that shapes the function instead; where there is none, or where the same function is compiled twice, it carries a
-random number.
+Numba numbers functions in the order in which a process compiles them, and the numbers become part of symbols: two
+processes give the same symbol to different code, and the linker drops one of them. Here a symbol contains a digest of
+all that shapes the function instead; if there is none, or if the same function is compiled twice, it contains a random
+number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.numba.compilation.history import note_made
+from compcache.numba.compilation.history import note_code
 from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.implementations import digest_name
 from compcache.numba.fingerprints.walk import fingerprint
@@ -50,7 +50,7 @@ class Miss(NamedTuple):
 
 
 class Scope:
-    """One function being compiled: its symbols' digest, and the user's implementations that were asked for it."""
+    """A function being compiled: its symbols' digest, and the user's implementations that the compiler used."""
 
     __slots__ = ("asked", "function", "generators", "miss", "names", "token", "used")
 
@@ -74,17 +74,17 @@ class _Stack(threading.local):
 _stack = _Stack()
 
 
-#: Digests that are in symbols of this process already; the same code under one symbol twice would be one too many.
+#: Digests that are in symbols of this process already; a second definition of a symbol would clash.
 _used: set[str] = set()
 
 
-#: What was asked while no compilation was known to run: one was under way when the backend was installed.
+#: Implementations used outside of all scopes: a compilation was running when the backend was installed.
 asked_early: dict[int, Any] = {}
 
 
 @contextmanager
 def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> Iterator[Scope]:
-    """While a function is compiled."""
+    """The scope of a function while it is compiled."""
     scope = Scope(function, _token(function, args, return_type, flags, extra), _take_miss(function, args))
     _stack.scopes.append(scope)
     try:
@@ -130,7 +130,7 @@ def is_kept(token: object) -> bool:
 
 
 def defer(action: Callable[[], None]) -> bool:
-    """Do something when the outermost function is compiled; False, and nothing, where none is being compiled."""
+    """Run `action` when the outermost function has been compiled; False (not run) if none is being compiled."""
     if not _stack.scopes:
         return False
     _stack.deferred.append(action)
@@ -140,7 +140,7 @@ def defer(action: Callable[[], None]) -> bool:
 def _token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
     try:
         found = fingerprint(function)
-        note_made(found.parts[0])
+        note_code(found.parts[0])
         parts = [
             found.content,
             signature_text(args),
@@ -155,7 +155,7 @@ def _token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -
     if token in _used and _stack.scopes:
         token = _digest(
             token, _stack.scopes[-1].token
-        )  # Numba compiles some of its functions anew for each caller
+        )  # Numba compiles some of its functions once per caller
     if token in _used:
         return uuid.uuid4().hex
     _used.add(token)
@@ -167,12 +167,12 @@ def _digest(*parts: str) -> str:
 
 
 def remember(token: str) -> None:
-    """A digest that loaded code has in its symbols."""
+    """Record a digest that is in symbols of loaded code."""
     _used.add(token)
 
 
 def next_unique_id(function: Any) -> str:
-    """What Numba puts into the symbols of a function that it starts to compile."""
+    """The unique id that Numba puts into the symbols of a function that it starts to compile."""
     if not _stack.scopes:
         return uuid.uuid4().hex
     scope = _stack.scopes[-1]
@@ -184,7 +184,7 @@ def next_unique_id(function: Any) -> str:
 
 
 def record(function: Any) -> None:
-    """The compiler asks one of the user's implementations."""
+    """Record that the compiler uses one of the user's implementations."""
     if not _stack.scopes:
         asked_early[id(function)] = function
     for scope in _stack.scopes:
@@ -192,12 +192,12 @@ def record(function: Any) -> None:
 
 
 def note(name: str) -> None:
-    """The compiler asks for implementations of this name."""
+    """Record that the compiler looks for implementations by this name."""
     if _stack.scopes:
         _stack.scopes[-1].names.add(digest_name(name))
 
 
 def note_generator(implementation: Any) -> None:
-    """The compiler lets this generate code."""
+    """Record that the compiler lets this implementation generate code."""
     if _stack.scopes:
         _stack.scopes[-1].generators[id(implementation)] = implementation

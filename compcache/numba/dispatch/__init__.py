@@ -1,1 +1,1 @@
-"""What a call does: the cache objects that Numba asks for an overload, and gives a compiled one."""
+"""The cache objects from which Numba loads overloads, and to which it saves them."""

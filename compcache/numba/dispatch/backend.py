@@ -1,4 +1,4 @@
-"""What the installed backend knows: its cache, and what it did and refused."""
+"""The installed backend: its cache, its statistics, and the functions that it could not cache."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Backend:
 
     Attributes:
         cache: the cache that it stores in.
-        targets: what to store code for, as `ModuleSource` has it; None: what $COMPCACHE_TARGETS says, or this host.
-        hits, misses: how many overloads were found, and how many were not.
-        refused: {function and types: why it is not cached}, of those that cannot be.
+        targets: the CPUs to store code for, as in `ModuleSource`; None for $COMPCACHE_TARGETS, or else this host.
+        hits, misses: the numbers of overloads that were found, and that were not.
+        refused: {function and types: reason} of the overloads that cannot be cached.
     """
 
     def __init__(self, cache: Cache, targets: Iterable[str] | str | None = None) -> None:
@@ -40,17 +40,17 @@ class Backend:
             self.misses += 1
 
     def refuse(self, label: str, reason: str) -> None:
-        """Remember why a function is not cached for these types, here and for `compcache explain`."""
+        """Record why a function is not cached for these types, here and for `compcache explain`."""
         self.refused[label] = reason
         self.cache.note_uncached(label, reason)
 
     def accept(self, label: str) -> None:
-        """The function is cached now."""
+        """Record that the function is cached now."""
         self.refused.pop(label, None)
         self.cache.forget_uncached(label)
 
     def note_failure(self, name: str, error: Exception) -> None:
-        """Tell that a compiled function works, but could not be stored or loaded."""
+        """Warn that a compiled function works, but could not be stored."""
         warnings.warn(f"{name} was compiled and not cached: {error}", CacheWarning, stacklevel=4)
 
     def __repr__(self) -> str:

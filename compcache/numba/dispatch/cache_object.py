@@ -1,4 +1,4 @@
-"""What stands in for Numba's per-function cache objects, whatever it caches."""
+"""The base of the classes that replace Numba's per-function cache objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["CacheObject"]
 
 
 class CacheObject(_Cache):  # type: ignore[misc]
-    """What both kinds share: a backend, a function, and the identities computed for the signatures asked for."""
+    """A backend, a function, and the identities computed for its signatures."""
 
     def __init__(self, backend: Backend, owner: Any, function: Any) -> None:
         self._backend = backend
@@ -39,22 +39,22 @@ class CacheObject(_Cache):  # type: ignore[misc]
         return self._backend.cache
 
     def enable(self) -> None:
-        """Use the cache."""
+        """Load and store from now on."""
         self._enabled = True
 
     def disable(self) -> None:
-        """Do not."""
+        """Neither load nor store from now on."""
         self._enabled = False
 
     def flush(self) -> None:
-        """Compile again what is asked for next; content-addressed entries cannot be stale."""
+        """Make the known signatures compile again; the entries stay, since content-addressed ones cannot be stale."""
         self._flushed |= {found.key for found in self._identities.values() if isinstance(found, Identity)}
 
     def _name(self) -> str:
         return f"{self._function.__module__}.{self._function.__qualname__}"
 
     def _log(self, action: str, name: str) -> None:
-        """What NUMBA_DEBUG_CACHE=1 prints, in the words that Numba's users know; the index is the directory's."""
+        """Print the messages of NUMBA_DEBUG_CACHE=1 in Numba's words; the index is the cache directory."""
         _cache_log(f"[cache] index {action} %r", self.cache_path)
         _cache_log(f"[cache] data {action} %r", name)
 
@@ -63,11 +63,11 @@ class CacheObject(_Cache):  # type: ignore[misc]
         self._backend.accept(label_of(identity.name, sig))
 
     def _note(self, sig: Any, reason: str) -> None:
-        """Tell those who ask that the function was not cached; Numba would have cached it, so nobody else is told."""
+        """Record why the function is not cached, without a warning: Numba itself would have cached it."""
         self._backend.refuse(label_of(self._name(), sig), reason)
 
     def _refuse(self, sig: Any, reason: str) -> None:
-        """The same where Numba would not have cached it either: it warns, in these words."""
+        """Record it, and warn in Numba's words, because Numba would not have cached it either."""
         self._note(sig, reason)
         message = f'Cannot cache compiled function "{self._function.__qualname__.split(".")[-1]}" as {reason}'
         code = self._function.__code__

@@ -29,12 +29,12 @@ class FunctionCache(CacheObject):
         self._kept: set[Any] = set()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The stored compile result for a signature, or None."""
+        """Return the stored compile result for a signature, or None."""
         if not self._enabled:
             return None
         sig = _parsed(sig)
         if getattr(self._owner, "_compiler", None) is None:
-            target_context.refresh()  # a ufunc compiles its wrapper now, hit or not
+            target_context.refresh()  # a ufunc compiles its wrapper now, on a hit too
         identity = self._identify(sig, target_context)
         if not isinstance(identity, Identity) or identity.key in self._flushed:
             return None
@@ -42,18 +42,18 @@ class FunctionCache(CacheObject):
         self._backend.count(hit=cres is not None)
         if cres is not None:
             self._log("loaded from", func_name_of(identity, sig))
-            history.note_made(identity.parts[0])
+            history.note_code(identity.parts[0])
         else:
             scopes.missed(scopes.Miss(self._function, _args_of(sig), partial(self._keep, sig)))
         return cres
 
     def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
-        if history.reads_else(identity.parts[1:]):
-            return None  # Numba would link what this process has compiled
+        if history.has_old_code(identity.parts[1:]):
+            return None  # Numba would link the code that this process has compiled
         try:
             name = func_name_of(identity, sig)
             return load.load_result(self._cache, identity, name, _args_of(sig), self._function, target_context)
-        except Exception as error:  # noqa: BLE001 - what the entry refers to by name is gone: as good as no entry
+        except Exception as error:  # noqa: BLE001 - the entry refers to a name that is gone: a miss
             self._note(sig, f"its entry cannot be loaded: {type(error).__name__}: {error}")
             return None
 
@@ -63,7 +63,7 @@ class FunctionCache(CacheObject):
         self._kept.add(_sig_key(sig))
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the compile result for a signature, where that can be done."""
+        """Store the compile result for a signature if it can be cached."""
         if not self._enabled:
             return
         if _sig_key(_parsed(sig)) in self._kept:
@@ -84,11 +84,11 @@ class FunctionCache(CacheObject):
     def _store(self, sig: Any, data: Any, identity: Identity) -> None:
         from compcache.numba.entries import save
 
-        changed = history.reads_else(identity.parts[1:])
+        changed = history.has_old_code(identity.parts[1:])
         if not changed and not history.is_latest(identity.parts[0]):
             changed = self._name()
         if changed:
-            self._note(sig, f"what {changed} reads was changed since that was compiled")
+            self._note(sig, f"a value that {changed} reads has changed since {changed} was compiled")
             return
         name = func_name_of(identity, sig)
         try:
@@ -99,11 +99,11 @@ class FunctionCache(CacheObject):
                 self._note(sig, str(error))
         except save.NotCacheable as error:
             self._note(sig, str(error))
-        except Exception as error:  # noqa: BLE001 - the function works; that it cannot be stored is not the program's affair
+        except Exception as error:  # noqa: BLE001 - the function works, so failing to store it must not fail the call
             self._backend.note_failure(self._name(), error)
 
     def _identify(self, sig: Any, target_context: Any) -> Identity | str:
-        """The identity of the function now; or why it has none."""
+        """The identity of the function now, or the reason why it has none."""
         found: Identity | str
         try:
             found = identify(
@@ -117,10 +117,10 @@ class FunctionCache(CacheObject):
 
     def _flags(self) -> Any:
         compiler_ = getattr(self._owner, "_compiler", None)
-        if compiler_ is None:  # of a ufunc: it has entered them already
+        if compiler_ is None:  # a ufunc, which has pushed them already
             return ConfigStack.top_or_none()
         flags = compiler.Flags()
-        # Numba takes dictionaries apart while it reads them.
+        # Copies: Numba modifies dictionaries while it reads them.
         options = {k: dict(v) if isinstance(v, dict) else v for k, v in compiler_.targetoptions.items()}
         compiler_.targetdescr.options.parse_as_flags(flags, options)
         return compiler_._customize_flags(flags)
@@ -141,7 +141,7 @@ class FunctionCache(CacheObject):
 
 
 def _parsed(sig: Any) -> Any:
-    """A signature that was written as text, as an object."""
+    """A signature as an object; text is parsed."""
     if not isinstance(sig, str):
         return sig
     args, result = sigutils.normalize_signature(sig)

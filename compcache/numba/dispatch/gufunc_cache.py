@@ -19,7 +19,7 @@ class GufuncCache(CacheObject):
     """The cache of a gufunc's wrapper: code libraries."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The stored wrapper, or None."""
+        """Return the stored wrapper, or None."""
         identity = self._identify() if self._enabled else None
         if identity is None or identity.key in self._flushed:
             return None
@@ -50,7 +50,7 @@ class GufuncCache(CacheObject):
             self._backend.note_failure(self._name(), error)
 
     def _identify(self) -> Identity | None:
-        """A wrapper follows from the symbol of the function that it calls, which is a digest, and the layout."""
+        """The identity of the wrapper: the symbol of the function that it calls, which contains a digest, and the layout."""
         cres = self._owner.cres
         try:
             found = identify(

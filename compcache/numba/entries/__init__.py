@@ -1,1 +1,1 @@
-"""What is stored: the form of an entry, and the ways between it and the objects of Numba."""
+"""Entries: their format, and their conversion from and to Numba's objects."""

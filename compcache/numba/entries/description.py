@@ -1,4 +1,4 @@
-"""The global variable of an entry that describes it: what must hold for its use, and what Numba must know of it."""
+"""The global variable that describes an entry: the conditions for its use, and Numba's metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND_IMAGE", "KIND_OBJECT", "Description", "Request"]
 
-#: What an entry holds: machine code in its image, or object code as Numba serializes it.
+#: The kinds of entries: machine code in the image, or object code as Numba serializes it.
 KIND_IMAGE, KIND_OBJECT = 1, 2
 _HEAD = Struct("<III")
 
@@ -28,7 +28,7 @@ _HEAD = Struct("<III")
 class Request:
     """A look-up of an entry by the process that wants to use it.
 
-    `lines` digests where its source lines are now; `cpu` is the CPU that the user has chosen (`chosen_cpu`).
+    `lines` is a digest of the current source lines; `cpu` is the CPU that the user has chosen (`chosen_cpu`).
 
     While it is made (``with request:``), the descriptions that this thread loads are checked against it; `found` is the
     first one that holds, or `only` the one that the process has just made. Look-ups nest: to compare implementations may
@@ -65,13 +65,13 @@ def _invalid(reason: str) -> GlobalValidationError:
 
 @register
 class Description(GlobalDefinition):
-    """What Numba must know of an entry, besides its machine code.
+    """The metadata of an entry that Numba needs besides its machine code.
 
-    `lines` digests where the source stood, "" where the code does not tell; `dependencies` are the implementations
-    that only the compiler saw, `asked` the names under which it asked for such (`encode_names`) and `answered` all of
-    the user's that answered to these. They are checked at every load, before anything is unpickled; an entry for which
-    they do not hold is passed over. `cpu` is the one that the user had chosen. `pickled` and `bitcode` (for linking into
-    other functions) are read on demand.
+    `lines` is a digest of the source lines, "" if the code does not report them; `dependencies` are the implementations
+    that only the compiler used, `asked` the names by which it looked for such (`encode_names`) and `answered` all of the
+    user's implementations that matched these. They are checked at every load, before unpickling; an entry that fails the
+    check is skipped. `cpu` is the one that the user had chosen. `pickled` and `bitcode` (for linking into other functions)
+    are read on demand.
     """
 
     __slots__ = ("cpu", "lines", "dependencies", "asked", "answered", "pickled", "bitcode")
@@ -86,7 +86,7 @@ class Description(GlobalDefinition):
     revalidate: ClassVar[bool] = True
 
     def encode(self) -> bytes:
-        """The sizes of three parts, and the parts: what is checked first, the pickle, the bitcode."""
+        """The sizes of three parts, and the parts: the conditions, the pickle, the bitcode."""
         checked = marshal.dumps(
             (self.cpu, self.lines, [tuple(d) for d in self.dependencies], self.asked, self.answered), 2
         )
@@ -95,24 +95,24 @@ class Description(GlobalDefinition):
 
     @classmethod
     def decode(cls, payload: bytes) -> Description:
-        """The description in a payload that the store has verified."""
+        """Decode the description in a payload that the store has verified."""
         try:
             first, second, third = _HEAD.unpack_from(payload)
         except StructError as error:
             raise ValueError("it is truncated") from error
         at = _HEAD.size
         if len(payload) != at + first + second + third:
-            raise ValueError("its sizes do not fit")
+            raise ValueError("the sizes of its parts are wrong")
         cpu, lines, rows, asked, answered = marshal.loads(payload[at : at + first])  # noqa: S302 - texts, digest checked
         end = at + first + second
         return cls(cpu, lines, tuple(map(tuple, rows)), asked, tuple(answered), payload[at + first : end], payload[end:])
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """Check that the entry still holds; what is kept is the description itself."""
+        """Check that the entry is still valid; the request keeps the description."""
         request = _requests.stack[-1] if _requests.stack else None
-        if request is not None:  # else only the code is of interest: nothing is unpickled
+        if request is not None:  # otherwise only the code is used, and nothing is unpickled
             if not context.allow_pickle:
-                reason = "it is Numba's, hence pickled, and the cache was not opened with allow_pickle=True"
+                reason = "it is a Numba entry, which is pickled, and the cache was not opened with allow_pickle=True"
                 raise PickleNotAllowedError(reason, reason=reason)
             if request.only is None:
                 self.check(request.lines, request.cpu)
@@ -129,21 +129,21 @@ class Description(GlobalDefinition):
 
     @property
     def is_machine_code(self) -> bool:
-        """Whether there is code in here that is for one CPU: the image cannot be made for another one."""
+        """Whether the entry's code exists for one CPU only, without bitcode to compile it for another one."""
         return not self.bitcode
 
     def check(self, lines: str, cpu: str) -> None:
-        """Raise `GlobalValidationError` where the entry does not hold in this process."""
+        """Raise `GlobalValidationError` if the entry is not valid in this process."""
         if cpu and self.cpu != cpu:
-            raise _invalid("it was not compiled for the CPU that NUMBA_CPU_NAME or NUMBA_CPU_FEATURES names")
+            raise _invalid("it was not compiled for the CPU of NUMBA_CPU_NAME and NUMBA_CPU_FEATURES")
         if self.lines and self.lines != lines:
-            raise _invalid("its code reports source lines, and the source stands elsewhere now")
+            raise _invalid("its code reports source lines, and these have changed")
         if not has_numba():
             if self.dependencies or self.answered:
                 raise _invalid("the compiler used implementations that are known only where Numba is imported")
             return
         from compcache.numba.fingerprints.errors import Unidentifiable
-        from compcache.numba.identity.dependencies import Dependency, is_current, who_answers
+        from compcache.numba.identity.dependencies import Dependency, is_current, matching_names
 
         for dependency in [Dependency(*row) for row in self.dependencies]:
             try:
@@ -152,8 +152,8 @@ class Description(GlobalDefinition):
                 raise _invalid(f"the implementation {dependency.name} cannot be compared: {error}") from error
             if not current:
                 raise _invalid(
-                    f"the implementation {dependency.name}, which the compiler used, is another one now"
+                    f"the implementation {dependency.name}, which the compiler used, has changed"
                 )
-        new = set(who_answers(self.asked)) - set(self.answered)
+        new = set(matching_names(self.asked)) - set(self.answered)
         if new:
-            raise _invalid(f"the implementation {min(new)} is new, and the compiler would have asked it")
+            raise _invalid(f"the implementation {min(new)} is new, and the compiler would have used it")

@@ -1,4 +1,4 @@
-"""The addresses of Numba's C helpers, which an image asks for by name."""
+"""Provides the addresses of Numba's C helpers, which images refer to by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["THREADING", "HelperSymbol", "helper_address"]
 
 
-#: What Numba knows when it has started its threads, which compiling a call of these does, and loading does not.
+#: Helpers that exist once Numba has started its threads, which compiling a call of them does and loading does not.
 THREADING = frozenset((
     "get_num_threads", "get_parallel_chunksize", "get_sched_size", "get_thread_id", "numba_parallel_for",
     "set_num_threads", "set_parallel_chunksize",
@@ -28,7 +28,7 @@ def _invalid(reason: str) -> GlobalValidationError:
 
 @register
 class HelperSymbol(GlobalDefinition):
-    """The address of a function that Numba registers with LLVM under a name, which the dynamic linker does not know."""
+    """The address of a function that Numba registers with LLVM by name; the dynamic linker does not know it."""
 
     __slots__ = ("name",)
     name: str
@@ -40,7 +40,7 @@ class HelperSymbol(GlobalDefinition):
 
     @classmethod
     def decode(cls, payload: bytes) -> HelperSymbol:
-        """The symbol of that name."""
+        """Decode the symbol."""
         return cls(payload.decode())
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
@@ -58,10 +58,10 @@ class HelperSymbol(GlobalDefinition):
 
 
 def helper_address(name: str) -> int:
-    """The address under which Numba knows a C function; 0 where it has none.
+    """The address at which Numba has a C function; 0 if it has none.
 
-    The runtime's own functions are taken from where Numba takes them: it tells LLVM of them only when it first
-    compiles, which a hit is to avoid. A process without Numba does without it (`compcache.numba.lazy`).
+    Functions of the runtime are read from Numba's own table: it registers them with LLVM only when it first
+    compiles, which a hit avoids. A process without Numba does without it (`compcache.numba.lazy`).
     """
     if not c_helpers.has_numba():
         return c_helpers.helper_address(name)

@@ -1,7 +1,7 @@
-"""From the LLVM module of a compiled Numba function to one that can live in a shared object.
+"""Converts the LLVM module of a compiled Numba function to one that can be linked as a shared object.
 
-What needs care: Numba registers Python's exception classes under the names of CPython's *pointers* to them;
-its C helpers are known to LLVM, but not to the dynamic linker; environments are set from outside after loading.
+Conversion is needed because Numba registers Python's exception classes under the names of CPython's *pointers* to them;
+its C helpers are known to LLVM, but not to the dynamic linker; and environments are set from outside after loading.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NATIVE_VARIABLES = frozenset(("_Py_NoneStruct",))
 _PLAIN = frozenset(map(chr, range(32, 127))) - frozenset('"\\')
 
 
-#: The name of a function's declaration or definition, in quotation marks where it has unusual characters.
+#: The name in a function's declaration or definition, quoted if it has unusual characters.
 _NAME = r'@("(?:[^"\\]|\\.)*"|[\w.$-]+)\('
 _DECLARED = re.compile(rf"^declare [^@\n]*{_NAME}", re.MULTILINE)
 _DECLARATION = re.compile(rf"^declare [^@\n]*{_NAME}[^\n]*\n", re.MULTILINE)
@@ -54,11 +54,11 @@ _DECLARED_EXCEPTION = re.compile(r"^@(PyExc_\w+) = external (?:\w+ )*global i8\b
 
 
 class CannotLink(Exception):  # noqa: N818 - it is an answer, not a failure
-    """Raised when a module cannot live in a shared object; the message says why."""
+    """Raised when a module cannot be linked as a shared object; the message says why."""
 
 
 class ImageSource(NamedTuple):
-    """Code for a shared object; `symbols` are what its address function knows, by number."""
+    """Code for a shared object; `symbols` are those of its address function, by number."""
 
     text: str
     symbols: tuple[str, ...]
@@ -67,19 +67,19 @@ class ImageSource(NamedTuple):
 
 
 def describe_module() -> str:
-    """The address function and the description alone, as assembly; for entries that hold no image."""
+    """The address function and the description alone, as assembly; for entries without an image."""
     return f"@{DESCRIPTION} = external global ptr\n" + address_function(())
 
 
 def prepare_image(module: Any, wanted: Iterable[str]) -> ImageSource:
-    """The code of a finished Numba library for a shared object that offers these symbols, as far as it has them.
+    """The code of a finished Numba library for a shared object that provides these symbols, if it defines them.
 
     Raises:
-        CannotLink: it refers to something that only Numba's own linker can provide.
+        CannotLink: it refers to a symbol that only Numba's own linker can provide.
     """
     text = str(module)
     counts = symbol_counts(text)
-    # Read off the text: asking LLVM for the names of hundreds of declarations would take half of the time of storing.
+    # Read from the text: reading the names of hundreds of declarations through LLVM would take half of the storing time.
     declared = [_plain(name) for name in _DECLARED.findall(text)]
     unused = {name for name in declared if counts.get(name, 0) < _DECLARATION_AND_USE}
     text = _DECLARATION.sub(lambda line: "" if _plain(line[1]) in unused else line[0], text)
@@ -97,14 +97,14 @@ def _plain(name: str) -> str:
 
 
 def _environments(module: Any, defined: Container[str]) -> list[str]:
-    """The slots for environments among the global variables of a module. Raises `CannotLink` for what cannot be linked."""
+    """The environment slots among a module's global variables. Raises `CannotLink` for a variable that cannot be linked."""
     environments = []
     for variable in module.global_variables:
         name = variable.name
         if name.startswith(_ENV_PREFIX):
             environments.append(name)
         elif name.removeprefix(UNRESOLVED) in defined:
-            continue  # a recursive call, which Numba resolves when it runs; `resolve_recursion` does it now
+            continue  # a recursive call, which Numba resolves at run time and `resolve_recursion` now
         elif variable.is_declaration and name not in _NATIVE_VARIABLES and not name.startswith("PyExc_"):
             raise CannotLink(f"it refers to the external variable {name!r}")
         elif "thread_local" in str(variable).partition("=")[2].split("@")[0][:60]:
@@ -126,12 +126,12 @@ def _helpers(declared: Iterable[str]) -> dict[str, HelperSymbol]:
         if helper_address(name):
             found[name] = HelperSymbol(name)
         elif not platform_symbols.in_process(name):
-            raise CannotLink(f"it calls {name!r}, which nothing provides by name")
+            raise CannotLink(f"it calls {name!r}, which no library provides by name")
     return found
 
 
 def address_function(symbols: Sequence[str]) -> str:
-    """A function that gives the address of a symbol by number; it refers to all that the image holds."""
+    """A function that returns the address of a symbol by number; it refers to all symbols of the image."""
     cases = "\n".join(f"    i64 {n}, label %s{n}" for n in range(len(symbols)))
     blocks = "\n".join(f's{n}:\n  ret ptr @"{_quoted(name)}"' for n, name in enumerate(symbols))
     return f"""
@@ -152,10 +152,10 @@ def _quoted(name: str) -> str:
 
 
 def load_exception_classes(text: str) -> str:
-    """Make code that takes `@PyExc_X` for the class itself load it from CPython's variable of that name.
+    """Make code that uses `@PyExc_X` as the class itself load it from CPython's variable of that name.
 
     Raises:
-        CannotLink: an exception class is used where no load can stand.
+        CannotLink: an exception class is used in a place where a load is not possible.
     """
     if not _DECLARED_EXCEPTION.search(text):
         return text

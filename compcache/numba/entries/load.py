@@ -1,7 +1,7 @@
-"""Finds stored overloads in a cache directory, and makes Numba's objects of them.
+"""Finds stored overloads in a cache directory, and converts them to Numba's objects.
 
 Several entries of one key may coexist (racing processes, other source lines, other implementations of an overload): the
-first one that holds in this process is taken.
+first one that is valid in this process is used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["find", "load_library", "load_result", "run_image"]
 
 
 def find(cache: Cache, name: str, lines: str) -> tuple[TypedCallTarget, Description] | None:
-    """The first entry of this name that holds in this process."""
+    """The first entry of this name that is valid in this process."""
     with Request(lines, chosen_cpu()) as request:
         target = cache.find_target(name)
     return (target, request.found) if target is not None and request.found is not None else None
@@ -103,7 +103,7 @@ def _result_of_image(
 
 
 def _environment(name: str, constants: list[Any], function: Any) -> Any:
-    """The environment of a function: the one that this process has, else a new one over the function's globals."""
+    """The environment of a function: the one in this process, else a new one with the function's globals."""
     known = lookup_environment(name)
     if known is not None:
         return known if len(known.consts) == len(constants) else None
@@ -115,9 +115,9 @@ def _environment(name: str, constants: list[Any], function: Any) -> Any:
 
 
 def _globals_of(module: str | None) -> dict[str, Any]:
-    """The globals of an environment. Compiled code reads none of them; object mode, which does, is the user's.
+    """The globals of an environment. Compiled code does not read them; object mode does, in user code only.
 
-    Hence a module of Numba's own is not imported for it: that would take a tenth of a second for the usual ones.
+    So Numba's own modules are not imported for them: that would take a tenth of a second for the usual ones.
     """
     if module is None:
         return {}
@@ -127,7 +127,7 @@ def _globals_of(module: str | None) -> dict[str, Any]:
 
 
 def _environment_of(name: str, module: str | None, constants: list[Any]) -> Any:
-    """The environment of a function that was compiled into this one."""
+    """The environment of a function that was inlined or linked into this one."""
     known = lookup_environment(name)
     if known is not None:
         return known
@@ -157,7 +157,7 @@ def run_image(cache: Cache, name: str, description: Description, symbols: tuple[
 
 
 def load_library(cache: Cache, identity: Identity, name: str, target_context: Any) -> Any:
-    """A stored code library; None where there is none that holds."""
+    """A stored code library; None if no valid one exists."""
     found = find(cache, name, identity.lines)
     if found is None:
         return None

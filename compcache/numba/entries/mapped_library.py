@@ -1,4 +1,4 @@
-"""Numba code libraries whose machine code is a mapped image: nothing is compiled, parsed or linked to make one."""
+"""Numba code libraries whose machine code is a mapped image: created without compiling, parsing or linking."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MappedLibrary", "keep_mapped", "make_entry_point", "set_environments"]
 
-#: Numba never frees machine code, and its users hold raw addresses; so these images stay mapped, too.
+#: Numba never frees machine code, and raw addresses are in use; so these images stay mapped, too.
 _mapped: dict[int, Any] = {}
 
 
@@ -40,7 +40,7 @@ def make_entry_point(address: int, library: Any, fndesc: Any, environment: Any) 
 
 
 class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """A finished library. Another function that is to be linked with it gets its bitcode, parsed at that moment."""
+    """A finished library. Its bitcode is parsed only if another function is linked with it."""
 
     def __init__(
         self, codegen: Any, name: str, target: Any, addresses: Mapping[str, int], environments: Mapping[str, Any],
@@ -68,11 +68,11 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._parsed = module
 
     def address_in_image(self, name: str) -> int:
-        """The address of a function of the image; 0 where it has none of this name."""
+        """The address of a function in the image; 0 if it has none of this name."""
         return self._addresses.get(name, 0)
 
     def get_pointer_to_function(self, name: str) -> int:
-        """The address of a function, compiled anew where only the bitcode has it; 0 where neither does."""
+        """The address of a function, compiled if only the bitcode has it; 0 if neither has it."""
         address = self.address_in_image(name)
         if not address and name in {
             f.name for f in self._get_module_for_linking().functions if not f.is_declaration
@@ -81,7 +81,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         return address
 
     def _compile_anew(self, name: str) -> int:
-        """A function that only the bitcode has."""
+        """Compile a function that only the bitcode has; return its address."""
         library = self._codegen.create_library(self._name)
         library._final_module = self._get_module_for_linking().clone()
         library._finalize_final_module()
@@ -90,7 +90,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         return address
 
     def _get_module_for_linking(self) -> Any:
-        """The bitcode for linking, and environments where code that is linked with it will look for them."""
+        """The parsed bitcode for linking; also sets the environments that code linked with it will look up."""
         if self._shared_module is None:
             from llvmlite import binding
 

@@ -1,4 +1,4 @@
-"""How entries are named, for people and for the index."""
+"""Names of entries, for display and for the index."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 __all__ = ["func_name_of", "label_of", "shown_signature", "without_addresses"]
 
 _MAX_SHOWN = 400  # characters of a signature in a name
-#: In what Numba prints of types: of functions and objects, and of jitclasses.
+#: Addresses and numbers in Numba's text of types: of functions and objects, and of jitclasses.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|#[0-9a-f]+(?=<)")
 
 
 def without_addresses(text: str) -> str:
-    """What Numba prints of a type, without what is another one in each process."""
+    """Numba's text of a type without the parts that differ between processes."""
     return _ADDRESS.sub("", text)
 
 
@@ -25,7 +25,7 @@ def _shown_types(items: Any) -> str:
 
 
 def label_of(name: str, signature: Any) -> str:
-    """A function with the types of its arguments, as people know it: ``pkg.mod.f(int64, float64)``."""
+    """A function with its argument types, for display: ``pkg.mod.f(int64, float64)``."""
     shown = _shown_types(getattr(signature, "args", signature))
     if len(shown) > _MAX_SHOWN:
         shown = f"{shown[:_MAX_SHOWN]}..."
@@ -35,13 +35,13 @@ def label_of(name: str, signature: Any) -> str:
 def func_name_of(identity: Identity, signature: Any) -> str:
     """The name of an entry, for example ``pkg.mod.f(int64, float64)-3f9c...``.
 
-    It has the form in which `compcache explain` recognizes variants of one function.
+    `compcache explain` recognizes variants of one function by this form.
     """
     return f"{label_of(identity.name, signature)}-{identity.key}"
 
 
 def shown_signature(signature: Any) -> str:
-    """A signature as Numba's users write it."""
+    """A signature as Numba users write it."""
     result = "void" if str(signature.return_type) == "none" else _shown_types([signature.return_type])
     text = f"{result}({_shown_types(signature.args)})"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

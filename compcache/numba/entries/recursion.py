@@ -1,4 +1,4 @@
-"""Numba's slots for recursive calls, which it fills when code runs: resolved before code is stored."""
+"""Resolves Numba's slots for recursive calls, which it fills at run time, before code is stored."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _DECLARED_RECURSION = re.compile(
 
 
 class MissingCallee(Exception):  # noqa: N818 - it is an answer, not a failure
-    """Raised when code would call what no other process has; the message says what."""
+    """Raised when code would call a function that no other process has; the message names it."""
 
 
 def with_recursive_callees(library: Any) -> Any:
-    """The library's module; with what it calls through Numba's slots for recursion, where inlining left that out.
+    """The library's module, with the callees of Numba's slots for recursion linked in if inlining left them out.
 
     Raises:
         MissingCallee: no library of this process defines such a callee.
@@ -44,13 +44,13 @@ def with_recursive_callees(library: Any) -> Any:
             return module
         module = module.clone()
         callee = _module_defining(missing[0]).clone()
-        callee.get_function(missing[0]).linkage = "weak_odr"  # linkonce would be left out: nothing names it
+        callee.get_function(missing[0]).linkage = "weak_odr"  # linkonce would be dropped: nothing refers to it by name
         module.link_in(callee)
     raise MissingCallee("it has too many recursive callees")
 
 
 def lacks_callee(library: Any) -> bool:
-    """Whether a library alone, in another process, would call what is not there."""
+    """Whether a library alone, in another process, would lack a callee."""
     module = library._final_module
     return with_recursive_callees(library) is not module
 
@@ -61,7 +61,7 @@ def _module_defining(name: str) -> Any:
     if module is not None and any(f.name == name and not f.is_declaration for f in module.functions):
         return module
     raise MissingCallee(
-        f"it calls {name} through Numba's slots for recursion, and nothing defines that any more"
+        f"it calls {name} through Numba's slots for recursion, and no library defines it any more"
     )
 
 

@@ -1,8 +1,7 @@
 """Stores compiled overloads in a cache directory.
 
-An entry is a module of the cache under a name that people can read and that ends with the overload's key. Its image
-holds the machine code where that can live in a shared object; else the object code, as Numba serializes it, is part of
-the description.
+An entry is a module of the cache under a readable name that ends with the overload's key. Its image holds the machine
+code if that can be linked as a shared object; else the object code, as Numba serializes it, is part of the description.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.description import KIND_IMAGE, KIND_OBJECT, Description
 from compcache.numba.entries.helper_symbols import THREADING
 from compcache.numba.entries.names import shown_signature, without_addresses
-from compcache.numba.identity.dependencies import encode_names, who_answers
+from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.settings import chosen_cpu, compiled_for
 
 if TYPE_CHECKING:
@@ -38,11 +37,11 @@ class NotCacheable(Exception):  # noqa: N818 - it is an answer, not a failure
 
 
 class NotYetCacheable(NotCacheable):
-    """Raised when it calls what may be being compiled at this moment."""
+    """Raised when it calls a function that may still be being compiled."""
 
 
 def why_numba_would_not(cres: Any) -> str:
-    """Why Numba itself does not cache a compile result, in its words; "" where it does."""
+    """Why Numba itself does not cache a compile result, in its words; "" if it does."""
     if any(not lifted.can_cache for lifted in cres.lifted or ()):
         return "it uses lifted code"
     if cres.library.has_dynamic_globals:
@@ -53,10 +52,10 @@ def why_numba_would_not(cres: Any) -> str:
 def save_result(
     cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None = None
 ) -> None:
-    """Store a compile result; for each of these targets (see `ModuleSource`), where its code can live in an image.
+    """Store a compile result; for each of these targets (see `ModuleSource`) if its code can be linked as an image.
 
     Raises:
-        NotCacheable: it holds what only this process has.
+        NotCacheable: it depends on objects that only this process has.
         CompcacheError: it could not be stored.
     """
     library = cres.library
@@ -73,7 +72,7 @@ def save_result(
             if native_code.is_waiting(library):
                 load.run_image(cache, name, description, source.symbols, cres)
         except (CompileError, LinkError):
-            source = None  # what LLVM or the linker do not take as a shared object is kept as an object
+            source = None  # LLVM or the linker rejects it as a shared object: store object code
     if source is None:
         if recursion.lacks_callee(library):
             raise NotCacheable("it calls a recursive function that is not part of its object")
@@ -85,11 +84,11 @@ def save_result(
 def _checked(
     lines: str, recorded: libraries.Recorded
 ) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
-    """What is checked when the entry is loaded."""
+    """The fields of the description that are checked when the entry is loaded."""
     if recorded.problem:
         raise NotCacheable(recorded.problem)
     asked = encode_names(recorded.names)
-    return chosen_cpu(), lines, tuple(sorted(recorded.dependencies)), asked, who_answers(asked)
+    return chosen_cpu(), lines, tuple(sorted(recorded.dependencies)), asked, matching_names(asked)
 
 
 def _pickle(value: Any) -> bytes:
@@ -129,7 +128,7 @@ def _token_of(cres: Any) -> str:
 
 
 def _tells_lines(cres: Any) -> bool:
-    """Whether running the code can tell where its source stands: exceptions carry it, debug information does."""
+    """Whether the code reports its source lines, in exceptions or debug information."""
     module = cres.library._final_module
     if any(v.name.startswith((".const.picklebuf.", ".const.pickledata.")) for v in module.global_variables):
         return True
@@ -137,7 +136,7 @@ def _tells_lines(cres: Any) -> bool:
 
 
 def _image_of(cres: Any) -> tuple[Any, Any]:
-    """The image's source and the description's payload; None where the code cannot live in an image."""
+    """The image's source and the description's payload; None if the code cannot be linked as an image."""
     fndesc = cres.fndesc
     try:
         module = recursion.with_recursive_callees(cres.library)
@@ -156,7 +155,7 @@ def _image_of(cres: Any) -> tuple[Any, Any]:
         environment = lookup_environment(env_name)
         if environment is None or env_name == own.env_name:
             continue
-        module = environment.globals.get("__name__")  # None for what was made of text; compiled code reads no globals
+        module = environment.globals.get("__name__")  # None for a function made from text; compiled code reads no globals
         referenced.append((env_name, module, list(environment.consts)))
     return source, (
         cres.library.name, _clean(fndesc), own.env_name, list(own.consts), cres.signature,
@@ -166,7 +165,7 @@ def _image_of(cres: Any) -> tuple[Any, Any]:
 
 
 def _clean(fndesc: Any) -> Any:
-    """The descriptor without what cannot be pickled, as Numba itself stores it."""
+    """The descriptor without unpicklable parts, as Numba itself stores it."""
     fndesc.typemap = fndesc.calltypes = None
     if fndesc.global_dict is None:
         return fndesc

@@ -1,4 +1,4 @@
-"""The module of an exported kernel: wrapper, kernel, exceptions and memory runtime, without what nothing refers to."""
+"""Assembles the module of an exported kernel: wrapper, kernel, exceptions and memory runtime, without unused parts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _DEFINITION_AND_USE = 2
 
 
 def assemble(func_name: str, cres: Any, parameters: list[Parameter]) -> str:
-    """The wrapper, the function, its exceptions and the memory runtime, without what nothing refers to."""
+    """The wrapper, the function, its exceptions and the memory runtime, without unused parts."""
     context = cres.target_context
-    with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals ask for one
+    with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals need one
         module = binding.parse_assembly(wrapper_text(cres, parameters))
     try:
         compiled = with_recursive_callees(cres.library)
@@ -43,7 +43,7 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter]) -> str:
     described = {known.variable for known in exceptions}
     for variable in module.global_variables:
         if variable.name in described:
-            variable.linkage = "external"  # so that what follows can refer to it
+            variable.linkage = "external"  # so that code linked later can refer to it
     module.link_in(binding.parse_assembly(_with_layout(raising_text(exceptions), module)))
     module.link_in(binding.parse_assembly(_with_layout(MEMORY_RUNTIME, module)))
     _drop_unused(module)
@@ -55,7 +55,7 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter]) -> str:
 
 
 def _rewritten(module: Any) -> Any:
-    """The module without Numba's slots for recursion, and without environments that nothing is read from."""
+    """The module with recursive calls resolved, and without environments that are never read."""
     text = str(module)
     changed = resolve_recursion(text, {f.name for f in module.functions if not f.is_declaration})
     changed = "\n}\n".join(map(_without_idle_environments, changed.split("\n}\n")))
@@ -63,7 +63,7 @@ def _rewritten(module: Any) -> Any:
 
 
 def _without_idle_environments(function: str) -> str:
-    """Let a function that only asks whether it has an environment believe that it has one."""
+    """Replace the environment of a function that only tests whether it has one by a non-null constant."""
 
     def load(match: re.Match[str]) -> str:
         uses = re.findall(rf"{re.escape(match[1])}(?![\w.$-])", function)
@@ -82,7 +82,7 @@ def _with_layout(text: str, module: Any) -> str:
 
 
 def _drop_unused(module: Any) -> None:
-    """What only Numba's wrappers would have used is not to be provided for."""
+    """Remove definitions that only Numba's own wrappers would have used."""
     for value in [*module.functions, *module.global_variables]:
         if not value.is_declaration and value.name != ENTRY:
             value.linkage = "internal"
@@ -95,7 +95,7 @@ def _drop_unused(module: Any) -> None:
 
 
 def _check(func_name: str, module: Any) -> None:
-    """Refuse what another process would lack, with the reason."""
+    """Raise `CompileError` if the module refers to something that another process would lack."""
     from compcache.build.ir_text import symbol_counts
     from compcache.images import platform_symbols
 

@@ -1,8 +1,8 @@
-"""Native entries for Numba functions that run in processes with neither Numba nor llvmlite.
+"""Exports Numba functions as native entries, which run in processes with neither Numba nor llvmlite.
 
-The function is compiled by Numba, without wrappers; a wrapper of our own makes its arguments of what compcache's entry
-points take off Python objects (scalars, pointers with counts) and turns its exceptions into Python's. Memory that the
-kernel allocates and frees again comes from `memory_runtime`.
+Numba compiles the function without its wrappers; our own wrapper converts the values that compcache's entry points
+extract from Python objects (scalars, pointers with counts) to its arguments, and its exceptions to Python's. Memory that
+the kernel allocates and frees comes from `memory_runtime`.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ def export(
     """Store a native entry for one signature of a function.
 
     Args:
-        func: a function, or what `njit` made of one (whose options are used).
-        signature: a Numba signature, as text or object, with or without the result: ``"float64(float64[::1], int64)"``.
+        func: a Python function, or one decorated with `njit` (whose options are used).
+        signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``.
             Parameters are integers, floats, booleans and C-contiguous arrays of these; the result is a scalar,
             a tuple of scalars or None.
         cache: the cache to store in.
-        name: the func_name for `Cache.get_target`; None means the module and the qualified name. What was exported
-            under it before is replaced.
-        targets: the CPUs to compile it for; None reads $COMPCACHE_TARGETS, or is this host.
+        name: the func_name for `Cache.get_target`; None for the module and the qualified name. A previous export of
+            that name is replaced.
+        targets: the CPUs to compile it for; None for $COMPCACHE_TARGETS, or else this host.
 
     Returns:
         The func_name.
 
     Raises:
         CompileError: the function cannot be exported; the message says why.
-        numba.core.errors.NumbaError: Numba does not compile it.
+        numba.core.errors.NumbaError: Numba cannot compile it.
     """
     function, options, local_types = _describe(func)
     func_name = name or f"{function.__module__}.{function.__qualname__}"
@@ -71,7 +71,7 @@ def export(
 
 
 def _replace(cache: Cache, func_name: str, module_ids: Container[str]) -> None:
-    """Remove what was exported under this name before: other code under the same name would be another function."""
+    """Remove previous exports of this name, so that it keeps one meaning."""
     for other in cache.realizations(func_name):
         if other.module_id not in module_ids:
             cache.remove_module(other.module_id)
@@ -79,7 +79,7 @@ def _replace(cache: Cache, func_name: str, module_ids: Container[str]) -> None:
 
 @contextmanager
 def _without_vectors() -> Iterator[None]:
-    """Let Numba's optimizer leave loops alone: for each target they get the width that its CPU has."""
+    """Switch off Numba's loop vectorizer: loops are vectorized later, for the CPU of each target."""
     from numba.core import config
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.registry import cpu_target
@@ -100,7 +100,7 @@ def _describe(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
         k: dict(v) if isinstance(v, dict) else v for k, v in getattr(func, "targetoptions", {}).items()
     }
     if not hasattr(function, "__code__"):
-        raise CompileError(f"{func!r} is neither a function nor what njit makes of one")
+        raise CompileError(f"{func!r} is neither a Python function nor one decorated with njit")
     return function, options, dict(getattr(func, "locals", {}))
 
 

@@ -1,4 +1,4 @@
-"""Numba's memory runtime, as far as exported kernels need it: reference-counted blocks over malloc, in LLVM assembly.
+"""The part of Numba's memory runtime that exported kernels need: reference-counted blocks over malloc, in LLVM assembly.
 
 Numba's own runtime is a C extension of the numba package; exported code must run without it. No block that is
 allocated here leaves the kernel, so the two never meet. The layout of `%MemInfo` is Numba's (numba/core/runtime).

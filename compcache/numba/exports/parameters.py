@@ -1,4 +1,4 @@
-"""Which parameters and results exported kernels may have, and how compcache's signatures say them."""
+"""The parameter and result types that exported kernels may have, and their text in compcache's signatures."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Parameter(NamedTuple):
 
 
 def refusal(func_name: str, reason: str) -> CompileError:
-    """The error that says why a function cannot be exported."""
+    """The exception for a function that cannot be exported."""
     return CompileError(f"{func_name} cannot be exported: {reason}")
 
 
 def parameters_of(function: Any, func_name: str, args: tuple[Any, ...]) -> list[Parameter]:
-    """The parameters of a function for these argument types. Raises `CompileError` where one is not supported."""
+    """The parameters of a function for these argument types. Raises `CompileError` if one is not supported."""
     import inspect
 
     names = list(inspect.signature(function).parameters)
     if len(names) != len(args):
-        raise refusal(func_name, f"it has {len(names)} parameters, and the signature {len(args)}")
+        raise refusal(func_name, f"it has {len(names)} parameters, but the signature has {len(args)}")
     return [Parameter(n, t, _parameter_text(func_name, n, t)) for n, t in zip(names, args, strict=True)]
 
 
@@ -65,7 +65,7 @@ def _parameter_text(func_name: str, name: str, type_: Any) -> str:
 
 
 def result_text(func_name: str, type_: Any) -> str:
-    """The result type in compcache's signature. Raises `CompileError` where it is not supported."""
+    """The result type in compcache's signature. Raises `CompileError` if it is not supported."""
     from numba.core import types
 
     if isinstance(type_, types.Generator):

@@ -1,4 +1,4 @@
-"""Exceptions of exported kernels: from Numba's pickled descriptions, at export, to code that raises them natively."""
+"""Exceptions of exported kernels: converts Numba's pickled descriptions, at export, to native code that raises them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _ESCAPE = re.compile(rb"\\(\\|[0-9A-Fa-f]{2})")
 
 
 class KnownException(NamedTuple):
-    """An exception that a kernel may raise: the variable that stands for it, its class and arguments.
+    """An exception that a kernel may raise: the variable that identifies it, its class and arguments.
 
-    Where an argument is `COMPUTED` the variable is the pickled text that Numba's description, made when it is raised,
+    If an argument is `COMPUTED` the variable is the pickled text that Numba's description, made when it is raised,
     refers to; else it is the description.
     """
 
@@ -42,7 +42,7 @@ class KnownException(NamedTuple):
         return any(argument is COMPUTED for argument in self.args)
 
 
-#: Stands for an argument that is computed when the exception is raised.
+#: Marks an argument that is computed when the exception is raised.
 COMPUTED = object()
 
 
@@ -71,7 +71,7 @@ def _is_exception(value: Any) -> bool:
 
 
 def _describe(func_name: str, variable: str, content: bytes) -> KnownException | None:
-    described = pickle.loads(content)  # noqa: S301 - Numba made it in this process, a moment ago
+    described = pickle.loads(content)  # noqa: S301 - Numba has just pickled it in this process
     if not (isinstance(described, tuple) and described and _is_exception(described[0])):
         return None
     cls, args = described[0], described[1] if len(described) > 1 else None
@@ -97,7 +97,7 @@ def _is_plain(argument: Any) -> bool:
 
 
 def raising_text(exceptions: list[KnownException]) -> str:
-    """Assembly of the function that raises: it compares Numba's description with those that it knows."""
+    """Assembly of the function that raises: it compares Numba's description with the known ones."""
     texts = _Texts()
     constant = [known for known in exceptions if not known.is_computed]
     computed = [known for known in exceptions if known.is_computed]
@@ -168,7 +168,7 @@ done:
 
 
 def _tests(stem: str, description: str, exceptions: list[KnownException], texts: _Texts) -> list[str]:
-    """Blocks that compare a description with these, one after the other, and raise the one that it is."""
+    """Blocks that compare a description with these exceptions in turn, and raise the matching one."""
     blocks: list[str] = []
     for number, known in enumerate(exceptions):
         here = f"{stem}{number}"
@@ -192,7 +192,7 @@ def _is_builtin(known: KnownException) -> bool:
 
 
 def _class_declarations(exceptions: list[KnownException]) -> str:
-    """Declared as Numba declares them; `load_exception_classes` makes loads of all of them."""
+    """Declarations as Numba writes them; `load_exception_classes` converts their uses to loads."""
     names = {known.qualname for known in exceptions if _is_builtin(known)} | {"StopIteration", "SystemError"}
     return "\n".join(f"@PyExc_{name} = external global i8" for name in sorted(names))
 

@@ -1,4 +1,4 @@
-"""The function around a kernel: it makes Numba's arguments of scalars and pointers with counts, and raises."""
+"""The wrapper of a kernel: converts scalars and pointers with counts to Numba's arguments, and raises exceptions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def wrapper_text(cres: Any, parameters: list[Parameter]) -> str:
 
 
 def _store_items(context: Any, builder: Any, type_: Any, value: Any, slots: Any) -> None:
-    """Put the items of a tuple into the slots of the caller; after an error they are not looked at."""
+    """Store the items of a tuple in the slots of the caller, which ignores them after an error."""
     from numba.core import types
 
     for number, item_type in enumerate(type_):

@@ -1,1 +1,1 @@
-"""Digests by content: functions, and everything that the compiler or the code that it runs can see of them."""
+"""Digests of functions by content, including everything that the compiler, or code that it runs, can see of them."""

@@ -1,4 +1,4 @@
-"""Digests of code objects: instructions, names and constants, without the lines where they stand."""
+"""Digests of code objects: instructions, names and constants, without line numbers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SIZE = 16
 _ARRAY_EXPRESSION = re.compile("(__numba_array_expr)_*0x[0-9a-f]+")
 
 
-#: The digest and the reads of code objects that are alive. Code objects compare by content, hence the ids.
+#: The digest and the reads of live code objects, by id because code objects compare by content.
 _codes: dict[int, tuple[Any, bytes, Reads]] = {}
 
 
 def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
-    """The digest of a code object, nested ones included, and what it reads itself; both are kept while it lives."""
+    """The digest of a code object, including nested ones, and its own reads; memoized while it lives."""
     known = _codes.get(id(code))
     if known is not None and known[0]() is code:
         return known[1], known[2]
@@ -59,7 +59,7 @@ def _feed_code(state: Any, code: python_types.CodeType) -> None:
 
 
 def _feed_constant(state: Any, constant: Any) -> None:
-    """Constants are of few types; equal ones of different type (1, 1.0, True, -0.0) must differ."""
+    """Feed a constant. Equal ones of different type (1, 1.0, True) or sign (-0.0) must differ."""
     if isinstance(constant, python_types.CodeType):
         state.update(b"code")
         state.update(digest_and_reads(constant)[0])
@@ -77,5 +77,5 @@ def _feed_constant(state: Any, constant: Any) -> None:
 
 
 def plain_name(name: str) -> str:
-    """The name of a function without the address that Numba puts into those that it makes of array expressions."""
+    """The name of a function without the address that Numba puts into those for array expressions."""
     return _ARRAY_EXPRESSION.sub(r"\1", name) if "0x" in name else name

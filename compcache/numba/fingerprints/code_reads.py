@@ -1,6 +1,6 @@
-"""What a code object reads from outside: the globals, and the attribute chains that start at them.
+"""Finds the reads of a code object: the globals, and the attribute chains that start at them.
 
-Read straight off the bytecode of CPython 3.11 to 3.14; `dis` would take fifty times as long.
+Parses the bytecode of CPython 3.11 to 3.14 directly; `dis` would take fifty times as long.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Reads", "reads_of"]
 
 _ATTRIBUTE_SHIFT = 1 if sys.version_info >= (3, 12) else 0
-#: One letter for each instruction of interest, so that a regular expression finds them: a loop over all would take
+#: One letter for each relevant instruction, so that a regular expression finds them: a loop over all would take
 #: ten times as long.
 _LETTERS = {
     "CACHE": "c", "EXTENDED_ARG": "e", "LOAD_GLOBAL": "g", "LOAD_NAME": "n", "LOAD_FROM_DICT_OR_GLOBALS": "n",
@@ -24,16 +24,16 @@ _LETTERS = {
 }  # fmt: skip
 _MARKS = bytearray(b"." * 256)
 for _name, _letter in _LETTERS.items():
-    if opmap.get(_name, 256) < 256:  # noqa: PLR2004 - pseudo instructions never are in code objects
+    if opmap.get(_name, 256) < 256:  # noqa: PLR2004 - pseudo instructions never occur in code objects
         _MARKS[opmap[_name]] = ord(_letter)
 _READ = re.compile(rb"e*[gn](?:c*e*[am])*|e*[amis]")
 
 
 class Reads(NamedTuple):
-    """What a code object reads.
+    """The reads of a code object.
 
-    `chains`: each global with the attributes read from it at once; `attributes`: all that are read from anything;
-    `imports`: the modules that it imports, as they are written, without the dots of relative imports.
+    `chains`: each global with the attributes read directly from it; `attributes`: all attributes read from any object;
+    `imports`: the modules that it imports, as written, without the dots of relative imports.
     """
 
     chains: tuple[tuple[str, ...], ...]
@@ -42,7 +42,7 @@ class Reads(NamedTuple):
 
 
 def reads_of(code: CodeType) -> Reads:
-    """What one code object reads, nested ones not included."""
+    """The reads of one code object, without nested ones."""
     data = code.co_code
     marks = data[::2].translate(_MARKS)
     arguments = data[1::2]
@@ -50,7 +50,7 @@ def reads_of(code: CodeType) -> Reads:
     attributes: dict[str, None] = {}
     imports: dict[str, None] = {}
     reads = {(match[0], arguments[match.start() : match.end()]): None for match in _READ.finditer(marks)}
-    for letters, numbers in reads:  # each once: loops and formulas repeat themselves
+    for letters, numbers in reads:  # each once: loops and formulas repeat reads
         start, tail = _decode(letters, numbers, code.co_names)
         if letters.endswith(b"i"):
             imports[tail.pop()] = None
@@ -62,7 +62,7 @@ def reads_of(code: CodeType) -> Reads:
 
 
 def _decode(marks: bytes, arguments: bytes, names: tuple[str, ...]) -> tuple[str | None, list[str]]:
-    """The global with which a chain starts, if it is one, and the attributes with which it goes on."""
+    """The global that a chain starts with, if any, and the attributes that follow."""
     start: str | None = None
     tail: list[str] = []
     high = 0

@@ -1,4 +1,4 @@
-"""The answer of everything that identifies code, where there is no identity."""
+"""The exception for code without an identity."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ __all__ = ["Unidentifiable"]
 
 
 class Unidentifiable(Exception):  # noqa: N818 - it is an answer, not a failure
-    """Raised when something that a function reads has no identity by content; the message says what and where."""
+    """Raised when a value that a function reads has no identity by content; the message says which and where."""

@@ -1,4 +1,4 @@
-"""The user's implementations that only the compiler sees, as registered in this process.
+"""Finds the user's implementations that only the compiler uses, as registered in this process.
 
 These are `@overload` and its kin, intrinsics, and functions that generate code (`@lower_builtin` and its kin). Numba's own
 are covered by its version.
@@ -25,12 +25,12 @@ __all__ = [
     "source_function",
 ]
 
-#: Stands before the names of functions that generate code.
+#: The prefix of the names of functions that generate code.
 GENERATOR = "code generator "
 
 
 class Implementation(NamedTuple):
-    """One of the user's functions that run while code is generated, and the options that it was registered with."""
+    """A user's function that runs while code is generated, and the options that it was registered with."""
 
     function: Any
     options: tuple[tuple[str, Any], ...]
@@ -48,7 +48,7 @@ def _options_of(template: Any) -> tuple[tuple[str, Any], ...]:
 
 
 class _Registry:
-    """The user's overload templates, read off Numba's registry as it grows."""
+    """The user's overload templates, read from Numba's registry as it grows."""
 
     def __init__(self) -> None:
         self.by_key: dict[int, list[Implementation]] = {}
@@ -99,12 +99,12 @@ registry = _Registry()
 
 
 def key_name(key: object) -> str:
-    """The name under which the compiler asks for implementations of a callable."""
+    """The name by which the compiler looks for implementations of a callable."""
     return f"{getattr(key, '__module__', '')}.{getattr(key, '__qualname__', None) or getattr(key, '__name__', '')}"
 
 
 def digest_name(name: str) -> int:
-    """A number for a name. Two names of one number cost a compilation at worst."""
+    """A 32-bit digest of a name. A collision costs a compilation at worst."""
     return crc32(name.encode("utf-8", "surrogatepass"))
 
 
@@ -118,21 +118,21 @@ def source_function(template: Any) -> Any:
 
 
 def _wraps_users_code(function: Any) -> bool:
-    """`register_jitable` overloads a function by a closure of Numba's around the function itself."""
+    """Whether a function is Numba's closure around a user's function, as `register_jitable` registers it."""
     cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
     return any(hasattr(item, "__code__") and not is_made_by_library(item) for item in cells)
 
 
 def _is_filled(cell: Any) -> bool:
     try:
-        cell.cell_contents  # noqa: B018 - reading it is the question
+        cell.cell_contents  # noqa: B018 - raises if the cell is empty
     except ValueError:
         return False
     return True
 
 
 def _users_generator(implementation: Any) -> Any:
-    """The user's function that generates code, of what Numba's registry holds; None where it is Numba's own."""
+    """The user's function behind a code generator in Numba's registry; None if it is Numba's own."""
     if getattr(implementation, "__qualname__", "").startswith(("_decorate_getattr.", "_decorate_setattr.")):
         cells = [cell.cell_contents for cell in implementation.__closure__ or () if _is_filled(cell)]
         implementation = next((item for item in cells if hasattr(item, "__code__")), None)
@@ -142,7 +142,7 @@ def _users_generator(implementation: Any) -> Any:
 
 
 def name_of(function: Any) -> str:
-    """Under which name an implementation is registered, in every process."""
+    """The name of an implementation, which is the same in every process."""
     name = f"{function.__module__}.{function.__qualname__}"
     if is_made_by_library(function):
         inner = [c.cell_contents for c in function.__closure__ or () if _is_filled(c)]

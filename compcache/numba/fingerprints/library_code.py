@@ -1,4 +1,4 @@
-"""What counts by its name: code of Numba, NumPy and the standard library, whose versions are part of every key."""
+"""Tells which code is identified by name: Numba, NumPy and the standard library, whose versions are in every key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_library_module(name: object) -> bool:
 
 @functools.cache
 def _is_pythons_own(top: str) -> bool:
-    """Whether a module with a name of the standard library is that one, and not a file of the user's."""
+    """Whether a module with a name of the standard library is really from there, and not a user's file."""
     origin = getattr(getattr(sys.modules.get(top), "__spec__", None), "origin", None)
     if not isinstance(origin, str):
         return top in sys.builtin_module_names
@@ -36,10 +36,10 @@ def _is_pythons_own(top: str) -> bool:
 
 
 def is_made_by_library(function: Any) -> bool:
-    """Whether the code of a function is a library's, closures included.
+    """Whether the code of a function belongs to a library, closures included.
 
-    The namespace tells, and the file of the code: `functools.wraps` makes the other attributes of a user's function say
-    what it likes.
+    Decided by its globals and the file of its code: `functools.wraps` replaces the other attributes of a user's
+    function.
     """
     if not isinstance(function, FunctionType):
         return is_library_module(getattr(function, "__module__", None))
@@ -47,7 +47,7 @@ def is_made_by_library(function: Any) -> bool:
 
 
 def is_library_function(function: Any) -> bool:
-    """Whether a function is a library's and counts by its name: its code closes over nothing of the user's."""
+    """Whether a function belongs to a library and is identified by name: its closure holds no user code."""
     return is_made_by_library(function) and "<locals>" not in function.__code__.co_qualname
 
 
@@ -57,7 +57,7 @@ def _is_library_file(code: CodeType) -> bool:
 
 @functools.cache
 def _is_library_path(path: str) -> bool:
-    if path.startswith("<"):  # made of text, by the module whose namespace it is in
+    if path.startswith("<"):  # compiled from text by the module whose namespace it has
         return True
     roots = [os.path.dirname(os.__file__)]
     for name in ("numba", "numpy", "llvmlite"):

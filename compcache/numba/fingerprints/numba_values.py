@@ -1,4 +1,4 @@
-"""How the objects of Numba that functions read are digested: what was jitted, types, stencils, signatures."""
+"""Digests Numba's objects that functions read: jitted functions, types, stencils, signatures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["handlers", "is_plain_type"]
 
 
 def handlers() -> list[tuple[Any, Handler]]:
-    """The handlers by type, the first that fits counts."""
+    """The handlers by type; the first match is used."""
     import numpy as np
     from llvmlite import ir
     from numba.core import types
@@ -50,7 +50,7 @@ def handlers() -> list[tuple[Any, Handler]]:
 
 
 def _jitted(walk: Walk, value: Any, where: str) -> None:
-    """A dispatcher: what it compiles, and how."""
+    """Feed a dispatcher: the function that it compiles, and its options."""
     function = value.py_func
     walk.token("jitted", type(value).__name__)
     if is_library_function(function):
@@ -121,7 +121,7 @@ def _stencil(walk: Walk, value: Any, where: str) -> None:
 def _llvm(walk: Walk, value: Any, _where: str) -> None:
     walk.token(
         "llvm", type(value).__qualname__, value
-    )  # their text says all, and the objects remember what they were asked
+    )  # their text is complete, and the objects cache previous results
 
 
 def _external(walk: Walk, value: Any, where: str) -> None:
@@ -144,7 +144,7 @@ _SCALARS = frozenset((
 
 
 def is_plain_type(value: Any) -> bool:
-    """Whether the text of a type says all: numbers, and arrays of them."""
+    """Whether the text of a type identifies it: numbers, and arrays of them."""
     kind = type(value)
     if not kind.__module__.startswith("numba.core.types"):
         return False
@@ -156,7 +156,7 @@ def is_plain_type(value: Any) -> bool:
 
 
 def _type(walk: Walk, value: Any, where: str) -> None:
-    """A type, by structure: what it is called says too little (of a namedtuple, not even the fields)."""
+    """Feed a type by its structure: its name is not enough (for a namedtuple, it lacks the fields)."""
     kind = type(value)
     walk.token("type", kind.__module__, kind.__qualname__)
     if is_plain_type(value):
@@ -190,7 +190,7 @@ def _type(walk: Walk, value: Any, where: str) -> None:
 
 
 def _component(walk: Walk, part: Any, where: str) -> None:
-    """A part of a type. The class must be found under its name, because that is how types are stored."""
+    """Feed a part of a type. A class must be found under its name, because types are pickled by name."""
     for item in part if isinstance(part, (tuple, list)) else [part]:
         if isinstance(item, type) and not is_library_module(item.__module__):
             found: Any = sys.modules.get(item.__module__)
@@ -199,7 +199,7 @@ def _component(walk: Walk, part: Any, where: str) -> None:
             if found is not item:
                 raise Unidentifiable(
                     f"{where} is of a type made of the class {item.__module__}.{item.__qualname__}, "
-                    "which is not to be found under that name"
+                    "which cannot be found under that name"
                 )
     walk.value(part, where)
 
@@ -227,5 +227,5 @@ def _jitclass(walk: Walk, value: Any, where: str) -> None:
 def _text(value: Any, where: str) -> str:
     text = str(value)
     if " at 0x" in text or "object at " in text:
-        raise Unidentifiable(f"{where} is of the type {text}, which is another one in each process")
+        raise Unidentifiable(f"{where} is of the type {text}, which differs between processes")
     return text

@@ -1,4 +1,4 @@
-"""What code reads from outside of all code: the environment of the process, files, names that are made when it runs."""
+"""Detects reads of values without an identity: the process's environment, files, names computed at run time."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _OUTSIDE = {
 }
 #: Methods of library objects that read files, and functions of NumPy that do.
 _FILE_READERS = frozenset(("fromfile", "genfromtxt", "loadtxt", "memmap", "read_bytes", "read_text"))
-#: What reads attributes whose names are text.
+#: Functions that read attributes by names given as text.
 _READERS = frozenset(("attrgetter", "getattr", "getattr_static", "hasattr", "methodcaller"))
 
 
 def refuse_outside(value: object, where: str) -> None:
-    """Raise `Unidentifiable` for a value that answers from outside of all code."""
+    """Raise `Unidentifiable` for a value whose results depend on the environment, files or run-time names."""
     name = _OUTSIDE.get(id(value))
     if name is not None:
-        raise Unidentifiable(f"{where} is {name}, whose answers have no identity by content")
+        raise Unidentifiable(f"{where} is {name}, whose results have no identity by content")
 
 
 def reads_by_name(code: CodeType, reads: Reads) -> tuple[str, ...]:
-    """The attributes that code reads from anything; also those whose names it has as text, where it reads such.
+    """The attributes that code reads from any object, including names given as text if it reads attributes by those.
 
     Raises:
         Unidentifiable: one of them reads files.

@@ -1,8 +1,8 @@
-"""What code that runs while code is generated can get at: by every attribute that any of it names, from every module,
-class, object and function of the user's that it can lay hands on.
+"""Finds what code that runs while code is generated can reach: every attribute that any of it names, of every module,
+class, object and function of the user that it can access.
 
-An attribute that none of it names cannot be read; so this grows with the code that is found, until nothing is new (as
-rapid type analysis finds the methods of a program). What reads attributes in other ways is refused (`outside`).
+An attribute that no such code names cannot be read; so the set grows with the code that is found, until nothing is new
+(like rapid type analysis for the methods of a program). Code that reads attributes in other ways is refused (`outside`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Reach", "state_of"]
 
 _MISSING = object()
-#: What every class has, and what says nothing of what its methods do.
-_UNTOLD = frozenset((
+#: Attributes of every class that do not affect what its methods do.
+_IRRELEVANT = frozenset((
     "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__classcell__", "__dataclass_fields__",
     "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__",
     "__qualname__", "__static_attributes__", "__weakref__",
@@ -33,7 +33,7 @@ _UNTOLD = frozenset((
 
 
 class Reach:
-    """The names that are read, and the owners from which they are."""
+    """The attribute names that are read, and the objects that they may be read from."""
 
     def __init__(self) -> None:
         self._names: dict[str, None] = {}
@@ -41,31 +41,31 @@ class Reach:
         self._done: set[tuple[int, str]] = set()
 
     def read(self, walk: Walk, names: Iterable[str]) -> None:
-        """Code reads attributes of these names."""
+        """Record that code reads attributes of these names."""
         del walk
         self._names.update(dict.fromkeys(names))
 
     def add(self, walk: Walk, owner: Any, where: str) -> None:
-        """Code can lay hands on this."""
+        """Record that code can access this object."""
         del walk
         self._owners.setdefault(id(owner), (owner, where))
 
     def add_import(self, walk: Walk, name: str, namespace: dict[str, Any], where: str) -> None:
-        """A function imports a module when it is run; the user's is imported now, to see what is in it."""
+        """Record that a function imports a module when it runs; a user's module is imported now, to examine it."""
         walk.token("import", name)
         for candidate in _module_names(name, namespace):
             module = sys.modules.get(candidate)
             if module is None and not is_library_module(candidate):
                 try:
                     module = import_module(candidate)
-                except Exception:  # noqa: BLE001 - it is as good as not there, as for who imports it
+                except Exception:  # noqa: BLE001 - importing it fails for the function, too
                     walk.token("no module", candidate)
                     continue
             if module is not None:
                 self.add(walk, module, f"the module {candidate} that {where} imports")
 
     def follow(self, walk: Walk) -> bool:
-        """Look up what was not looked up before; whether there was anything."""
+        """Feed all members not fed before; return whether there were any."""
         found = False
         for key, (owner, where) in list(self._owners.items()):
             for name in [*_implicit_names(owner), *self._names]:
@@ -85,7 +85,7 @@ class Reach:
 
 
 def _module_names(name: str, namespace: dict[str, Any]) -> Iterator[str]:
-    """What a module may be called that is imported under this name, from inside of a package or from outside."""
+    """The possible full names of a module imported under this name, relative to a package or absolute."""
     package = namespace.get("__package__") or ""
     candidates = [name] if name else []
     while package:
@@ -100,14 +100,14 @@ def _is_library(owner: Any) -> bool:
 
 
 def _implicit_names(owner: Any) -> list[str]:
-    """What is called without being named: the special methods of classes; everything, where `__getattr__` is the user's."""
+    """The special methods of a user's classes, which are called without being named."""
     if not isinstance(owner, type):
         return []
     return [
         name
         for cls in _users_classes(owner)
         for name in vars(cls)
-        if name.startswith("__") and name not in _UNTOLD
+        if name.startswith("__") and name not in _IRRELEVANT
     ]
 
 
@@ -116,7 +116,7 @@ def _users_classes(cls: type) -> list[type]:
 
 
 def _members(owner: Any, name: str) -> list[Any]:
-    """What an attribute of this name may be."""
+    """The possible values of an attribute of this name."""
     if isinstance(owner, type):
         tables = [vars(cls) for cls in [*_users_classes(owner), *_users_classes(type(owner))]]
         return [table[name] for table in tables if name in table]
@@ -128,7 +128,7 @@ def _members(owner: Any, name: str) -> list[Any]:
 
 
 def state_of(value: Any) -> dict[str, Any]:
-    """The attributes of an object itself, those in slots included."""
+    """The instance attributes of an object, including those in slots."""
     state = {}
     for cls in reversed(type(value).__mro__):
         for name, descriptor in vars(cls).items():

@@ -1,4 +1,4 @@
-"""How the values that functions read are digested, one handler per kind of value; those of Numba are in `numba_values`."""
+"""Digests the values that functions read, one handler per kind of value; Numba's are in `numba_values`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["handler_of"]
 
 
 def handler_of(value: Any) -> Handler:
-    """What digests a value."""
+    """The handler that digests a value."""
     late = _late_handlers()
     known = _HANDLERS.get(type(value))
     if known is not None:
@@ -41,7 +41,7 @@ def handler_of(value: Any) -> Handler:
 
 
 def _plain_function(walk: Walk, value: Any, where: str) -> None:
-    """A plain function: where code is compiled only its overloads are, but what it says may still matter."""
+    """Feed a plain function: compiled code uses its overloads only, but its own code may still matter."""
     walk.overloads(value, where)
     if is_library_function(value):
         walk.token("library function", value.__module__, value.__qualname__)
@@ -50,7 +50,7 @@ def _plain_function(walk: Walk, value: Any, where: str) -> None:
 
 
 def _wrapper(walk: Walk, value: Any, where: str) -> None:
-    """What `functools.lru_cache` makes; what it has kept is not part of it."""
+    """Feed a `functools.lru_cache` wrapper without its cached results."""
     walk.token("wrapper", type(value).__qualname__)
     walk.value(value.__wrapped__, where)
 
@@ -82,7 +82,7 @@ def _library_object(walk: Walk, value: Any, where: str) -> None:
 
 
 def _overloaded(walk: Walk, value: Any, where: str) -> None:
-    """A callable of any kind for which the user has implementations: it is these that are compiled."""
+    """Feed a callable with user implementations, which are compiled in its place."""
     kind = type(value)
     walk.token("overloaded", kind.__module__, kind.__qualname__, getattr(value, "__qualname__", ""))
     walk.overloads(value, where)
@@ -148,7 +148,7 @@ def _module(walk: Walk, value: Any, where: str) -> None:
 
 
 def _object(walk: Walk, value: Any, where: str) -> None:
-    """An object of a class of the user's: its class, and what it holds, as far as that can be read."""
+    """Feed an object of a user's class: its class and its attributes, as far as they can be read."""
     kind = type(value)
     if walk.mode == "named" or walk.lenient:
         walk.unknown(value, where)
@@ -184,7 +184,7 @@ def _has_slots(kind: type) -> bool:
 
 
 def _answers_for_all(kind: type) -> bool:
-    """Whether the user's code gets names that nobody can know."""
+    """Whether a user's `__getattr__` or `__getattribute__` accepts any name."""
     return any(
         name in vars(base)
         for base in kind.__mro__
@@ -194,13 +194,13 @@ def _answers_for_all(kind: type) -> bool:
 
 
 def _reduced(walk: Walk, value: Any, where: str) -> None:
-    """An object of a library's: what the library would pickle of it."""
+    """Feed a library's object as the library would pickle it."""
     if walk.mode == "named" or walk.lenient:
         walk.unknown(value, where)
         return
     try:
         parts = value.__reduce_ex__(4)
-    except Exception:  # noqa: BLE001 - whatever it raises, it cannot be told by content
+    except Exception:  # noqa: BLE001 - any exception means that it has no content to digest
         walk.unknown(value, where)
         return
     kind = type(value)
@@ -259,7 +259,7 @@ _HANDLERS: dict[type, Handler] = {
 
 
 def _is_found_by_name(value: Any) -> bool:
-    """Whether a library holds this very object under the name that it bears."""
+    """Whether a library holds this very object under its own name."""
     module, name = (
         getattr(value, "__module__", None),
         getattr(value, "__qualname__", getattr(value, "__name__", None)),

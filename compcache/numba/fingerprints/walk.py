@@ -1,15 +1,15 @@
-"""The identity of Python functions by content: what is walked.
+"""Fingerprints Python functions by content.
 
 A fingerprint digests everything that the compiler can see of a function: its code and nested code, constants,
 defaults, closure cells, and every global and attribute chain that it reads, by value and transitively, through jitted
 functions and plain ones. It needs no source file and no file time. Line numbers go into a second digest, because they
 matter only to code that reports them.
 
-Three modes tell what becomes of a function: it is `COMPILED`; it is `RUN` while code is generated (overloads, intrinsics
-and what they call), so that everything counts that it can reach, by whatever way (`reach`); or it is `NAMED`, the compiler
-replaces it or it runs when the program runs.
+Three modes tell how a function is used: it is `COMPILED`; it is `RUN` while code is generated (overloads, intrinsics
+and their callees), so that everything that it can reach counts (`reach`); or it is `NAMED`: the compiler replaces it, or
+it runs at the program's run time.
 
-What has no content to digest raises `Unidentifiable`, with the way to the culprit.
+A value without content to digest raises `Unidentifiable`, with the path to it.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _MISSING = object()
 
 
 class Part(NamedTuple):
-    """A compiled function of a walk, and the digest of what it reads itself."""
+    """A compiled function of a walk, and the digest of its own reads."""
 
     function: Any
     digest: bytes
 
 
 class Fingerprint(NamedTuple):
-    """`content` digests what the compiler sees, `lines` where it stands; `reads` names what was read, for people.
+    """`content` is the digest of all that the compiler sees, `lines` of its source lines; `reads` lists the reads for display.
 
-    `parts` are the functions that are compiled, the first one first.
+    `parts` are the functions that are compiled, the fingerprinted one first.
     """
 
     content: str
@@ -68,10 +68,10 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(function: Any) -> Fingerprint:
-    """The fingerprint of a function that is compiled, whatever module it is of.
+    """The fingerprint of a function that is compiled, from any module.
 
     Raises:
-        Unidentifiable: something that it reads has no identity by content.
+        Unidentifiable: a value that it reads has no identity by content.
     """
     walk = Walk()
     walk.add_function(function, "")
@@ -79,7 +79,7 @@ def fingerprint(function: Any) -> Fingerprint:
 
 
 def fingerprint_of_value(value: object, where: str) -> str:
-    """The digest of something that compiled code could read. Raises `Unidentifiable`."""
+    """The digest of a value that compiled code could read. Raises `Unidentifiable`."""
     walk = Walk()
     walk.value(value, where)
     return walk.finish().content
@@ -104,17 +104,17 @@ class _Pending(NamedTuple):
 class Walk:
     """One walk over everything that some functions can see.
 
-    Each function has a digest of its own, which does not depend on where the walk began; the whole follows from these and
+    Each function has its own digest, which does not depend on where the walk began; the total is computed from these and
     from the numbers of the functions that each one refers to.
     """
 
     def __init__(self) -> None:
         self.mode = COMPILED
-        self.lenient = False  # the function at hand has blocks in object mode
+        self.lenient = False  # the current function has blocks in object mode
         self._lines = blake2b(digest_size=_SIZE)
         self._reads: dict[str, str] = {}
         self._numbers: dict[tuple[int, str], int] = {}
-        self._alive: list[object] = []  # so that no id is used twice
+        self._alive: list[object] = []  # so that no id is reused
         self._waiting: list[_Pending] = []
         self._parts: list[Part] = []
         self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba4")
@@ -128,21 +128,21 @@ class Walk:
     # ------------------------------------------------------------------ tokens
 
     def token(self, kind: str, *texts: object) -> None:
-        """Feed a token; every text with its length, so that no two sequences of tokens are the same bytes."""
+        """Feed a token; each text with its length, so that different sequences of tokens give different bytes."""
         for text in (kind, *texts):
             data = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogatepass")
             self._state.update(len(data).to_bytes(8, "little"))
             self._state.update(data)
 
     def unknown(self, value: object, where: str) -> None:
-        """Something without an identity: an error where it matters, a mark where it is only named."""
+        """Handle a value without an identity: raise if it matters, feed its type if it is only named."""
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         if self.mode != NAMED and not self.lenient:
             raise Unidentifiable(f"{where} is of type {kind}, which has no identity by content")
         self.token("opaque", kind)
 
     def is_again(self, value: object) -> bool:
-        """Whether the function at hand has led here before; if so, that is what is fed."""
+        """Whether the current function has reached this value before; if so, feed a back reference."""
         number = self._seen.get(id(value))
         if number is not None:
             self.token("again", number)
@@ -152,7 +152,7 @@ class Walk:
         return False
 
     def end_part(self) -> bytes:
-        """What was fed since the last call is a part of the whole."""
+        """Add the tokens since the last call to the total as one part; return their digest."""
         digest = self._state.digest()
         self._total.update(digest)
         for number in self._references:
@@ -164,7 +164,7 @@ class Walk:
         return digest
 
     def finish(self) -> Fingerprint:
-        """Work off the functions that were found. A queue: call graphs are deeper than Python's stack."""
+        """Walk the functions that were found, from a queue: call graphs are deeper than Python's stack."""
         self.end_part()
         done = 0
         while True:
@@ -206,12 +206,12 @@ class Walk:
         self.mode = mode
 
     def overloads(self, value: Any, where: str) -> None:
-        """The user's implementations of a callable for the compiler."""
+        """Feed the user's implementations of a callable for the compiler."""
         for implementation in find_overloads(value):
             self.implementation(implementation, f"an overload of {where}")
 
     def reach(self) -> Reach:
-        """What code that is run can get at."""
+        """The reach of code that is run, created when first needed."""
         if self._reach is None:
             self._reach = Reach()
         return self._reach
@@ -285,7 +285,7 @@ class Walk:
             self.value(value, where)
 
     def module(self, module: python_types.ModuleType, attributes: Iterable[str], where: str) -> None:
-        """A module that is handled as a value: what could be read from it is what the code reads from anything."""
+        """Feed a module used as a value: those of its attributes whose names the code reads from any object."""
         self.token("module", module.__name__)
         if self.mode == RUN:
             self.reach().add(self, module, where)
@@ -305,21 +305,21 @@ class Walk:
     # ------------------------------------------------------------------ values
 
     def sequence(self, values: Iterable[Any], where: str) -> None:
-        """Every value of a sequence, and its length."""
+        """Feed the length and every value of a sequence."""
         values = list(values)
         self.token("sequence", len(values))
         for value in values:
             self.value(value, where)
 
     def value(self, value: Any, where: str) -> None:
-        """Feed one value, by content."""
+        """Feed one value by content."""
         kind = type(value)
         if value is None or kind in _PLAIN:
             self.token(kind.__name__, repr(value))
             return
         self._count += 1
         if self._depth > _MAX_DEPTH or self._count > _MAX_VALUES:
-            raise Unidentifiable(f"{where} is nested too deeply, or holds too much")
+            raise Unidentifiable(f"{where} is nested too deeply or holds too many values")
         self._depth += 1
         try:
             handler_of(value)(self, value, where)
@@ -327,7 +327,7 @@ class Walk:
             self._depth -= 1
 
     def by_name(self, value: Any, where: str) -> None:
-        """Something that counts by its module and name."""
+        """Feed a value that is identified by its module and name."""
         module = getattr(value, "__module__", None)
         owner = getattr(value, "__self__", None)
         if module is None and owner is not None:
@@ -340,12 +340,12 @@ class Walk:
 
 
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(Ellipsis)))
-#: The type of what `with objmode:` names.
+#: The type of `objmode` in `with objmode:`.
 _OBJECT_MODE = "_ObjModeContextType"
 
 
 def _resolved(chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
-    """The value that a chain of attributes leads to, as far as it goes through modules; and how far that is."""
+    """The value that a chain of attributes leads to while it passes through modules, and the number of names used."""
     value = namespace.get(chain[0], _MISSING)
     if value is _MISSING:
         builtins = namespace.get("__builtins__", {})

@@ -1,1 +1,1 @@
-"""Where Numba is touched: everything that is replaced in it while the backend is installed."""
+"""Hooks into Numba: everything that is replaced in it while the backend is installed."""

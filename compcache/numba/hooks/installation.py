@@ -1,6 +1,6 @@
-"""Puts the backend into Numba, and takes it out again.
+"""Installs the backend into Numba, and removes it.
 
-Numba has no interface for other caches. Replaced are the methods that make a function's cache object, and what
+Numba has no interface for other caches. This replaces the methods that make a function's cache object, and those that
 `recorders` needs.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Hooks"]
 
-#: What has a cache: the attributes that hold it and the Python function, and the method that asks it.
+#: Classes with a cache: the attributes that hold the cache and the Python function, and the method that uses it.
 _OWNERS = {
     dispatcher.Dispatcher: ("_cache", "py_func", "compile"),
     ccallback.CFunc: ("_cache", "_pyfunc", "compile"),
@@ -43,19 +43,19 @@ class Hooks:
         self._adopted: list[tuple[Any, str, Any]] = []
         self._has_functions = False
 
-    def put_in(self, *, is_first: bool) -> None:
-        """Replace Numba's functions; `is_first` where Numba is about to compile or load its first one.
+    def install(self, *, is_first: bool) -> None:
+        """Replace Numba's functions; `is_first`: Numba is about to compile or load its first one.
 
         Raises:
             AttributeError: this version of Numba lacks one. Nothing is replaced then.
         """
         try:
-            self._put_in(is_first=is_first)
+            self._install(is_first=is_first)
         except BaseException:
-            self.take_out()
+            self.remove()
             raise
 
-    def _put_in(self, *, is_first: bool) -> None:
+    def _install(self, *, is_first: bool) -> None:
         recorders.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
         for cls, (attribute, function, method) in _OWNERS.items():
             self._replaced.replace(cls, "enable_caching", self._enabler(attribute, function))
@@ -64,10 +64,10 @@ class Hooks:
         if is_first:
             self._take_over_running()
 
-    def take_out(self) -> None:
-        """Put back what was there. Functions that were decorated meanwhile go on using the directory.
+    def remove(self) -> None:
+        """Restore Numba's functions. Functions that were decorated meanwhile keep using the directory.
 
-        As long as there may be such functions, compilations are recorded.
+        As long as such functions may exist, compilations are recorded.
         """
         self._replaced.undo()
         for owner, attribute, original in self._adopted:
@@ -77,7 +77,7 @@ class Hooks:
             recorders.stop_recording()
 
     def _take_over_running(self) -> None:
-        """Serve the function that Numba's own cache is looking for at this moment, further up this stack."""
+        """Serve the look-up that Numba's own cache is doing now, further up this stack."""
         frame = sys._getframe()
         while frame.f_back is not None:
             cache, frame = frame.f_locals.get("self"), frame.f_back
@@ -98,7 +98,7 @@ class Hooks:
         return enable_caching
 
     def _adopter(self, attribute: str, function: str) -> Callable[[Any], Any]:
-        """Functions that were decorated before take part as well, until the backend is taken out."""
+        """Wrap `compile` so that functions decorated before use the cache too, until the backend is removed."""
         adopt = self._adopt
 
         def wrap(original: Any) -> Any:
@@ -131,6 +131,6 @@ class Hooks:
 
 
 def _load_once(cache: Any, replacement: Any, sig: Any, target_context: Any) -> Any:
-    """In place of the `_load_overload` of a cache object, for the call that is running."""
+    """Replace the `_load_overload` of a cache object, for the running call only."""
     del cache._load_overload
     return replacement.load_overload(sig, target_context)

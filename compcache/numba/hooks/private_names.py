@@ -1,6 +1,6 @@
-"""What the backend replaces in Numba and what it uses of it that Numba does not promise, with the reason for each.
+"""The private names of Numba that the backend replaces or uses, with the reason for each.
 
-Numba has no interface for other caches. `moved` tells which of these a version of Numba lacks: `install` asks it.
+Numba has no interface for other caches. `moved` returns the names that a version of Numba lacks; `install` checks it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ __all__ = ["REPLACED", "USED", "PrivateName", "moved"]
 
 
 class PrivateName(NamedTuple):
-    """A name of Numba's, ``module:Class.attribute``, and what it is for here."""
+    """A private name of Numba, ``module:Class.attribute``, and what the backend needs it for."""
 
     name: str
     reason: str
 
 
 _NEW_CACHE = "makes the cache object of a function that is decorated with cache=True"
-_ASKS = "a function that was decorated before takes part from its next compilation on"
-_TYPING = "the compiler asks one of the user's implementations, on which the code then depends"
-_NAMES = "the compiler asks for implementations by a name, under which a new one may answer next time"
+_ASKS = "functions decorated before the installation use the cache from their next compilation on"
+_TYPING = "the compiler uses one of the user's implementations, on which the code then depends"
+_NAMES = "the compiler looks for implementations by a name, which a new one may match next time"
 _LATE = "machine code is generated when somebody asks for its address, for most of what is compiled never"
 
-#: What `hooks` replaces while the backend is installed.
+#: Names that `hooks` replaces while the backend is installed.
 REPLACED = (
     PrivateName("numba.core.dispatcher:Dispatcher.enable_caching", _NEW_CACHE),
     PrivateName("numba.core.dispatcher:Dispatcher.compile", _ASKS),
@@ -34,9 +34,9 @@ REPLACED = (
     PrivateName("numba.np.ufunc.ufuncbuilder:UFuncDispatcher.enable_caching", _NEW_CACHE),
     PrivateName("numba.np.ufunc.ufuncbuilder:UFuncDispatcher._compile_core", _ASKS),
     PrivateName("numba.np.ufunc.wrappers:_GufuncWrapper.__init__", "makes the cache object of a gufunc's wrapper"),
-    PrivateName("numba.core.compiler:compile_extra", "every function passes through it, so that compilations are recorded"),
-    PrivateName("numba.core.compiler:compile_internal", "the same for functions that Numba compiles for itself"),
-    PrivateName("numba.core.bytecode:FunctionIdentity.from_function", "numbers functions, and the numbers get into symbols"),
+    PrivateName("numba.core.compiler:compile_extra", "compiles every function, so that compilations can be recorded here"),
+    PrivateName("numba.core.compiler:compile_internal", "the same for Numba's internal functions"),
+    PrivateName("numba.core.bytecode:FunctionIdentity.from_function", "numbers functions, and the numbers become part of symbols"),
     PrivateName("numba.core.typing.templates:_OverloadFunctionTemplate.generic", _TYPING),
     PrivateName("numba.core.typing.templates:_IntrinsicTemplate.generic", _TYPING),
     PrivateName("numba.core.typing.templates:_OverloadAttributeTemplate.resolve", _TYPING),
@@ -45,7 +45,7 @@ REPLACED = (
     PrivateName("numba.core.typing.context:BaseContext.resolve_getattr", _NAMES),
     PrivateName("numba.core.typing.context:BaseContext.resolve_setattr", _NAMES),
     PrivateName("numba.core.types.functions:BaseFunction.get_call_type", _NAMES),
-    PrivateName("numba.core.base:OverloadSelector.find", "chooses who generates code, which may be the user's function"),
+    PrivateName("numba.core.base:OverloadSelector.find", "chooses the function that generates code, which may be the user's"),
     PrivateName("numba.core.codegen:JITCPUCodegen._add_module", _LATE),
     PrivateName("numba.core.codegen:JITCPUCodegen.set_env", "an environment is told to code when there is code"),
     PrivateName("numba.core.codegen:JITCodeLibrary._finalize_specific", _LATE),
@@ -53,31 +53,31 @@ REPLACED = (
     PrivateName("numba.core.codegen:JITCodeLibrary.get_pointer_to_function", _LATE),
     PrivateName("numba.core.cpu:CPUContext.get_executable", "a function that is about to be stored runs the stored image"),
 )
-_OPTIONS = "an option of an overload, which is part of what the overload is"
-_COMPILED = "what was compiled is made of it, and it is stored"
-#: What is used as it is.
+_OPTIONS = "an option of an overload, which is part of its identity"
+_COMPILED = "the module that compiled code is made from, which is stored"
+#: Names that are used unchanged.
 USED = (
     PrivateName("numba.core.caching:_Cache", "the base class of cache objects"),
-    PrivateName("numba.core.caching:_cache_log", "prints what NUMBA_DEBUG_CACHE=1 asks for"),
-    PrivateName("numba.core.caching:FunctionCache", "Numba's own cache object, whose place is taken"),
-    PrivateName("numba.core.entrypoints:_already_initialized", "whether something may have been compiled before"),
+    PrivateName("numba.core.caching:_cache_log", "prints the messages of NUMBA_DEBUG_CACHE=1"),
+    PrivateName("numba.core.caching:FunctionCache", "Numba's own cache object, which is replaced"),
+    PrivateName("numba.core.entrypoints:_already_initialized", "whether functions may have been compiled before"),
     PrivateName("numba.core.typing.templates:builtin_registry", "where overloads and intrinsics are registered"),
     PrivateName("numba.core.imputils:builtin_registry", "where functions that generate code are registered"),
     PrivateName("numba.core.typing.templates:_OverloadFunctionTemplate._get_impl", _OPTIONS),
     PrivateName("numba.core.extending:_Intrinsic", "an intrinsic is identified by its function"),
     PrivateName("numba.core.codegen:JITCodeLibrary._get_module_for_linking", _COMPILED),
-    PrivateName("numba.core.codegen:JITCodeLibrary._finalize_final_module", "code that only bitcode has is compiled when asked for"),
+    PrivateName("numba.core.codegen:JITCodeLibrary._finalize_final_module", "functions that only the bitcode has are compiled on request"),
     PrivateName("numba.core.codegen:CodeLibrary", "a mapped image stands in for one"),
     PrivateName("numba.core.compiler:CompileResult._reduce", "object mode and generators are stored as Numba stores them"),
-    PrivateName("numba.core.compiler:CompileResult._rebuild", "and made of it again"),
+    PrivateName("numba.core.compiler:CompileResult._rebuild", "object mode and generators are loaded as Numba loads them"),
     PrivateName("numba.core.environment:Environment._memo", "environments are found by name"),
     PrivateName("numba.core.environment:lookup_environment", "environments are found by name"),
-    PrivateName("numba._dynfunc:make_function", "what Python calls is made for a mapped image"),
+    PrivateName("numba._dynfunc:make_function", "makes the Python callable for a mapped image"),
     PrivateName("numba.core.runtime:_nrt_python.c_helpers", "the addresses of the functions of Numba's memory runtime"),
-    PrivateName("numba.np.ufunc.parallel:_launch_threads", "code that asks for its thread needs the threads"),
+    PrivateName("numba.np.ufunc.parallel:_launch_threads", "code that reads its thread number needs the threads"),
     PrivateName("numba.core.targetconfig:ConfigStack.top_or_none", "the flags that a ufunc is compiled with"),
-    PrivateName("numba.core.config:LOOP_VECTORIZE", "code that is exported for several CPUs gets its vectors later"),
-    PrivateName("numba.core.config:reload_config", "settings count as they are when a function is asked for"),
+    PrivateName("numba.core.config:LOOP_VECTORIZE", "code exported for several CPUs is vectorized later"),
+    PrivateName("numba.core.config:reload_config", "settings are read when a function is looked up"),
     PrivateName("numba.core.serialize:dumps", "types and descriptors are pickled as Numba pickles them"),
     PrivateName("numba.core.withcontexts:_ObjModeContextType", "blocks in object mode read globals when they run"),
     PrivateName("numba.stencils.stencil:StencilFunc", "a stencil is identified by its kernel and options"),

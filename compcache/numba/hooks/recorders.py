@@ -1,5 +1,5 @@
-"""What is replaced to see compilations: the two entry points of the compiler, the numbering of functions, and the places
-where implementations are looked for, wherever those can be the user's.
+"""Records compilations by replacing the two entry points of the compiler, the numbering of functions, and the look-ups
+of implementations that can be the user's.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["start_recording", "stop_recording"]
 
-#: What records compilations. One per process: a function that keeps its directory needs it after `uninstall`, too.
+#: The recorders. One set per process: a function that keeps its directory needs them after `uninstall`, too.
 _recorders = Replacements()
 
 
 def start_recording(*, from_the_start: bool) -> None:
-    """Record compilations from now on; `from_the_start`: there was none before. No effect where that is done."""
+    """Record compilations from now on; `from_the_start`: there was none before. No effect if already recording."""
     if _recorders:
         return
     libraries.start_recording(from_the_start=from_the_start)
@@ -48,7 +48,7 @@ def start_recording(*, from_the_start: bool) -> None:
 
 
 def stop_recording() -> None:
-    """Put back what records."""
+    """Remove the recorders."""
     native_code.generate_all()
     _recorders.undo()
 

@@ -1,4 +1,4 @@
-"""Attributes of Numba that are replaced, and put back."""
+"""Replaces attributes of Numba, and restores them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Replacements"]
 
 
 class Replacements:
-    """Attributes that were replaced, and what was there."""
+    """Attributes that were replaced, and their original values."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, str, Any, bool]] = []
@@ -27,12 +27,12 @@ class Replacements:
         setattr(owner, name, value)
 
     def wrap(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        """Set an attribute to what a function makes of its present value."""
+        """Replace an attribute by the result of a function of its present value."""
         original = getattr(owner, name)
         self.replace(owner, name, functools.wraps(original)(wrap(original)))
 
     def undo(self) -> None:
-        """Put back everything, the last replacement first."""
+        """Restore all attributes, the last replacement first."""
         for owner, name, original, was_own in reversed(self._rows):
             if was_own:
                 setattr(owner, name, original)

@@ -1,1 +1,1 @@
-"""What code is: the key of a compiled overload, and the implementations that it was made with."""
+"""Identities: the key of a compiled overload, and the implementations that the compiler used."""

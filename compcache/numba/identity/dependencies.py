@@ -1,7 +1,7 @@
-"""What compiled code was made of besides the function: implementations that the compiler asked.
+"""Dependencies of compiled code besides the function: implementations that the compiler used.
 
-A compilation records which of the user's it asked, and under which names it asked at all; an entry is valid where each
-of them still has the same content, and no other answers to these names.
+A compilation records which of the user's implementations it used, and the names by which it looked for any; an entry is
+valid if each of them still has the same content, and no other one matches these names.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = [
     "dependency_of_generator",
     "encode_names",
     "is_current",
-    "who_answers",
+    "matching_names",
 ]
 
 
 class Dependency(NamedTuple):
-    """An implementation that the compiler asked: where it is registered, and what it was."""
+    """An implementation that the compiler used: the name that it is registered under, and its digest."""
 
     name: str
     content: str
@@ -40,19 +40,19 @@ def encode_names(numbers: Iterable[int]) -> bytes:
 
 
 def decode_names(data: bytes) -> frozenset[int]:
-    """What `encode_names` was given."""
+    """Decode the digests that `encode_names` encoded."""
     return frozenset(unpack(f"<{len(data) // 4}I", data))
 
 
-def who_answers(asked: bytes) -> tuple[str, ...]:
-    """The user's implementations that are registered now and answer to names, given as `encode_names` made them."""
+def matching_names(asked: bytes) -> tuple[str, ...]:
+    """The user's implementations that are registered now and match these names (encoded by `encode_names`)."""
     registry.refresh()
     numbers = registry.by_asked.keys() & decode_names(asked) if registry.by_asked else ()
     return tuple(sorted({name for number in numbers for name in registry.by_asked[number]}))
 
 
 def dependency_of(function: Any) -> Dependency:
-    """What to record of an implementation. Raises `Unidentifiable`."""
+    """The dependency to record for an implementation. Raises `Unidentifiable`."""
     name = name_of(function)
     registry.refresh()
     registered = registry.by_name.get(name) or [Implementation(function, ())]
@@ -60,7 +60,7 @@ def dependency_of(function: Any) -> Dependency:
 
 
 def dependency_of_generator(implementation: Any) -> Dependency | None:
-    """What to record of something that generated code; None where that is not the user's."""
+    """The dependency to record for a code generator; None if it is not the user's."""
     registry.refresh()
     function = registry.generators.get(id(implementation))
     if function is None:
@@ -70,7 +70,7 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
 
 
 def is_current(dependency: Dependency) -> bool:
-    """Whether what is registered under that name now has the content that was recorded. Raises `Unidentifiable`."""
+    """Whether the implementation registered under that name has the recorded content. Raises `Unidentifiable`."""
     registry.refresh()
     registered = registry.by_name.get(dependency.name)
     if registered is None:

@@ -22,8 +22,8 @@ _MAX_SHOWN = 400
 
 
 class Identity(NamedTuple):
-    """Who an overload is: a key, the digest of where its source lines are, the key's named components; and what it was
-    computed of: the compiled functions that it depends on, the function itself first.
+    """The identity of an overload: a key, the digest of its source lines, the key's named components, and the compiled
+    functions that it was computed from, the function itself first.
     """
 
     key: str
@@ -38,13 +38,13 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
 
     Args:
         function: the Python function that is compiled.
-        sig: what the overload was asked for with: a signature, or the tuple of its argument types.
+        sig: the requested signature, or the tuple of its argument types.
         flags: the compiler flags as `flags_text` writes them.
         extra: further named components.
         codegen: Numba's code generator, which knows the platform.
 
     Raises:
-        Unidentifiable: something has no identity by content.
+        Unidentifiable: a value has no identity by content.
     """
     found = fingerprint(function)
     components = {
@@ -67,16 +67,16 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
 
 
 def signature_text(sig: Any) -> str:
-    """Argument types, and the result type where it was asked for.
+    """Argument types, and the result type if one was requested.
 
-    Where the text of a type does not say all, a digest of its structure follows.
+    If the text of a type does not identify it, a digest of its structure follows.
     """
     args, result = (sig.args, sig.return_type) if hasattr(sig, "return_type") else (tuple(sig), None)
     return f"({', '.join(map(type_text, args))}) -> {'?' if result is None else type_text(result)}"
 
 
 def type_text(item: Any) -> str:
-    """A type as text. Raises `Unidentifiable` where it is another one in each process."""
+    """A type as text. Raises `Unidentifiable` if it differs between processes."""
     if is_plain_type(item):
         return str(item)
     return f"{_ADDRESS.sub('', str(item))[:_MAX_SHOWN]} #{fingerprint_of_value(item, 'an argument')}"

@@ -1,4 +1,4 @@
-"""What shapes code besides the function: the settings of Numba, versions, the platform; and the CPU, which is no part of keys."""
+"""Key components besides the function: Numba's settings, versions, the platform; and the CPU, which is not in keys."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 __all__ = ["FORMAT", "chosen_cpu", "compiled_for", "config_text", "platform_text", "versions_text"]
 
-#: Changes whenever keys or entries get another meaning.
+#: Incremented when the meaning of keys or entries changes.
 FORMAT = 2
 
 
-#: Settings of Numba that change what is printed or where things are, never the code; and those that choose the CPU, which is no
-#: part of a key: what code requires of a CPU is recorded with it.
+#: Settings of Numba that change output or locations, never the code; and those that choose the CPU, which is not part of
+#: a key: the CPU that code requires is recorded with it.
 _HARMLESS = frozenset((
     "ALWAYS_WARN_UNINIT_VAR", "CACHE_DIR", "CACHE_LOCATOR_CLASSES", "CHROME_TRACE", "COLOR_SCHEME", "CPU_FEATURES", "CPU_NAME", "DEBUG",
     "DEBUG_ARRAY_OPT_STATS", "DEBUG_CACHE", "DEBUG_FRONTEND", "DEBUG_INLINE_CLOSURE", "DEBUG_PRINT_AFTER",
@@ -31,7 +31,7 @@ _config_memo: tuple[Any, str] = (None, "")
 
 
 def config_text() -> str:
-    """The settings of Numba that may change code, as they are now."""
+    """The current settings of Numba that may change code."""
     global _config_memo  # noqa: PLW0603 - the settings are the process's
     from numba.core import config
 
@@ -53,7 +53,7 @@ def _is_setting(name: str, value: Any) -> bool:
 
 @functools.cache
 def versions_text() -> str:
-    """The versions of everything that takes part in compiling."""
+    """The versions of all software that takes part in compiling."""
     import llvmlite
     import numba
     import numpy as np
@@ -68,7 +68,7 @@ def versions_text() -> str:
 
 
 def compiled_for() -> tuple[str, str | None]:
-    """The CPU and the features that Numba compiles for, as `ModuleSource` takes them: NUMBA_CPU_NAME, NUMBA_CPU_FEATURES."""
+    """The CPU and features that Numba compiles for (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES), as `ModuleSource` takes them."""
     from numba.core import codegen, config
 
     if config.CPU_NAME is None and config.CPU_FEATURES is None:
@@ -80,7 +80,7 @@ def compiled_for() -> tuple[str, str | None]:
 
 
 def chosen_cpu() -> str:
-    """The CPU that the user has told Numba to compile for, and whose code alone is to be used; empty where it is the host's."""
+    """The CPU that the user has set for Numba, so that only code for it is used; empty if it is the host's."""
     from numba.core import config
 
     if config.CPU_NAME is None and config.CPU_FEATURES is None:
@@ -89,7 +89,7 @@ def chosen_cpu() -> str:
 
 
 def platform_text(codegen: Any) -> str:
-    """The platform that the code generator compiles for, its CPU apart, and whether it calls Intel's vector library."""
+    """The platform that the code generator compiles for, without the CPU, and whether it calls Intel's vector library."""
     from numba.core import config
 
     return f"{codegen.magic_tuple()[0]}, svml={getattr(config, 'USING_SVML', None)}"

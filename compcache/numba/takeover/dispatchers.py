@@ -117,7 +117,7 @@ def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
     from numba.core import entrypoints
     from numba.core.compiler_lock import global_compiler_lock
 
-    from compcache.numba.compilation.history import note_made
+    from compcache.numba.compilation.history import note_code
     from compcache.numba.entries.load import load_result
 
     entrypoints.init_all()
@@ -131,7 +131,7 @@ def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
             real.targetctx.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
             real.add_overload(cres)
             state.loaded_signatures.add(tuple(cres.signature.args))
-        note_made(_part_of(state, key))
+        note_code(_part_of(state, key))
 
 
 def _part_of(state: State, key: Any) -> Any:
