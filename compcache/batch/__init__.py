@@ -1,9 +1,9 @@
 """Batch compilation: many jobs in several processes, where no job affects another.
 
 `compile_many` skips what the cache holds, compiles the rest in worker processes and reports the result of every job.
-The files of this package: `jobs` (what is to be done), `build` (doing it, in whichever process), `worker` and `pool`
-(processes that may die), `executors` (processes of somebody else), `reports`, `progress`, `spec` (the command line's
-way to name jobs), `run` (the conductor).
+The files of this package: `jobs` (their forms), `build` (running one, in any process), `worker` and `pool`
+(processes that may die), `executors` (the caller's executors), `reports`, `progress`, `spec` (jobs on the command
+line), `run` (the whole batch).
 """
 
 from __future__ import annotations

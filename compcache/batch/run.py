@@ -49,7 +49,7 @@ def compile_many(
     """Compile many modules in several processes, and store them.
 
     Jobs that the cache holds are skipped, so an interrupted batch continues where it stopped. A worker process
-    that LLVM aborts, that is killed or that exceeds `timeout` costs its own job alone; the job is tried once more, by
+    that LLVM aborts, that is killed or that exceeds `timeout` affects only its own job; the job is tried once more, by
     itself, before it counts as failed. A job that needs a function of another one is tried again when that was built.
 
     Args:

@@ -20,7 +20,7 @@ _CODE = (".ll", ".bc", ".o", ".a")
 
 
 class SpecError(ValueError):
-    """Raised when a SPEC does not lead to jobs; the message says why."""
+    """Raised when a SPEC does not name jobs; the message says why."""
 
 
 def read_specs(specs: Iterable[str], *, untrusted: bool = False) -> list[Any]:

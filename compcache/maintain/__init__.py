@@ -1,1 +1,1 @@
-"""Upkeep: policies and prunes, pins, checks and repairs, the size limit."""
+"""Maintenance: prune policies and prunes, pins, checks and repairs, the size limit."""

@@ -482,7 +482,7 @@ def _repair_index(state: _Check, missing: set[bytes], stale: set[bytes], damaged
         )
         state.find("unindexed", root, message, note=True, repaired=done)
     if stale:
-        message = f"the index of {root} names {len(stale)} functions in modules that are gone, which costs only space; {what}"
+        message = f"the index of {root} has {len(stale)} entries of removed modules, which only cost space; {what}"
         state.find("stale", root, message, note=True, repaired=done)
 
 

@@ -172,7 +172,7 @@ def _report(
 
 def _damaged(store: Store, orphans: Orphans, present: Mapping[bytes, FileStatus]) -> Iterator[PrunedFile]:
     for module_id in orphans.damaged:
-        yield PrunedFile(store.module_path(module_id), present[module_id].size, "damaged module in no index")
+        yield PrunedFile(store.module_path(module_id), present[module_id].size, "damaged module that is not indexed")
 
 
 def _describe(removal: Removal) -> PrunedModule:

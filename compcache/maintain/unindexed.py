@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from compcache.store import Store
     from compcache.usage.module_files import FileStatus
 
-__all__ = ["Orphans", "find_orphans", "index_modules"]
+__all__ = ["Unindexed", "find_unindexed", "index_modules"]
 
 
-class Orphans(NamedTuple):
+class Unindexed(NamedTuple):
     """Modules that no index segment names: those whose content matches their module_id, and those damaged."""
 
     sound: tuple[bytes, ...] = ()
     damaged: tuple[bytes, ...] = ()
 
 
-def find_orphans(store: Store, present: Mapping[bytes, FileStatus], before: float) -> Orphans:
+def find_unindexed(store: Store, present: Mapping[bytes, FileStatus], before: float) -> Unindexed:
     """The unindexed modules among those that are present and have not been modified since `before`.
 
     Modules that another version of compcache wrote, or that this cache's key did not sign, are left out.
@@ -42,7 +42,7 @@ def find_orphans(store: Store, present: Mapping[bytes, FileStatus], before: floa
             for entry in segment.functions.entries()
         }
     except (FormatError, OSError):
-        return Orphans()  # the next look-up rebuilds the index
+        return Unindexed()  # the next look-up rebuilds the index
     sound, damaged = [], []
     for module_id in present.keys() - named:
         if present[module_id].modified < before:
@@ -53,7 +53,7 @@ def find_orphans(store: Store, present: Mapping[bytes, FileStatus], before: floa
                 continue
             except FormatError:
                 damaged.append(module_id)
-    return Orphans(tuple(sorted(sound)), tuple(sorted(damaged)))
+    return Unindexed(tuple(sorted(sound)), tuple(sorted(damaged)))
 
 
 def _holds_functions(store: Store, module_id: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Stores what was found out of this host in the cache directory once per boot: LLVM's description, the fastest linker."""
+"""Stores facts about this host in the cache directory, once per boot: LLVM's description and the fastest linker."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def probe_and_remember(store: Store) -> Host:
 
 
 def linker_for(store: Store, obj: bytes) -> Linker | None:
-    """The linker for an object; None where there is none.
+    """The linker for an object; None if no linker was found.
 
-    The one that the environment names, or the only one; else the one that starts fastest, which is remembered.
+    The one that the environment names, or the only one; else the one that starts fastest, which is then stored.
 
     Raises:
-        LinkerError: the environment names something that cannot be run.
+        LinkerError: the environment names a linker that cannot be run.
     """
     candidates = find_linkers()
     if len(candidates) < 2:  # noqa: PLR2004 - nothing to choose
@@ -55,13 +55,13 @@ def linker_for(store: Store, obj: bytes) -> Linker | None:
 
 
 def remembered_linker(store: Store) -> Linker | None:
-    """The linker that `linker_for` gives without timing any; None where it would time them, or finds none."""
+    """The linker that `linker_for` returns without timing any; None if it would time them or finds none."""
     candidates = find_linkers()
     return candidates[0] if len(candidates) == 1 else recall_linker(candidates, _read(store)[1])
 
 
 def _read(store: Store) -> tuple[Host | None, str]:
-    """The host and the note on its linker that are kept."""
+    """The stored host and the note on its linker."""
     name = store.host_file()
     data = store.read_file(HOSTS, name) if name else None
     if not data or not name:
@@ -70,7 +70,7 @@ def _read(store: Store) -> tuple[Host | None, str]:
 
 
 def _write(store: Store, host: Host, linker: str = "") -> None:
-    """Replace the file; not being able to is no error, for then the next process asks again."""
+    """Replace the file; a failure is ignored."""
     name = store.host_file()
     if name and not store.readonly:
         try:

@@ -30,7 +30,7 @@ __all__ = ["locks_enabled", "try_lock", "wait_lock"]
 
 #: The pause between two attempts grows to this: short compared with a compilation, no load with many waiters.
 _LONGEST_PAUSE = 0.03
-#: How often a lock file may be removed by others between being opened and being locked, in one attempt.
+#: How often in one attempt a holder may remove the lock file between this process's opening and locking it.
 _ATTEMPTS = 8
 _WORTH_LOGGING = 0.001  # seconds
 _CONTENTION = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)

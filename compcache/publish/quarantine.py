@@ -14,7 +14,7 @@ from compcache.store import QUARANTINE
 if TYPE_CHECKING:
     from compcache.store import Store
 
-#: Files whose lines say nothing to the user of the package.
+#: Files whose frames are skipped to find the user's line.
 _INTERNAL = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, contextlib.__file__)
 
 __all__ = ["quarantine", "refuse", "warn", "warn_not_stored", "warn_once"]
@@ -35,7 +35,7 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
             store.stats.count("corrupt")
             message += f"; it was moved to {target}"
         except OSError:
-            message += "; it could not be moved away"
+            message += "; it could not be moved to quarantine"
     warn_once(store, path, message)
     return IntegrityError(message, path=path, reason=reason)
 
@@ -56,7 +56,7 @@ def warn(message: str, category: type[CacheWarning] = CacheWarning) -> None:
 
 
 def _levels_to_caller() -> int:
-    """How far above `warn` the first frame is that is not of this package, nor of context managers in it."""
+    """The stack level, from `warn`, of the first frame outside this package and its context managers."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INTERNAL):
         level, frame = level + 1, frame.f_back

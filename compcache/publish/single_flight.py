@@ -178,7 +178,7 @@ def _single_flight(cache: Cache, func_name: str, *, absent: bool) -> Iterator[bo
     `absent`: a look-up has just found no realization at all.
 
     Yields:
-        Whether the function may have come into the cache since that look-up.
+        Whether another builder may have published the function since that look-up.
 
     Raises:
         ReentrantCompileError: this thread is building it already.

@@ -51,7 +51,7 @@ def verify_module(
         The module; a copy in memory of it if other users could change the file meanwhile.
 
     Raises:
-        FormatError: the file is not what it was published as.
+        FormatError: the file's content is not what was published.
         IntegrityError: the file belongs to another user, or is not signed with the key.
     """
     if not stat.S_ISREG(status.st_mode):
@@ -152,7 +152,7 @@ def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int)
         what = f"can be written by other users (mode {mode}): loading from it would run their code"
         remedy = f"run 'chmod go-w {root}'"
     reason = f"the cache directory {root} {what}; {remedy}"
-    advice = "pass trust=True if you vouch for everyone who can write there, or a signing_key"
+    advice = "pass trust=True if you trust all users who can write there, or a signing_key"
     return UntrustedDirectoryError(f"{reason}, or {advice}", path=root, reason=reason)
 
 

@@ -1,4 +1,4 @@
-"""The writing side of the store (miss path): modules and small files become visible, complete or not at all."""
+"""Publishes modules and small files, complete or not at all (the store's miss path)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def publish_module(
     flags: int,
     key: bytes,
 ) -> bytes:
-    """Publish a module: its sections (image, records, graph, bitcode, notes) and what it realizes.
+    """Publish a module: its sections (image, records, graph, bitcode, notes) and its index entries.
 
     A module that exists already, with the same digest, is left as it is.
 
@@ -152,7 +152,7 @@ def _existing(store: Store, module_id: bytes) -> Stamp | None:
 
 
 def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, functions: Sequence[tuple[str, int, str]]) -> bool:
-    """Whether the index knows this file, and that it realizes these functions."""
+    """Whether the index has this file's stamp and an entry that it realizes these functions."""
     index = store.index
     index.refresh()
     if all(entry.stamp != stamp for entry in index.module(module_id)):

@@ -133,7 +133,7 @@ def last_uses_since(store: Store, ledger: Ledger) -> dict[bytes, float]:
 
 
 def _effective(contents: Mapping[str, StatsFile]) -> list[str]:
-    """The files that count, the largest first."""
+    """The files that no other one contains, the largest first."""
     taken: set[str] = set()
     chosen = []
     for name in sorted(contents, key=lambda name: (-len(contents[name].inputs), name)):

@@ -32,7 +32,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """The seconds that a text like ``36h``, ``30d`` or ``1.5 h`` stands for; the unit is required.
+    """Parse a duration like ``36h``, ``30d`` or ``1.5 h`` to seconds; the unit is required.
 
     Raises:
         ValueError: it is not a valid duration.
@@ -45,7 +45,7 @@ def parse_duration(text: str) -> float:
 
 
 def read_size(size: object, what: str = "max_size") -> int:
-    """The bytes of an argument that is a size: a number of them, or text for `parse_size`.
+    """The bytes of a size argument: a number of bytes, or text for `parse_size`.
 
     Raises:
         TypeError, ValueError: it is not a valid size; the message says what is.

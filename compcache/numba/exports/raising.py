@@ -102,7 +102,7 @@ def raising_text(exceptions: list[KnownException]) -> str:
     constant = [known for known in exceptions if not known.is_computed]
     computed = [known for known in exceptions if known.is_computed]
     blocks = [*_tests("constant", "%info", constant, texts), *_tests("computed", "%pickled", computed, texts)]
-    unknown = texts.pointer("an exception that compcache.numba does not know")
+    unknown = texts.pointer("an exception that is unknown to compcache.numba")
     externals = "\n".join(f'@"{known.variable}" = external global i8' for known in exceptions)
     return f"""
 declare i32 @PyGILState_Ensure()

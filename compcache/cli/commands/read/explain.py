@@ -55,7 +55,7 @@ def _print(found: Explanation) -> None:
         state = (
             "usable"
             if not verdict.reason
-            else f"passed over ({verdict.reason}): {printable(verdict.message)}"
+            else f"not used ({verdict.reason}): {printable(verdict.message)}"
         )
         click.echo(f"  module {short_id(copy.module_id)}, {printable(copy.cpu)}, LLVM {printable(copy.llvm_version)}: {state}")
     for overload in found.overloads:
