@@ -1,4 +1,4 @@
-"""Writes what the indexes of all layers say as one segment into the writable directory (miss path)."""
+"""Merges the indexes of all layers into one segment in the writable directory (miss path)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["write_layer_segment"]
 
-#: Layers that hold more functions are asked one by one: they change often, and to write them anew each time would take longer.
+#: Larger layers are looked up one by one: they change often, and rewriting the segment each time would take longer.
 _MOST_FUNCTIONS = 50_000
 _KEPT = 4
 
 
 def write_layer_segment(store: LayeredStore, name: str) -> None:
-    """Write the segment of the state of the layers that `name` stands for; it is missed by nobody where that fails."""
+    """Write the segment for the state of the layers that `name` identifies; a failure is harmless."""
     functions: set[bytes] = set()
     modules: dict[bytes, bytes] = {}
     requirements: set[str] = set()
@@ -55,7 +55,7 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
 
 
 def _keep_stamped(found: dict[bytes, bytes], data: bytes) -> None:
-    """Of several entries of a module keep the one that changed last."""
+    """Keep that one of several entries of a module that changed last."""
     module_id = data[:DIGEST_SIZE]
     known = found.get(module_id)
     if known is None or _changed(known) < _changed(data):
@@ -68,7 +68,7 @@ def _changed(data: bytes) -> int:
 
 
 def _remove_former(store: LayeredStore, name: str) -> None:
-    """Remove the segments of former states, but for some: caches with other layers may share the directory."""
+    """Remove the segments of former states except some: caches with other layers may share the directory."""
     directory = store.directory(MERGED_LAYERS)
     statuses = store.files.statuses(directory)
     others = [other for other in statuses if MERGED_LAYERS.includes(other) and other != name]

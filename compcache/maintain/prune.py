@@ -19,7 +19,7 @@ from compcache.errors import FormatError, StorageError
 from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, PrunePolicy, Removal, plan_prune
 from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
-from compcache.maintain.unindexed import find_orphans, index_modules
+from compcache.maintain.unindexed import find_unindexed, index_modules
 from compcache.publish.index_merge import keep_newest, readable, replace_segments, segment_level
 from compcache.publish.locks import wait_lock
 from compcache.store import FORMER_DIRECTORIES, PLACES, QUARANTINE, STATISTICS
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from compcache.maintain.policy import Plan
-    from compcache.maintain.unindexed import Orphans
+    from compcache.maintain.unindexed import Unindexed
     from compcache.store import Store
     from compcache.usage.ledger import Ledger
     from compcache.usage.module_files import FileStatus, Progress
@@ -84,7 +84,7 @@ class PruneProposal(NamedTuple):
     policy: PrunePolicy
     present: Mapping[bytes, FileStatus]
     plan: Plan
-    orphans: Orphans
+    unindexed: Unindexed
     ledger: Ledger | None
     report: PruneReport
 
@@ -108,16 +108,16 @@ def propose(
     )
     plan = plan_prune(entries, policy, now)
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
-    orphans = find_orphans(store, present, now - policy.grace)
-    leftovers = (*find_leftovers(store, policy, now, ledger), *_damaged(store, orphans, present))
+    unindexed = find_unindexed(store, present, now - policy.grace)
+    leftovers = (*find_leftovers(store, policy, now, ledger), *_damaged(store, unindexed, present))
     gone = {removal.entry.module_id for removal in plan.removed}
     report = _report(present, policy, plan, leftovers, dry_run=True)
-    indexed = tuple([module_id.hex() for module_id in orphans.sound if module_id not in gone])
+    indexed = tuple([module_id.hex() for module_id in unindexed.sound if module_id not in gone])
     return PruneProposal(
         policy,
         present,
         plan,
-        orphans,
+        unindexed,
         ledger,
         dataclasses.replace(report, indexed=indexed, seconds=time.perf_counter() - started),
     )
@@ -137,7 +137,7 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     gone = {removal.entry.module_id for removal in removed}
     indexed: tuple[bytes, ...] = ()
     with suppress(OSError):  # then they stay unindexed
-        indexed = index_modules(store, [m for m in proposal.orphans.sound if m not in gone])
+        indexed = index_modules(store, [m for m in proposal.unindexed.sound if m not in gone])
     report = _report(
         present, proposal.policy, proposal.plan._replace(removed=removed), leftovers, dry_run=False
     )
@@ -170,8 +170,8 @@ def _report(
     return dataclasses.replace(report, within_limits=fits)
 
 
-def _damaged(store: Store, orphans: Orphans, present: Mapping[bytes, FileStatus]) -> Iterator[PrunedFile]:
-    for module_id in orphans.damaged:
+def _damaged(store: Store, unindexed: Unindexed, present: Mapping[bytes, FileStatus]) -> Iterator[PrunedFile]:
+    for module_id in unindexed.damaged:
         yield PrunedFile(store.module_path(module_id), present[module_id].size, "damaged module that is not indexed")
 
 

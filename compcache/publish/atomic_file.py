@@ -94,7 +94,7 @@ def publish_all(
 
 
 class _Draft:
-    """A file that is being written under a name of its own."""
+    """A file that is being written under a temporary name."""
 
     def __init__(self, files: Files, temporary: str, path: str) -> None:
         self._files = files
@@ -109,7 +109,7 @@ class _Draft:
         _mark(self._files, self.descriptor)
 
     def publish(self) -> os.stat_result:
-        """Rename the file; its status under the final name."""
+        """Rename the file; return its `fstat` result."""
         _rename(self._files, self._scratch, self._path)
         self._is_published = True
         return self._files.fstat(self.descriptor)
@@ -124,7 +124,7 @@ class _Draft:
 
 
 def _sync(files: Files, descriptors: list[int]) -> None:
-    """Write files to the disk, several at a time: a journaling file system commits what it is asked for meanwhile at once."""
+    """Sync files in parallel: a journaling file system commits the requests that arrive meanwhile together."""
     if len(descriptors) == 1:
         files.fsync(descriptors[0])
         return

@@ -250,7 +250,7 @@ def _timeout(cache: Cache) -> float:
 
 
 def _load_fetched(cache: Cache, func_name: str, miss: Exception) -> TypedCallTarget:
-    """Load a function that has just come from the remote store; it counts as a miss of this cache."""
+    """Load a function that was just downloaded from the remote store; it counts as a miss of this cache."""
     target: TypedCallTarget = cache._loader.load(func_name)
     cache._store.stats.missed(miss)
     return target
@@ -265,7 +265,7 @@ def _build_exporting(
 def _build_exporting(
     cache: Cache, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None = None
 ) -> BuiltModule | None:
-    """Compile a source that must export these functions; None where they have come from the remote store.
+    """Compile a source that must export these functions; None if they came from the remote store.
 
     The store's answer does not interrupt `build`: it is looked at again before code is generated.
 
@@ -300,7 +300,7 @@ def _build_and_load(
         try:
             return cache._loader.load(func_name)
         except CompcacheError:
-            built = _build_exporting(cache, (func_name,), build)  # it cannot be used here after all
+            built = _build_exporting(cache, (func_name,), build)  # the remote module cannot be used here
     _store(cache, func_name, built)
     try:
         return _load_built(cache, func_name, built)

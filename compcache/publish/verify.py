@@ -99,7 +99,7 @@ def _chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
 
 
 def remember_in(store: Store, index: Index, entry: ModuleEntry) -> None:
-    """Add to an index in the directory of a store that a file was verified."""
+    """Record in an index of the store's directory that a file was verified."""
     try:
         index_merge.add(index, (), entry)
         index_merge.merge_additions(store, index)

@@ -34,7 +34,7 @@ _CACHEDIR_TAG = (
 
 
 class Publication(NamedTuple):
-    """The fields of a `compcache.linker.BuiltModule` that are published: what a module file and its index entries are made of."""
+    """The fields of a `compcache.linker.BuiltModule` that are published in a module file and its index entries."""
 
     sections: Sections
     functions: Sequence[tuple[str, int, str]]
@@ -100,7 +100,7 @@ def _number(modules: int) -> str:
 
 
 def _publish_files(store: Store, drafts: Mapping[bytes, _Draft]) -> list[Addition]:
-    """Publish the files of modules, and return their index entries; exactly those that are missing of both."""
+    """Publish the missing files of modules, and return their missing index entries."""
     stamps: dict[bytes, Stamp] = {}
     for module_id in drafts:
         stamp = _existing(store, module_id)

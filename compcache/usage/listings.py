@@ -38,7 +38,7 @@ def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummar
 
 
 def _below(layer: Store, above: Overview, progress: Progress | None) -> Overview:
-    """What is in a layer; uses are counted in the directory above it."""
+    """The modules of a layer; their uses are counted in the writable directory."""
     return look_over(layer, progress)._replace(ledger=above.ledger)
 
 

@@ -1,7 +1,7 @@
-"""When the machine code of Numba's libraries is generated: not before somebody asks for an address in it.
+"""Postpones generating the machine code of Numba's libraries until an address in it is needed.
 
-Numba generates code for each function as soon as it is compiled, for those as well that are only linked into others, and
-with these once more. Here a finished library waits. Most are never asked: their code is in the libraries that call them, or
+Numba generates code for each function as soon as it is compiled, even for functions that are only linked into others, and
+with these once more. Here a finished library waits. Most never need it: their code is in the libraries that call them, or
 it is stored, and the process runs the stored image (`attach_image`).
 """
 
@@ -24,9 +24,9 @@ _ABORT = "nrt_unresolved_abort"
 
 
 class _Waiting(NamedTuple):
-    """A library without machine code: how that is made, and what the library defines and uses.
+    """A library without machine code: how to generate it, and the symbols that the library defines and uses.
 
-    `used` must be there before, `called` (recursively, through Numba's slots) before the code runs.
+    `used` must exist before generation, `called` (recursively, through Numba's slots) before the code runs.
     """
 
     make: Callable[[Any], None]
@@ -43,9 +43,9 @@ _images: weakref.WeakKeyDictionary[Any, Mapping[str, int]] = weakref.WeakKeyDict
 
 
 def postpone(library: Any, make: Callable[[Any], None]) -> None:
-    """`make` generates the code of a library that is finished otherwise: at once where some code waits for it."""
+    """Postpone `make`, which generates the code of an otherwise finished library; run it now if other code needs it."""
     if library._object_caching_enabled and library._compiled_object is not None:
-        make(library)  # it has come with its object code
+        make(library)  # it was loaded with its object code
         return
     module = library._final_module
     functions = [(function.name, function.is_declaration) for function in module.functions]
@@ -54,14 +54,14 @@ def postpone(library: Any, make: Callable[[Any], None]) -> None:
     used = [name for name, is_declared in functions if is_declared]
     called = tuple(name.removeprefix(_UNRESOLVED) for name in variables if name.startswith(_UNRESOLVED))
     if called:
-        used.append(_ABORT)  # stands in a slot until that is filled
-    # They live as long as the library, as those of code that is there would.
+        used.append(_ABORT)  # the value of a slot until it is filled
+    # They live as long as the library, like those of generated code.
     environments = {name: lookup_environment(name) for name in variables if name.startswith(_ENVIRONMENT)}
     _waiting[library] = _Waiting(make, defined, tuple(used), called, environments)
     for name in defined:
         _definers[name] = library
     if not defined.isdisjoint(library.codegen._rtlinker._unresolved):
-        generate(library)  # code that exists calls a function of it, recursively
+        generate(library)  # existing code calls a function of it, recursively
 
 
 def generate(library: Any) -> None:
@@ -90,7 +90,7 @@ def _generate_definers(names: Iterable[str]) -> None:
 
 
 def generate_for(library: Any, name: str) -> None:
-    """Have the code of a function that somebody asks a library for the address of."""
+    """Generate the code of a function whose address is looked up in a library."""
     waiting = _waiting.get(library)
     if waiting is not None and name in waiting.defined:
         generate(library)
@@ -99,7 +99,7 @@ def generate_for(library: Any, name: str) -> None:
 
 
 def generate_all() -> None:
-    """Leave no library without machine code: from now on Numba makes it as soon as it compiles."""
+    """Generate the code of all waiting libraries; from now on Numba generates code as soon as it compiles."""
     for library in list(_waiting):
         generate(library)
 
@@ -110,11 +110,11 @@ def is_waiting(library: Any) -> bool:
 
 
 def attach_image(library: Any, addresses: Mapping[str, int]) -> None:
-    """From now on these are the addresses of a library's functions."""
+    """Set the addresses of a library's functions to those in its image."""
     _images[library] = addresses
 
 
 def in_image(library: Any, name: str) -> int:
-    """The address of a function in the image of a library; 0 where it has none."""
+    """The address of a function in the image of a library; 0 if it has none."""
     image = _images.get(library)
     return image.get(name, 0) if image is not None else 0

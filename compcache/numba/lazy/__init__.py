@@ -1,1 +1,1 @@
-"""Functions for Numba that start without it: decorated, found and called where only a miss imports Numba."""
+"""Numba functions in processes that start without Numba: decorated, found and called; only a miss imports Numba."""

@@ -1,5 +1,5 @@
-"""The types of arguments as text, for keys and for people: two arguments have the same text only where Numba gives them the
-same type. The native half (`native/argument_types.c`) tells them apart at least as finely.
+"""The types of arguments as text, for keys and for display: two arguments have the same text only if Numba gives them the
+same type. The native half (`native/argument_types.c`) distinguishes at least as many types.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _known_to_native = False
 
 
 def learn_numpy() -> None:
-    """Let the native half tell NumPy's objects apart, once NumPy is imported."""
+    """Let the native half recognize NumPy's objects, once NumPy is imported."""
     global _known_to_native  # noqa: PLW0603 - NumPy is one per process
     numpy = sys.modules.get("numpy")
     if _known_to_native or numpy is None or not hasattr(numpy, "complex128"):
@@ -38,7 +38,7 @@ def learn_numpy() -> None:
     probe = numpy.zeros((2, 3), numpy.int16, order="F")
     probe.flags.writeable = False
     if _dispatch.type_of(probe) != b"R\3\2F" or _dispatch.type_of(probe[:1, 1:].copy()) != b"A\3\2C":
-        raise ImportError(f"the arrays of NumPy {numpy.__version__} have a layout that compcache does not know")
+        raise ImportError(f"the arrays of NumPy {numpy.__version__} have a layout that compcache does not support")
     _known_to_native = True
 
 
@@ -46,7 +46,7 @@ def type_text(value: Any, omitted: object) -> str:
     """The type of an argument as Numba names it; `omitted` stands for arguments that are not given.
 
     Raises:
-        NotLazy: it is of a type that is left to Numba.
+        NotLazy: its type is only supported by Numba.
     """
     if value is omitted:
         return "omitted"
@@ -72,7 +72,7 @@ def type_text(value: Any, omitted: object) -> str:
 
 
 def class_text(kind: type) -> str:
-    """A class of tuples, by the name under which it is to be found. Raises `NotLazy` where it is not."""
+    """A class of tuples, by its name. Raises `NotLazy` if it cannot be found under that name."""
     if kind is tuple:
         return "tuple"
     fields = getattr(kind, "_fields", None)

@@ -1,8 +1,8 @@
 """Numba's C helpers, for compiled code in a process that has not imported Numba.
 
-They are in extension modules of Numba that need NumPy and nothing of Numba. These are loaded without the package around
-them; when Numba is imported later it finds the same libraries with the same state, because an extension module of this kind
-is initialized once per process.
+They are in extension modules of Numba that need NumPy and nothing else of Numba. These are loaded without their package; if
+Numba is imported later it finds the same libraries with the same state, because an extension module of this kind is
+initialized once per process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MATHEMATICS = frozenset((
     "powf", "round", "roundf", "sin", "sinf", "sinh", "sinhf", "sqrt", "sqrtf", "tan", "tanf", "tanh", "tanhf", "tgamma",
     "tgammaf", "trunc", "truncf", "fmod", "fmodf", "hypot", "hypotf",
 ))  # fmt: skip
-#: What is known where NumPy is not, and what Numba's extension modules offer.
+#: Addresses that need no NumPy, and those from Numba's extension modules.
 _own: dict[str, int] = {}
 _numbas: dict[str, int] = {}
 
@@ -37,7 +37,7 @@ def has_numba() -> bool:
 
 
 def helper_address(name: str) -> int:
-    """The address of a C helper; 0 where there is none of this name.
+    """The address of a C helper; 0 if there is none of this name.
 
     Raises:
         ImportError: Numba is not installed, or its extension modules do not load.
@@ -71,8 +71,8 @@ def _install_own() -> None:
 
 
 def _load_numbas() -> None:
-    """Load the two extension modules, as `import numba` does, and take the addresses that they offer."""
-    import numpy as np  # noqa: F401 - they take its C interface
+    """Load the two extension modules, as `import numba` does, and read the addresses that they provide."""
+    import numpy as np  # noqa: F401 - they use its C interface
 
     from compcache.numba.lazy.argument_types import learn_numpy
 
@@ -81,7 +81,7 @@ def _load_numbas() -> None:
     memory.memsys_use_cpython_allocator()
     import atexit
 
-    atexit.register(memory.memsys_shutdown)  # arrays may go after the interpreter has begun to end
+    atexit.register(memory.memsys_shutdown)  # arrays may be freed after the interpreter has begun to shut down
     found = {f"numba_{name}": address for name, address in helpers.c_helpers.items()}
     found |= helpers.c_helpers
     found |= {name if name[0] == "_" else f"NRT_{name}": address for name, address in memory.c_helpers.items()}
@@ -99,7 +99,7 @@ def _load(name: str) -> Any:
     stem = join(directory or "", *name.split(".")[1:])
     path = next((stem + suffix for suffix in EXTENSION_SUFFIXES if exists(stem + suffix)), None)
     if path is None:
-        raise ImportError(f"Numba's extension module {name} is not to be found", name=name)
+        raise ImportError(f"Numba's extension module {name} was not found", name=name)
     spec = ModuleSpec(name, ExtensionFileLoader(name, path), origin=path)
     known = sys.modules.get(name)
     module = _imp.create_dynamic(spec)

@@ -1,8 +1,8 @@
-"""What a function is, by content, computed without Numba: what a compiler could see of it, or of what it calls.
+"""Digests a function by content, without Numba: all that a compiler could see of it, or of its callees.
 
-Both the process that compiles and the one that starts without Numba run this same code. It knows few kinds of values;
-everything else raises `NotLazy`, and the function is left to Numba and to the backend's own, wider identity. Where it cannot
-tell whether something is read, it takes it as read: a key that differs too often costs a start of Numba, never an answer.
+Both the process that compiles and the one that starts without Numba run this same code. It supports few kinds of values;
+all others raise `NotLazy`, and the function is left to Numba and to the backend's own, wider identity. If it cannot tell
+whether a value is read, it assumes so: a key that differs too often costs a start of Numba, never a wrong result.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _STANDARD = os.path.dirname(os.__file__) + os.sep
 
 
 class NotLazy(Exception):  # noqa: N818 - it is an answer, not a failure
-    """Raised where something is not known well enough to do without Numba; the message says what."""
+    """Raised when a function cannot be used without Numba; the message says why."""
 
 
 class Content:
-    """The digest of all that a function reads, and that of each compiled function's own part, the function itself first."""
+    """The digest of all that a function reads, and that of each compiled function's own reads, the function itself first."""
 
     __slots__ = ("digest", "parts")
 
@@ -51,7 +51,7 @@ def content_of(function: Any, options: Any) -> Content:
     """The content of a function that is compiled with these options.
 
     Raises:
-        NotLazy: it reads something that has no content here.
+        NotLazy: it reads a value that is not supported here.
     """
     walk = _Walk()
     walk.value(options, "its options")
@@ -60,7 +60,7 @@ def content_of(function: Any, options: Any) -> Content:
 
 
 class _Walk:
-    """One walk: a queue of functions, each with a digest of its own; they refer to each other by number."""
+    """A walk over a queue of functions, each with its own digest; they refer to each other by number."""
 
     def __init__(self) -> None:
         self._total = blake2b(digest_size=_SIZE, person=b"compcache-lazy1")
@@ -90,7 +90,7 @@ class _Walk:
         self._references.append(number)
 
     def finish(self) -> Content:
-        """Walk the functions that were found, and those that are found meanwhile."""
+        """Walk the functions that were found, and those that these lead to."""
         self._end_part()
         parts = []
         done = 0
@@ -140,7 +140,7 @@ class _Walk:
             self._read(value, names, f"the variable {name!r} that {where} closes over")
 
     def _code(self, code: Any, names: dict[str, None]) -> None:
-        """A code object with its lines, nested ones included; the names that it reads, of whatever."""
+        """Feed a code object with its lines, nested ones included; return the names that it reads from any object."""
         self.token(
             "code", code.co_name, code.co_qualname, code.co_filename, code.co_firstlineno,
             (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags),
@@ -161,7 +161,7 @@ class _Walk:
     # ------------------------------------------------------------------ values
 
     def _read(self, value: Any, names: Iterable[str], where: str) -> None:
-        """What a name leads to; of a module, every name that the code has and the module too."""
+        """Feed the value of a name; for a module, every attribute that the code names and the module has."""
         if type(value) is not _Module:
             self.value(value, where)
             return
@@ -237,7 +237,7 @@ class _Walk:
             return
         self.token("class", module, name)
         if not find_by_name(value) or module == "__main__":
-            raise NotLazy(f"{where} is a class that is not to be found under its name")
+            raise NotLazy(f"{where} is a class that cannot be found under its name")
         if _is_library(module):
             return
         if issubclass(value, tuple) and hasattr(value, "_fields"):
@@ -253,7 +253,7 @@ class _Walk:
             self._of_numpy(value, kind, where)
         elif kind is _Builtin or _is_library(getattr(value, "__module__", None)):
             if not find_by_name(value):
-                raise NotLazy(f"{where} is a {kind.__name__} that is not to be found under its name")
+                raise NotLazy(f"{where} is a {kind.__name__} that cannot be found under its name")
             owner = getattr(value, "__self__", None)
             self.token("named", value.__module__ or getattr(owner, "__name__", ""), value.__qualname__)
         else:
@@ -281,12 +281,12 @@ class _Walk:
 
 _NUMBERS = frozenset((bool, int, float, complex))
 _PLAIN = frozenset((bool, int, str, bytes, type(Ellipsis)))
-#: Classes that stand for `numba.prange`.
+#: Classes that are treated as `numba.prange`.
 _PRANGE: set[Any] = set()
 
 
 def stand_for_prange(cls: Any) -> None:
-    """Let a class count as `numba.prange`."""
+    """Treat a class as `numba.prange`."""
     _PRANGE.add(cls)
 
 
@@ -298,7 +298,7 @@ def _bits(value: Any) -> bytes:
 
 
 def find_by_name(value: Any) -> bool:
-    """Whether the module that an object names holds it under the name that it bears."""
+    """Whether an object's module holds it under its own name."""
     owner = getattr(value, "__self__", None)
     module = getattr(value, "__module__", None) or (owner.__name__ if type(owner) is _Module else None)
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
@@ -311,7 +311,7 @@ def find_by_name(value: Any) -> bool:
 
 
 def _is_library(module: object) -> bool:
-    """Whether what a module defines is covered by the versions of Python, NumPy and Numba."""
+    """Whether a module's content is covered by the versions of Python, NumPy and Numba."""
     if not isinstance(module, str) or module.startswith("numba.tests"):
         return False
     top = module.partition(".")[0]
@@ -324,7 +324,7 @@ def _is_library(module: object) -> bool:
 
 
 def _is_librarys(function: Any) -> bool:
-    """Whether a function's code is a library's: what `functools.wraps` writes does not tell."""
+    """Whether a function's code belongs to a library, whatever attributes `functools.wraps` has set."""
     module = function.__globals__.get("__name__")
     if not _is_library(module) or "<locals>" in function.__code__.co_qualname:
         return False

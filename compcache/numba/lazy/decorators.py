@@ -1,7 +1,7 @@
-"""The decorators of Numba, which import Numba only where it is needed.
+"""The decorators of Numba, which import Numba only if it is needed.
 
-`njit` and `jit` of a plain function are lazy (`function`). What is declared with a signature is compiled when it is declared,
-as Numba does it.
+`njit` and `jit` of a plain function are lazy (`function`). A function declared with a signature is compiled at once, as in
+Numba.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _Function = type(lambda: 0)
 
 
 def njit(*args: Any, **options: Any) -> Any:
-    """`numba.njit`: compile a function when it is called, or find it compiled, without importing Numba."""
+    """`numba.njit`: a function that is compiled when it is called; a stored one is found without importing Numba."""
     if "nopython" in options or "forceobj" in options:
         return real_numba().njit(*args, **options)  # which warns
     return _decorate("njit", args, options)
 
 
 def jit(*args: Any, **options: Any) -> Any:
-    """`numba.jit`: compile a function when it is called, or find it compiled, without importing Numba."""
+    """`numba.jit`: a function that is compiled when it is called; a stored one is found without importing Numba."""
     return _decorate("jit", args, options)
 
 
@@ -53,17 +53,17 @@ def _is_disabled() -> bool:
 
 
 def vectorize(*args: Any, **options: Any) -> Any:
-    """`numba.vectorize`: the ufunc is made by Numba when it is first used."""
+    """`numba.vectorize`: Numba makes the ufunc when it is first used."""
     return _delayed("vectorize", args, options)
 
 
 def guvectorize(*args: Any, **options: Any) -> Any:
-    """`numba.guvectorize`: the ufunc is made by Numba when it is first used."""
+    """`numba.guvectorize`: Numba makes the ufunc when it is first used."""
     return _delayed("guvectorize", args, options)
 
 
 def cfunc(*args: Any, **options: Any) -> Any:
-    """`numba.cfunc`: the callback is made by Numba when it is first used."""
+    """`numba.cfunc`: Numba makes the callback when it is first used."""
     return _delayed("cfunc", args, options)
 
 

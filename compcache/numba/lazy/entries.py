@@ -1,8 +1,8 @@
-"""What is stored for starts without Numba, and how it is loaded.
+"""Stores and loads the records of overloads for processes that start without Numba.
 
-For each compiled overload there is a small record beside the backend's entry: a module whose only function returns a text. It
-is named after the function, the types of the arguments and the key that `content` and `installation` make, and says which
-entry holds the code, which numbers its wrapper and its environments have there, and the constants of the environments.
+For each compiled overload there is a small record besides the backend's entry: a module whose only function returns a text.
+Its name has the function, the argument types and the key from `content` and `installation`. The record has the name of the
+entry with the code, the numbers of its wrapper and environments there, and the constants of the environments.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Key", "Loaded", "Record", "find_record", "key_of", "load_entry", "op
 
 
 class Key:
-    """Under which name the record of an overload is stored, and the content of the function that it is for."""
+    """The name under which an overload's record is stored, and the content of its function."""
 
     __slots__ = ("content", "name")
 
@@ -37,9 +37,9 @@ class Key:
 
 
 class Record:
-    """What is stored of an overload.
+    """The record of an overload.
 
-    `entry` names the backend's entry, `lines` digests where its source stood; `wrapper` is the number of the wrapper among
+    `entry` names the backend's entry, `lines` is a digest of its source lines; `wrapper` is the number of the wrapper among
     the entry's symbols; `environments` has the number of each slot for an environment, and its pickled constants.
     """
 
@@ -57,12 +57,12 @@ class Record:
 
     @classmethod
     def of_text(cls, text: str) -> Record:
-        """The record that `to_text` gave."""
+        """Parse a text of `to_text`."""
         return cls(*marshal.loads(bytes.fromhex(text)))  # noqa: S302 - the store has verified it
 
 
 class Loaded:
-    """Compiled code in this process: the address of its wrapper, and what it needs."""
+    """Compiled code in this process: the address of its wrapper, and the objects that it needs."""
 
     __slots__ = ("address", "kept", "record")
 
@@ -76,7 +76,7 @@ def key_of(function: Any, options: dict[str, Any], types: str) -> Key:
     """The key of an overload now.
 
     Raises:
-        NotLazy: there is none.
+        NotLazy: it has none.
     """
     content = content_of(function, tuple(sorted(options.items())))
     state = blake2b(digest_size=16, person=b"compcache-lazy2")
@@ -94,9 +94,9 @@ def open_cache() -> Cache:
     """The cache of the installed backend, else the default one, opened for Numba's pickles.
 
     Raises:
-        UntrustedDirectoryError: somebody else could have written what is in the directory.
+        UntrustedDirectoryError: another user could have written to the directory.
     """
-    global _cache  # noqa: PLW0603 - the directory is the process's
+    global _cache  # noqa: PLW0603 - a process uses one directory
     installation = sys.modules["compcache.numba"]._installation
     if installation is not None:
         cache: Cache = installation[0].cache
@@ -118,10 +118,10 @@ def find_record(cache: Cache, key: Key) -> Record | None:
 
 
 def load_entry(cache: Cache, record: Record) -> Loaded | None:
-    """Map the code of a record, and give it what it needs; None where the entry is gone, or cannot be used here.
+    """Map the code of a record, and provide what it needs; None if the entry is gone or cannot be used here.
 
     Raises:
-        NotLazy: it needs what only Numba provides.
+        NotLazy: it needs a symbol that only Numba provides.
     """
     from compcache.numba.entries.description import Request
 

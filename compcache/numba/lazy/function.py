@@ -1,7 +1,7 @@
-"""What `compcache.numba.njit` makes of a function: it looks like Numba's dispatcher, and becomes one where it has to.
+"""The result of `compcache.numba.njit`: it looks like Numba's dispatcher, and becomes one if it has to.
 
-A call with types that it knows runs in native code (`native/dispatch.c`). The first call with others comes here: a stored
-entry of the same content is mapped, and runs from then on; else Numba is imported, and its dispatcher takes over for good.
+A call with known types runs in native code (`native/dispatch.c`). The first call with other types comes here: a stored
+entry of the same content is mapped and used from then on; else Numba is imported, and its dispatcher takes over for good.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LazyFunction:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """That of Numba's dispatchers where there are any: only then can anybody ask for it."""
+        """The class of Numba's dispatchers once Numba is imported: before that no caller can compare with it."""
         if has_numba():
             from compcache.numba.takeover.dispatchers import class_of
 
@@ -80,7 +80,7 @@ class LazyFunction:
         return dir(_real(self))
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed what compiled code can see of this: the function and how it is compiled."""
+        """Feed all that compiled code can see of this: the function and its options."""
         state = state_of(self)
         walk.token("jitted", state.decorator)
         if state.reason and not state.reason.startswith("it is declared with cache"):
@@ -90,9 +90,9 @@ class LazyFunction:
 
 
 _Method = type(LazyFunction.__repr__.__get__(object()))
-#: The special names that Numba's dispatchers have and objects do not.
+#: The special names that Numba's dispatchers have and plain objects do not.
 _OF_DISPATCHERS = frozenset(("__numba__",))
-#: What is part of a dispatcher's state, so that setting it means something.
+#: Attributes that are part of a dispatcher's state, so that setting them has an effect.
 _STATE_OF_DISPATCHERS = frozenset((
     "targetoptions", "locals", "overloads", "targetctx", "typingctx", "_cache", "_can_compile", "_compiler", "_impl_kind",
     "typeof_pyval", "_type", "_make_finalizer", "stats", "nopython_signatures",
@@ -101,7 +101,7 @@ _COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__
 
 
 def make_lazy_function(function: Any, decorator: str, signature: Any, options: dict[str, Any]) -> Any:
-    """What a decorator of Numba's makes of a function, without importing Numba."""
+    """Decorate a function as Numba's decorator does, without importing Numba."""
     state = State(function, decorator, signature, options)
     attributes = {name: getattr(function, name) for name in _COPIED if hasattr(function, name)}
     attributes |= function.__dict__
@@ -112,7 +112,7 @@ def make_lazy_function(function: Any, decorator: str, signature: Any, options: d
 
 
 def is_lazy_function(value: Any) -> bool:
-    """Whether an object is one, whatever it says that its class is."""
+    """Whether an object is a lazy function, whatever its `__class__` is."""
     return type(value) is _type
 
 
@@ -126,7 +126,7 @@ def _real(function: Any) -> Any:
 
 
 def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Answer a call: with a stored entry, else by Numba's dispatcher."""
+    """Answer a call with a stored entry, else by Numba's dispatcher."""
     state = state_of(function)
     if not state.reason and not has_numba():
         try:
@@ -138,7 +138,7 @@ def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) 
 
 
 def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-    """Make code for these arguments callable; whether there is any. Raises `NotLazy`."""
+    """Make stored code for these arguments callable; return whether there is any. Raises `NotLazy`."""
     learn_numpy()
     found = _dispatch.arguments_of(function, positional, keywords)
     if found is None:
@@ -149,7 +149,7 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
     if known is None:
         key = key_of(state.function, state.key_options, types)
         if reads_else(key.content.parts):
-            return False  # Numba would link what it compiled then
+            return False  # Numba would link the code that it compiled then
         cache = open_cache()
         record = find_record(cache, key)
         loaded = load_entry(cache, record) if record is not None else None
@@ -169,19 +169,19 @@ def _classes_of(arguments: tuple[Any, ...]) -> Iterator[type]:
             yield from _classes_of(argument)
 
 
-#: What functions read themselves when this process first ran code that was compiled of them. Functions do not go while what
-#: was loaded of them stays, so that no id is used twice.
+#: The digest of each function's own reads when this process first ran its code. Functions live as long as their
+#: loaded code, so that no id is reused.
 _read: dict[int, tuple[Any, bytes]] = {}
 
 
 def note_read(parts: list[tuple[Any, bytes]]) -> None:
-    """Code that was made of functions runs in this process, made when they read this."""
+    """Record that code of functions runs in this process, compiled from these reads."""
     for function, digest in parts:
         _read.setdefault(id(function), (function, digest))
 
 
 def reads_else(parts: list[tuple[Any, bytes]]) -> bool:
-    """Whether one of the functions read something else when this process ran code of it."""
+    """Whether one of the functions has other reads now than when this process ran its code."""
     return any(_read.get(id(function), (None, digest))[1] != digest for function, digest in parts)
 
 

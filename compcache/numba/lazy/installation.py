@@ -1,8 +1,8 @@
-"""What shapes compiled code besides the functions: the installed packages that make it, and the settings of Numba.
+"""Key components besides the functions: the installed packages that compile them, and Numba's settings.
 
 Packages are identified without importing them: by the `RECORD` of their distribution, which has the digest of each installed
-file; by their files where they are installed for editing. Those that take part are Numba, llvmlite, NumPy and every
-distribution that registers an entry point in the group ``numba_extensions``, whose code Numba runs before it compiles.
+file, or by their files if they are installed in editable mode. They are Numba, llvmlite, NumPy and every distribution that
+registers an entry point in the group ``numba_extensions``, whose code Numba runs before it compiles.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["numba_version", "package_directory", "settings_and_packages"]
 
-#: Changes whenever keys or entries get another meaning.
+#: Incremented when the meaning of keys or entries changes.
 FORMAT = 1
-#: Settings that change what is printed or where things are, never the code.
+#: Settings that change output or locations, never the code.
 _HARMLESS = frozenset((
     "NUMBA_CACHE_DIR", "NUMBA_DEBUG_CACHE", "NUMBA_NUM_THREADS", "NUMBA_DEVELOPER_MODE", "NUMBA_COLOR_SCHEME",
     "NUMBA_DISABLE_PERFORMANCE_WARNINGS", "NUMBA_FULL_TRACEBACKS", "NUMBA_THREADING_LAYER",
@@ -35,12 +35,12 @@ _MOST_FILES = 20_000
 
 
 def settings_and_packages() -> str:
-    """A text that differs where other code could be compiled of the same function.
+    """A text that differs if the same function could be compiled to different code.
 
     Raises:
-        NotLazy: it cannot be told.
+        NotLazy: it cannot be determined.
     """
-    global _known  # noqa: PLW0603 - what is installed is the process's
+    global _known  # noqa: PLW0603 - packages are installed for the whole process
     settings = sorted((k, v) for k, v in os.environ.items() if _is_setting(k))
     chosen = [name for name, _ in settings if name.startswith("NUMBA_CPU_")]
     if chosen:
@@ -57,7 +57,7 @@ def _is_setting(name: str) -> bool:
     return (name.startswith("NUMBA_") and name not in _HARMLESS) or name == "VS_PROFILER"
 
 
-#: The directories of `sys.path`, and what the packages there are.
+#: The directories of `sys.path`, and the identity of the packages there.
 _known: tuple[Any, str] = (None, "")
 
 
@@ -68,11 +68,11 @@ def _packages_text() -> str:
         if name in seen or name == _OWN:
             continue
         if name in _COMPILERS or _registers(directory):
-            seen.add(name)  # the first on the path counts, as for imports
+            seen.add(name)  # the first on the path is used, as for imports
             rows.append(f"{name}: {_identity_of(directory)}")
     missing = [name for name in _COMPILERS if name not in seen]
     if missing:
-        raise NotLazy(f"no distribution {missing[0]} is to be found")
+        raise NotLazy(f"the distribution {missing[0]} was not found")
     if os.path.exists(os.path.join(sys.prefix, "lib", "libsvml.so")):
         raise NotLazy("Numba uses Intel's vector library")
     return ", ".join(rows)
@@ -115,7 +115,7 @@ def _read(path: str) -> bytes:
 
 
 def _identity_of(directory: str) -> str:
-    """What an installed distribution is: by its record, or by its files where those may be edited."""
+    """The identity of an installed distribution: by its record, or by its files if they may be edited."""
     record = _read(os.path.join(directory, "RECORD"))
     origin = _read(os.path.join(directory, "direct_url.json"))
     if record and b'"editable"' not in origin:
@@ -129,7 +129,7 @@ def _identity_of(directory: str) -> str:
 
 
 def _digest_of_files(root: str) -> str:
-    """The content of all Python files and extension modules of a source checkout."""
+    """The digest of all Python files and extension modules of a source checkout."""
     state = blake2b(digest_size=16)
     count = 0
     for folder, folders, files in os.walk(root):
@@ -145,7 +145,7 @@ def _digest_of_files(root: str) -> str:
 
 
 def package_directory(name: str) -> str | None:
-    """The directory of a package that is not imported; None where it is not to be found."""
+    """The directory of a package that is not imported; None if it is not found."""
     from importlib.machinery import PathFinder
 
     spec = PathFinder.find_spec(name)
@@ -153,7 +153,7 @@ def package_directory(name: str) -> str | None:
 
 
 def numba_version() -> str:
-    """The version of the installed Numba, of its metadata's name; "" where none is to be found."""
+    """The version of the installed Numba, from the name of its metadata; "" if none is found."""
     for name, directory in _distributions():
         if name == "numba":
             return os.path.basename(directory).removesuffix(".dist-info").partition("-")[2]

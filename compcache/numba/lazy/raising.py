@@ -1,7 +1,7 @@
-"""Exceptions of compiled code in a process without Numba: from Numba's pickled descriptions to what is raised.
+"""Raises exceptions of compiled code in a process without Numba, from Numba's pickled descriptions.
 
-A description is (class, arguments, location). What it refers to is found under its name; where it is pickled in a way that
-needs Numba, that is imported.
+A description is (class, arguments, location). Its references are resolved by name; Numba is imported if the pickle needs
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LOCATION_ITEMS = 3
 
 
 class _Computed:
-    """Stands for an argument that is computed when the exception is raised: in the description, an LLVM value."""
+    """Marks an argument that is computed when the exception is raised; in the description, an LLVM value."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -29,7 +29,7 @@ _unpickled: dict[tuple[int, bytes], Any] = {}
 
 
 def unpickle(address: int, data: bytes) -> Any:
-    """The object that compiled code has pickled at an address."""
+    """The object whose pickle compiled code holds at an address."""
     known = _unpickled.get((address, data), _unpickled)
     if known is _unpickled:
         known = _unpickled[address, data] = _load(data)
@@ -41,7 +41,7 @@ def _load(data: bytes) -> Any:
     import pickle
 
     class Unpickler(pickle.Unpickler):
-        """Finds everything by name, but for the values of LLVM's, which only mark places."""
+        """Finds all classes by name, except LLVM values, which only mark positions."""
 
         def find_class(self, module: str, name: str) -> Any:
             if module.startswith("llvmlite."):
@@ -52,7 +52,7 @@ def _load(data: bytes) -> Any:
 
 
 def unpack_exception(description: bytes, arguments: Any) -> tuple[Any, tuple[Any, ...], Any]:
-    """The description of an exception with the arguments that were computed when it was raised in their places."""
+    """The description of an exception with the arguments that were computed when it was raised filled in."""
     cls, given, location = _load(description)
     computed = iter(arguments)
     return cls, tuple([next(computed) if isinstance(item, _Computed) else item for item in given]), location
@@ -62,7 +62,7 @@ def make_exception(described: Any) -> BaseException:
     """The exception to raise, with the line of the kernel in its traceback.
 
     Raises:
-        TypeError, and what the class raises: it cannot be made.
+        TypeError, or an exception of its class: it cannot be created.
     """
     location = None
     if type(described) is tuple:
@@ -78,14 +78,14 @@ def make_exception(described: Any) -> BaseException:
 
 
 def _located(exception: BaseException, location: Any) -> BaseException:
-    """The exception as if it had been raised in a Python function at that line."""
+    """The exception with a traceback as if a Python function had raised it at that line."""
     if not isinstance(location, tuple) or len(location) != _LOCATION_ITEMS:
         return exception
     name, path, line = location
     code = compile("\n" * (line - 1) + "raise exception", path, "exec").replace(co_name=name)
     try:
-        exec(code, {"exception": exception})  # noqa: S102 - a line of ours
-    except BaseException as raised:  # noqa: BLE001 - it is the one
+        exec(code, {"exception": exception})  # noqa: S102 - generated code
+    except BaseException as raised:  # noqa: BLE001 - the exception to return
         traceback = raised.__traceback__
         return raised.with_traceback(traceback.tb_next if traceback is not None else None)
     return exception

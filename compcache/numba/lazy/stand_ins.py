@@ -1,4 +1,4 @@
-"""What stands for parts of Numba while that is not imported: `prange`, and whatever decorators have made."""
+"""Stand-ins for parts of Numba while it is not imported: `prange`, and the results of decorators."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def real_numba() -> Any:
 
 
 def replace_prange(function: Any, numba: Any) -> None:
-    """Let a function that is to be compiled, and those beside it, see Numba's own `prange`."""
+    """Replace the stand-in by Numba's own `prange` in the globals and the closure of a function to be compiled."""
     namespace = function.__globals__
     for name in [name for name, value in namespace.items() if value is prange]:
         namespace[name] = numba.prange
@@ -45,7 +45,7 @@ def replace_prange(function: Any, numba: Any) -> None:
 
 
 class LazyObject:
-    """What a decorator of Numba's would have made, made when it is first used."""
+    """The result of a Numba decorator, made when it is first used."""
 
     __slots__ = ("_function", "_make", "_made", "__weakref__")
 
@@ -55,7 +55,7 @@ class LazyObject:
         object.__setattr__(self, "_made", None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call what it stands for."""
+        """Call the object that it stands for."""
         return made(self)(*args, **kwargs)
 
     @property  # type: ignore[misc]
@@ -79,7 +79,7 @@ class LazyObject:
 
 
 def made(lazy: LazyObject) -> Any:
-    """What a lazy object stands for."""
+    """The object that a lazy object stands for."""
     known = object.__getattribute__(lazy, "_made")
     if known is None:
         numba = real_numba()

@@ -1,4 +1,4 @@
-"""What a lazy function was made of, and what became of it."""
+"""The state of lazy functions: their declarations and what was loaded for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["STATE", "State", "state_of"]
 STATE = "_compcache_state"
 _VARIABLE_ARGUMENTS = 0x04 | 0x08  # flags of code objects: *args, **kwargs
 _GENERATOR = 0x20 | 0x80 | 0x200
-#: Options with which code is not for this.
+#: Options with which functions are left to Numba.
 _FOR_NUMBA = frozenset(("parallel", "forceobj", "pipeline_class", "no_cpython_wrapper", "no_cfunc_wrapper", "target", "locals"))
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -22,9 +22,9 @@ _PLAIN = (bool, int, float, str, type(None))
 class State:
     """The state of a lazy function.
 
-    `loaded` has what runs here without Numba, by the text of its types, with the content that the function had then; `reason`
-    says why it is left to Numba, "" where it is not. `loaded_signatures` are Numba's names of what was loaded when the
-    dispatcher was made.
+    `loaded` has the code that runs here without Numba, by the text of its types, with the function's content at that time;
+    `reason` says why it is left to Numba, "" if it is not. `loaded_signatures` are Numba's names of the overloads that were
+    loaded when the dispatcher was made.
     """
 
     __slots__ = ("decorator", "function", "loaded", "loaded_signatures", "options", "reason", "signature")
@@ -40,7 +40,7 @@ class State:
 
     @property
     def key_options(self) -> dict[str, Any]:
-        """The options that are part of the key: all that matters to the compiler."""
+        """The options that are part of the key: all that affect the compiler."""
         options = {k: v for k, v in self.options.items() if k not in ("cache", "nopython")}
         return {k: tuple(sorted(v)) if isinstance(v, (set, frozenset)) else v for k, v in options.items()}
 

@@ -1,1 +1,1 @@
-"""What happens where a lazy function needs Numba: its dispatcher takes over, and what that compiles is recorded."""
+"""Takes over when a lazy function needs Numba: creates its dispatcher, and records what that compiles."""

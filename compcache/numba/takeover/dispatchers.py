@@ -1,7 +1,7 @@
-"""Numba's own dispatcher for a lazy function, once one is needed: it takes over with all that ran before it.
+"""Numba's own dispatcher for a lazy function, once one is needed: it takes over with all overloads that ran before.
 
-What ran without Numba is loaded into the dispatcher first, from the same entries, so that callers are linked with the code
-that ran, whatever the program's globals are by then. What the dispatcher compiles afterwards is recorded for other starts.
+Overloads that ran without Numba are loaded into the dispatcher first, from the same entries, so that callers are linked with
+the code that ran, whatever the program's globals are by then. Overloads compiled afterwards are recorded for later starts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _make(state: State, numba: Any) -> Any:
         return _decorated(decorator, state.signature, state.options, state.function)
     options = {k: v for k, v in state.options.items() if k != "cache"}
     backend = _backend()
-    if backend is None:  # a version of Numba without a backend: as it is without this package
+    if backend is None:  # this version of Numba is not supported: it works as without this package
         return _decorated(decorator, None, state.options, state.function)
     real = _decorated(decorator, None, options, state.function)
     if hasattr(real, "_compile_for_args"):
@@ -78,7 +78,7 @@ _private_backend: Backend | None = None
 
 
 def _backend() -> Backend | None:
-    """The installed backend, else one for lazy functions alone; None where it does not know this version of Numba."""
+    """The installed backend, else one for lazy functions alone; None if it does not support this version of Numba."""
     global _private_backend  # noqa: PLW0603 - Numba is one per process
     import compcache.numba
 
@@ -104,7 +104,7 @@ def _backend() -> Backend | None:
 
 
 class _Lines:
-    """What the loader of entries asks of an identity."""
+    """The part of an identity that the loader of entries needs."""
 
     def __init__(self, lines: str) -> None:
         self.lines = lines
@@ -135,7 +135,7 @@ def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
 
 
 def _part_of(state: State, key: Any) -> Any:
-    """What the function read when the code was made that ran here; a mark of its own where that is not what it reads now."""
+    """The reads of the function when the code that ran here was compiled; a unique mark if they differ from those now."""
     from compcache.numba.fingerprints.errors import Unidentifiable
     from compcache.numba.fingerprints.walk import Part, fingerprint
 
@@ -159,12 +159,12 @@ class Made(NamedTuple):
     backend: Backend
 
 
-#: All of them: compiling one compiles what it calls.
+#: All of them: compiling one compiles its callees.
 _made: list[Made] = []
 
 
 def _compile_and_record(made: Made, compile_for_args: Any, *args: Any, **kwargs: Any) -> Any:
-    """Numba compiles for these arguments; what it made is recorded for starts without Numba, where that can be done."""
+    """Let Numba compile for these arguments, and record the overloads for starts without Numba if possible."""
     from compcache.numba.takeover.recording import key_before, record_new
 
     before = {id(other.state): set(other.real.overloads) for other in _made}

@@ -1,4 +1,4 @@
-"""Records what Numba has compiled, or the backend has loaded, for processes that start without Numba."""
+"""Records overloads that Numba compiled, or the backend loaded, for processes that start without Numba."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["key_before", "record_new"]
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
-#: Where `compcache.numba.lazy._dispatch` and Numba's `_dynfunc` have the fields of an environment.
+#: The offset of an environment's fields in `compcache.numba.lazy._dispatch` and in Numba's `_dynfunc`.
 _ENVIRONMENT_FIELDS = object.__basicsize__
 _SYMBOL = "compcache.numba.record"
 
 
 def key_before(state: State, args: Sequence[Any]) -> Key | None:
-    """The key of an overload for these arguments now; None where it has none."""
+    """The key of an overload for these arguments now; None if it has none."""
     from numba.core import types
     from numba.core.dispatcher import OmittedArg
 
@@ -41,7 +41,7 @@ def key_before(state: State, args: Sequence[Any]) -> Key | None:
 
 
 def record_new(all_made: Sequence[Made], before: Mapping[int, set[Any]]) -> None:
-    """Store the records of the overloads that dispatchers did not have before, unless something speaks against it."""
+    """Store the records of overloads that dispatchers did not have before, if they can be used without Numba."""
     new = [
         (made, signature)
         for made in all_made
@@ -64,7 +64,7 @@ def record_new(all_made: Sequence[Made], before: Mapping[int, set[Any]]) -> None
 
 
 def _text_of(type_: Any) -> str:
-    """The text that `type_text` has for arguments of a type. Raises `NotLazy`."""
+    """The text of `type_text` for arguments of a type. Raises `NotLazy`."""
     from numba.core import types
 
     if isinstance(type_, types.Omitted):
@@ -89,7 +89,7 @@ _TEXTS = frozenset((
 
 
 def _settings_are_the_environments() -> bool:
-    """Whether Numba's settings are what another process with the same environment has: none was set in code."""
+    """Whether Numba's settings equal those of another process with the same environment: none was set in code."""
     from numba.core import config
 
     from compcache.numba.identity.settings import config_text
@@ -99,7 +99,7 @@ def _settings_are_the_environments() -> bool:
     try:
         config._env_reloader.process_environ(dict(os.environ))
         fresh = config_text()
-    except Exception:  # noqa: BLE001 - whatever it is, they are not plain
+    except Exception:  # noqa: BLE001 - any exception means that they are not plain
         return False
     finally:
         vars(config).update(settings)
@@ -123,7 +123,7 @@ def _record_of(real: Any, backend: Backend, signature: Any) -> Record | None:
         return None
     description = found[1]
     if description.dependencies or description.answered:
-        return None  # implementations of the user's: these are known where Numba is imported
+        return None  # the user's implementations: these are only known once Numba is imported
     kind, _, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     if kind != KIND_IMAGE:
         return None
@@ -141,12 +141,12 @@ def _record_of(real: Any, backend: Backend, signature: Any) -> Record | None:
 
 
 def _pickled(constants: list[Any]) -> bytes | None:
-    """The constants of an environment, pickled; None where it takes Numba to unpickle them."""
+    """The pickled constants of an environment; None if unpickling them needs Numba."""
     if not constants:
         return b""
     try:
         data = pickle.dumps(list(constants), 4)
-    except Exception:  # noqa: BLE001 - whatever pickling raises, they cannot be had elsewhere
+    except Exception:  # noqa: BLE001 - any exception means that they cannot be pickled
         return None
     return None if b"numba" in data or b"llvmlite" in data or b"__main__" in data else data
 
