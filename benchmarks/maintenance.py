@@ -5,7 +5,7 @@
 The modules are synthesized (no compiler runs) and published through the store as additions are, without waiting for
 the disk; half of the functions have been used. Commands run as processes of their own; of several runs the one with the
 least processor time counts, because elapsed times say more about what else a machine does. *Cold*: what tools derive
-(roster, list of files) is not there yet.
+(lists of modules and files) is not there yet.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def publish(store: Store, number: int) -> None:
     offset = writer.add(encode_function(FunctionRecord(name, "f", "i64(i64)", "", 0, NO_ENTRY, needs)))
     table = b"CCMODULE" + (1).to_bytes(4, "little") + (2).to_bytes(4, "little") + key
     image = b"\x7fELF" + bytes(60) + table + bytes(4000)
-    sections = image, writer.content(), graph_of(name, imports), b"", encode_notes(0.05, None)
+    sections = image, writer.content(), graph_of(name, imports), b"", encode_notes(0.05, None, {})
     module_id = publish_module(store, sections, [(name, offset, header.requirement())], target=bytes(8), flags=IMAGE_SHARED, key=key)
     store.stats.compiled(0.05)
     store.stats.added(len(image), encode_rows([make_row(module_id, sections[1], sections[4])]))
@@ -124,7 +124,7 @@ def measure(root: str, modules: int, repeat: int, only: list[str]) -> None:
     chosen = {line: words for line, words in commands(modules).items() if not only or line in only}
     print(f"{'command':<52} {'CPU s':>8} {'elapsed':>8}")
     if not only:
-        for path in (Path(root) / "roster-v1").glob("*"):
+        for path in (Path(root) / "module-lists-v2").glob("*"):
             path.unlink()
         _show("ls, cold", [run(root, ["ls"])])
     for line, words in chosen.items():

@@ -45,11 +45,11 @@ __all__ = [
     "PINS",
     "PLACES",
     "QUARANTINE",
-    "REFUSALS",
     "SIZE",
     "STATISTICS",
     "TAG",
     "TEMPORARY",
+    "UNCACHED",
     "ModuleFile",
     "NullRecorder",
     "Place",
@@ -100,23 +100,23 @@ INDEX = Place("index-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 HOSTS = Place("hosts-v3/<boot and processor>.host", derived=True)
 LAYERS = Place("layers-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 MERGED_LAYERS = Place("layers-v1/<digest>.all", derived=True, cleared=True)
-MODULE_ROWS = Place("roster-v1/roster", derived=True, cleared=True)
-MODULE_FILES = Place("roster-v1/files", derived=True, cleared=True)
+MODULE_ROWS = Place("module-lists-v2/modules", derived=True, cleared=True)
+MODULE_FILES = Place("module-lists-v2/files", derived=True, cleared=True)
 JOURNALS = Place("stats/<host>.journal1")
 STATISTICS = Place("stats/<unique>.stats1")
 SIZE = Place("stats/size-v2", derived=True, cleared=True)
 PINS = Place("pins-v1/<key of the name>.pin")
-REFUSALS = Place("refusals-v1/<key of the name>.refusal", cleared=True)
+UNCACHED = Place("uncached-v2/<key of the name>.uncached", cleared=True)
 LOCKS = Place("locks/<key of the name>.lock")
 TEMPORARY = Place("tmp/<unique>")
 QUARANTINE = Place("quarantine/<name>.<unique>", cleared=True)
 #: Every kind of file that the package writes into a cache directory.
 PLACES = (
-    TAG, MODULES, INDEX, HOSTS, LAYERS, MERGED_LAYERS, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE, PINS, REFUSALS, LOCKS, TEMPORARY,
+    TAG, MODULES, INDEX, HOSTS, LAYERS, MERGED_LAYERS, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE, PINS, UNCACHED, LOCKS, TEMPORARY,
     QUARANTINE,
 )  # fmt: skip
 #: What earlier versions of the package wrote to, less the version of the format.
-FORMER_DIRECTORIES = ("runtime-v", "catalog-v")
+FORMER_DIRECTORIES = ("runtime-v", "catalog-v", "roster-v", "refusals-v")
 
 _MAX_SMALL_FILE = 1 << 24
 _WRITABLE_BY_OTHERS = 0o022
@@ -352,7 +352,7 @@ class Store:
 
     def is_cache(self) -> bool:
         """Whether the directory has been used as a cache: an empty one has its places, too."""
-        return any(self.present_names(self.directory(place)) for place in (MODULES, INDEX, HOSTS, REFUSALS))
+        return any(self.present_names(self.directory(place)) for place in (MODULES, INDEX, HOSTS, UNCACHED))
 
     def module_ids(self) -> Iterator[bytes]:
         """The ids of all modules on disk, in no order; for tools, never for look-ups."""

@@ -20,7 +20,7 @@ from compcache.formats.graph import decode_graph, decode_notes
 from compcache.formats.journal import encode_batch
 from compcache.formats.statistics import decode_stats, encode_stats
 from compcache.inspect.uncached import read_all
-from compcache.store import JOURNALS, MODULE_FILES, MODULE_ROWS, REFUSALS, SIZE, STATISTICS, Place
+from compcache.store import JOURNALS, MODULE_FILES, MODULE_ROWS, SIZE, STATISTICS, UNCACHED, Place
 from compcache.usage.module_rows import decode_rows
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_a_row_of_another_type_is_read_from_its_module_again(filled: Any, field:
     cache, module_id = filled
     row = [*ROW[:field], value, *ROW[field + 1 :]]
     content = msgpack.packb([[PLATFORM], [[module_id, *row]]])
-    plant(cache, MODULE_ROWS, "roster", b"CCROSTR1" + check(content) + content)
+    plant(cache, MODULE_ROWS, "modules", b"CCLISTS2" + check(content) + content)
     assert [function.func_name for function in cache.functions()] == ["f"]
     packed = msgpack.packb(PLATFORM)
     item = msgpack.packb([module_id, check(packed), *row[1:]])
@@ -82,7 +82,7 @@ def test_a_row_of_another_type_is_read_from_its_module_again(filled: Any, field:
 def test_a_platform_of_another_type_is_read_from_its_module_again(filled: Any, platform: object) -> None:
     cache, module_id = filled
     content = msgpack.packb([[platform], [[module_id, *ROW]]])
-    plant(cache, MODULE_ROWS, "roster", b"CCROSTR1" + check(content) + content)
+    plant(cache, MODULE_ROWS, "modules", b"CCLISTS2" + check(content) + content)
     ask_everything(cache)
 
 
@@ -101,7 +101,7 @@ def test_numbers_that_are_none_are_not_counted(filled: Any, value: float) -> Non
     rest = pack("<2sQI16sQd", b"aa", 1, 1, module_id, 5, value)
     plant(cache, MODULE_FILES, "files", b"CCFILES1" + check(rest) + rest)
     refusal = msgpack.packb(["g", "reason", value])
-    plant(cache, REFUSALS, REFUSALS.file_name(name_key("g").hex()), check(refusal) + refusal)
+    plant(cache, UNCACHED, UNCACHED.file_name(name_key("g").hex()), check(refusal) + refusal)
     assert all(0 <= found.created < 1e11 for found in read_all(cache._store))
     plant(cache, SIZE, SIZE.name, b"-5 -7\n")
     ask_everything(cache)

@@ -488,12 +488,12 @@ def test_files_of_other_tools_are_neither_used_nor_touched(stored: Path) -> None
 
 
 def test_other_versions_of_directories_are_left_alone(stored: Path) -> None:
-    for name in ("modules", "index", "runtime", "hosts", "pins", "roster"):
+    for name in ("modules", "index", "runtime", "hosts", "pins", "roster", "refusals"):
         for version in ("v0", "v99"):
             (stored / f"{name}-{version}").mkdir()
             (stored / f"{name}-{version}" / "some.file").write_bytes(b"theirs")
     before = {name: digests for name, digests in snapshot(stored).items() if "-v0" in name or "-v99" in name}
-    assert len(before) == 24
+    assert len(before) == 28
     use_all(stored)
     after = snapshot(stored)
     assert {name: after.get(name) for name in before} == before

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from cli_process import compcache
 from helpers import PACKAGE_ROOT, constant
 
 from compcache import Cache, ModuleSource, PrunePolicy
@@ -127,7 +128,7 @@ def test_clear_removes_what_the_table_says(everything: Cache) -> None:
 def test_check_names_what_is_of_no_kind(cache: Cache) -> None:
     cache.add_module(ModuleSource(constant("one", 1)))
     expected = set()
-    for name in ("modules-v1/zz", "index-v1", "pins-v1", "roster-v1", "stats", "locks"):
+    for name in ("modules-v1/zz", "index-v1", "pins-v1", "module-lists-v2", "stats", "locks"):
         path = f"{cache.path}/{name}/a stranger"
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb"):
@@ -145,5 +146,11 @@ def test_prune_of_stale_formats_removes_former_and_other_versions_only(cache: Ca
         os.mkdir(f"{cache.path}/{name}")
         os.utime(f"{cache.path}/{name}", (1, 1))
     before = set(os.listdir(cache.path))
+    assert cache.info().other_formats == tuple(sorted(theirs))
+    shown = compcache("--dir", cache.path, "info").out
+    assert all(name in shown for name in theirs)
+    assert "mine" not in shown
     cache.prune(PrunePolicy(stale=7 * 24 * 3600))
     assert before - set(os.listdir(cache.path)) == set(theirs)
+    assert cache.info().other_formats == ()
+    assert "other formats" not in compcache("--dir", cache.path, "info").out

@@ -69,11 +69,11 @@ def test_only_the_latest_are_kept(cache: Cache, monkeypatch: pytest.MonkeyPatch)
 def test_what_is_damaged_or_under_another_name_counts_as_absent(cache: Cache, directory: Path) -> None:
     for number in range(3):
         uncached.note(cache._store, f"f{number}", "why")
-    files = sorted((directory / "refusals-v1").iterdir())
+    files = sorted((directory / "uncached-v2").iterdir())
     flip_byte(files[0], 12)
     files[1].write_bytes(files[2].read_bytes())
-    (directory / "refusals-v1" / "stranger").write_bytes(b"x")
-    (directory / "refusals-v1" / "empty.refusal").write_bytes(b"")
+    (directory / "uncached-v2" / "stranger").write_bytes(b"x")
+    (directory / "uncached-v2" / "empty.uncached").write_bytes(b"")
     assert len(noted(cache)) == 1
 
 
@@ -88,8 +88,8 @@ def test_a_directory_that_cannot_be_written_is_no_error(cache: Cache, directory:
         uncached.note(opened._store, "g", "why")
         uncached.forget(opened._store, "f")
         assert noted(opened) == [("f", "why")]
-    (directory / "refusals-v1").rename(directory / "kept")
-    (directory / "refusals-v1").write_text("not a directory")
+    (directory / "uncached-v2").rename(directory / "kept")
+    (directory / "uncached-v2").write_text("not a directory")
     uncached.note(cache._store, "g", "why")
     uncached.forget(cache._store, "g")
     assert noted(cache) == []

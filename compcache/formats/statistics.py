@@ -2,7 +2,7 @@
 
 A journal is what the processes of one host append to, each write one batch: an empty line,
 lines of text, and ``= `` with a check of these. A line is ``time counter amount [module_id [name key]]`` for an
-event, or ``row <hex>`` for an item of the roster rows of modules that were added. A batch that is torn does not count.
+event, or ``row <hex>`` for an item of the module rows of modules that were added. A batch that is torn does not count.
 A journal that was renamed to the name of a sum is sealed: no process opens it to append any more.
 
 A sum is published once, complete or not at all::
@@ -13,7 +13,7 @@ A sum is published once, complete or not at all::
 that hour since the epoch. *Uses* are rows of ``name key | module_id | count u64 | last use f64``; a name key of
 zeros counts the processes that loaded the module and whose saved seconds are not in the counters yet. *Inputs*
 are the names, one per line, of the files that were folded into this one: who finds both counts only this one,
-so that a fold that was interrupted counts nothing twice. *Rows* are items of the roster rows of modules that were
+so that a fold that was interrupted counts nothing twice. *Rows* are items of the module rows of modules that were
 added (`compcache.usage.module_rows.encode_rows`), opaque here.
 """
 
@@ -157,7 +157,7 @@ def _add_batch(
 
 
 def size_of_rows(head: bytes) -> int | None:
-    """The bytes of roster rows in the sum that begins with `head` (`HEAD_SIZE` bytes); None where it is not a sum."""
+    """The bytes of module rows in the sum that begins with `head` (`HEAD_SIZE` bytes); None where it is not a sum."""
     return _HEAD.unpack(head)[-1] if len(head) == HEAD_SIZE and head.startswith(_MAGIC) else None
 
 

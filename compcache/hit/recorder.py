@@ -88,7 +88,7 @@ class Recorder:
         self.count("compile_seconds", seconds)
 
     def added(self, size: int, rows: list[bytes]) -> None:
-        """A module was published; `rows` are items of what the roster will say of it."""
+        """A module was published; `rows` are items of its row in the list of modules."""
         self._rows.extend(rows)
         self.count("added_modules")
         self.count("added_bytes", size)

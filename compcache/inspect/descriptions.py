@@ -51,12 +51,14 @@ class CacheInfo:
     """A cache directory as a whole: sizes in bytes, numbers of what is in it, and what would be used to fill it.
 
     `size` is that of the modules, which additions keep below `max_size` (None: no limit), `other_size` that of all other
-    files; `hits` and `misses` are of all processes since the statistics were zeroed.
+    files; `hits` and `misses` are of all processes since the statistics were zeroed. `other_formats` are the directories of
+    formats that this version does not use; `prune` with `stale` removes them.
     """
 
     directory: str
     exists: bool
     format: str
+    other_formats: tuple[str, ...]
     modules: int
     functions: int
     realizations: int

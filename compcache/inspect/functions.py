@@ -130,6 +130,7 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
     from compcache.images.linkers.find import find_linkers
     from compcache.usage.limits import effective_limit
     from compcache.usage.module_files import list_modules
+    from compcache.usage.other_formats import other_formats
     from compcache.usage.statistics import hits_and_misses
 
     store._renew_index()
@@ -142,6 +143,7 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
         directory=store.root,
         exists=os.path.isdir(store.root),
         format=f"{MODULES.directory}, {INDEX.directory}",
+        other_formats=tuple(other_formats(store)),
         modules=len(present),
         functions=names,
         realizations=realizations,

@@ -16,7 +16,7 @@ import msgpack
 from compcache.digest import CHECK_SIZE, check, name_key
 from compcache.errors import StorageError
 from compcache.publish.writer import publish_file
-from compcache.store import REFUSALS
+from compcache.store import UNCACHED
 
 if TYPE_CHECKING:
     from compcache.store import Store
@@ -38,7 +38,7 @@ class Refusal:
 
 
 def _file_name(name: str) -> str:
-    return REFUSALS.file_name(name_key(name).hex())
+    return UNCACHED.file_name(name_key(name).hex())
 
 
 def note(store: Store, name: str, reason: str) -> None:
@@ -51,7 +51,7 @@ def note(store: Store, name: str, reason: str) -> None:
         return
     packed: bytes = msgpack.packb([name, reason, time.time()], unicode_errors="surrogatepass")
     with contextlib.suppress(StorageError):
-        publish_file(store, REFUSALS, _file_name(name), check(packed) + packed)
+        publish_file(store, UNCACHED, _file_name(name), check(packed) + packed)
         _limit(store)
 
 
@@ -59,17 +59,17 @@ def forget(store: Store, name: str) -> None:
     """A function is cached now."""
     if not store.readonly:
         with contextlib.suppress(OSError):
-            store.files.unlink(store.path(REFUSALS, _file_name(name[:_MAX_TEXT])))
+            store.files.unlink(store.path(UNCACHED, _file_name(name[:_MAX_TEXT])))
 
 
 def read_all(store: Store) -> list[Refusal]:
     """All that is kept, the latest first."""
-    found = [_read(store, name) for name in store.names(REFUSALS)]
+    found = [_read(store, name) for name in store.names(UNCACHED)]
     return sorted((f for f in found if f is not None), key=lambda refusal: -refusal.created)
 
 
 def _read(store: Store, file_name: str) -> Refusal | None:
-    data = store.read_file(REFUSALS, file_name)
+    data = store.read_file(UNCACHED, file_name)
     if data is None or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
         return None
     try:
@@ -82,12 +82,12 @@ def _read(store: Store, file_name: str) -> Refusal | None:
 
 def _limit(store: Store) -> None:
     """Remove the oldest where there are too many."""
-    names = store.names(REFUSALS)
+    names = store.names(UNCACHED)
     if len(names) <= _MAX_KEPT:
         return
     ages = []
     for name in names:
-        path = store.path(REFUSALS, name)
+        path = store.path(UNCACHED, name)
         with contextlib.suppress(OSError):
             ages.append((store.files.stat(path).st_mtime_ns, path))
     for _, path in sorted(ages)[: len(names) - _MAX_KEPT]:

@@ -22,10 +22,11 @@ from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneRepor
 from compcache.maintain.unindexed import find_unindexed, index_modules
 from compcache.publish.index_merge import keep_newest, readable, replace_segments, segment_level
 from compcache.publish.locks import wait_lock
-from compcache.store import FORMER_DIRECTORIES, PLACES, QUARANTINE, STATISTICS
+from compcache.store import QUARANTINE, STATISTICS
 from compcache.usage.ledger import fold, last_uses_since, read_ledger, settle
 from compcache.usage.module_files import list_modules
 from compcache.usage.module_rows import load_rows
+from compcache.usage.other_formats import other_formats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PruneProposal", "carry_out", "clear_leftovers", "find_leftovers", "propose", "prune", "rewrite_index"]
 
-_CURRENT = frozenset([place.directory for place in PLACES])
-#: Prefixes of the names of directories of other formats.
-_VERSIONED = (*[f"{stem}-v" for stem, version, _ in [d.partition("-v") for d in _CURRENT] if version], *FORMER_DIRECTORIES)
 _INDEX_LOCK_SECONDS = 2.0
 
 
@@ -390,11 +388,10 @@ def _older(
 
 def _other_formats(store: Store, before: float) -> list[PrunedFile]:
     found: list[PrunedFile] = []
-    for name in store.names_in(store.root):
-        if name not in _CURRENT and name.startswith(_VERSIONED):
-            files = list(_walk(store, f"{store.root}/{name}"))
-            if all(changed < before for _, _, changed in files):
-                found += [PrunedFile(path, size, "another format") for path, size, _ in files]
+    for name in other_formats(store):
+        files = list(_walk(store, f"{store.root}/{name}"))
+        if all(changed < before for _, _, changed in files):
+            found += [PrunedFile(path, size, "another format") for path, size, _ in files]
     return found
 
 

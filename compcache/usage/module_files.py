@@ -4,7 +4,7 @@ The content of a directory is stored, and reused as long as the directory has th
 removing or replacing a file changes that. As with git's index, a directory that changed just now may change again
 without a new modification time, and is not stored yet.
 
-The file is ``"CCFILES1" | check | directories``; a directory is ``its two digits | modification time in
+The file is ``"CCFILES2" | check | directories``; a directory is ``its two digits | modification time in
 ns u64 | number of modules u32``, and as many times ``module_id | size u64 | modification time f64`` (little-endian). It
 is derived: without it the status of every file is read.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileStatus", "list_modules", "status_of_modules"]
 
-_MAGIC = b"CCFILES1"
+_MAGIC = b"CCFILES2"
 _MAX_SIZE = 1 << 31
 _MAX_TIME = 1e11  # seconds since the epoch; NaN is not below it
 _FAN = 2  # hexadecimal digits

@@ -1,10 +1,10 @@
-"""The module rows (on disk: the roster): the data that tools need of all modules, in one file.
+"""The module rows: the data that tools need of all modules, in one file.
 
 Look-ups never read it. It is derived: a row repeats a module's own records, and because module_ids are digests of
 content a row is never out of date. Additions leave their rows in their process's statistics file; rows that are in
 neither are read from the modules, once.
 
-The file is ``"CCROSTR1" | check | msgpack [platforms, rows]``; a row is ``[module_id, number of
+The file is ``"CCLISTS2" | check | msgpack [platforms, rows]``; a row is ``[module_id, number of
 its platform, seconds, names, offsets, imports, signatures]``. Platforms are separate because the list of a CPU's
 features is longer than the rest of a row.
 """
@@ -46,7 +46,7 @@ __all__ = [
     "row_of_built",
 ]
 
-_MAGIC = b"CCROSTR1"
+_MAGIC = b"CCLISTS2"
 _MAX_FILE = 1 << 31
 _PLATFORM_FIELDS = 2  # of a platform's item in a statistics file; a row's has those of `Row`
 _MAX_SECONDS = 1e9

@@ -35,6 +35,7 @@ def _fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
     return [
         ("directory", f"{info.directory} ({chosen_by}{state})"),
         ("format", info.format),
+        *_other_formats(info),
         ("modules", f"{info.modules:,}"),
         ("functions", f"{info.functions:,}"),
         ("realizations", f"{info.realizations:,}"),
@@ -50,6 +51,13 @@ def _fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
         ("llvm", info.llvm_version),
         ("compcache", info.version),
     ]
+
+
+def _other_formats(info: CacheInfo) -> list[tuple[str, str]]:
+    if not info.other_formats:
+        return []
+    names = ", ".join(info.other_formats)
+    return [("other formats", f"{names}: not used by this version; `compcache prune --stale 0s` removes them")]
 
 
 def _hit_rate(info: CacheInfo) -> str:
