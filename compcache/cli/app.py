@@ -44,7 +44,7 @@ COMMANDS = {
     "dir": ("commands.read.dir", "Print the cache directory."),
     "config": ("commands.read.config", "Show every setting and where it comes from."),
     "stats": ("commands.read.stats", "Show statistics: hits, misses, time saved."),
-    "top": ("commands.read.top", "Show which functions cost most: compile time, space, misses."),
+    "top": ("commands.read.top", "Show the most expensive functions: compile time, space, misses."),
     "check": ("commands.write.check", "Check the whole cache, and repair it."),
     "prune": ("commands.write.prune", "Remove modules by age, size, use or name."),
     "rm": ("commands.write.rm", "Remove functions by name."),
@@ -171,11 +171,11 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 )
 @click.option(
     "-v", "--verbose", is_flag=True, expose_value=False, callback=_use_verbose,
-    help="Tell each hit, miss and compilation on standard error, as COMPCACHE_DEBUG=1 does.",
+    help="Log each hit, miss and compilation on standard error, like COMPCACHE_DEBUG=1.",
 )
 @click.option(
     "-q", "--quiet", is_flag=True, expose_value=False, callback=_use_quiet,
-    help="Write results and errors alone: no warnings, notes or progress.",
+    help="Write only results and errors: no warnings, notes or progress.",
 )
 @click.option(
     "--version",

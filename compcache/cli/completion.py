@@ -44,7 +44,7 @@ def command(ctx: click.Context, shell: str) -> None:
 
 
 def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The functions of the cache whose names start like that, for the shell."""
+    """The functions of the cache whose names start with `incomplete`."""
 
     def selected(name: str) -> bool:
         return name.startswith(incomplete) and name.isprintable()
@@ -53,7 +53,7 @@ def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> l
 
 
 def complete_pinned(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The pinned functions whose names start like that, for the shell."""
+    """The pinned functions whose names start with `incomplete`."""
     return _ask(ctx, lambda cache: [name for name in cache.pinned() if name.startswith(incomplete) and name.isprintable()])
 
 
@@ -62,17 +62,17 @@ def _ask(ctx: click.Context, question: Callable[[Cache], list[str]]) -> list[str
     from compcache.errors import CompcacheError
 
     root = ctx.find_root()
-    here = ctx.find_object(Session)  # of a --dir behind the command
+    here = ctx.find_object(Session)  # set by a --dir after the command
     session = here or Session(root.params.get("directory"), trust=bool(root.params.get("trust")))
     try:
         with session.look() as cache:
             return question(cache)[:_MAX_NAMES]
     except (CompcacheError, OSError):
-        return []  # a shell has no use for a message here
+        return []  # a message would disturb the shell's prompt
 
 
 def complete_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Leave it to the shell: the names of files."""
+    """Leave completing file names to the shell."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]

@@ -21,12 +21,12 @@ __all__ = ["common_prefix", "resolve", "resolve_all", "short", "split"]
 
 _GLOB = re.compile(r"[*?\[]")
 _SHOWN = 3
-_DIGITS = 8  # of a digest, on terminals; commands take a name that is cut after them
+_DIGITS = 8  # of a digest, on terminals; commands accept names cut after them
 _LEAST_PREFIX = 8
 
 
 def resolve(cache: Cache, name: str) -> str:
-    """The one function that a NAME stands for; the NAME itself where there is none.
+    """The one function that a NAME stands for, or the NAME itself if there is none.
 
     Raises:
         click.ClickException: it stands for several functions.
@@ -43,7 +43,7 @@ def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False)
     """The functions that NAMEs stand for: functions, labels of content names, globs.
 
     Raises:
-        NotCachedError: one stands for no function, with a suggestion; with `missing_ok` that is a glob, and other names stay.
+        NotCachedError: a NAME matches no function; with `missing_ok` only for globs, other NAMEs are kept as they are.
     """
     chosen: dict[str, None] = {}
     for name in names:
@@ -51,7 +51,7 @@ def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False)
         if not found and _GLOB.search(name):
             raise NotCachedError(f"no function in {cache.path} matches {name!r}", func_name=name, cache_dir=cache.path)
         if not found and not missing_ok:
-            cache.function(name)  # which says what may have been meant
+            cache.function(name)  # raises, with a suggestion
         chosen.update(dict.fromkeys(found or [name]))
     return list(chosen)
 
@@ -67,7 +67,7 @@ def _matching(cache: Cache, name: str) -> Sequence[str]:
 
 
 def short(func_name: str) -> str:
-    """A name as a terminal shows it: of a content name the label and the first digits; commands take that, too."""
+    """A name as shown on a terminal: a content name as label and first digits, which commands accept, too."""
     label, identity = split(func_name)
     return f"{label}-{identity}" if identity and is_terminal() else func_name
 
@@ -79,10 +79,10 @@ def split(func_name: str) -> tuple[str, str]:
 
 
 def common_prefix(names: Sequence[str]) -> str:
-    """The packages that all names begin with, with the dot behind them; nothing where cutting that gains little."""
-    if len(names) < 2:  # noqa: PLR2004 - one name has nothing in common with others
+    """The package prefix of all names, with its dot; empty if cutting it gains little."""
+    if len(names) < 2:  # noqa: PLR2004 - one name has no common prefix
         return ""
-    first, last = min(names), max(names)  # what these two have in common, all have
+    first, last = min(names), max(names)  # their common prefix is that of all names
     length = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     prefix = first[:length]
     prefix = prefix[: prefix.rfind(".") + 1]

@@ -79,13 +79,13 @@ def is_quiet() -> bool:
 
 
 def note(message: str) -> None:
-    """Write something beside the results to standard error, unless -q was given."""
+    """Write a note on the results to standard error, unless -q was given."""
     if not is_quiet():
         click.echo(printable(message), err=True)
 
 
 def print_code(text: str, language: str) -> None:
-    """Print code, on a terminal with its syntax in colour; `language` is that of `compcache.cli.render.code`."""
+    """Print code, with syntax colours on a terminal; `language` is that of `compcache.cli.render.code`."""
     if style("x", bold=True) == "x":
         print_text(text)
         return

@@ -1,6 +1,6 @@
 """Syntax colours for LLVM assembly and native assembly.
 
-Line by line, by what tokens look like: a keyword that a later LLVM brings is a plain word here, never an error.
+Works line by line on the form of tokens: a keyword of a later LLVM is a plain word here, never an error.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _STYLES = {
 
 
 def highlighted(line: str, language: str) -> str:
-    """A line of code with the codes of colours; `language` is ``llvm`` or ``asm``."""
+    """A line of code with colour codes; `language` is ``llvm`` or ``asm``."""
 
     def coloured(match: re.Match[str]) -> str:
         return click.style(match[0], **_STYLES[match.lastgroup or "comment"])  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ _NEW_CACHE = "makes the cache object of a function that is decorated with cache=
 _ASKS = "functions decorated before the installation use the cache from their next compilation on"
 _TYPING = "the compiler uses one of the user's implementations, on which the code then depends"
 _NAMES = "the compiler looks for implementations by a name, which a new one may match next time"
-_LATE = "machine code is generated when somebody asks for its address, for most of what is compiled never"
+_LATE = "machine code is generated when its address is looked up, for most functions never"
 
 #: Names that `hooks` replaces while the backend is installed.
 REPLACED = (

@@ -54,7 +54,7 @@ def stop_recording() -> None:
 
 
 def _postpone_code() -> None:
-    """Machine code is generated when somebody asks for it (`native_code`)."""
+    """Replace Numba's functions so that machine code is generated only when it is needed (`native_code`)."""
     add_module = codegen.JITCPUCodegen._add_module
     finalize = codegen.JITCodeLibrary._finalize_specific
 

@@ -43,7 +43,7 @@ def command(session: Session, name: str, as_json: bool) -> int:
 
 
 def _has_variants(cache: Cache, name: str) -> bool:
-    """Whether several functions have this label: then all of them are shown, as variants."""
+    """Whether several functions have this label, so that all are shown as variants."""
     return not cache.has(name) and len(cache.labelled(name)) > 1
 
 

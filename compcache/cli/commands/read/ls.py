@@ -99,7 +99,7 @@ def command(
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
-    """What accepts names that one of the globs matches, or whose label it matches."""
+    """The predicate for names that match a glob, or whose label does."""
     match = re.compile("|".join(map(fnmatch.translate, patterns))).match
     return lambda name: match(name) or ("-" in name and match(label_of(name) or name))
 
@@ -111,7 +111,7 @@ def _selects(row: ModuleSummary, patterns: tuple[str, ...], matches: Callable[[s
 
 def _print_functions(rows: Sequence[FunctionSummary], layers: tuple[str, ...]) -> None:
     if is_terminal():
-        _print_functions_for_people(rows, layers)
+        _print_function_table(rows, layers)
         return
     print_rows(
         [],
@@ -123,7 +123,7 @@ def _print_functions(rows: Sequence[FunctionSummary], layers: tuple[str, ...]) -
     )
 
 
-def _print_functions_for_people(rows: Sequence[FunctionSummary], layers: tuple[str, ...]) -> None:
+def _print_function_table(rows: Sequence[FunctionSummary], layers: tuple[str, ...]) -> None:
     names = [split(row.func_name) for row in rows]
     prefix = common_prefix([label for label, _ in names])
     columns = [
@@ -170,7 +170,7 @@ def _print_modules(rows: Sequence[ModuleSummary], layers: tuple[str, ...]) -> No
 
 
 def _held(names: list[str]) -> str:
-    """The functions of a module: on a terminal the first one, and how many more."""
+    """The functions of a module; on a terminal the first one and the number of the others."""
     if not is_terminal():
         return " ".join(names)
     return (short(names[0]) if names else "") + (f" +{len(names) - 1}" if len(names) > 1 else "")

@@ -1,4 +1,4 @@
-"""``compcache top``: which functions cost most."""
+"""``compcache top``: lists the most expensive functions."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _MOST = 20
 
 
 class Cost(NamedTuple):
-    """What one function, or all that have the label of a content name, cost.
+    """The cost of one function, or of all content-named functions with the same label.
 
-    `seconds` is the time that compiling took, `size` the bytes that its modules have; a module of several functions counts for
-    each in equal parts. `misses` are the modules that were compiled for it, each after a miss, and are still stored; `uses` are
-    the loads.
+    `seconds` is the compile time, `size` the bytes of its modules; the cost of a module with several functions is divided
+    equally among them. `misses` are the modules that were compiled for it, each after a miss, and are still stored; `uses`
+    are the loads.
     """
 
     name: str
@@ -52,7 +52,7 @@ def costs(modules: Iterable[ModuleSummary]) -> list[Cost]:
 
 @click.command("top")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1, shell_complete=complete_names)
-@click.option("--by", type=click.Choice(_KEYS), default="seconds", show_default=True, help="Which cost comes first.")
+@click.option("--by", type=click.Choice(_KEYS), default="seconds", show_default=True, help="The cost to sort by.")
 @click.option("-n", "--limit", type=click.IntRange(0), metavar="N", default=_MOST, show_default=True, help="Only the first N.")
 @json_option
 @jsonl_option
@@ -60,8 +60,8 @@ def costs(modules: Iterable[ModuleSummary]) -> list[Cost]:
 def command(session: Session, patterns: tuple[str, ...], by: str, limit: int, as_json: bool, as_lines: bool) -> None:
     """Show which functions cost most: seconds of compilation, bytes, misses, uses.
 
-    Functions that are named by content count together under their label: a label with many misses has an identity that changes
-    more often than it should. Where a module holds several functions, each has an equal part of its cost. PATTERN is a
+    Functions named by content are added up under their label: a label with many misses has an identity that changes more
+    often than it should. The cost of a module is divided equally among its functions. PATTERN is a
     glob over names and labels. In a pipe each line is name, seconds, bytes, misses and uses, with tabs between them.
     """
     import fnmatch
