@@ -455,6 +455,12 @@ class Cache:
                 self._remote = RemoteStore(self._store, settings) if settings is not None else None
         return self._remote
 
+    @property
+    def remote(self) -> RemoteStore | None:
+        """The remote store that the cache was opened with, for its `status`, `verify` and `collect_garbage`."""
+        self._require_open()
+        return self._remote_store()
+
     def _inquire(self, names: tuple[str, ...]) -> Inquiry | None:
         remote = self._remote_store()
         return remote.inquire(names) if remote is not None else None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Pages with programs: every other page must have none.
-WITH_PROGRAMS = {"README.md", "batch.md", "numba.md", "platforms.md", "tutorial.md"}
+WITH_PROGRAMS = {"README.md", "batch.md", "numba.md", "platforms.md", "remote.md", "tutorial.md"}
 _NEEDS = {"numba.md": [pytest.mark.peer]}
 
 

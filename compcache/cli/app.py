@@ -51,6 +51,7 @@ COMMANDS = {
     "pin": ("commands.write.pin", "Keep functions from being pruned."),
     "unpin": ("commands.write.unpin", "Let functions be pruned again."),
     "clear": ("commands.write.clear", "Remove everything from the cache."),
+    "remote": ("commands.write.remote", "Show, fill and clean up a remote store."),
     "completion": ("completion", "Print a shell's completion script."),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compcache.errors import CompcacheError
 from compcache.formats.graph import decode_notes
@@ -12,6 +12,7 @@ from compcache.formats.manifest import decode_module
 from compcache.identity import label_of
 from compcache.publish.index_rebuild import module_functions
 from compcache.publish.quarantine import warn
+from compcache.remote import maintenance
 from compcache.remote.address import WRITE
 from compcache.remote.adopt import adopt_module
 from compcache.remote.breaker import Breaker
@@ -196,6 +197,22 @@ class RemoteStore:
             card = Card(name, module_id, len(data), seconds, inline)
             cards.append((card_key(platform, shelf_of(header.triple, needs.split("\0")[-1]), name), encode_card(card)))
         return Upload(module_key(module_id), b"" if inline else data, cards, seconds, always)
+
+    # ------------------------------------------------------------- maintenance
+
+    def status(self) -> dict[str, Any]:
+        """See `compcache.remote.maintenance.status`."""
+        return maintenance.status(self.settings)
+
+    def verify(self) -> maintenance.RemoteReport:
+        """See `compcache.remote.maintenance.verify`."""
+        return maintenance.verify(self.settings)
+
+    def collect_garbage(
+        self, *, older_than: float | None = None, dry_run: bool = False
+    ) -> tuple[maintenance.RemoteObject, ...]:
+        """See `compcache.remote.maintenance.collect_garbage`."""
+        return maintenance.collect_garbage(self.settings, older_than=older_than, dry_run=dry_run)
 
     # -------------------------------------------------------------------- both
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Question", "ask", "wake_helper"]
 
-_HELPER = "import sys; sys.path[:] = {path!r}; from compcache.remote.helper import main; sys.exit(main(sys.argv[1:]))"
+_HELPER = "import sys; sys.path[:] = {path!r}; from compcache.remote.helper.server import main; sys.exit(main(sys.argv[1:]))"
 _LOOK_AGAIN = 0.005
 #: A helper that was started so many seconds ago and cannot be reached is not coming.
 _START_SECONDS = 10.0

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from compcache.errors import FormatError
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, require_intact
 from compcache.remote.address import RemoteSettings
-from compcache.remote.backends import BackendMissingError, open_backend
 from compcache.remote.breaker import Breaker
 from compcache.remote.card import decode_card
+from compcache.remote.helper.backends import BackendMissingError, open_backend
 from compcache.remote.messages import LENGTH, MAX_MESSAGE, decode, encode
 from compcache.remote.outbox import Outbox
 from compcache.remote.shelves import card_key, module_key
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import TypeVar
 
-    from compcache.remote.backends import Backend
     from compcache.remote.card import Card
+    from compcache.remote.helper.backends import Backend
     from compcache.remote.outbox import Upload
 
     _T = TypeVar("_T")

@@ -1,0 +1,137 @@
+"""``compcache remote``: looks at a remote store, moves modules to and from it, removes what leads nowhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from compcache.cli.completion import complete_names
+from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.output import plural, print_fields, print_text, printable, size_text
+from compcache.cli.params import DURATION
+from compcache.cli.session import Session, pass_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from compcache.remote.client import RemoteStore
+
+__all__ = ["command"]
+
+_SECONDS = "_seconds"
+
+
+def _url_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--remote", "url", metavar="URL", help="The remote store; without it $COMPCACHE_REMOTE."
+    )(function)
+
+
+@click.group(
+    "remote",
+    epilog="Examples: 'compcache remote status'; compcache remote --help; "
+    "'compcache remote gc --older-than 30d --dry-run --remote s3://bucket/prefix'",
+)
+def command() -> None:
+    """Show a remote store, fetch from it, upload to it, and clean it up."""
+
+
+@command.command("status", epilog="Example: compcache remote status --json")
+@_url_option
+@json_option
+@pass_session
+def status(session: Session, url: str | None, as_json: bool) -> None:
+    """Show whether the store answers, what waits to be uploaded, and what the helper process has counted."""
+    with session.remote(url, "read") as cache:
+        remote = _of(cache.remote)
+        found = {"url": remote.settings.shown, **remote.status()}
+    if as_json:
+        print_json(found)
+        return
+    shown = {
+        name.removesuffix(_SECONDS).replace("_", " "): f"{1000 * value:.1f} ms" if name.endswith(_SECONDS) else value
+        for name, value in found.items()
+    }
+    print_fields([(name, size_text(value) if name.endswith("bytes") else str(value)) for name, value in shown.items()])
+
+
+@command.command("pull", epilog="Example: compcache remote pull kernels.scale-1f0e...")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@_url_option
+@json_option
+@pass_session
+def pull(session: Session, names: tuple[str, ...], url: str | None, as_json: bool) -> int:
+    """Fetch functions and what they import from the store. Exit status 1 if it does not have one."""
+    with session.remote(url, "read") as cache:
+        _of(cache.remote)
+        present = [name for name in names if cache.has(name)]
+        fetched = cache.prefetch(names)
+    missing = [name for name in names if name not in present and name not in fetched]
+    if as_json:
+        print_json({"fetched": list(fetched), "present": present, "missing": missing})
+    else:
+        print_text(f"{plural(len(fetched), 'function')} fetched, {len(present)} cached already")
+    for name in missing:
+        click.echo(printable(f"{name!r} is not in the remote store, or not for this host"), err=True)
+    return 1 if missing else 0
+
+
+@command.command("push", epilog="Example: compcache remote push kernels.scale --timeout 5min")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
+@click.option("--timeout", type=DURATION, default="1min", show_default=True, help="How long to wait for the upload, like 30s.")
+@_url_option
+@pass_session
+def push(session: Session, names: tuple[str, ...], timeout: float, url: str | None) -> int:
+    """Upload the modules of functions, and of all that these import. Exit status 1 if some still wait at the end."""
+    with session.remote(url, "write") as cache:
+        _of(cache.remote)
+        count = cache.push([session.resolve(cache, name) for name in names])
+        done = cache.flush_uploads(timeout)
+    print_text(f"{plural(count, 'module')} {'uploaded' if done else 'queued; the upload continues in the background'}")
+    return 0 if done else 1
+
+
+@command.command("verify", epilog="Example: compcache remote verify --json")
+@_url_option
+@json_option
+@pass_session
+def verify(session: Session, url: str | None, as_json: bool) -> int:
+    """Read every card of the store and look for its module. Exit status 1 if one is damaged or leads nowhere."""
+    with session.remote(url, "read") as cache:
+        report = _of(cache.remote).verify()
+    if as_json:
+        print_json(report._asdict())
+    else:
+        print_text(
+            f"{plural(len(report.functions), 'function')}, {plural(report.cards, 'card')}, {plural(report.modules, 'module')}, "
+            f"{size_text(report.bytes)}"
+        )
+        for key, problem in report.problems.items():
+            print_text(printable(f"{key}: {problem}"))
+    return 1 if report.problems else 0
+
+
+@command.command("gc", epilog="Example: compcache remote gc --older-than 30d --dry-run")
+@click.option("--older-than", type=DURATION, help="Also remove objects written longer ago than this, like 30d.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@_url_option
+@json_option
+@pass_session
+def gc(session: Session, older_than: float | None, dry_run: bool, url: str | None, as_json: bool) -> None:
+    """Remove cards that are damaged or lead nowhere, modules without a card, and with --older-than old objects."""
+    with session.remote(url, "write") as cache:
+        removed = _of(cache.remote).collect_garbage(older_than=older_than, dry_run=dry_run)
+    if as_json:
+        print_json({"dry_run": dry_run, "removed": [item._asdict() for item in removed]})
+        return
+    size = size_text(sum(item.size for item in removed))
+    print_text(f"{'would remove' if dry_run else 'removed'} {plural(len(removed), 'object')}, {size}")
+
+
+def _of(remote: RemoteStore | None) -> RemoteStore:
+    if remote is None:
+        raise click.UsageError("no remote store: give --remote URL, or set COMPCACHE_REMOTE")
+    return remote
+
+

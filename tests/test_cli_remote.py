@@ -1,0 +1,54 @@
+"""``compcache remote``: status, push, pull, verify and gc on a directory as the store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from cli_process import compcache
+from helpers import constant
+
+from compcache import Cache, ModuleSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    yield (tmp_path / "store").as_uri()
+    shutil.rmtree(runtime)
+
+
+def test_what_is_pushed_is_pulled_and_what_leads_nowhere_is_removed(url: str, tmp_path: Path) -> None:
+    with Cache(tmp_path / "a") as cache:
+        cache.add_module(ModuleSource(constant("f", 4)))
+    pushed = compcache("--dir", tmp_path / "a", "remote", "push", "f", "--remote", url)
+    assert (pushed.status, pushed.out) == (0, "1 module uploaded\n")
+    pulled = compcache("--dir", tmp_path / "b", "remote", "pull", "f", "g", "--json", "--remote", url)
+    assert pulled.status == 1
+    assert json.loads(pulled.out) == {"fetched": ["f"], "present": [], "missing": ["g"]}
+    with Cache(tmp_path / "b") as cache:
+        assert cache.get_target("f")() == 4
+    assert compcache("remote", "verify", "--remote", url).out.startswith("1 function, 1 card, 0 modules, ")
+    (card,) = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    card.write_bytes(card.read_bytes()[:-1])
+    assert compcache("remote", "verify", "--remote", url).status == 1
+    assert compcache("remote", "gc", "--dry-run", "--remote", url).out.startswith("would remove 1 object, ")
+    assert card.exists()
+    assert compcache("remote", "gc", "--remote", url).out.startswith("removed 1 object, ")
+    assert not card.exists()
+    status = json.loads(compcache("remote", "status", "--json", "--remote", url).out)
+    assert (status["url"], status["waiting_uploads"], status["uploads"]) == (url, 0, 1)
+
+
+def test_without_a_store_it_says_how_to_name_one() -> None:
+    done = compcache("remote", "verify")
+    assert done.status == 2
+    assert "give --remote URL, or set COMPCACHE_REMOTE" in done.err
