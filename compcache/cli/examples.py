@@ -31,5 +31,6 @@ EXAMPLES = {
     "pin": ("compcache pin norm", "compcache pin 'n*'", "compcache pin"),
     "unpin": ("compcache unpin norm",),
     "clear": ("compcache clear --dry-run", "compcache clear --yes"),
+    "remote": ("compcache remote --help",),
     "completion": ('eval "$(compcache completion bash)"',),
 }

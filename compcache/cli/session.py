@@ -45,20 +45,6 @@ class Session:
         return cache
 
 
-    def resolve(self, cache: Cache, name: str) -> str:
-        """The func_name for a NAME argument: the name itself, or the only function with that label.
-
-        Raises:
-            click.ClickException: several functions have that label.
-        """
-        if cache.has(name):
-            return name
-        found = cache.labelled(name)
-        if len(found) > 1 and name not in found:
-            shown = ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
-            raise click.ClickException(f"{len(found)} functions have the label {name!r}: {shown}; give the full name")
-        return found[0] if found else name
-
     def remote(self, url: str | None, mode: str) -> Cache:
         """Open the cache with a remote store, that of the environment where none is given."""
         try:

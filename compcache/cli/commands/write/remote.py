@@ -8,6 +8,7 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.names import resolve_all
 from compcache.cli.output import plural, print_fields, print_text, printable, size_text
 from compcache.cli.params import DURATION
 from compcache.cli.session import Session, pass_session
@@ -28,11 +29,7 @@ def _url_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-@click.group(
-    "remote",
-    epilog="Examples: 'compcache remote status'; compcache remote --help; "
-    "'compcache remote gc --older-than 30d --dry-run --remote s3://bucket/prefix'",
-)
+@click.group("remote")
 def command() -> None:
     """Show a remote store, fetch from it, upload to it, and clean it up."""
 
@@ -86,7 +83,7 @@ def push(session: Session, names: tuple[str, ...], timeout: float, url: str | No
     """Upload the modules of functions, and of all that these import. Exit status 1 if some still wait at the end."""
     with session.remote(url, "write") as cache:
         _of(cache.remote)
-        count = cache.push([session.resolve(cache, name) for name in names])
+        count = cache.push(resolve_all(cache, names))
         done = cache.flush_uploads(timeout)
     print_text(f"{plural(count, 'module')} {'uploaded' if done else 'queued; the upload continues in the background'}")
     return 0 if done else 1
