@@ -12,11 +12,12 @@ from __future__ import annotations
 import time
 import warnings
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
-from compcache.build.entry_points import table_text
+from compcache.build.entry_points import entries_text, symbols_of_entries, table_text
 from compcache.build.exports import VISIBLE_LINKAGES, Export, choose_exports, make_entries, read_exports
 from compcache.build.ir_text import Definition, extreme_of, is_vectorized, passes_vectors, read_module
 from compcache.build.pic import (
@@ -50,7 +51,7 @@ from compcache.formats.graph import SOURCE_DIGESTS, encode_graph, encode_notes
 from compcache.formats.manifest import NO_ENTRY, ModuleRecord
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
-from compcache.images.linked_image import first_linker, link_image
+from compcache.images.linked_image import EntryObject, first_linker, link_image
 from compcache.images.linkers.find import find_linker
 from compcache.images.llvm_thread import in_llvm_thread
 from compcache.targets.libc import libc_requirement
@@ -68,6 +69,7 @@ from compcache.targets.machine import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from compcache.build.entry_points import EntryPoint
     from compcache.build.exports import Entries
     from compcache.build.recipe import Recipe
     from compcache.formats.host import Host
@@ -116,7 +118,7 @@ class _Request(NamedTuple):
     portable: bool  # the source says for which hosts it is: all of it is kept as it was before it was optimized
     untrusted: bool
     digests: dict[str, str]
-    by_linker: bool  # what the cache provides are symbols that the linker leaves places for, and not slots
+    by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots
     is_cached: Callable[[str], bool] = bool
 
 
@@ -146,6 +148,7 @@ class _Translated(NamedTuple):
     bitcode: bytes
     level: int
     object: bytes
+    entry_object: EntryObject
     digests: dict[str, str]
     seconds: float = 0.0
 
@@ -219,13 +222,19 @@ def rebuild_module(
         CompileError: the code cannot be translated for it, or might use what it does not have.
         LinkError, ...: as of `build_module`.
     """
-    started = time.perf_counter()
     target = machine_for(None, None, machine, host.platform_name())
-    translated = codegen.run(lambda context: _translate_again(context, recipe, target))
     digests = {name: str(notes[name]) for name in SOURCE_DIGESTS if name in notes}
-    translated = translated._replace(digests=digests, seconds=time.perf_counter() - started)
-    try:
+
+    def rebuild(*, by_linker: bool) -> BuiltModule:
+        started = time.perf_counter()
+        translated = codegen.run(lambda context: _translate_again(context, recipe, target, by_linker=by_linker))
+        translated = translated._replace(digests=digests, seconds=time.perf_counter() - started)
         return _finish(translated, notes.get("identity"), linker_for)
+
+    try:
+        with suppress(LinkerError):
+            return rebuild(by_linker=find_linker() is not None)
+        return rebuild(by_linker=False)
     except LinkerError as error:
         raise CompileError(f"the code imports what only a linker can leave places for: {error}") from error
 
@@ -267,6 +276,7 @@ def _finish(translated: _Translated, identity: Any, linker_for: LinkerFor) -> Bu
     resolution = translated.prepared.resolution
     image, kind, places = link_image(
         translated.object,
+        entries=translated.entry_object,
         export=TABLE_SYMBOL,
         weak=[name for name, definition in translated.definitions.items() if is_weak(definition)],
         imports=resolution.imports,
@@ -322,7 +332,7 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
     return _emit(module, context, target, request, prepared)
 
 
-def _translate_again(context: Any, recipe: Recipe, machine: Machine) -> _Translated:
+def _translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linker: bool) -> _Translated:
     """From kept code to an object for another machine."""
     module = codegen.parse(recipe.code, context)
     text = str(module)
@@ -336,7 +346,7 @@ def _translate_again(context: Any, recipe: Recipe, machine: Machine) -> _Transla
     emitter = codegen.target_machine(machine.cpu, machine.features, recipe.level)
     request = _Request(
         recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {},
-        True,
+        by_linker,
     )
     if not recipe.optimized:
         codegen.optimize(module, emitter, recipe.level)
@@ -530,14 +540,29 @@ def _emit(module: Any, context: Any, target: Any, request: _Request, prepared: _
     symbols = [export.symbol for export in prepared.exports]
     variables = {export.symbol for export in prepared.exports if definitions[export.symbol].kind == "variable"}
     shared = sorted(variables.difference(prepared.aliases))
-    module.link_in(codegen.parse(table_text(key, symbols, entries.points, slots, shared), context))
+    apart = request.by_linker
+    module.link_in(codegen.parse(table_text(key, symbols, entries.points, slots, shared, with_entries=not apart), context))
     obj = codegen.emit_object(module, target)
+    entry_object = _entry_object(entries.points, request.machine[:2], request.level) if apart else EntryObject()
     machine = request.machine
     requires = machine.required_by(text)
     return _Translated(
         machine, requires, prepared, definitions, constructors, startup, entries, slots, key, bitcode, request.level, obj,
-        request.digests,
+        entry_object, request.digests,
     )
+
+
+@lru_cache(maxsize=64)
+def _entry_object(points: tuple[EntryPoint, ...], machine: tuple[str, str], level: int) -> EntryObject:
+    """The object of entry points, which most modules of a program have in common: a third of what a tiny module takes LLVM."""
+    if not points:
+        return EntryObject()
+    with codegen.new_context() as context:
+        module = codegen.parse(entries_text(points), context)
+        codegen.check_triple(module)
+        target = codegen.target_machine(*machine, level)
+        module.data_layout = str(target.target_data)
+        return EntryObject(codegen.emit_object(module, target), tuple(symbols_of_entries(points)))
 
 
 def _kept(module: Any, context: Any) -> tuple[bytes, Any]:

@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 import signal
+import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -214,3 +215,16 @@ def test_a_killed_addition_leaves_a_healthy_cache(directory: Path) -> None:
     with Cache(directory) as cache:
         assert [cache.has(f"f{number}") for number in range(5)] == [True] * 4 + [False]
         assert not cache.check().errors
+
+
+def test_a_module_is_the_same_whatever_the_process_has_compiled_before(tmp_path: Path) -> None:
+    """Entry points of one signature are compiled once for all modules of a process."""
+    script = """
+    from compcache import Cache, ModuleSource
+    given = ["define i64 @%s(i64 %%x, double %%y) { ret i64 %%x }" % name for name in names]
+    with Cache(directory) as cache:
+        result = [cache.add_module(ModuleSource(text)) for text in given][-1]
+        assert cache.get_target("last")(7, 1.0) == 7
+    """
+    alone, after = [run_fresh(tmp_path / str(n), f"names = {names}\n" + textwrap.dedent(script)) for n, names in enumerate([["last"], ["a", "b", "last"]])]
+    assert alone == after

@@ -37,10 +37,12 @@ if TYPE_CHECKING:
 __all__ = [
     "EntryPoint",
     "FunctionHead",
+    "entries_text",
     "entry_point",
     "entry_text",
     "read_head",
     "read_signature",
+    "symbols_of_entries",
     "table_text",
 ]
 
@@ -463,20 +465,33 @@ def _result_lines(body: _Body, result: Type, llvm_type: str, value: str) -> list
     return [f"%result = call ptr @{maker}(i64 {value})"]
 
 
+def symbols_of_entries(entries: Sequence[EntryPoint]) -> list[str]:
+    """The symbols of a module's entry points."""
+    return [f"compcache.entry.{number}" for number in range(len(entries))]
+
+
+def entries_text(entries: Sequence[EntryPoint]) -> str:
+    """The assembly of a module's entry points. It does not depend on anything else in the module."""
+    texts = [entry_text(*pair) for pair in zip(symbols_of_entries(entries), entries, strict=True)]
+    return "\n".join([_DECLARATIONS, *texts, ""])
+
+
 def table_text(
     key: bytes,
     functions: Sequence[str],
     entries: Sequence[EntryPoint],
     slots: Sequence[str],
     variables: Collection[str] = (),
+    *,
+    with_entries: bool = True,
 ) -> str:
-    """The assembly of a module's entry points and its table, to be linked into the module.
+    """The assembly of a module's table and, `with_entries`, its entry points, to be linked into the module.
 
     The table numbers the symbols: first `functions` and other exports, those among `variables`, then `entries`, then `slots`
     (import slots and global variables). It holds offsets from its own start, which the linker resolves: nothing in it is relocated when
     the image is mapped.
     """
-    entry_symbols = [f"compcache.entry.{number}" for number in range(len(entries))]
+    entry_symbols = symbols_of_entries(entries)
     symbols = [*functions, *entry_symbols, *slots]
     table = f"@{TABLE_SYMBOL}"
     offsets = ", ".join(
@@ -486,8 +501,8 @@ def table_text(
     key_bytes = "".join(f"\\{byte:02X}" for byte in key)
     shape = f"{{ i64, i32, i32, [16 x i8], [{len(symbols)} x i32] }}"
     return "\n".join([
-        _DECLARATIONS,
-        *(entry_text(symbol, entry) for symbol, entry in zip(entry_symbols, entries, strict=True)),
+        entries_text(entries) if with_entries else "",
+        *(f"declare hidden void @{quote(symbol)}()" for symbol in entry_symbols if not with_entries),
         *(f"declare hidden void @{quote(symbol)}()" for symbol in dict.fromkeys(functions) if symbol not in variables),
         *(f"@{quote(symbol)} = external hidden global i8" for symbol in (*slots, *variables)),
         (f"{table} = protected constant {shape} {{ i64 {_MAGIC}, i32 {ABI_VERSION}, i32 {len(symbols)}, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CacheWarning, CompileError, FormatError, LinkerError, UndefinedSymbolError
 from compcache.images import elf, platform_symbols
@@ -21,12 +21,19 @@ if TYPE_CHECKING:
     #: Gives the linker for an object; None where there is none.
     LinkerFor = Callable[[bytes], Linker | None]
 
-__all__ = ["first_linker", "link_image"]
+__all__ = ["EntryObject", "first_linker", "link_image"]
 
 _SONAME = "compcache-module.so"
 #: What entry points and generated code refer to; always there, hence never weak.
 _ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
 _SHOWN = 5
+
+
+class EntryObject(NamedTuple):
+    """The object of a module's entry points, and the symbols that it defines; empty where they are in the module's own object."""
+
+    code: bytes = b""
+    symbols: tuple[str, ...] = ()
 
 
 def first_linker(_: bytes) -> Linker | None:
@@ -37,6 +44,7 @@ def first_linker(_: bytes) -> Linker | None:
 def link_image(
     obj: bytes,
     *,
+    entries: EntryObject,
     export: str,
     weak: Collection[str],
     imports: Collection[str],
@@ -48,6 +56,7 @@ def link_image(
 
     Args:
         obj: the object of a module.
+        entries: the object of its entry points, and their symbols; only a linker can put the two together.
         export: the one symbol that the image lets others see.
         weak: the symbols that may stay without a provider.
         imports: those whose addresses are filled in when code is loaded, which only a shared object can have.
@@ -58,30 +67,32 @@ def link_image(
     Raises:
         UndefinedSymbolError: the code refers to what neither the platform nor this process provides.
         CompileError: no linker is installed, or it fails, and the module needs one.
-        LinkerError: it fails, and nothing but the imports needs one.
+        LinkerError: there is none or it fails, and nothing but the imports and the entry points needs one.
     """
     if not elf.is_elf(obj):
         _require_plain(needs_linker, "there is no linker")
         return obj, "object", {}
-    undefined = elf.undefined_symbols(obj)
+    undefined = [symbol for symbol in elf.undefined_symbols(obj) if symbol not in entries.symbols]
     platform = [s for s in undefined if s not in imports and platform_symbols.is_platform_symbol(s)]
     named = _from_libraries([symbol for symbol in undefined if symbol not in imports], platform, libraries)
     _check_undefined([symbol for symbol in undefined if symbol not in named and symbol not in imports], weak)
     needs_linker = [*needs_linker, *(f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items())]
     always = [s for s in undefined if (s.startswith(_ALWAYS_THERE) or s in platform or s in named) and s not in imports]
-    weakened = elf.rename_versioned(elf.weaken_undefined(obj, keep=always))
+    weakened = elf.rename_versioned(elf.weaken_undefined(obj, keep=[*always, *entries.symbols]))
     linker = linker_for(obj)
     if linker is None:
         if not is_chosen():
             _warn_of_no_linker()
         _require_plain(needs_linker, "there is no linker")
+        if entries.symbols:
+            raise LinkerError("there is no linker any more")
         return weakened, "object", {}
     try:
         paths = [*platform_symbols.platform_paths(platform), *dict.fromkeys(named.values())]
-        image = link_shared(linker, [weakened], soname=_SONAME, libraries=paths, export=[export])
+        image = link_shared(linker, [weakened, entries.code] if entries.code else [weakened], soname=_SONAME, libraries=paths, export=[export])
     except LinkerError as error:
         _require_plain(needs_linker, str(error))
-        if imports:
+        if imports or entries.symbols:
             raise
         warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
         return weakened, "object", {}
