@@ -12,7 +12,6 @@ import errno
 import os
 import threading
 import time
-import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -44,13 +43,13 @@ class _HeldLocks(threading.local):
 
 
 _held = _HeldLocks()
-#: All locks of the process, to disown in a child: `flock` belongs to the open file, which a child shares.
-_all: weakref.WeakSet[_FlockLock] = weakref.WeakSet()
+#: The open lock files of the process, to disown in a child: `flock` belongs to the open file, which a child shares.
+_open: dict[int, _FlockLock] = {}
 
 
 def _disown() -> None:
     """In a forked child: give up the locks, which belong to its parent and must not outlive it."""
-    for lock in list(_all):
+    for lock in list(_open.values()):
         lock.disown()
     _held.locks.clear()
 
@@ -130,7 +129,6 @@ class _FlockLock:
         self._descriptor = -1
         self._held = False
         self._owner = os.getpid()
-        _all.add(self)
 
     def acquire(self) -> bool:
         """Try to take the lock; whether it is held now. Raises `OSError` if the file system has no locks."""
@@ -138,6 +136,7 @@ class _FlockLock:
             if self._descriptor < 0:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._descriptor = self._files.open(self._path, flags, FILE_MODE)
+                _open[self._descriptor] = self
             if not self._lock():
                 return False
             if self._files.fstat(self._descriptor).st_nlink:
@@ -187,6 +186,7 @@ class _FlockLock:
 
     def _close(self) -> None:
         if self._descriptor >= 0:
+            _open.pop(self._descriptor, None)
             self._files.close(self._descriptor)
             self._descriptor = -1
 
