@@ -277,7 +277,7 @@ class Tree(Files):
         for name in self.system.listdir(directory.number):  # type: ignore[arg-type]
             try:
                 found[name] = self.system.lstat(name, dir_fd=directory.number)
-            except OSError:
+            except FileNotFoundError:
                 continue  # removed meanwhile
         return found
 
@@ -363,12 +363,9 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
             raise OSError(f"{path} is not a regular file of a user whose files are used here")
         if size > limit:
             raise OSError(f"{path} has {size} bytes, more than the {limit} that it can have")
-        data = files.pread(descriptor, size, 0)
-        while len(data) < size:
-            more = files.pread(descriptor, size - len(data), len(data))
-            if not more:
-                raise OSError(f"{path} ended after {len(data)} of {size} bytes")
-            data += more
+        data = read_at(files, descriptor, 0, size)
+        if len(data) < size:
+            raise OSError(f"{path} ended after {len(data)} of {size} bytes")
         return data
     finally:
         if descriptor >= 0:
@@ -381,12 +378,11 @@ def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:
     Raises:
         OSError: it cannot be read.
     """
-    parts = []
-    while size > 0:
-        part = files.pread(descriptor, min(size, _CHUNK), offset)
-        if not part:
-            break
-        parts.append(part)
+    part = files.pread(descriptor, min(size, _CHUNK), offset)
+    parts = [part]
+    while part and len(part) < size:
         offset += len(part)
         size -= len(part)
-    return b"".join(parts)
+        part = files.pread(descriptor, min(size, _CHUNK), offset)
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -10,6 +10,7 @@ to `quarantine/`, with one warning, and is a miss from then on.
 from __future__ import annotations
 
 import os
+from errno import ELOOP, ENOENT, ENOTDIR
 
 from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, key_suffix, mac, name_key
@@ -158,9 +159,9 @@ class ModuleFile:
             FormatError: the record does not exist or is damaged.
             StorageError: the file cannot be read.
         """
-        base, descriptor, pread = self.image, self.descriptor, self._files.pread
+        base, descriptor, files, read = self.image, self.descriptor, self._files, file_ops.read_at
         try:
-            return read_frame(lambda at, size: pread(descriptor, size, base + at), offset, self.records, self.key)
+            return read_frame(lambda at, size: read(files, descriptor, base + at, size), offset, self.records, self.key)
         except OSError as error:
             raise self._unreadable(error) from error
 
@@ -367,12 +368,19 @@ class Store:
         """The names in a directory, in no order; empty where it does not exist.
 
         Raises:
-            OSError: it cannot be read, which is not the same as that there is nothing.
+            StorageError: it cannot be read, which is not the same as that there is nothing.
         """
         try:
             return self.files.listdir(directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise self.unreadable(directory, error) from error
+
+    @staticmethod
+    def unreadable(path: str, error: OSError) -> StorageError:
+        """The error to raise for something in the directory that cannot be read."""
+        return StorageError(f"cannot read {path}: {error.strerror or error}", path=path, errno=error.errno)
 
     # --------------------------------------------------------------- look-ups
 
@@ -398,10 +406,17 @@ class Store:
         return [*self._memory_names.get(func_name, ()), *self.index.find(name_key(func_name))]
 
     def exists(self, module_id: bytes) -> bool:
-        """Whether the file of a module exists."""
+        """Whether the file of a module exists.
+
+        Raises:
+            StorageError: that cannot be found out.
+        """
+        path = self.module_path(module_id)
         try:
-            self.files.stat(self.module_path(module_id))
-        except OSError:
+            self.files.stat(path)
+        except OSError as error:
+            if error.errno not in (ENOENT, ENOTDIR, ELOOP):
+                raise self.unreadable(path, error) from error
             return False
         return True
 
@@ -496,11 +511,18 @@ class Store:
     # ---------------------------------------------------------------- removal
 
     def remove_module(self, module_id: bytes) -> bool:
-        """Remove a module; whether it existed. Mapped code stays mapped; look-ups miss it from now on."""
+        """Remove a module; whether it existed. Mapped code stays mapped; look-ups miss it from now on.
+
+        Raises:
+            StorageError: it could not be removed.
+        """
+        path = self.module_path(module_id)
         try:
-            self.files.unlink(self.module_path(module_id))
+            self.files.unlink(path)
         except FileNotFoundError:
             return False
+        except OSError as error:
+            raise StorageError(f"cannot remove {path}: {error.strerror or error}", path=path, errno=error.errno) from error
         return True
 
     def require_writable(self, path: str = "") -> None:

@@ -24,7 +24,7 @@ class Late(Exception):
     pass
 
 def found(cache):
-    # As after a kill, a temporary file may be left, or the index may lack a module or name one too many: nothing is wrong.
+    # As after a kill, a temporary file may be left, or the index may lack a module: nothing is wrong.
     return sorted({{finding.kind for finding in cache.check().findings}} - {{"leftover", "unindexed", "stale"}})
 
 def late(*_):

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import run_fresh
+from helpers import adder, run_fresh
+
+from compcache import Cache, ModuleSource
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 LIMITED = """
-import os, resource, warnings
+import os, resource, sys, warnings
+sys.dont_write_bytecode = True  # Python would leave them truncated
 from compcache import Cache, ModuleSource
 import compcache.linker
 def adder(name, number):
@@ -44,3 +47,78 @@ def test_a_limit_of_the_number_of_open_files(directory: Path) -> None:
     values, more = run_fresh(directory, script)
     assert values == {40}
     assert more <= 3
+
+
+SHORT = """
+import os, resource
+from compcache import Cache, CompcacheError, PrunePolicy, StorageError
+with Cache(directory) as cache:
+    import compcache.maintain.clear, compcache.maintain.remove  # Python cannot import without descriptors
+    cache.stats(), cache.check(repair=True), cache.functions(), cache.info(), cache.graph(), cache.modules(), cache.pinned(), cache.prune(PrunePolicy(max_modules=1)), cache.explain("warm")
+    opened = []
+    try:
+        while True:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    raised = []
+    for name, run in {
+        "stats": cache.stats, "check": cache.check, "functions": cache.functions, "modules": cache.modules, "info": cache.info,
+        "prune": lambda: cache.prune(PrunePolicy(max_modules=0)), "clear": cache.clear, "pinned": cache.pinned,
+        "graph": cache.graph, "explain": lambda: cache.explain("warm"), "remove": lambda: cache.remove("warm"),
+        "repair": lambda: cache.check(repair=True),
+    }.items():
+        try:
+            run()
+        except CompcacheError as error:
+            raised.append((name, type(error).__name__, "Too many open files" in str(error)))
+    for descriptor in opened:
+        os.close(descriptor)
+    left = len(cache), cache.get_target("warm")(41)
+result = raised, left
+"""
+
+
+def test_tools_without_descriptors_say_so_and_lose_nothing(directory: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("warm", 1)))
+    script = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n" + SHORT
+    raised, left = run_fresh(directory, script)
+    assert {(kind, told) for _, kind, told in raised} == {("StorageError", True)}
+    assert {"stats", "functions", "prune", "repair"} <= {name for name, *_ in raised}
+    assert left == (1, 42)
+
+
+MEMORY = """
+import resource, warnings
+warnings.simplefilter("ignore")
+from compcache import Cache, CompcacheError, ModuleSource
+import compcache.linker
+with Cache(directory) as cache:
+    cache.get_target("warm")
+used = 4096 * int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (used + {room}, -1))
+def get():
+    with Cache(directory) as cache:
+        return cache.get_target("warm")(41), cache.get_target("big")(1)
+try:
+    result = get()
+except (CompcacheError, MemoryError) as error:
+    result = type(error).__name__
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+result = result, get()
+"""
+
+
+@pytest.mark.parametrize("room", [0, 1 << 16, 1 << 20, 1 << 22])
+def test_a_hit_without_memory_is_an_error_and_no_damage(directory: Path, room: int) -> None:
+    big = "@table = global [3000000 x i8] zeroinitializer\n" + adder("big", 2).replace(
+        "  %y", "  %p = getelementptr i8, ptr @table, i64 %x\n  store volatile i8 1, ptr %p\n  %y"
+    )
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("warm", 1)))
+        cache.add_module(ModuleSource(big))
+    limited, free = run_fresh(directory, MEMORY.format(room=room))
+    assert limited in ((42, 3), "MemoryError", "StorageError", "NotCachedError", "LinkError", "LibraryError")
+    assert free == (42, 3)
+    assert not list((directory / "quarantine").glob("*"))

@@ -207,17 +207,17 @@ class Segment:
             FormatError: it is damaged.
         """
         opened, size = self._open_file()
-        pread = self._files.pread
+        files, read_at = self._files, file_ops.read_at
         whole = size <= _READ_WHOLE
         if whole:
-            data = pread(opened.number, size, 0)
+            data = read_at(files, opened.number, 0, size)
 
             def read(offset: int, count: int) -> bytes:
                 return data[offset : offset + count]
         else:
 
             def read(offset: int, count: int) -> bytes:
-                return pread(opened.number, count, offset)
+                return read_at(files, opened.number, offset, count)
 
         header = read(0, HEADER.size)
         if len(header) < HEADER.size or header[:8] != MAGIC:

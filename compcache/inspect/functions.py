@@ -198,6 +198,10 @@ def _size_below(root: str, *, leave_out: str) -> int:
     return total
 
 
+def _because(store: Store) -> str:
+    return f" ({store.index.problem})" if store.index.problem else ""
+
+
 def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionReport:
     """All that is known of one function.
 
@@ -205,13 +209,17 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
         NotCachedError: no module on disk holds it.
     """
     copies = realizations(store, loader, func_name)
+    offsets = dict(store.find_all(func_name)) if copies else {}
+    copies = tuple([copy for copy in copies if bytes.fromhex(copy.module_id) in offsets])
     if not copies:
         raise NotCachedError(
-            f"function {func_name!r} is not in the cache {store.root}", func_name=func_name, cache_dir=store.root
+            f"function {func_name!r} is not in the cache {store.root}{_because(store)}",
+            func_name=func_name,
+            cache_dir=store.root,
         )
     chosen = next((copy for copy in copies if not copy.problem), copies[0])
     module_id = bytes.fromhex(chosen.module_id)
-    offset = next(offset for other, offset in store.find_all(func_name) if other == module_id)
+    offset = offsets[module_id]
     with store.open_module(module_id) as module:
         record = decode_function(module.read_record(offset))
         globals_ = _globals_of(module, record.needs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from errno import EIO
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
@@ -114,12 +115,25 @@ class _Check:
         severity = "note" if note else "error"
         self.findings.append(Finding(self.step, kind, severity, subject, message, repaired))
 
-    def damaged(self, module_id: bytes, reason: str) -> None:
-        """Report a module as unusable and repair that if asked to, unless it was removed meanwhile."""
+    def unusable_for(self, module_id: bytes, error: Exception) -> None:
+        """Report what is wrong with a module, and repair that if asked to, unless it was removed meanwhile.
+
+        Only what was read, or what the disk does not give back, is damaged: the file stays where this process lacks
+        permission, descriptors or memory.
+        """
         if not self.store.exists(module_id):
             self.forget(module_id)
             return
         path = self.store.module_path(module_id)
+        if isinstance(error, OSError) and error.errno not in (None, EIO):
+            reason = str(error) if isinstance(error, CompcacheError) else error.strerror
+            self.find("unreadable", module_id.hex(), f"{path} cannot be checked: {reason}")
+            self.forget(module_id)
+            self.unusable.add(module_id)
+            return
+        self._damaged(module_id, path, str(error))
+
+    def _damaged(self, module_id: bytes, path: str, reason: str) -> None:
         done = self.repair and _set_aside(self.store, path)
         what = (
             "it was moved to quarantine"
@@ -130,7 +144,6 @@ class _Check:
         self.forget(module_id)
         if not done:
             self.unusable.add(module_id)
-
 
     def forget(self, module_id: bytes) -> None:
         """Exclude a module from the later steps."""
@@ -262,18 +275,18 @@ def _manifests(state: _Check) -> tuple[int, dict[str, int]]:
         if status.st_mode & 0o022:
             _check_mode(state, store.module_path(module_id), status, FILE_MODE)
         if module_id not in state.rows:
-            state.damaged(module_id, _why_unreadable(store, module_id))
+            state.unusable_for(module_id, _why_unreadable(store, module_id))
     functions = sum(len(row.names) for row in state.rows.values())
     return len(state.present), {"functions": functions}
 
 
-def _why_unreadable(store: Store, module_id: bytes) -> str:
+def _why_unreadable(store: Store, module_id: bytes) -> Exception:
     try:
         with ModuleSections(store, module_id) as reader:
             list(iterate_frames(reader.records()))
     except (OSError, FormatError) as error:
-        return str(error)
-    return "its records do not decode"
+        return error
+    return FormatError("its records do not decode")
 
 
 def _checksums(state: _Check) -> tuple[int, dict[str, int]]:
@@ -290,7 +303,7 @@ def _checksums(state: _Check) -> tuple[int, dict[str, int]]:
         except FileNotFoundError:
             continue
         except (OSError, FormatError) as error:
-            state.damaged(module_id, str(error))
+            state.unusable_for(module_id, error)
     return total, {"bytes": size}
 
 
@@ -310,7 +323,7 @@ def _code(state: _Check) -> tuple[int, dict[str, int]]:
         except FileNotFoundError:
             continue
         except (OSError, CompcacheError) as error:
-            state.damaged(module_id, str(error))
+            state.unusable_for(module_id, error)
     return total, {"recompiled": kept, "compared": compared}
 
 

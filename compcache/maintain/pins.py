@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from errno import ELOOP, ENOENT, ENOTDIR
 from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
 from compcache.errors import StorageError
+from compcache.files import read_file
 from compcache.publish.writer import publish_file
 from compcache.store import PINS
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = ["pin", "pinned", "unpin"]
+
+_MAX_SIZE = 1 << 24
+_NO_PINS = (ENOENT, ENOTDIR, ELOOP)
 
 
 def _file_name(func_name: str) -> str:
@@ -41,11 +46,29 @@ def unpin(store: Store, func_name: str) -> bool:
 
 
 def pinned(store: Store) -> tuple[str, ...]:
-    """The pinned functions, sorted; files that are not valid pins are ignored."""
+    """The pinned functions, sorted; files that are not valid pins are ignored.
+
+    Raises:
+        StorageError: they cannot be read; what is pinned is then not known.
+    """
     found = []
-    for name in store.names(PINS):
-        data = store.read_file(PINS, name)
-        text = data.decode("utf-8", "replace") if data else ""
-        if _file_name(text) == name:
-            found.append(text)
+    directory = store.directory(PINS)
+    try:
+        for name in store.files.listdir(directory):
+            if PINS.includes(name):
+                text = _read(store, f"{directory}/{name}")
+                if _file_name(text) == name:
+                    found.append(text)
+    except OSError as error:
+        if error.errno not in _NO_PINS:
+            raise store.unreadable(directory, error) from error
     return tuple(sorted(found))
+
+
+def _read(store: Store, path: str) -> str:
+    try:
+        return read_file(store.files, path, _MAX_SIZE).decode("utf-8", "replace")
+    except OSError as error:
+        if error.errno is not None and error.errno not in _NO_PINS:
+            raise
+        return ""  # unpinned meanwhile, or not a regular file

@@ -10,6 +10,7 @@ from compcache.formats.manifest import FUNCTION, decode_function, decode_module
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
+from compcache.publish.quarantine import is_shortage
 
 if TYPE_CHECKING:
     from compcache.formats.index import ModuleEntry
@@ -63,10 +64,18 @@ def rebuild_index(store: Store) -> int:
 def index_module(
     store: Store, module_id: bytes, functions: set[bytes], requirements: set[str]
 ) -> ModuleEntry | None:
-    """The index entry of a module, None if it is not usable; its functions and requirements are added to the sets."""
+    """The index entry of a module, None if it is not usable; its functions and requirements are added to the sets.
+
+    Raises:
+        StorageError: nothing can be read now, for lack of descriptors or memory.
+    """
     try:
         module = store.open_module(module_id, leave_stamp=False)
-    except (FileNotFoundError, IncompatibleTargetError, IntegrityError, StorageError):
+    except (FileNotFoundError, IncompatibleTargetError, IntegrityError):
+        return None
+    except StorageError as error:
+        if is_shortage(error):
+            raise
         return None
     try:
         found = module_functions(module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
 #: Files whose frames are skipped to find the user's line.
 _INTERNAL = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, contextlib.__file__)
 
-__all__ = ["quarantine", "refuse", "warn", "warn_not_stored", "warn_once"]
+__all__ = ["is_shortage", "quarantine", "refuse", "warn", "warn_not_stored", "warn_once"]
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether the process or the system ran out of something, so that the error says nothing about the file."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def quarantine(store: Store, path: str, reason: str) -> IntegrityError:

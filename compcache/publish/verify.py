@@ -108,14 +108,16 @@ def remember_in(store: Store, index: Index, entry: ModuleEntry) -> None:
 
 
 def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheError:
-    """See `Store.condemn`."""
+    """See `Store.condemn`; a file that cannot be read again stays as well."""
     try:
-        if isinstance(error, UnknownVersionError) or _is_intact(module):
+        if isinstance(error, UnknownVersionError) or _is_intact(module):  # else what was read is not what was published
             name = module.module_id.hex()
             return IncompatibleTargetError(
                 f"module {name} was written by another version of compcache: {error}", module_id=name
             )
         return quarantine(store, module.path, str(error))
+    except StorageError as problem:
+        return problem
     finally:
         module.close()
 
@@ -125,7 +127,7 @@ def _is_intact(module: ModuleFile) -> bool:
         return False
     try:
         require_intact(module.footer(), module.module_id, module.read)
-    except (FormatError, OSError):
+    except FormatError:
         return False
     return True
 

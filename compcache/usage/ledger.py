@@ -327,16 +327,12 @@ def _contained(store: Store, names: Iterable[str]) -> set[str]:
         except OSError:
             continue
         try:
-            found.update(read_inputs(partial(_pread, store.files, descriptor)))
+            found.update(read_inputs(partial(file_ops.read_at, store.files, descriptor)))
         except (OSError, FormatError):
             continue
         finally:
             store.files.close(descriptor)
     return found
-
-
-def _pread(files: Files, descriptor: int, offset: int, size: int) -> bytes:
-    return files.pread(descriptor, size, offset)
 
 
 def _small(store: Store, names: Iterable[str]) -> list[str]:

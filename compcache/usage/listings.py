@@ -73,11 +73,18 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
     """Describe one module.
 
     Raises:
-        FileNotFoundError: it does not exist or cannot be read.
+        FileNotFoundError: it does not exist or is damaged.
+        StorageError: it cannot be read.
     """
     key = bytes.fromhex(module_id)
     holder = next((place for place in (store, *store.layers) if Store.exists(place, key)), store)
-    status = holder.files.stat(holder.module_path(key))
+    path = holder.module_path(key)
+    try:
+        status = holder.files.stat(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise store.unreadable(path, error) from error
     row = read_row(holder, key)
     if row is None:
         raise FileNotFoundError(f"module {module_id} cannot be read from {store.root}")

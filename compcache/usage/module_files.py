@@ -73,8 +73,10 @@ def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, 
         path = store.path(MODULES, name)
         try:
             changed = store.files.stat(path).st_mtime_ns
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             continue  # removed meanwhile
+        except OSError as error:
+            raise store.unreadable(path, error) from error
         directory = known.get(name)
         if directory is None or directory.changed != changed:
             statuses = _look_at(store, path, name)
@@ -121,6 +123,8 @@ def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
         return store.files.statuses(directory)
     except (FileNotFoundError, NotADirectoryError):
         return {}
+    except OSError as error:
+        raise store.unreadable(directory, error) from error
 
 
 def _read(store: Store) -> dict[str, _Directory]:

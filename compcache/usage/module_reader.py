@@ -43,7 +43,7 @@ class ModuleSections:
                 raise FormatError("it is not a regular file")
             self.size: int = status.st_size
             self._start = max(self.size - _TAIL, 0)
-            self._tail: bytes = self._files.pread(self._descriptor, self.size - self._start, self._start)
+            self._tail: bytes = read_at(self._files, self._descriptor, self._start, self.size - self._start)
             self.footer: Footer = decode_footer(self._tail[-FOOTER_SIZE:], self.size)
         except BaseException:
             self._files.close(self._descriptor)

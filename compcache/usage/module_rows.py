@@ -24,6 +24,7 @@ from compcache.errors import FormatError
 from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function, decode_module
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish.atomic_file import publish
+from compcache.publish.quarantine import is_shortage
 from compcache.store import MODULE_ROWS
 from compcache.usage.module_reader import ModuleSections
 
@@ -227,11 +228,19 @@ def _pack(value: object) -> bytes:
 
 
 def read_row(store: Store, module_id: bytes) -> Row | None:
-    """Read the row of a module from its file; None if that is missing or damaged. Nothing is quarantined."""
+    """Read the row of a module from its file; None if that is missing or damaged. Nothing is quarantined.
+
+    Raises:
+        StorageError: nothing can be read now, for lack of descriptors or memory.
+    """
     try:
         with ModuleSections(store, module_id) as module:
             return make_row(module_id, module.records(), module.notes())
-    except (OSError, FormatError, UnicodeDecodeError):
+    except OSError as error:
+        if is_shortage(error):
+            raise store.unreadable(store.module_path(module_id), error) from error
+        return None
+    except (FormatError, UnicodeDecodeError):
         return None
 
 

@@ -11,6 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.files import read_at
 from compcache.publish.atomic_file import publish
 from compcache.store import SIZE
 
@@ -47,7 +48,7 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
         status = files.fstat(descriptor)
         if status.st_nlink != 1 or not stat.S_ISREG(status.st_mode):
             return None  # a hard link or not a regular file: the next measurement replaces it
-        data = files.pread(descriptor, min(status.st_size, _MAX), 0)
+        data = read_at(files, descriptor, 0, min(status.st_size, _MAX))
         files.write(descriptor, b"%d\n" % added)
     finally:
         files.close(descriptor)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.files import READ_FLAGS
+from compcache.files import READ_FLAGS, read_at
 from compcache.formats.statistics import HEAD_SIZE, size_of_rows
 from compcache.store import STATISTICS
 from compcache.usage.ledger import SETTLED_SECONDS, fold, read_ledger
@@ -61,7 +61,7 @@ def _is_worth_folding(store: Store, name: str, now: float) -> bool:
         status = store.files.fstat(descriptor)
         if status.st_size < _LONG:
             return False
-        head = store.files.pread(descriptor, HEAD_SIZE, 0)
+        head = read_at(store.files, descriptor, 0, HEAD_SIZE)
     except OSError:
         return False
     finally:

@@ -146,9 +146,12 @@ def _link_in_memory(link: _Link) -> bytes | None:
             ended = _run(link, link.command(str(output), names), _DESCRIPTORS, [*inputs, output])
         if ended is None or ended.status:
             return None
-        with open(output, "rb", closefd=False) as file:
-            file.seek(0)
-            image = file.read()
+        try:
+            with open(output, "rb", closefd=False) as file:
+                file.seek(0)
+                image = file.read()
+        except OSError:
+            return None
     return image if is_elf(image) else None
 
 
