@@ -49,8 +49,9 @@ _installation: Any = None
 
 
 def install(
-    cache: Cache | str | os.PathLike[str] | None = None, *, targets: Iterable[str] | str | None = None, **options: Any
-) -> Backend:
+    cache: Cache | str | os.PathLike[str] | None = None, *, lazy: bool = False, targets: Iterable[str] | str | None = None,
+    **options: Any,
+) -> Backend:  # fmt: skip
     """Make every ``cache=True`` of Numba use a cache directory.
 
     Numba's entries are pickled. Calling this permits reading pickles from the directory, on compcache's terms: a
@@ -58,6 +59,8 @@ def install(
 
     Args:
         cache: the directory, None for the default one, or an open cache (with ``allow_pickle=True``).
+        lazy: where Numba is not imported yet, let ``from numba import njit`` give the decorators of this module, until something
+            else of Numba is asked for: then Numba is imported, and ``cache=True`` uses the directory from there on.
         targets: the CPUs to store code for, as in `ModuleSource(targets=...)`; None for $COMPCACHE_TARGETS, or else
             this host.
         options: further arguments of `compcache.Cache`.
@@ -69,18 +72,21 @@ def install(
         RuntimeError: this version of Numba is not supported, or the backend is installed with another directory.
         UntrustedDirectoryError: another user could have written to the directory.
     """
-    return _install(cache, {**options, "targets": targets}, is_first=False)
+    return _install(cache, {**options, "targets": targets}, is_first=False, lazy=lazy)
 
 
-def _install(cache: Any, options: dict[str, Any], *, is_first: bool) -> Backend:
+def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool = False) -> Backend:
     """See `install`; `is_first`: Numba is about to load or compile its first function."""
     global _installation  # noqa: PLW0603 - Numba is one per process
-    _require_supported()
     import os
+    import sys
+
+    lazy = lazy and "numba" not in sys.modules
+    if not lazy:
+        _require_supported()
 
     from compcache.cache import Cache, default_directory
     from compcache.numba.dispatch.backend import Backend
-    from compcache.numba.hooks.installation import Hooks
 
     options = dict(options)
     targets = options.pop("targets", None)
@@ -99,6 +105,29 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool) -> Backend:
     else:
         opened = Cache(cache, **{"allow_pickle": True, **options})
     backend = Backend(opened, targets)
+    _installation = backend, _put_in_later(backend) if lazy else _put_in(backend, is_first=is_first)
+    return backend
+
+
+def _put_in_later(backend: Backend) -> Any:
+    """Let a stand-in take the place of Numba, and put the hooks in once Numba is imported."""
+    from compcache.numba.lazy.import_hook import Hook
+
+    def put_in() -> None:
+        global _installation  # noqa: PLW0603 - see `install`
+        if _installation is not None and _installation[1] is hook:
+            _require_supported()
+            _installation = backend, _put_in(backend, is_first=False)
+
+    hook = Hook(put_in)
+    hook.install()
+    return hook
+
+
+def _put_in(backend: Backend, *, is_first: bool) -> Any:
+    """Put the backend into Numba; what takes it out again."""
+    from compcache.numba.hooks.installation import Hooks
+
     hooks = Hooks(backend)
     try:
         hooks.install(is_first=is_first)
@@ -107,8 +136,7 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool) -> Backend:
 
         names = ", ".join(private.name for private in moved()) or str(error)
         raise RuntimeError(f"compcache.numba does not support this Numba, {_numba_version()}: it lacks {names}") from error
-    _installation = backend, hooks
-    return backend
+    return hooks
 
 
 def uninstall() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING
-
 from compcache.errors import CacheWarning
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -51,6 +49,8 @@ class Backend:
 
     def note_failure(self, name: str, error: Exception) -> None:
         """Warn that a compiled function works, but could not be stored."""
+        import warnings
+
         warnings.warn(f"{name} was compiled and not cached: {error}", CacheWarning, stacklevel=4)
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from compcache.cache import Cache
     from compcache.numba.lazy.content import Content
 
-__all__ = ["Key", "Loaded", "Record", "find_record", "key_of", "load_entry", "open_cache"]
+__all__ = ["Key", "Loaded", "Record", "count_hit", "find_record", "key_of", "load_entry", "open_cache"]
 
 
 class Key:
@@ -109,6 +109,13 @@ def open_cache() -> Cache:
 
 
 _cache: Cache | None = None
+
+
+def count_hit() -> None:
+    """Count a hit, where a backend is installed that counts."""
+    installation = sys.modules["compcache.numba"]._installation
+    if installation is not None:
+        installation[0].count(hit=True)
 
 
 def find_record(cache: Cache, key: Key) -> Record | None:

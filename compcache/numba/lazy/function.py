@@ -10,7 +10,7 @@ from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.argument_types import learn_numpy, type_text
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.content import NotLazy
-from compcache.numba.lazy.entries import find_record, key_of, load_entry, open_cache
+from compcache.numba.lazy.entries import count_hit, find_record, key_of, load_entry, open_cache
 from compcache.numba.lazy.state import STATE, State, state_of
 
 TYPE_CHECKING = False
@@ -157,6 +157,7 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
             return False
         known = state.loaded[types] = loaded, key
         note_read(key.content.parts)
+        count_hit()
     classes = list(_classes_of(arguments))  # whose addresses are in the types
     _dispatch.add_entry(function, native_types, known[0].address, (known[0], classes))
     return True

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["LazyObject", "prange", "real_numba", "replace_prange"]
+__all__ = ["LazyObject", "prange", "real_numba", "replace_prange", "stand_in_of"]
 
 
 class prange:  # noqa: N801 - it is Numba's name
@@ -24,10 +24,26 @@ class prange:  # noqa: N801 - it is Numba's name
 stand_for_prange(prange)
 
 
+def stand_in_of() -> Any:
+    """The module that stands for Numba (`import_hook`); None where there is none."""
+    module = sys.modules.get("numba")
+    return module if module is not None and "_compcache_when_real" in vars(module) else None
+
+
 def real_numba() -> Any:
     """Numba itself, imported if it is not."""
-    import numba
+    stand_in = stand_in_of()
+    if stand_in is None:
+        import numba
 
+        return numba
+    del sys.modules["numba"]
+    try:
+        import numba
+    except BaseException:
+        sys.modules["numba"] = stand_in
+        raise
+    vars(stand_in)["_compcache_when_real"]()
     return numba
 
 

@@ -1,0 +1,65 @@
+"""``python -m compcache.numba run PROGRAM ...``: a program that uses Numba, started without importing it."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+_USAGE = """\
+usage: python -m compcache.numba run [--dir DIRECTORY] PROGRAM [ARGUMENT ...]
+       python -m compcache.numba run [--dir DIRECTORY] -m MODULE [ARGUMENT ...]
+
+Runs a program whose modules say `from numba import njit` with compcache.numba.install(lazy=True): what was compiled
+before is called without importing Numba."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run a program; 2 where the arguments are not right."""
+    if arguments[:1] in (["--help"], ["-h"]):
+        print(_USAGE)  # noqa: T201 - it was asked for
+        return 0
+    rest = arguments[1:]
+    directory = None
+    if rest[:1] == ["--dir"]:
+        directory, rest = (rest[1] if rest[1:] else None), rest[2:]
+    is_module = rest[:1] == ["-m"]
+    rest = rest[1:] if is_module else rest
+    if arguments[:1] != ["run"] or not rest or (directory is None and "--dir" in arguments[1:2]):
+        print(_USAGE, file=sys.stderr)  # noqa: T201 - a command
+        return 2
+    from compcache.numba import install
+
+    install(directory, lazy=True)
+    if is_module:
+        sys.argv = rest
+        sys.path[0] = ""
+        from runpy import run_module
+
+        run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        _run_file(rest)
+    return 0
+
+
+def _run_file(arguments: list[str]) -> None:
+    """Run a file as Python would."""
+    import os
+
+    sys.argv = arguments
+    path = arguments[0]
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        print(f"python -m compcache.numba run: {error}", file=sys.stderr)  # noqa: T201 - a command
+        raise SystemExit(2) from None
+    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    main_module = type(sys)("__main__")
+    vars(main_module).update({"__file__": path, "__builtins__": __builtins__, "__spec__": None, "__cached__": None})
+    sys.modules["__main__"] = main_module
+    exec(compile(source, path, "exec"), vars(main_module))  # noqa: S102 - that is what it is for
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,111 @@
+"""A module that stands for Numba in programs that say ``from numba import njit``, until they ask for more of it.
+
+It offers the lazy decorators and the version. Any other attribute, and any import of a part of Numba, puts Numba itself into
+its place; what was decorated before stays lazy.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from compcache.numba.lazy import decorators
+from compcache.numba.lazy.installation import numba_version
+from compcache.numba.lazy.stand_ins import real_numba, stand_in_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+__all__ = ["Hook"]
+
+_Module: Any = type(sys)
+
+
+class StandIn(_Module):  # type: ignore[misc]
+    """The module `numba` as long as nobody needs it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module 'numba' has no attribute {name!r}")
+        return getattr(real_numba(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__"):
+            super().__setattr__(name, value)
+        else:
+            setattr(real_numba(), name, value)
+
+    def __dir__(self) -> list[str]:
+        return dir(real_numba())
+
+
+class Hook:
+    """The stand-in and the finder of one installation; `when_real` is called once Numba itself is imported."""
+
+    def __init__(self, when_real: Callable[[], None]) -> None:
+        self._when_real = when_real
+        self._module: Any = None
+
+    def install(self) -> bool:
+        """Put the stand-in into the place of Numba; False where Numba is imported already, or not installed."""
+        from importlib.machinery import PathFinder
+
+        spec = PathFinder.find_spec("numba")
+        if "numba" in sys.modules or spec is None or spec.origin is None:
+            return False
+        module = StandIn("numba", "Stands for Numba: compcache.numba.lazy.import_hook.")
+        module.__dict__.update({
+            "__spec__": spec, "__path__": spec.submodule_search_locations, "__file__": spec.origin, "__package__": "numba",
+            "__version__": numba_version(), "_compcache_when_real": self._replaced,
+            **{name: getattr(decorators, name) for name in decorators.__all__},
+        })  # fmt: skip
+        self._module = module
+        sys.modules["numba"] = module
+        sys.meta_path.insert(0, self)
+        return True
+
+    def remove(self) -> None:
+        """Take the stand-in away, where it is still there."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if stand_in_of() is self._module and self._module is not None:
+            del sys.modules["numba"]
+
+    def _replaced(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        self._when_real()
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
+        """Called by imports: a part of Numba is wanted, which is imported into Numba itself."""
+        del path, target
+        if not name.startswith("numba.") or stand_in_of() is not self._module:
+            return None
+        real_numba()
+        known = sys.modules.get(name)
+        if known is None:
+            return None
+        from importlib.machinery import ModuleSpec
+
+        loader: Any = _Known(known)
+        return ModuleSpec(name, loader, is_package=hasattr(known, "__path__"))
+
+
+class _Known:
+    """A loader of a module that was imported while its parent was."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._spec = module.__spec__
+        module.__spec__ = None  # else importlib takes that instead of ours, and runs the module a second time
+
+    def create_module(self, spec: Any) -> Any:
+        """The module itself."""
+        del spec
+        return self._module
+
+    def exec_module(self, module: Any) -> None:
+        """It has run."""
+        module.__spec__ = self._spec

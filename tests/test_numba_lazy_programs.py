@@ -1,0 +1,124 @@
+"""Programs that know nothing of compcache start without Numba: the import hook, and the command that runs a program with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import PACKAGE_ROOT
+from numba_helpers import Project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
+pytest.importorskip("numba")
+
+PROGRAM = """
+    import sys
+    import numba as nb
+    from numba import njit, prange, vectorize
+
+    @nb.njit(cache=True)
+    def twice(x):
+        return x * 2
+
+    @njit
+    def total(x):
+        result = 0
+        for i in prange(3):
+            result += twice(x)
+        return result
+
+    @vectorize
+    def shifted(x):
+        return x + 1
+
+    if __name__ == "__main__":
+        print(twice(2), total(3), sys.argv[1:], nb.__version__, "numba.core" in sys.modules)
+"""
+INSTALL = "import compcache.numba, sys\nbackend = compcache.numba.install(lazy=True)\n"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A program, which one process has compiled."""
+    made = Project(tmp_path_factory.mktemp("programs"))
+    made.write(program=PROGRAM)
+    script = INSTALL + "import program\nresult = program.twice(2), program.total(3), program.total(1.5)"
+    assert made.run(script, backend=False, COMPCACHE_DIR=str(made.cache)) == (4, 18, 9.0)
+    return made
+
+
+def run(project: Project, text: str) -> object:
+    return project.run(INSTALL + text, backend=False, COMPCACHE_DIR=str(project.cache))
+
+
+def test_a_program_runs_without_numba(project: Project) -> None:
+    text = "import program\nresult = program.twice(2), program.total(1.5), backend.hits, 'numba.core' in sys.modules"
+    assert run(project, text) == (4, 9.0, 2, False)
+
+
+def test_what_else_is_asked_for_is_numbas(project: Project) -> None:
+    text = """
+import program
+program.twice(2)
+stand_in = sys.modules["numba"]
+import numba.core.types as first
+from numba.core import types as second
+from numba import int64, typed, objmode
+import numba
+result = [first is second, int64 is numba.int64, stand_in.int64 is int64, numba is not stand_in, numba.types is first]
+result += [program.nb is stand_in, typed is numba.typed, str(program.twice.signatures), program.twice(2.5)]
+stand_in.config.BOUNDSCHECK = 1
+result += [numba.config.BOUNDSCHECK, numba.__spec__.name, first.__spec__.name, program.total(4)]
+"""
+    assert run(project, text) == [
+        True, True, True, True, True, True, True, "[(int64,)]", 5.0, 1, "numba", "numba.core.types", 24,
+    ]  # fmt: skip
+
+
+def test_ufuncs_are_made_by_numba_when_they_are_used(project: Project) -> None:
+    text = """
+import program, numpy as np
+before = "numba.core" in sys.modules
+result = before, program.shifted(np.arange(3)).tolist(), float(program.shifted(2.5)), "numba.core" in sys.modules
+"""
+    assert run(project, text) == (False, [1, 2, 3], 3.5, True)
+
+
+def test_numba_that_is_imported_already_stays(project: Project) -> None:
+    text = "import numba, compcache.numba, program\nbackend = compcache.numba.install(lazy=True)\n"
+    text += "result = program.twice(2), type(program.twice).__name__, backend.hits + backend.misses"
+    assert project.run(text, backend=False, COMPCACHE_DIR=str(project.cache)) == (4, "CPUDispatcher", 1)
+
+
+def test_uninstall_takes_the_stand_in_away(project: Project) -> None:
+    text = "compcache.numba.uninstall()\nresult = 'numba' in sys.modules\nimport numba\nresult = result, 'core' in dir(numba)"
+    assert run(project, text) == (False, True)
+
+
+def command(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "compcache.numba", *arguments],
+        env={"PYTHONPATH": str(PACKAGE_ROOT), "COMPCACHE_DIR": str(project.directory / "other")},
+        cwd=project.source, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+
+
+def test_the_command_runs_a_file_and_a_module(project: Project) -> None:
+    assert command(project, "run", "program.py", "--x", "y").stdout.startswith("4 18 ['--x', 'y'] ")
+    again = command(project, "run", "program.py", "--x", "y")
+    assert (again.returncode, again.stdout.split()[-1], again.stderr) == (0, "False", "")
+    assert command(project, "run", "-m", "program", "z").stdout.startswith("4 18 ['z'] ")
+
+
+def test_the_command_says_what_is_wrong(project: Project, tmp_path: Path) -> None:
+    assert [command(project, *a).returncode for a in ([], ["run"], ["walk", "x"], ["run", "--dir"])] == [2, 2, 2, 2]
+    missing = command(project, "run", str(tmp_path / "missing.py"))
+    assert missing.returncode == 2
+    assert "missing.py" in missing.stderr
+    (tmp_path / "fails.py").write_text("import sys\nsys.exit(5)\n")
+    assert command(project, "run", str(tmp_path / "fails.py")).returncode == 5
