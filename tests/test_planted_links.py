@@ -48,6 +48,10 @@ def full(_prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         note(cache._store, "refused", "for a reason")
         cache.prune(PrunePolicy(max_modules=1000))
         cache.stats()
+    with Cache(directory.with_name("layer")) as layer:
+        layer.add_module(ModuleSource(adder("of_a_layer", 1)))
+    with Cache(directory, layers=[directory.with_name("layer")]) as cache:
+        cache.get_target("of_a_layer")
     for name in ("tmp", "quarantine", "locks"):
         (directory / name).mkdir(exist_ok=True, mode=0o700)
         (directory / name / "left").write_bytes(b"behind")
@@ -59,6 +63,7 @@ def filled(full: Path, tmp_path: Path) -> Path:
     """A copy of that."""
     directory = tmp_path / "cache"
     shutil.copytree(full, directory)
+    shutil.copytree(full.with_name("layer"), tmp_path / "layer")
     age(directory)
     return directory
 
@@ -85,9 +90,10 @@ def everything(directory: Path, key: bytes | None = None) -> list[str]:
     worked = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        cache = Cache(directory, signing_key=key)
+        cache = Cache(directory, signing_key=key, layers=[directory.with_name("layer")])
         operations: dict[str, Callable[[], object]] = {
             "get": lambda: cache.get_target("f3"),
+            "layer": lambda: cache.get_target("of_a_layer"),
             "compile": lambda: cache.get_or_compile("new", lambda: ModuleSource(adder("new", 1), optimize=0)),
             "add": lambda: cache.add_module(ModuleSource(adder("newer", 1), optimize=0)),
             "pin": lambda: cache.pin("f4"),
@@ -320,7 +326,7 @@ def test_a_tree_leaks_no_descriptor(tree: Tree) -> None:
             with contextlib.suppress(FileExistsError):
                 ON_FILES[operation](tree, path)
     tree.forget()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # garbage of other tests may hold some, and go meanwhile
 
 
 @pytest.mark.parametrize("one_call", [True, False])
