@@ -9,6 +9,7 @@ hands back a `BuiltModule`.
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
 import zlib
@@ -18,16 +19,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.entry_points import entries_text, symbols_of_entries, table_text
-from compcache.build.exports import VISIBLE_LINKAGES, Export, choose_exports, make_entries, read_exports
+from compcache.build.exports import (
+    MERGED,
+    VISIBLE_LINKAGES,
+    Export,
+    choose_exports,
+    make_entries,
+    read_exports,
+)
 from compcache.build.ir_text import Definition, extreme_of, is_vectorized, passes_vectors, read_module
 from compcache.build.pic import (
+    INITIALIZE,
+    TERMINATE,
     Alias,
     Constructors,
     aliases,
     find_constructors,
     for_shared_object,
+    merged_variables,
     run_by_mapping,
     thread_locals,
+    with_deferred_start,
     with_init_arrays,
 )
 from compcache.build.recipe import write_recipe
@@ -51,9 +63,11 @@ from compcache.formats.graph import SOURCE_DIGESTS, encode_graph, encode_notes
 from compcache.formats.manifest import NO_ENTRY, ModuleRecord
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
+from compcache.images.elf import set_aside
 from compcache.images.linked_image import EntryObject, first_linker, link_image
 from compcache.images.linkers.find import find_linker
 from compcache.images.llvm_thread import in_llvm_thread
+from compcache.images.static_runtime import FINALIZE
 from compcache.targets.libc import libc_requirement
 from compcache.targets.machine import (
     NATIVE,
@@ -79,6 +93,9 @@ if TYPE_CHECKING:
 __all__ = ["BuiltModule", "Translation", "build_module", "link_module", "rebuild_module", "translate_module"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
+_MERGED_LINKAGE = re.compile(r"= (?:linkonce|weak|common)")
+#: What the names begin with under which a module has its own definitions of merged variables.
+_OWN = "compcache.own."
 _LEVELS = (0, 1, 2, 3)
 
 
@@ -310,7 +327,8 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
     module.data_layout = str(target.target_data)
     names = aliases(str(module)) if " alias " in text or " ifunc " in text else {}
     local = thread_locals(str(module)) if "thread_local" in text else frozenset()
-    exports = choose_exports(module, request.exports, names, local)
+    merged = merged_variables(str(module)) if request.by_linker and _MERGED_LINKAGE.search(text) else {}
+    exports = choose_exports(module, request.exports, names, local, merged)
     resolution = resolve_declarations(
         module,
         target.target_data,
@@ -319,6 +337,7 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
         by_linker=request.by_linker,
         thread_locals=local,
     )
+    resolution = _with_merged(resolution, exports)
     needs = _own_requirements(exports, names, attributes, request.machine)
     encoded = _encoded_globals(resolution)
     _prepare(module, exports, resolution, context, hide_others=request.exports is not None)
@@ -504,7 +523,10 @@ def _prepare(
         name = value.name
         if value.is_declaration or name in kept or name.startswith("llvm."):
             continue
-        if name in exported:
+        if name in resolution.imports:
+            value.linkage = "weak_odr" if value.linkage.name.endswith("_odr") else "weak"
+            value.visibility = "default"
+        elif name in exported:
             value.linkage = _EXTERNAL
             value.visibility = "hidden"
         elif value.linkage.name in VISIBLE_LINKAGES:
@@ -524,8 +546,13 @@ def _emit(module: Any, context: Any, target: Any, request: _Request, prepared: _
     text = str(module)
     definitions = read_module(text)
     constructors = find_constructors(text)
+    if _must_wait(constructors, definitions, prepared.resolution, by_linker=request.by_linker):
+        module = codegen.parse(with_deferred_start(text, constructors), context)
+        text = str(module)
+        definitions, constructors = read_module(text), Constructors((), ())
     startup = run_by_mapping(definitions, constructors)
     _check_startup(startup, definitions, prepared.resolution)
+    startup += (INITIALIZE,) if INITIALIZE in definitions else ()
     doubtful = assembly_parts(text)
     if doubtful is not None:
         codegen.in_caller(try_in_child, doubtful, request.machine, 0)
@@ -537,12 +564,17 @@ def _emit(module: Any, context: Any, target: Any, request: _Request, prepared: _
     entries = make_entries(prepared.exports, definitions, prepared.aliases)
     slots = tuple([name for name in (*prepared.resolution.slots, *prepared.resolution.storage) if name in definitions])
     key = _key(text, request, prepared)
-    symbols = [export.symbol for export in prepared.exports]
+    symbols = _table_symbols(prepared, definitions)
     variables = {export.symbol for export in prepared.exports if definitions[export.symbol].kind == "variable"}
     shared = sorted(variables.difference(prepared.aliases))
+    own = {name: _OWN + name for name in shared if name in prepared.resolution.imports}
+    named = [own.get(name, name) for name in symbols]
+    shared = [own.get(name, name) for name in shared]
     apart = request.by_linker
-    module.link_in(codegen.parse(table_text(key, symbols, entries.points, slots, shared, with_entries=not apart), context))
+    module.link_in(codegen.parse(table_text(key, named, entries.points, slots, shared, with_entries=not apart), context))
     obj = codegen.emit_object(module, target)
+    if own:
+        obj = set_aside(obj, own)
     entry_object = _entry_object(entries.points, request.machine[:2], request.level) if apart else EntryObject()
     machine = request.machine
     requires = machine.required_by(text)
@@ -563,6 +595,32 @@ def _entry_object(points: tuple[EntryPoint, ...], machine: tuple[str, str], leve
         target = codegen.target_machine(*machine, level)
         module.data_layout = str(target.target_data)
         return EntryObject(codegen.emit_object(module, target), tuple(symbols_of_entries(points)))
+
+
+def _with_merged(resolution: Resolution, exports: Iterable[Export]) -> Resolution:
+    """Merged variables are imported by the module that defines them as well."""
+    merged = {export.symbol: export.name for export in exports if export.link_only == MERGED}
+    return resolution._replace(imports={**resolution.imports, **merged}) if merged else resolution
+
+
+def _table_symbols(prepared: _Prepared, definitions: Mapping[str, Definition]) -> list[str]:
+    """The symbols that come first in the table of a module."""
+    return [*(export.symbol for export in prepared.exports), *([INITIALIZE, TERMINATE] if INITIALIZE in definitions else [])]
+
+
+def _must_wait(
+    found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, by_linker: bool
+) -> bool:
+    """Whether constructors or destructors use what is bound only after the image is mapped.
+
+    Destructors that register when they are needed may use anything.
+    """
+    if not by_linker or not found.functions():
+        return False
+    if FINALIZE in definitions and resolution.imports:
+        return True
+    reached = DependencyGraph({name: d.references for name, d in definitions.items()}).closure(found.functions())
+    return not {*resolution.imported(), *resolution.storage}.isdisjoint(reached)
 
 
 def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
@@ -596,9 +654,8 @@ def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definitio
     needed += [name.removeprefix(SLOT_PREFIX) for name in reached if name in resolution.storage]
     if needed:
         raise CompileError(
-            f"the module's constructors, destructors or ifuncs ({', '.join(startup)}) use "
-            f"{', '.join(map(repr, needed))}, which can only be bound after they have run: let a function do it that is "
-            "called first"
+            f"{', '.join(startup)}, which runs while the module is mapped, uses {', '.join(map(repr, needed))}, which can only be bound "
+            "afterwards: let a function do it that is called first"
         )
 
 
@@ -608,8 +665,10 @@ def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definitio
 def _needs_linker(translated: _Translated) -> list[str]:
     """Features of the module that need the dynamic linker, in words; a plain object cannot be loaded with them."""
     reasons = [f"the constructor or destructor {name!r}" for name in translated.constructors.functions()]
-    functions = {name for name, definition in translated.definitions.items() if definition.kind == "declaration"}
-    reasons += [f"the imported variable {name!r}" for name in translated.prepared.resolution.imports if name not in functions]
+    reasons += ["constructors that use imports"] if INITIALIZE in translated.definitions else []
+    external = [name for name, definition in translated.definitions.items() if definition.kind == "external"]
+    imports = translated.prepared.resolution.imports
+    reasons += [f"the imported variable {name!r}" for name in external if name in imports]
     reasons += [
         f"the thread-local variable {name!r}"
         for name, definition in translated.definitions.items()
@@ -631,9 +690,11 @@ def _assemble(
         key, kind, platform, machine.cpu, requires, libc, machine.features, codegen.llvm_version(), host.ABI_VERSION
     )
     extra = {name: as_text(needs - host.required(requires)) for name, needs in prepared.needs.items()}
-    symbols = [export.symbol for export in prepared.exports]
+    symbols = _table_symbols(prepared, translated.definitions)
     first_slot = len(symbols) + len(entries.points)
     numbers = {name: first_slot + i for i, name in enumerate(translated.slots)}
+    if INITIALIZE in translated.definitions:
+        numbers[INITIALIZE] = len(prepared.exports)
     writer = RecordBuilder(
         header, translated.definitions, prepared.resolution, numbers, translated.startup,
         {name: payload for name, _, payload in prepared.globals}, places,
@@ -645,7 +706,7 @@ def _assemble(
         features = extra.get(export.symbol, "")
         offset = writer.add_function(export, entries.signatures[number], number, place, features)
         functions.append((export.name, offset, header.requirement(features)))
-    signatures = dict(zip(symbols, entries.signatures, strict=True))
+    signatures = dict(zip([export.symbol for export in prepared.exports], entries.signatures, strict=True))
     names = {export.symbol: export.name for export in prepared.exports}
     graph = encode_graph(symbol_nodes(translated.definitions, names, prepared.resolution, signatures))
     bitcode = translated.bitcode

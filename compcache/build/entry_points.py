@@ -504,7 +504,7 @@ def table_text(
         entries_text(entries) if with_entries else "",
         *(f"declare hidden void @{quote(symbol)}()" for symbol in entry_symbols if not with_entries),
         *(f"declare hidden void @{quote(symbol)}()" for symbol in dict.fromkeys(functions) if symbol not in variables),
-        *(f"@{quote(symbol)} = external hidden global i8" for symbol in (*slots, *variables)),
+        *(f"@{quote(symbol)} = external hidden global i8" for symbol in dict.fromkeys((*slots, *variables))),
         (f"{table} = protected constant {shape} {{ i64 {_MAGIC}, i32 {ABI_VERSION}, i32 {len(symbols)}, "
         f'[16 x i8] c"{key_bytes}", [{len(symbols)} x i32] [{offsets}] }}, align 16'),
         "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.entry_points import (
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
     from compcache.build.pic import Alias
     from compcache.build.source import ModuleSource
 
-__all__ = ["VISIBLE_LINKAGES", "Entries", "Export", "choose_exports", "make_entries", "read_exports"]
+__all__ = ["MERGED", "VISIBLE_LINKAGES", "Entries", "Export", "choose_exports", "make_entries", "read_exports"]
 
 VISIBLE_LINKAGES = frozenset(
     ("external", "linkonce_any", "linkonce_odr", "linkonce_odr_auto_hide", "weak_any", "weak_odr", "common")
 )
 
 
+#: What a variable is that is one with those of the same name in other modules.
+MERGED = "merged variable"
 _SHOWN = 10
 _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant) ([^\n]*)")
 _MOST_HEAD = 4096
@@ -84,9 +87,11 @@ def choose_exports(
     wanted: tuple[Export, ...] | None,
     aliases: Mapping[str, Alias],
     thread_locals: Collection[str] = (),
+    merged: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Export, ...]:
     """The exports of a module: those that were asked for, or every externally visible function. Variables and hidden functions
-    are exported to other modules alone.
+    are exported to other modules alone. `merged` are the variables of which there is one for all modules, with their linkage: those
+    that the one-definition rule is about take part whatever was asked for.
 
     Raises:
         UndefinedSymbolError: it does not define one of them.
@@ -101,7 +106,7 @@ def choose_exports(
             and function.linkage.name in VISIBLE_LINKAGES
             and function.visibility.name != "hidden"
         ]
-        shared = tuple(_link_only(module, variables.keys() - thread_locals))
+        shared = tuple(_link_only(module, variables.keys() - thread_locals, merged))
         _require_some((*visible, *aliases, *shared), module)
         return (*[Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)], *shared)
     wanted = tuple([_as_variable(export, thread_locals) if export.symbol in variables else export for export in wanted])
@@ -113,10 +118,12 @@ def choose_exports(
             f"functions names {', '.join(map(repr, missing))}, which the module does not define; it defines {known}",
             symbols=missing,
         )
-    return wanted
+    asked = {export.symbol for export in wanted}
+    odr = [name for name, linkage in merged.items() if linkage.endswith("_odr") and name not in asked]
+    return (*wanted, *[Export(check_name(name, "func_name"), name, None, False, link_only=MERGED) for name in odr])
 
 
-def _link_only(module: Any, variables: Collection[str]) -> Iterator[Export]:
+def _link_only(module: Any, variables: Collection[str], merged: Collection[str]) -> Iterator[Export]:
     """The exports for other modules alone: visible variables, and functions that are visible within a library."""
     for value in (*module.functions, *module.global_variables):
         name = value.name
@@ -125,7 +132,7 @@ def _link_only(module: Any, variables: Collection[str]) -> Iterator[Export]:
         if value.is_function and value.visibility.name == "hidden":
             yield Export(check_name(name, "func_name"), name, None, False, link_only="hidden function")
         elif name in variables:
-            kind = "variable" if value.linkage.name == "external" else "merged variable"
+            kind = MERGED if name in merged else "variable" if value.linkage.name == "external" else "shared variable"
             yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
 
 

@@ -13,18 +13,22 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.build.ir_text import ATTACHMENTS, quote, unquote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from compcache.build.ir_text import Definition
 
 __all__ = [
+    "INITIALIZE",
+    "TERMINATE",
     "Alias",
     "Constructors",
     "aliases",
     "find_constructors",
     "for_shared_object",
+    "merged_variables",
     "run_by_mapping",
     "thread_locals",
+    "with_deferred_start",
     "with_init_arrays",
 ]
 
@@ -35,6 +39,11 @@ _DSO_LOCAL = re.compile(
 _HIDDEN = re.compile(
     rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)((?: ?dso_local)?) ?(?:hidden|protected)\b", re.MULTILINE
 )
+#: Definitions that a linker merges with others of their name, of variables that can change.
+_MERGED = re.compile(
+    rf"^({_NAME}) = (linkonce_odr|weak_odr|linkonce|weak|common) ((?:(?:dso_local|hidden|protected) )*)((?:[a-z_]+(?:\([a-z0-9]*\))? )*?)global ",
+    re.MULTILINE,
+)
 _THREAD_LOCAL = re.compile(rf"^({_NAME}) = (?:[a-z_]+(?:\([a-z]+\))? )*?thread_local\b", re.MULTILINE)
 _MODEL = re.compile(r"^(@[^\n]*?\bthread_local)\((?:localexec|initialexec|localdynamic)\)", re.MULTILINE)
 _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", re.MULTILINE)
@@ -44,6 +53,25 @@ _ALIAS = re.compile(rf"^({_NAME}) = ([^\n]*?)\b(alias|ifunc) ([^\n]*), ptr ([^\n
 _IFUNC = re.compile(rf"{_NAME[1:]} = (?:[a-z_]+(?:\([a-z]+\))? )*ifunc ")
 _RUN_SECTION = re.compile(r', section "\.(?:(?:preinit|init|fini)_array|ctors|dtors)[".]')
 _DEFAULT_PRIORITY = 65535
+#: The functions that run the constructors of a module once its imports are bound, and its destructors while they still are.
+INITIALIZE, TERMINATE = "compcache.initialize", "compcache.terminate"
+_START = f"""\
+@compcache.initialized = internal global i8 0
+define hidden void @{INITIALIZE}() {{{{
+  store i8 1, ptr @compcache.initialized
+{{constructors}}  ret void
+}}}}
+define hidden void @{TERMINATE}() {{{{
+  %ran = load i8, ptr @compcache.initialized
+  %is = icmp ne i8 %ran, 0
+  br i1 %is, label %run, label %done
+run:
+  store i8 0, ptr @compcache.initialized
+{{destructors}}  br label %done
+done:
+  ret void
+}}}}
+"""
 _HIDING = frozenset(("internal", "private", "hidden"))
 
 
@@ -74,6 +102,7 @@ def for_shared_object(text: str) -> str | None:
     if not any(word in text for word in ("dso_local", "thread_local(", " hidden ", " protected ")):
         return None
     changed = _MODEL.sub(r"\1", _DSO_LOCAL.sub(r"\1", _HIDDEN.sub(r"\1\2", text)))
+    changed = _MERGED.sub(r"\1 = \2 \4global ", changed)
     return changed if changed != text else None
 
 
@@ -87,6 +116,14 @@ def aliases(text: str) -> dict[str, Alias]:
         if function_type.endswith(")") and not _HIDING.intersection(match[2].split()):
             found[_plain(match[1])] = Alias(function_type, match[3] == "ifunc", _plain(match[5].split(",")[0]))
     return found
+
+
+def merged_variables(text: str) -> dict[str, str]:
+    """The variables of a printed module that a linker merges with others of their name, and their linkage.
+
+    Not the constants, which are alike, and not the thread-local ones.
+    """
+    return {_plain(match[1]): match[2] for match in _MERGED.finditer(text) if "thread_local" not in match[4]}
 
 
 def thread_locals(text: str) -> frozenset[str]:
@@ -115,17 +152,31 @@ def run_by_mapping(definitions: Mapping[str, Definition], found: Constructors) -
     variables = [
         name
         for name, definition in definitions.items()
-        if definition.kind == "variable" and (_IFUNC.match(definition.head) or _RUN_SECTION.search(definition.head))
+        if definition.kind == "variable"
+        and (_IFUNC.match(definition.head) or _RUN_SECTION.search(definition.head))
+        and definition.references != (TERMINATE,)  # which runs nothing unless the constructors have run
     ]
     return tuple(dict.fromkeys([name for name in (*found.functions(), *variables) if name in definitions]))
 
 
-def with_init_arrays(text: str, found: Constructors) -> str:
+def with_deferred_start(text: str, found: Constructors) -> str:
+    """The module's text with a function that runs its constructors in place of these, and destructors that run only after it.
+
+    In the order of priorities, the lowest first; destructors in the reverse order.
+    """
+    calls = [f"  call void @{quote(name)}()\n" for _, name in sorted(found.constructors, key=lambda item: item[0])]
+    last = [f"  call void @{quote(name)}()\n" for _, name in sorted(found.destructors, key=lambda item: item[0])]
+    text += _START.format(constructors="".join(calls), destructors="".join(reversed(last)))
+    return with_init_arrays(text, Constructors((), ((0, TERMINATE),) if last else ()), keep=(INITIALIZE, TERMINATE))
+
+
+def with_init_arrays(text: str, found: Constructors, keep: Iterable[str] = ()) -> str:
     """The module's text with its constructors as pointers in ``.init_array`` and ``.fini_array`` sections.
 
-    GNU ld turns ``.ctors`` into such, other linkers drop it.
+    GNU ld turns ``.ctors`` into such, other linkers drop it. `keep` are functions that are used, too.
     """
-    lines, names = [], []
+    lines = []
+    names = [f"ptr @{quote(name)}" for name in keep]
     for section, items in ((".init_array", found.constructors), (".fini_array", found.destructors)):
         for number, (priority, function) in enumerate(items):
             name = f"compcache{section}.{number}"

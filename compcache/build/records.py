@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compcache.build.pic import INITIALIZE
 from compcache.build.slots import SLOT_PREFIX
 from compcache.depgraph import DependencyGraph
 from compcache.errors import GlobalValidationError
 from compcache.formats.graph import SymbolNode
-from compcache.formats.manifest import NO_SLOT, FunctionRecord, GlobalRecord, ModuleRecord, NeedsRecord
+from compcache.formats.manifest import (
+    NO_SLOT,
+    STARTUP,
+    FunctionRecord,
+    GlobalRecord,
+    ModuleRecord,
+    NeedsRecord,
+)
 from compcache.formats.manifest_writer import (
     ManifestWriter,
     encode_function,
@@ -107,7 +115,7 @@ class RecordBuilder:
         placed = any(leaf in self._resolution.imports for leaf in imported)
         record = NeedsRecord(
             tuple([(self._slots.get(leaf, NO_SLOT), self._imports[leaf]) for leaf in imported]),
-            tuple([self._add_global(leaf) for leaf in need.leaves if leaf in self._resolution.storage]),
+            tuple([self._add_global(leaf) for leaf in need.leaves if leaf in self._resolution.storage or leaf == INITIALIZE]),
             tuple([leaf for leaf in need.leaves if leaf in self._natives]),
             tuple([self._offsets[id(child)] for child in need.children]),
             tuple([self._places.get(leaf, b"") for leaf in imported]) if placed else (),
@@ -119,6 +127,9 @@ class RecordBuilder:
         return self._shared[payload]
 
     def _add_global(self, name: str) -> int:
+        if name == INITIALIZE:
+            record = GlobalRecord(name, self._slots[name], "code", 0, STARTUP, b"")
+            return self.records.add(encode_global(record))
         if name not in self.globals:
             definition, storage = self._resolution.storage[name]
             shown = name.removeprefix(SLOT_PREFIX)
@@ -150,7 +161,7 @@ def symbol_nodes(
 
 
 def _kind(name: str, definition: Definition, resolution: Resolution) -> tuple[str, str | None]:
-    if name in resolution.slots or name in resolution.imports:
+    if definition.kind != "variable" and (name in resolution.slots or name in resolution.imports):
         return "import", resolution.slots.get(name) or resolution.imports[name]
     if name in resolution.storage:
         return "global", name.removeprefix(SLOT_PREFIX)

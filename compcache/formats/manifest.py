@@ -39,10 +39,12 @@ __all__ = [
     "IMAGE_OBJECT",
     "IMAGE_SHARED",
     "LINK_ONLY",
+    "MERGED",
     "MODULE",
     "NEEDS",
     "NO_ENTRY",
     "NO_SLOT",
+    "STARTUP",
     "VARIABLE",
     "FunctionRecord",
     "GlobalRecord",
@@ -66,10 +68,14 @@ _PLACE_SIZE = 16
 NO_ENTRY = 0xFFFFFFFF
 #: The slot of an import that the linker has left places for.
 NO_SLOT = 0xFFFFFFFF
+#: The kind of a global record that is no variable: its slot numbers the function that runs the module's constructors.
+STARTUP = "startup"
 #: What the signature of a symbol begins with that other modules can import and nobody can call: a variable, a hidden function.
 LINK_ONLY = "= "
 #: The same of a variable that is its module's alone, and not merged with others of its name.
 VARIABLE = "= variable "
+#: And of one that is merged: the first module that is loaded provides it.
+MERGED = "= merged variable "
 #: How an image is loaded, as the index remembers it: by the dynamic linker, or through ORC.
 IMAGE_SHARED, IMAGE_OBJECT = 1, 2
 

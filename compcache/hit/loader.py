@@ -27,7 +27,7 @@ from _thread import RLock
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
 
 from compcache.errors import CompcacheError, FormatError, LinkError, NotCachedError, StorageError
-from compcache.formats.manifest import IMAGE_OBJECT, NO_ENTRY, VARIABLE, FunctionRecord, decode_function
+from compcache.formats.manifest import IMAGE_OBJECT, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit.runtime import load_runtime
 from compcache.hit.target import TargetContext
 
@@ -90,17 +90,33 @@ class LoadedModule:
 
     `slots` maps the number of each filled slot, or the name of what is imported without one, to what must live as long as the
     image: the module that defines it, or the decoded value of a global. `image` is None while the module is only claimed; `committed`
-    tells whether a load that uses it has succeeded.
+    tells whether a load that uses it has succeeded, `started` whether constructors that wait for imports have run.
     """
 
-    __slots__ = ("__weakref__", "committed", "image", "module_id", "size", "slots")
+    __slots__ = ("__weakref__", "committed", "finish", "image", "module_id", "size", "slots", "started")
 
     def __init__(self, module_id: bytes, size: int) -> None:
         self.module_id = module_id
         self.size = size
         self.image: Any = None
         self.committed = False
+        self.started = False
+        self.finish: Callable[[], None] | None = None
         self.slots: dict[int | str, object] = {}
+
+    def keep_order(self) -> None:
+        """Call `finish` before anything that the destructors may use goes."""
+        self.__class__ = _StartedModule
+
+
+class _StartedModule(LoadedModule):
+    """Of modules that refer to one another in a cycle, the garbage collector finalizes all before it takes any apart."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        if self.finish is not None:
+            self.finish()
 
 
 class Source:
@@ -135,9 +151,12 @@ class Source:
 
 
 class Choice:
-    """One realization that a plan has chosen, and what it still has to provide for it."""
+    """One realization that a plan has chosen, and what it still has to provide for it.
 
-    __slots__ = ("fills", "globals", "imports", "module_id", "record", "source")
+    `start` numbers the function that runs the constructors of its module, where these wait for imports.
+    """
+
+    __slots__ = ("fills", "globals", "imports", "module_id", "record", "source", "start")
 
     def __init__(self, source: Source, record: FunctionRecord) -> None:
         self.source = source
@@ -145,6 +164,7 @@ class Choice:
         self.record = record
         self.imports: list[tuple[int | str, str, bytes]] = []  # key in `LoadedModule.slots`, name, places
         self.globals: list[GlobalRecord] = []
+        self.start: int | None = None
         self.fills: list[tuple[GlobalRecord, bytes, Kept]] | None = None
 
     @property
@@ -158,7 +178,7 @@ class Choice:
 class Loader:
     """Loads functions of one store; its tables hold modules and call targets for as long as they are referenced elsewhere."""
 
-    __slots__ = ("__weakref__", "_by_link", "_mine", "allow_pickle", "closed", "decoded", "opened", "providers", "store", "targets")
+    __slots__ = ("__weakref__", "_by_link", "_mine", "allow_pickle", "closed", "decoded", "merged", "opened", "providers", "store", "targets")
 
     def __init__(self, store: Store, *, allow_pickle: bool) -> None:
         self.store = store
@@ -166,6 +186,7 @@ class Loader:
         self.targets: dict[str, ref[TypedCallTarget]] = {}
         self._by_link: dict[str, ref[TypedCallTarget]] = {}
         self._mine: dict[bytes, ref[LoadedModule]] = {}
+        self.merged: dict[str, ref[LoadedModule]] = {}  # which module provides a variable that several define
         self.providers: dict[str, ref[LoadedModule]] = {}  # of the variables that other modules have imported
         self.closed = False
         self.decoded = 0  # how many globals were decoded,
@@ -323,6 +344,11 @@ class Loader:
             except (CompcacheError, OSError) as error:
                 plan.reject(name, error)
                 return False
+        if any(choice.start is not None and not choice.loaded.started for choice in chosen.values()):
+            from compcache.hit.plan import start_modules
+
+            with _Impatient() if _is_mine(_lock) else _mapping:
+                start_modules(self, chosen)
         return True
 
     def _provide(self, source: Source) -> None:
@@ -406,13 +432,14 @@ class Loader:
                 return existing
             if not self._agree(chosen):
                 return None
-            writes, updates = self._writes(runtime, chosen)
+            writes, updates = self.bindings(chosen)
             modules = {c.module_id: c.loaded for c in chosen.values()}
             mine = {key: _weak(self._mine, key, m) for key, m in modules.items() if self._loaded(key) is None}
             updates += [*self._table_updates(func_name, target), self._mine, mine]
             if len(chosen) > 1:
-                bound = [(name, c.loaded) for name, c in chosen.items() if c.record.signature.startswith(VARIABLE)]
-                updates += [self.providers, {name: _weak(self.providers, name, module) for name, module in bound}]
+                from compcache.hit.plan import provider_updates
+
+                updates += provider_updates(self, chosen, _weak)
             runtime.commit(b"".join(writes), tuple(updates))
             for module in modules.values():
                 self.opened += not module.committed
@@ -425,14 +452,12 @@ class Loader:
 
         And no variable is that of another module: another thread may have bound it meanwhile.
         """
-        for name, choice in chosen.items():
-            if self._loaded(choice.module_id) not in (None, choice.loaded):
+        if self.providers or self.merged:
+            from compcache.hit.plan import have_providers
+
+            if not have_providers(self, chosen):
                 return False
-            known = self.providers.get(name)
-            provider = known() if known is not None else None
-            if provider is not None and provider is not choice.loaded and choice.record.signature.startswith(VARIABLE):
-                return False
-        return True
+        return all(self._loaded(choice.module_id) in (None, choice.loaded) for choice in chosen.values())
 
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
         record = root.record
@@ -453,7 +478,9 @@ class Loader:
         weak = ref(target, forget)
         return [by_name, {func_name: weak}, by_link, {key: weak}]
 
-    def _writes(self, runtime: Any, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
+    def bindings(self, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
+        """What to store in images, and what to record of it, so that the chosen realizations find what they use."""
+        runtime = self.runtime()
         writes: list[bytes] = []
         updates: list[dict[Any, Any]] = []
         for choice in chosen.values():

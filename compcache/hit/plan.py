@@ -15,8 +15,10 @@ from compcache.errors import (
 from compcache.formats import host
 from compcache.formats.manifest import (
     LINK_ONLY,
+    MERGED,
     NO_ENTRY,
     NO_SLOT,
+    STARTUP,
     VARIABLE,
     decode_global,
     decode_module,
@@ -26,13 +28,14 @@ from compcache.formats.manifest import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import Any
 
     from compcache.formats.manifest import FunctionRecord
-    from compcache.hit.loader import Choice, Loader, Source
+    from compcache.hit.loader import Choice, LoadedModule, Loader, Source
     from compcache.store import ModuleFile, Store
 
-__all__ = ["Plan", "refuse_second_provider", "require_features", "require_usable"]
+__all__ = ["Plan", "have_providers", "provider_updates", "refuse_second_provider", "require_features", "require_usable", "start_modules"]
 
 
 class _Node:
@@ -90,7 +93,11 @@ class Plan:
     def _candidates(self, name: str) -> Iterator[tuple[bytes, int]]:
         """The realizations of an import, those in modules that this load uses anyway before others that are not loaded."""
         later = []
+        known = self._loader.merged.get(name)
+        provider = known() if known is not None else None
         for candidate in self._loader.candidates(name):
+            if provider is not None and candidate[0] != provider.module_id:
+                continue
             if candidate[0] in self._sources or self._loader.is_loaded(candidate[0]):
                 yield candidate
             else:
@@ -238,6 +245,65 @@ def _second_provider(variable: str, module_id: bytes, provider: bytes) -> LinkEr
     )
 
 
+def provider_updates(loader: Loader, chosen: dict[str, Choice], weak: Callable[..., Any]) -> list[dict[str, Any]]:
+    """What to record of the modules that provide the variables which a load binds."""
+    updates = []
+    for prefix, table in ((VARIABLE, loader.providers), (MERGED, loader.merged)):
+        bound = [(name, choice.loaded) for name, choice in chosen.items() if choice.record.signature.startswith(prefix)]
+        updates += [table, {name: weak(table, name, module) for name, module in bound}]
+    return updates
+
+
+def have_providers(loader: Loader, chosen: dict[str, Choice]) -> bool:
+    """Whether each variable is that of the module which others have it from: another thread may have bound it meanwhile."""
+    for name, choice in chosen.items():
+        if choice.record.signature.startswith(LINK_ONLY):
+            known = loader.providers.get(name) or loader.merged.get(name)
+            provider = known() if known is not None else None
+            if provider is not None and provider is not choice.loaded:
+                return False
+    return True
+
+
+def start_modules(loader: Loader, chosen: dict[str, Choice]) -> None:
+    """Run the constructors that have waited for what their modules import, each after those of the modules that it imports from.
+
+    What is bound for them stays bound, whatever becomes of the load.
+    """
+    runtime = loader.runtime()
+    writes, updates = loader.bindings(chosen)
+    runtime.commit(b"".join(writes), tuple(updates))
+    for choice in _providers_first(chosen):
+        if choice.start is not None and not choice.loaded.started:
+            _start(runtime, choice.loaded, choice.start)
+
+
+def _start(runtime: Any, module: LoadedModule, number: int) -> None:
+    """Run the constructors of a module by the function of this number; the next one runs the destructors."""
+    image, finish = module.image, runtime.finish
+    module.started = True
+    module.finish = lambda: finish(image, number + 1)
+    module.keep_order()
+    runtime.start(image, number)
+
+
+def _providers_first(chosen: dict[str, Choice]) -> list[Choice]:
+    """The choices, each after those that it imports, as far as cycles allow."""
+    order: list[Choice] = []
+    seen: set[str] = set()
+    for root in chosen:
+        stack = [(root, False)]
+        while stack:
+            name, is_done = stack.pop()
+            if is_done:
+                order.append(chosen[name])
+            elif name not in seen:
+                seen.add(name)
+                stack.append((name, True))
+                stack += [(imported, False) for _, imported, _ in chosen[name].imports if imported in chosen]
+    return order
+
+
 def _may_have_more(node: _Node) -> bool:
     """Whether a node without a choice has not been tried to its end."""
     for candidate in node.candidates:
@@ -340,7 +406,11 @@ def _read_needs(loader: Loader, choice: Choice) -> None:
             key = name if slot == NO_SLOT else slot
             if key not in filled:
                 choice.imports.append((key, name, needs.places[number] if slot == NO_SLOT else b""))
-        choice.globals += [decode_global(file.read_record(offset)) for offset in needs.globals]
+        for record in [decode_global(file.read_record(offset)) for offset in needs.globals]:
+            if record.kind == STARTUP:
+                choice.start = record.slot
+            else:
+                choice.globals.append(record)
         for symbol in needs.natives:
             if not loader.runtime().find_symbol(symbol.encode("utf-8", "surrogateescape"), None):
                 raise UndefinedSymbolError(

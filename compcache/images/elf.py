@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
 __all__ = [
     "EM_AARCH64",
@@ -38,6 +38,7 @@ __all__ = [
     "needed_libraries",
     "needed_versions",
     "rename_versioned",
+    "set_aside",
     "take_places",
     "undefined_symbols",
     "weaken_undefined",
@@ -94,6 +95,7 @@ _ARCHITECTURES_OF_FIXED_CODE = frozenset((EM_X86_64, EM_AARCH64))
 _INFO_AT, _OTHER_AT = 4, 5  # where st_info and st_other lie in a symbol
 _PLACE_AT = 24  # where sh_offset and sh_size lie in a section header
 _SYMBOL_NAME = Struct("<I")
+_SYMBOL_FIELDS = Struct("<BBHQQ")  # of a symbol, behind its name
 _SECTION_PLACE = Struct("<QQ")
 
 
@@ -233,6 +235,25 @@ def rename_versioned(data: bytes) -> bytes:
     start = _read_header(data).section_offset + table * _SECTION.size
     _SECTION_PLACE.pack_into(patched, start + _PLACE_AT, len(patched), len(strings))
     return bytes(patched + strings)
+
+
+def set_aside(data: bytes, names: Mapping[str, str]) -> bytes:
+    """The same object with definitions under other names, which it refers to and leaves undefined; references to the old names
+    stay, and are undefined.
+
+    Raises `FormatError` where a name is not defined, or the other one not referred to.
+    """
+    symbols = {symbol.name: symbol for symbol in _object_symbols(data)}
+    patched = bytearray(data)
+    for name, other in names.items():
+        old, new = symbols.get(name), symbols.get(other)
+        if old is None or new is None or not old.defined or new.defined:
+            raise FormatError(f"the object does not define {name!r}, or does not refer to {other!r}")
+        fields = _SYMBOL.unpack_from(data, old.position)
+        visible = new.other & ~3 | _STV_HIDDEN
+        _SYMBOL_FIELDS.pack_into(patched, new.position + _INFO_AT, _STB_GLOBAL << 4 | old.type, visible, *fields[3:])
+        _SYMBOL_FIELDS.pack_into(patched, old.position + _INFO_AT, _STB_GLOBAL << 4, _STV_DEFAULT, _SHN_UNDEF, 0, 0)
+    return bytes(patched)
 
 
 def _free_name(name: str, taken: set[str]) -> str:

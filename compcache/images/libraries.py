@@ -18,7 +18,13 @@ __all__ = ["Library", "demangle", "open_libraries", "providing_library"]
 
 #: Run-time libraries of compilers, by what the names of their symbols begin with: advice for who did not name them.
 _RUNTIMES = (
-    (("_ZS", "_ZNS", "_ZNKS", "_ZTIS", "_ZTVN10__cxxabiv", "__cxa_", "__gxx_", "_Zn", "_Zd", "_ZTV", "_ZTI"), "stdc++"),
+    (
+        (
+            "_ZS", "_ZNS", "_ZNKS", "_ZTIS", "_ZTINS", "_ZTVS", "_ZTVNS", "_ZTVN10__cxxabiv", "_ZTIN10__cxxabiv", "__cxa_", "__gxx_",
+            "_Zn", "_Zd",
+        ),
+        "stdc++",
+    ),
     (("_Fortran", "_Q"), "flang_rt.runtime"),
     (("_gfortran_",), "gfortran"),
     (("__kmpc_", "omp_"), "omp"),

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["STATIC_RUNTIME", "static_runtime_text"]
+__all__ = ["FINALIZE", "STATIC_RUNTIME", "static_runtime_text"]
+
+#: The destructor that runs what a module has registered.
+FINALIZE = "compcache.finalize"
 
 _HANDLE = """\
 @__dso_handle = hidden constant ptr @__dso_handle, align 8

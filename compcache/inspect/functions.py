@@ -11,6 +11,7 @@ from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
 from compcache.errors import CompcacheError, NotCachedError
 from compcache.formats.manifest import (
     LINK_ONLY,
+    STARTUP,
     GlobalRecord,
     decode_function,
     decode_global,
@@ -252,7 +253,9 @@ def _globals_of(module: ModuleFile, needs: int) -> tuple[GlobalReport, ...]:
     while waiting:
         record = decode_needs(module.read_record(waiting.pop()))
         for offset in record.globals:
-            found.setdefault(offset, _describe_global(decode_global(module.read_record(offset))))
+            stored = decode_global(module.read_record(offset))
+            if stored.kind != STARTUP:
+                found.setdefault(offset, _describe_global(stored))
         waiting += [child for child in record.children if child not in seen]
         seen.update(record.children)
     return tuple(sorted(found.values(), key=lambda report: report.name))

@@ -173,6 +173,33 @@ PyObject *image_address(PyObject *module, PyObject *args) {
     return address != NULL ? PyLong_FromVoidPtr(address) : NULL;
 }
 
+/* start(image: Image, index: int) -> None; calls a function of the image that takes and returns nothing */
+PyObject *start(PyObject *module, PyObject *args) {
+    PyObject *image;
+    Py_ssize_t index;
+    if (!PyArg_ParseTuple(args, "On:start", &image, &index)) {
+        return NULL;
+    }
+    void *address = symbol_address(module_state(module), image, index);
+    if (address == NULL) {
+        return NULL;
+    }
+    void (*function)(void);
+    memcpy(&function, &address, sizeof function);
+    Py_BEGIN_ALLOW_THREADS
+    function();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* finish(image: Image, index: int) -> None; the same, unless the interpreter is ending: then the image stays mapped */
+PyObject *finish(PyObject *module, PyObject *args) {
+    if (module_state(module)->ending) {
+        Py_RETURN_NONE;
+    }
+    return start(module, args);
+}
+
 /* find_symbol(name: bytes, library: Image | None) -> int; 0 where the process, or the library, has none */
 PyObject *find_symbol(PyObject *module, PyObject *args) {
     PyObject *name, *image_object;

@@ -50,6 +50,8 @@ static PyMethodDef functions[] = {
     {"open_library", open_named_library, METH_O, NULL},
     {"adopt_image", adopt_image, METH_VARARGS, NULL},
     {"address", image_address, METH_VARARGS, NULL},
+    {"start", start, METH_VARARGS, NULL},
+    {"finish", finish, METH_VARARGS, NULL},
     {"find_symbol", find_symbol, METH_VARARGS, NULL},
     {"make_target", make_target, METH_VARARGS, NULL},
     {"invalidate", invalidate, METH_O, NULL},

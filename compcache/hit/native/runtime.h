@@ -55,6 +55,8 @@ PyObject *open_named_library(PyObject *module, PyObject *path);
 PyObject *adopt_image(PyObject *module, PyObject *args);
 PyObject *image_address(PyObject *module, PyObject *args);
 PyObject *find_symbol(PyObject *module, PyObject *args);
+PyObject *start(PyObject *module, PyObject *args);
+PyObject *finish(PyObject *module, PyObject *args);
 /* The address of a symbol of an image's table; NULL with an exception if the image or the index is not right. */
 void *symbol_address(RuntimeState *state, PyObject *image, Py_ssize_t index);
 /* Where the table of a module's image is; NULL with an exception if it is no such image. */
