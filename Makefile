@@ -15,7 +15,7 @@ RUN_PYTEST := $(BIN)/python -m pytest
 NATIVE := $(wildcard compcache/hit/native/*.[ch] compcache/numba/lazy/native/*.[ch])
 BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/hit/native_build.py $(NATIVE)
 
-.PHONY: help build demo test types sanitize lint format stress fault peer bench screenshots clean
+.PHONY: help build demo test types sanitize lint format stress fault peer bench oldest docs wheels screenshots clean
 
 help:
 	@echo 'make build    .venv with the project and what it needs, the native runtime built; all others do this first'
@@ -28,6 +28,9 @@ help:
 	@echo 'make fault    file-system faults, kills and bit flips'
 	@echo 'make peer     C libraries and Numba functions that this project did not write (needs a package index)'
 	@echo 'make screenshots  the pictures of the README, from real runs (the page of the graph needs Chromium)'
+	@echo 'make oldest   some tests with the oldest packages that are declared'
+	@echo 'make docs     the documents as a site in build/site, warnings as errors, links checked'
+	@echo 'make wheels   the files of a release, cross-compiled and checked, into dist/'
 	@echo 'make bench    compare with other caches, write docs/benchmarks.md (BENCH_ARGS=--quick: shorter)'
 
 # Installations share the work tree's extension modules: one for all Pythons, one for each free-threaded version.
@@ -108,9 +111,43 @@ $(BENCH_VENV)/.installed: $(BUILT_FROM)
 bench: $(BENCH_VENV)/.installed
 	$(BENCH_VENV)/bin/python benchmarks/publish.py $(BENCH_ARGS)
 
+# The oldest versions that pyproject.toml declares; .venv has the newest.
+OLDEST_VENV ?= .venv-oldest
+
+$(OLDEST_VENV)/.installed: $(BUILT_FROM)
+	$(PYTHON) -m venv $(OLDEST_VENV)
+	$(OLDEST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' \
+	  $$($(PYTHON) tools/oldest.py)
+	@touch $@
+
+oldest: $(OLDEST_VENV)/.installed
+	$(OLDEST_VENV)/bin/python -m pytest --numprocesses auto -q --no-header -p no:cacheprovider $(PYTEST_ARGS) \
+	  tests/test_cli.py tests/test_cli_names.py tests/test_cli_graph.py tests/test_cli_ls_show.py tests/test_loading.py \
+	  tests/test_facade.py tests/test_batch_command.py
+
+DOCS_VENV ?= .venv-docs
+
+$(DOCS_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs-material>=9.5' 'mkdocstrings[python]>=0.27' 'ruff>=0.6'
+	@touch $@
+
+docs: $(DOCS_VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet
+
+RELEASE_VENV ?= .venv-release
+
+$(RELEASE_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(RELEASE_VENV)
+	$(RELEASE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check '.[release]'
+	@touch $@
+
+wheels: $(RELEASE_VENV)/.installed
+	$(RELEASE_VENV)/bin/python tools/wheels.py
+
 screenshots: $(INSTALLED)
 	$(BIN)/python docs/screenshots.py
 
 clean:
-	rm -rf compcache/hit/_runtime*.so compcache/numba/lazy/_dispatch*.so $(VENV) $(PEER_VENV) $(BENCH_VENV) .venv-bench-* build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf compcache/hit/_runtime*.so compcache/numba/lazy/_dispatch*.so $(VENV) $(PEER_VENV) $(BENCH_VENV) $(DOCS_VENV) $(OLDEST_VENV) $(RELEASE_VENV) .venv-bench-* build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

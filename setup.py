@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import sys
 import sysconfig
+import tomllib
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -18,6 +20,11 @@ source_digest, source_paths = _build["source_digest"], _build["source_paths"]
 
 #: Free-threaded builds have no limited API before 3.15: they get an extension for their version alone.
 LIMITED_API = None if sysconfig.get_config_var("Py_GIL_DISABLED") else "0x030B0000"
+
+
+#: Set by `make wheels`: the target of zig (``aarch64-linux-gnu.2.17``), and the tag of the platform that the wheel gets.
+TARGET, PLATFORM = os.environ.get("COMPCACHE_WHEEL_TARGET"), os.environ.get("COMPCACHE_WHEEL_PLATFORM")
+_LINK = re.compile(r"(\]\()(?!https?:|#)([^)]+\))")
 
 
 class BuildExtension(build_ext):  # type: ignore[misc]  # setuptools has no types here
@@ -33,6 +40,10 @@ class BuildExtension(build_ext):  # type: ignore[misc]  # setuptools has no type
     def build_extensions(self) -> None:
         """Choose the compiler, then build."""
         require_python_headers()
+        if TARGET:
+            self._use([*zig_command(), "-target", TARGET, "-g0"])
+            super().build_extensions()
+            return
         compiler = find_system_compiler()
         if compiler is None:
             self._use(zig_command())
@@ -74,8 +85,19 @@ def dispatch_extension() -> Extension:
     )
 
 
+def readme() -> str:
+    """The README for an index page: its links lead to the repository, its pictures to the files there."""
+    with open("pyproject.toml", "rb") as file:
+        home = tomllib.load(file)["project"]["urls"]["Repository"]
+    with open("README.md", encoding="utf-8") as text:
+        absolute = _LINK.sub(rf"\1{home}/blob/main/\2", text.read())
+    return re.sub(rf"(!\[[^]]*\]\({re.escape(home)})/blob/", r"\1/raw/", absolute)
+
+
 setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
     cmdclass={"build_ext": BuildExtension},
     ext_modules=[runtime_extension(), dispatch_extension()],
-    options={"bdist_wheel": {"py_limited_api": "cp311"}} if LIMITED_API else {},
+    options={"bdist_wheel": {"py_limited_api": "cp311", **({"plat_name": PLATFORM} if PLATFORM else {})}} if LIMITED_API else {},
 )

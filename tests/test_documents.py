@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Pages with programs: every other page must have none.
-WITH_PROGRAMS = {"README.md", "batch.md", "numba.md", "platforms.md", "remote.md", "tutorial.md"}
+WITH_PROGRAMS = {
+    "README.md", "batch.md", "ci.md", "dsl.md", "numba.md", "platforms.md", "remote.md", "signatures.md", "tutorial.md", "wheels.md"
+}  # fmt: skip
 _NEEDS = {"numba.md": [pytest.mark.peer]}
 
 

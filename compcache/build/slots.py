@@ -9,6 +9,7 @@ storage in the module, filled when code is loaded. Native symbols stay as they a
 from __future__ import annotations
 
 import re
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,6 +82,16 @@ def _names(imports: Any) -> tuple[str, ...]:
     return (imports,) if isinstance(imports, str) else tuple(imports)
 
 
+@cache
+def _attributes_are_of_functions() -> bool:
+    """Whether this llvmlite gives attributes to functions; older ones give them to results, and the bitcode is not valid then."""
+    import llvmlite.binding as llvm
+
+    probe = llvm.parse_assembly("declare i64 @probe(i64)", llvm.create_context())
+    probe.get_function("probe").add_function_attribute("nonlazybind")
+    return "nonlazybind" not in str(probe).partition("@")[0]
+
+
 def resolve_declarations(
     module: Any,
     target_data: Any,
@@ -107,7 +118,7 @@ def resolve_declarations(
     resolver.add_variables(variables, target_data)
     _refuse_thread_locals(resolver.imports, thread_locals)
     for name in resolver.imports:
-        if name in functions:
+        if name in functions and _attributes_are_of_functions():
             functions[name].add_function_attribute("nonlazybind")  # one indirect call, not one to a jump
     slots, storage = resolver.slots, resolver.storage
     _check_use(module, requests, functions, variables, resolver.missing)

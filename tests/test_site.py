@@ -1,0 +1,51 @@
+"""The pages that say what the code says, too: environment variables, versions, public names, links."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from helpers import PACKAGE_ROOT
+
+import compcache
+from compcache.cli.environment import VARIABLES
+
+_READ = re.compile(r"[\"'](COMPCACHE_[A-Z_]+)[\"']")
+#: Set by the project's own builds and tests, or among processes of the package.
+_INTERNAL = {"COMPCACHE_LIMITED_API", "COMPCACHE_SOURCES", "COMPCACHE_SOURCE_DIGEST"}
+
+
+def test_the_table_of_variables_is_that_of_the_code() -> None:
+    page = (PACKAGE_ROOT / "docs/environment.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(COMPCACHE_\w+)` \| (.*) \| (.*) \|$", page, re.MULTILINE)
+    assert rows == [(variable.name, variable.purpose, variable.default) for variable in VARIABLES]
+
+
+def test_the_code_reads_no_other_variable() -> None:
+    known = {variable.name for variable in VARIABLES} | _INTERNAL
+    for path in (PACKAGE_ROOT / "compcache").rglob("*.py"):
+        assert set(_READ.findall(path.read_text(encoding="utf-8"))) <= known, path
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in (PACKAGE_ROOT / "docs/reference").glob("*.md"))
+    named = set(re.findall(r"^::: compcache\.(\w+)$", pages, re.MULTILINE))
+    assert set(compcache.__all__) - named - set(compcache.errors.__all__) == set()
+    assert {"batch", "errors", "globals"} <= named
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    for name in compcache.__all__:
+        value = getattr(compcache, name)
+        assert value.__doc__, name
+        for attribute, member in vars(value).items():
+            if not attribute.startswith("_") and callable(member):
+                assert member.__doc__, f"{name}.{attribute}"
+
+
+def test_the_version_is_said_once() -> None:
+    project = tomllib.loads((PACKAGE_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "version" not in project
+    assert "version" in project["dynamic"]
+    assert f"version: {compcache.__version__}\n" in (PACKAGE_ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(rf"^## (Unreleased|{re.escape(compcache.__version__)})", (PACKAGE_ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
