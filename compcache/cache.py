@@ -59,6 +59,8 @@ CHECK_VARIABLE = "COMPCACHE_CHECK"
 LLVM_VARIABLE = "COMPCACHE_MIN_LLVM"
 LAYERS_VARIABLE = "COMPCACHE_LAYERS"
 REMOTE_VARIABLE = "COMPCACHE_REMOTE"
+TRUSTED_VARIABLE = "COMPCACHE_TRUSTED_KEYS"
+PUBLISH_VARIABLE = "COMPCACHE_PUBLISH_KEY"
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 
@@ -103,6 +105,10 @@ class Cache:
         layers: directories of caches that are only read, below this one: part of an image, of a package, of the team. This one
             is asked first, then they in their order, and the realization that fits this host best is used, wherever it
             is. None means $COMPCACHE_LAYERS, paths with colons between them. One that does not exist is left out.
+        trusted_keys: run only code that one of these public keys has signed (Ed25519, ``name:base64``; ``@path`` is a file of
+            keys), and what was compiled here. None means $COMPCACHE_TRUSTED_KEYS. Readers hold no secret.
+        publish_key: the secret key that signs what is added, for readers that trust its public key (``name:base64``, as
+            ``compcache key new`` writes it, or ``@path``); None means $COMPCACHE_PUBLISH_KEY.
         min_llvm: pass over code that an LLVM older than this version has compiled, like ``"22"``; None means $COMPCACHE_MIN_LLVM, or
             that code of every version is used: it is as right as on the day when it was compiled.
         remote: the URL of a store that many hosts share (``s3://``, ``gs://``, ``az://``, ``https://``, ``redis://``,
@@ -132,6 +138,8 @@ class Cache:
         retarget: bool = True,
         tune: bool = False,
         layers: Iterable[str | os.PathLike[str]] | None = None,
+        trusted_keys: Iterable[str] | str | None = None,
+        publish_key: str | None = None,
         min_llvm: str | None = None,
         remote: str | None = None,
         remote_mode: str | None = None,
@@ -150,6 +158,12 @@ class Cache:
             "signing_key": key.encode() if isinstance(key, str) else key,
             "trust": trust,
         }
+        trusted = trusted_keys if trusted_keys is not None else os.environ.get(TRUSTED_VARIABLE)
+        publishing = publish_key if publish_key is not None else os.environ.get(PUBLISH_VARIABLE)
+        if trusted or publishing:
+            from compcache.signing.keys import chosen_keys
+
+            options["trusted_keys"], options["publish_key"] = chosen_keys(trusted, publishing)
         below = _layers_of(layers)
         if below:
             from compcache.layers.layered_store import LayeredStore
@@ -183,7 +197,7 @@ class Cache:
         if remote is not None or remote_mode is not None:
             self._remote_store()
         self._closed = False
-        _open[root, bool(key)] = ref(self)
+        _open[root, bool(self._store.stamp_key)] = ref(self)
 
     # --------------------------------------------------------------- hit path
 
@@ -244,7 +258,10 @@ class Cache:
         """Compile the kept bitcode for this host and load the function again; raise `error` where that does not help."""
         if not self._retarget or not isinstance(error.__cause__, IncompatibleTargetError):
             raise error
-        from compcache.publish.retarget import load_retargeted
+        try:
+            from compcache.publish.retarget import load_retargeted
+        except ImportError:  # only what runs kernels is installed
+            raise error from error.__cause__
 
         target = load_retargeted(self, func_name, owner, error)
         self._store.stats.missed(error)
@@ -364,6 +381,7 @@ class Cache:
             "path": self.path, "readonly": store.readonly, "verify": store.verify, "signing_key": store.signing_key,
             "trust": True, "allow_pickle": self.allow_pickle, "max_size": self._max_size,
             "lock_timeout": self._lock_timeout, "layers": self.layers, "min_llvm": store.min_llvm or None,
+            "trusted_keys": tuple(map(str, store.trusted_keys)), "publish_key": str(store.publish_key or ""),
             "remote": self._remote_given[0], "remote_mode": self._remote_given[1],
         }  # fmt: skip
 
@@ -976,7 +994,7 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
     """
     cache = _open_cache(path, signed=True) if signed else _open_cache(path, signed=False) or _open_cache(path, signed=True)
     if cache is None:
-        if signed and not os.environ.get(KEY_VARIABLE):
+        if signed and not os.environ.get(KEY_VARIABLE) and not os.environ.get(TRUSTED_VARIABLE):
             raise UntrustedDirectoryError(
                 f"a pickled call target stands for function {func_name!r} of the cache {path}, whose modules are signed, and "
                 f"this process has no key: open Cache({path!r}, signing_key=...) first, or set {KEY_VARIABLE}",

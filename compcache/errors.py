@@ -25,6 +25,7 @@ __all__ = [
     "LibraryError",
     "LinkError",
     "LinkerError",
+    "MissingPackageError",
     "NotCachedError",
     "PickleNotAllowedError",
     "ReentrantCompileError",
@@ -278,6 +279,16 @@ class ReentrantCompileError(CompcacheError, ImportError):
     def __init__(self, message: str, *, func_name: str = "") -> None:
         super().__init__(message)
         self.func_name = func_name
+
+
+class MissingPackageError(CompcacheError, ImportError):
+    """Raised when an operation needs a package that is not installed, as beside `compcache-runtime` alone."""
+
+    @classmethod
+    def of(cls, package: str, what: str, extra: str = "") -> MissingPackageError:
+        """The exception that says which package something needs, and what to install."""
+        wanted = f"'compcache[{extra}]'" if extra else "compcache"
+        return cls(f"{what} needs {package}, which is not installed: pip install {wanted}", name=package.lower())
 
 
 class ArgumentBufferError(CompcacheError, TypeError, BufferError):

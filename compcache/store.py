@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from compcache.formats.footer import Footer
     from compcache.formats.host import Host
     from compcache.hit.recorder import Recorder
+    from compcache.signing.keys import PublicKey, SecretKey
 
     #: Image, records, graph, bitcode and notes of a module.
     Sections = tuple[bytes, bytes, bytes, bytes, bytes]
@@ -46,6 +47,7 @@ __all__ = [
     "PINS",
     "PLACES",
     "QUARANTINE",
+    "SIGNATURES",
     "SIZE",
     "STATISTICS",
     "TAG",
@@ -101,6 +103,7 @@ INDEX = Place("index-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 HOSTS = Place("hosts-v3/<boot and processor>.host", derived=True)
 LAYERS = Place("layers-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 MERGED_LAYERS = Place("layers-v1/<digest>.all", derived=True, cleared=True)
+SIGNATURES = Place("signatures-v1/<module_id>.ed25519", cleared=True)
 MODULE_ROWS = Place("module-lists-v2/modules", derived=True, cleared=True)
 MODULE_FILES = Place("module-lists-v2/files", derived=True, cleared=True)
 JOURNALS = Place("stats/<host>.journal1")
@@ -113,7 +116,8 @@ TEMPORARY = Place("tmp/<unique>")
 QUARANTINE = Place("quarantine/<name>.<unique>", cleared=True)
 #: Every kind of file that the package writes into a cache directory.
 PLACES = (
-    TAG, MODULES, INDEX, HOSTS, LAYERS, MERGED_LAYERS, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE, PINS, UNCACHED, LOCKS, TEMPORARY,
+    TAG, MODULES, INDEX, HOSTS, LAYERS, MERGED_LAYERS, SIGNATURES, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE, PINS, UNCACHED,
+    LOCKS, TEMPORARY,
     QUARANTINE,
 )  # fmt: skip
 #: What earlier versions of the package wrote to, less the version of the format.
@@ -127,7 +131,7 @@ class ModuleFile:
     """An open, verified module file. `read_record` gives the payload of one record; close it after use."""
 
     __slots__ = (
-        "_files", "copied", "descriptor", "flags", "image", "key", "module_id", "path", "records", "size",
+        "_files", "copied", "descriptor", "elsewhere", "flags", "image", "key", "module_id", "path", "records", "size",
         "target_id",
     )  # fmt: skip
 
@@ -137,6 +141,7 @@ class ModuleFile:
         self.descriptor = -1
         self.module_id = module_id
         self.size = 0
+        self.elsewhere = False  # in a layer, and nothing says that somebody who is trusted has made it
         self.copied = False  # a verified copy, because others could change the file itself
         self.describe(0, 0, bytes(8), 0, bytes(16))
 
@@ -248,13 +253,15 @@ class Store:
         verify: check the digests of files whose stamp is not known; with a signing key they always are.
         signing_key: accept only modules that carry its signature, and sign what is published.
         trust: open the directory even if other users can write to it.
+        trusted_keys: accept only modules that one of these has signed, and what this store publishes itself.
+        publish_key: sign what is published for readers with its public key.
 
     Raises:
         UntrustedDirectoryError: the directory belongs to another user, or others can write to it.
         StorageError: the path exists but is not a directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_end", "_owners", "_trust", "accepted", "complaints", "exposed", "files", "index", "layers", "min_llvm", "readonly", "root", "signing_key", "stats", "temporary", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_end", "_owners", "_trust", "accepted", "complaints", "exposed", "files", "index", "layers", "min_llvm", "readonly", "publish_key", "root", "signing_key", "stamp_key", "stats", "temporary", "trusted_keys", "verify")
 
     def __init__(
         self,
@@ -266,6 +273,8 @@ class Store:
         verify: bool = True,
         signing_key: bytes | None = None,
         trust: bool = False,
+        trusted_keys: tuple[PublicKey, ...] = (),
+        publish_key: SecretKey | None = None,
     ) -> None:
         self.root = root
         self.layers: tuple[Store, ...] = ()  # read-only caches below it; see `compcache.layers`
@@ -273,6 +282,11 @@ class Store:
         self.readonly = readonly
         self.verify = verify
         self.signing_key = signing_key
+        self.trusted_keys = trusted_keys
+        self.publish_key = publish_key
+        # With trusted keys, stamps are those of who checked for the same keys; they are believed in directories of this user alone.
+        keys = "\n".join(sorted(map(str, trusted_keys)))
+        self.stamp_key = signing_key or (mac(b"stamps", keys.encode()) if keys else None)
         self.temporary = self.directory(TEMPORARY)
         self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix)
         self._host: Host | None = None
@@ -299,7 +313,7 @@ class Store:
             StorageError: it is not a directory.
         """
         user = os.geteuid()
-        if not self._trust and not self.signing_key:
+        if not self._trust and not self.stamp_key:
             self._owners = self.index.owners = frozenset((user,))
         try:
             status, link = self.files.status()
@@ -316,7 +330,7 @@ class Store:
             return
         # The superuser can change what runs here in any case, as in a package that was installed for all users.
         if status.st_uid not in (user, 0) or status.st_mode & _WRITABLE_BY_OTHERS or link.st_uid not in (user, 0):
-            if not self.signing_key:
+            if not self.stamp_key:
                 from compcache.publish.verify import distrust
 
                 raise distrust(self.root, status, link, user)
@@ -474,7 +488,7 @@ class Store:
         """Whether the index, or this one, has a stamp of the file in its present state."""
         entries = (index or self.index).verified(module.module_id, status)
         for image, records, target, flags, functions, key, entry_mac in entries:
-            if self.signing_key:
+            if self.stamp_key:
                 fields = (module.module_id, Stamp.of(status), image, records, target, flags, functions, key)
                 if self._entry_mac(*fields) != entry_mac:
                     continue
@@ -483,9 +497,9 @@ class Store:
         return False
 
     def _entry_mac(self, *fields: object) -> bytes:
-        if not self.signing_key:
+        if not self.stamp_key:
             return bytes(16)
-        return mac(ModuleEntry(*fields, bytes(16)).encode()[:-16], self.signing_key)[:16]
+        return mac(ModuleEntry(*fields, bytes(16)).encode()[:-16], self.stamp_key)[:16]
 
     def entry_of(self, module: ModuleFile, status: os.stat_result | Stamp, functions: int = 0) -> ModuleEntry:
         """The index entry that vouches for a verified module file."""
@@ -575,7 +589,8 @@ class Store:
 
     def _remembered_host(self) -> Host | None:
         name = self.host_file()
-        data = self.read_file(HOSTS, name) if name else None
+        believed = self.signing_key or not self.exposed
+        data = self.read_file(HOSTS, name) if name and believed else None
         return host.decode_host(data, name, self.signing_key) if data and name else None
 
     def host_file(self) -> str | None:

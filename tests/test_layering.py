@@ -29,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "files", "digest", "record", "signature", "identity", "depgraph"),
     ("formats", "globals", "images"),
     ("store",),
-    ("hit", "layers"),
+    ("hit", "layers", "signing"),
     ("targets",),
     ("build",),
     ("content",),

@@ -10,9 +10,13 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-import llvmlite.binding as llvm
+from compcache.errors import CompileError, FormatError, IncompatibleTargetError, MissingPackageError
 
-from compcache.errors import CompileError, FormatError, IncompatibleTargetError
+try:
+    import llvmlite.binding as llvm
+except ImportError as error:
+    raise MissingPackageError.of("llvmlite", "compiling") from error
+
 from compcache.formats import host
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
 from compcache.images.llvm_thread import check_abandoned, in_caller, in_llvm_thread

@@ -13,13 +13,16 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgpack
-
 from compcache.build.exports import Export
-from compcache.errors import FormatError, SignatureError
+from compcache.errors import FormatError, MissingPackageError, SignatureError
 from compcache.formats.manifest import decode_global
 from compcache.globals.definition import Storage
 from compcache.signature import Signature
+
+try:
+    import msgpack
+except ImportError as error:
+    raise MissingPackageError.of("msgpack", "compiling") from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

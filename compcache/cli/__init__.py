@@ -6,6 +6,13 @@ reads arguments and writes text. Nothing slow is imported before the command tha
 
 from __future__ import annotations
 
+from compcache.errors import MissingPackageError
+
+try:
+    import click  # noqa: F401 - what everything here is made with
+except ImportError as error:
+    raise SystemExit(f"compcache: error: {MissingPackageError.of('click', 'the command line')}") from error
+
 from compcache.cli.app import main
 
 __all__ = ["main"]

@@ -48,6 +48,7 @@ COMMANDS = {
     "check": ("commands.write.check", "Check the whole cache, and repair it."),
     "prune": ("commands.write.prune", "Remove modules by age, size, use or name."),
     "rm": ("commands.write.rm", "Remove functions by name."),
+    "key": ("commands.write.key", "Make, show and trust keys that sign modules."),
     "pin": ("commands.write.pin", "Keep functions from being pruned."),
     "unpin": ("commands.write.unpin", "Let functions be pruned again."),
     "clear": ("commands.write.clear", "Remove everything from the cache."),

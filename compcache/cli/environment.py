@@ -30,6 +30,8 @@ VARIABLES = (
     Variable("COMPCACHE_SIGNING_KEY", "the key that signs added modules; unsigned ones are misses", "no signatures", secret=True),
     Variable("COMPCACHE_REMOTE", "the URL of a remote store for misses, like s3://bucket/prefix", "no remote store"),
     Variable("COMPCACHE_REMOTE_MODE", "read, write (upload compiled modules too) or off", "read"),
+    Variable("COMPCACHE_TRUSTED_KEYS", "public keys; code that none of them signed is a miss, unless compiled here", "none"),
+    Variable("COMPCACHE_PUBLISH_KEY", "the secret key that signs added modules for others, or @ and its file", "none", secret=True),
     Variable("COMPCACHE_TARGETS", "the CPUs that modules are compiled for, like x86-64-v2,x86-64-v3,native", "native"),
     Variable("COMPCACHE_NUMBA", "1: cache functions that Numba compiles with cache=True", "0"),
 )

@@ -28,6 +28,7 @@ EXAMPLES = {
         "compcache prune --duplicates --stale 90d --keep 'n*' --yes",
     ),
     "rm": ("compcache rm sieve", "compcache rm --dry-run 'd*t' norm", "compcache rm --force dot"),
+    "key": ("compcache key new example.org-1 -o publish.secret", "compcache key show publish.secret"),
     "pin": ("compcache pin norm", "compcache pin 'n*'", "compcache pin"),
     "unpin": ("compcache unpin norm",),
     "clear": ("compcache clear --dry-run", "compcache clear --yes"),

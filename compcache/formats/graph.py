@@ -11,9 +11,12 @@ import time
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgpack
+from compcache.errors import FormatError, MissingPackageError
 
-from compcache.errors import FormatError
+try:
+    import msgpack
+except ImportError as error:
+    raise MissingPackageError.of("msgpack", "reading dependency graphs") from error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -62,7 +62,7 @@ def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tupl
     if isinstance(known, Kept) and not known.revalidate:
         return None
     definition = decode_definition(record.kind, record.payload)
-    data, keep = definition.load(Storage(record.form, record.size), _LoadContext(loader))
+    data, keep = definition.load(Storage(record.form, record.size), _LoadContext(loader, choice))
     if len(data) != record.size:
         reason = f"kind {record.kind!r} gave {len(data)} bytes for {record.size}"
         raise GlobalValidationError(reason, reason=reason)
@@ -76,9 +76,9 @@ class _LoadContext:
 
     __slots__ = ("_loader", "allow_pickle")
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, choice: Choice) -> None:
         self._loader = loader
-        self.allow_pickle = loader.allow_pickle
+        self.allow_pickle = loader.allow_pickle and not choice.source.file.elsewhere
 
     def address_of(self, buffer: object) -> int:
         """The address of an object's buffer."""

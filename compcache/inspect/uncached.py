@@ -11,12 +11,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgpack
-
 from compcache.digest import CHECK_SIZE, check, name_key
-from compcache.errors import StorageError
+from compcache.errors import MissingPackageError, StorageError
 from compcache.publish.writer import publish_file
 from compcache.store import UNCACHED
+
+try:
+    import msgpack
+except ImportError as error:
+    raise MissingPackageError.of("msgpack", "telling why a function is not cached") from error
 
 if TYPE_CHECKING:
     from compcache.store import Store

@@ -50,6 +50,8 @@ class _Layer(Store):
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
         above = self._above
+        if self.trusted_keys:  # who made the layer may have written its stamps for these keys
+            return super()._recognize(module, status, above.verified)
         entry = above.entries.get(module.module_id)
         if entry is None or self.signing_key:
             return super()._recognize(module, status, index) or super()._recognize(module, status, above.verified)
@@ -58,6 +60,12 @@ class _Layer(Store):
         image, records, target, flags, _, key, _ = TRUSTED.unpack_from(entry, STAMP_SIZE)
         module.describe(image, records, target, flags & ((1 << LAYER_SHIFT) - 1), key)
         return True
+
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
+        """See `Store`."""
+        module = super().open_module(module_id, leave_stamp=leave_stamp)
+        module.elsewhere = not self.trusted_keys
+        return module
 
     def remember(self, entry: ModuleEntry) -> None:
         """Keep in the writable directory that a file was verified."""

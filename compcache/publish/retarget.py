@@ -166,6 +166,8 @@ def start_tuning(cache: Cache, func_name: str) -> int:
     environment = dict(os.environ)
     environment.pop("COMPCACHE_SIGNING_KEY", None)
     environment["COMPCACHE_LAYERS"] = os.pathsep.join(cache.layers)
+    environment["COMPCACHE_TRUSTED_KEYS"] = " ".join(map(str, cache._store.trusted_keys))
+    environment["COMPCACHE_PUBLISH_KEY"] = str(cache._store.publish_key or "")
     if cache._store.signing_key:
         environment["COMPCACHE_SIGNING_KEY"] = cache._store.signing_key.decode("utf-8", "surrogateescape")
     null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]

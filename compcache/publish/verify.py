@@ -21,7 +21,7 @@ from compcache.formats.manifest_writer import image_flag
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.quarantine import quarantine, refuse, warn, warn_once
-from compcache.store import ModuleFile
+from compcache.store import SIGNATURES, ModuleFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def verify_module(
     if store.exposed and signed:
         module = _copy(module)
         signed = _is_signed(store, module)
-    if store.verify or store.signing_key:
+    if store.verify or store.stamp_key:
         require_intact(module.footer(), module.module_id, module.read)
     if not signed:
         raise refuse(store, module.path, "it does not carry the signature of this cache's key")
@@ -72,6 +72,8 @@ def verify_module(
     flags = image_flag(record.image_kind)
     target = host.target_id(record.requirement())
     module.describe(footer.image, footer.records, target, flags, record.key)
+    if store.trusted_keys:
+        _require_trusted(store, module, record.requirement())
     if store.verify and leave_stamp and not module.copied and is_settled(status):
         store.remember(store.entry_of(module, status))
     return module
@@ -79,6 +81,22 @@ def verify_module(
 
 def _is_signed(store: Store, module: ModuleFile) -> bool:
     return not store.signing_key or is_signed_with(module.footer(), store.signing_key)
+
+
+def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None:
+    """Check that one of the trusted keys has signed a module.
+
+    Raises:
+        IntegrityError: none has.
+    """
+    from compcache.signing.signatures import is_signed, signers
+
+    content = store.read_file(SIGNATURES, SIGNATURES.file_name(module.module_id.hex())) or b""
+    if not is_signed(content, store.trusted_keys, module.module_id, requirement):
+        names = ", ".join(map(repr, signers(content)))
+        trusted = ", ".join(repr(key.name) for key in store.trusted_keys)
+        who = f"it has signatures of {names}, none of them right for a key that is trusted here" if names else "it is not signed"
+        raise refuse(store, module.path, f"{who} (trusted_keys: {trusted})")
 
 
 def _copy(module: ModuleFile) -> ModuleFile:

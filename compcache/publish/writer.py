@@ -8,11 +8,11 @@ from compcache.digest import name_key
 from compcache.errors import IncompatibleTargetError, IntegrityError, StorageError
 from compcache.formats.footer import encode_container
 from compcache.formats.index import Stamp
-from compcache.formats.manifest import read_frame
+from compcache.formats.manifest import decode_module, read_frame
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import make_directories, publish, publish_all
 from compcache.publish.quarantine import warn
-from compcache.store import MODULES, TAG, ModuleFile
+from compcache.store import MODULES, SIGNATURES, TAG, ModuleFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Addition = tuple[list[tuple[str, int, str]], ModuleEntry]
 
-__all__ = ["Publication", "keep_in_memory", "publish_file", "publish_module", "publish_modules"]
+__all__ = ["Publication", "keep_in_memory", "publish_file", "publish_module", "publish_modules", "sign_module"]
 
 _CACHEDIR_TAG = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -101,6 +101,9 @@ def _number(modules: int) -> str:
 
 def _publish_files(store: Store, drafts: Mapping[bytes, _Draft]) -> list[Addition]:
     """Publish the missing files of modules, and return their missing index entries."""
+    if store.publish_key is not None:
+        for module_id, draft in drafts.items():
+            sign_module(store, module_id, draft.module.sections[1], draft.module.key)
     stamps: dict[bytes, Stamp] = {}
     for module_id in drafts:
         stamp = _existing(store, module_id)
@@ -119,6 +122,23 @@ def _addition(store: Store, draft: _Draft, stamp: Stamp) -> Addition:
     file = ModuleFile(store.files, store.module_path(draft.module_id), draft.module_id)
     file.describe(len(module.sections[0]), len(module.sections[1]), module.target, module.flags, module.key)
     return list(module.functions), store.entry_of(file, stamp, len(module.functions))
+
+
+def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> None:
+    """Write the signature of the store's key beside a module, before there is a module to be read without it.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    from compcache.signing.signatures import add_signature
+
+    assert store.publish_key is not None
+    header = decode_module(read_frame(lambda at, size: records[at : at + size], 0, len(records), key))
+    name = SIGNATURES.file_name(module_id.hex())
+    known = store.read_file(SIGNATURES, name) or b""
+    content = add_signature(known, store.publish_key, module_id, header.requirement())
+    if content != known:
+        publish(store.files, store.temporary, store.path(SIGNATURES, name), [content])
 
 
 def _publish_index(store: Store, additions: list[Addition]) -> None:

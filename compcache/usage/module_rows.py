@@ -16,17 +16,20 @@ from functools import lru_cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgpack
-
 from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
-from compcache.errors import FormatError
+from compcache.errors import FormatError, MissingPackageError
 from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function, decode_module
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish.atomic_file import publish
 from compcache.publish.quarantine import is_shortage
 from compcache.store import MODULE_ROWS
 from compcache.usage.module_reader import ModuleSections
+
+try:
+    import msgpack
+except ImportError as error:
+    raise MissingPackageError.of("msgpack", "listing what is in a cache") from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

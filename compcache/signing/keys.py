@@ -1,0 +1,156 @@
+"""Named Ed25519 keys as text: ``name:base64``, as Nix writes them (RFC 8032; the secret key is the seed of 32 bytes).
+
+PyNaCl does the arithmetic. It is imported when a signature is made or checked, and not by hits of modules that were checked before.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from typing import Any, NamedTuple
+
+from compcache.errors import MissingPackageError
+
+__all__ = ["PublicKey", "SecretKey", "chosen_keys", "new_key", "parse_public", "parse_publics", "parse_secret"]
+
+_SIZE = 32
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
+
+
+class PublicKey(NamedTuple):
+    """What signatures are checked with."""
+
+    name: str
+    data: bytes
+
+    def __str__(self) -> str:
+        return f"{self.name}:{base64.b64encode(self.data).decode()}"
+
+    def accepts(self, message: bytes, signature: bytes) -> bool:
+        """Whether the owner of the secret key has signed this."""
+        nacl = _nacl()
+        try:
+            nacl.signing.VerifyKey(self.data).verify(message, signature)
+        except (nacl.exceptions.BadSignatureError, ValueError):
+            return False
+        return True
+
+
+class SecretKey(NamedTuple):
+    """What signs. Its text is a secret."""
+
+    name: str
+    seed: bytes
+
+    def __str__(self) -> str:
+        return f"{self.name}:{base64.b64encode(self.seed).decode()}"
+
+    def __repr__(self) -> str:
+        return f"SecretKey({self.name!r}, ...)"
+
+    def public(self) -> PublicKey:
+        """The key that others check the signatures with."""
+        return PublicKey(self.name, bytes(_nacl().signing.SigningKey(self.seed).verify_key))
+
+    def sign(self, message: bytes) -> bytes:
+        """The signature, 64 bytes, always the same for the same message."""
+        signature: bytes = _nacl().signing.SigningKey(self.seed).sign(message).signature
+        return signature
+
+
+def new_key(name: str) -> SecretKey:
+    """A new secret key.
+
+    Raises:
+        ValueError: the name is not usable.
+    """
+    _check_name(name, name)
+    return SecretKey(name, os.urandom(_SIZE))
+
+
+def parse_secret(text: str) -> SecretKey:
+    """A secret key from its text.
+
+    Raises:
+        ValueError: it is none. The message does not show it.
+    """
+    return SecretKey(*_parse(text, "publish_key", shown=False))
+
+
+def chosen_keys(trusted: Any, publish_key: str | None) -> tuple[tuple[PublicKey, ...], SecretKey | None]:
+    """The keys of a cache, from its arguments. Where some are trusted, what its own key signs is.
+
+    Raises:
+        ValueError: one of them is not a key.
+        OSError: a file cannot be read.
+    """
+    own = None
+    if publish_key:
+        own = parse_secret(_content(publish_key[1:]) if publish_key.startswith("@") else publish_key)
+    keys = parse_publics(trusted) if trusted else ()
+    if trusted and not keys:
+        raise ValueError("trusted_keys names no key")
+    return (*keys, own.public()) if keys and own is not None else keys, own
+
+
+def _content(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def parse_public(text: str) -> PublicKey:
+    """A public key from its text.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return PublicKey(*_parse(text, "a trusted key", shown=True))
+
+
+def parse_publics(keys: Any) -> tuple[PublicKey, ...]:
+    """Public keys: texts, one text of several with spaces, commas or lines between them, or ``@file`` that holds such a text.
+
+    Raises:
+        ValueError: one of them is not a key.
+        OSError: a file cannot be read.
+    """
+    found: dict[PublicKey, None] = {}
+    for item in [keys] if isinstance(keys, str) else keys:
+        for word in str(item).replace(",", " ").split():
+            if word.startswith("@"):
+                lines = [line.partition("#")[0] for line in _content(word[1:]).splitlines()]
+                found.update(dict.fromkeys(parse_publics(lines)))
+            else:
+                found[parse_public(word)] = None
+    return tuple(found)
+
+
+def _parse(text: str, what: str, *, shown: bool) -> tuple[str, bytes]:
+    where = f": {text!r}" if shown else ""
+    name, colon, encoded = text.strip().partition(":")
+    if not colon:
+        raise ValueError(f"{what} is written name:base64{where}")
+    _check_name(name, name if shown else "the key's name")
+    try:
+        data = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        data = b""
+    if len(data) != _SIZE:
+        raise ValueError(f"{what} has {_SIZE} bytes in base64 behind the colon{where}")
+    return name, data
+
+
+def _check_name(name: str, shown: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"the name of a key is letters, digits and . _ @ + -, at most 100 characters: {shown}")
+
+
+def _nacl() -> Any:
+    try:
+        import nacl.exceptions
+        import nacl.signing
+    except ImportError as error:
+        raise MissingPackageError.of("PyNaCl", "signatures", "sign") from error
+    return nacl

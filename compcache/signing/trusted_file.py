@@ -1,0 +1,34 @@
+"""The user's file of trusted keys: a public key a line."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from compcache.signing.keys import parse_publics
+
+if TYPE_CHECKING:
+    from compcache.signing.keys import PublicKey
+
+__all__ = ["add_trusted", "trusted_file"]
+
+
+def trusted_file() -> str:
+    """Where it is: ``compcache/trusted-keys`` in the user's configuration directory (XDG Base Directory Specification)."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    return os.path.join(base if os.path.isabs(base) else os.path.expanduser("~/.config"), "compcache", "trusted-keys")
+
+
+def add_trusted(key: PublicKey) -> str:
+    """Add a key; the path of the file.
+
+    Raises:
+        OSError: the file cannot be read or written.
+    """
+    path = trusted_file()
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    known = parse_publics(f"@{path}") if os.path.exists(path) else ()
+    if key not in known:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{key}\n")
+    return path

@@ -1,0 +1,205 @@
+"""Ed25519 signatures: what runs was signed by a key that the reader named, or compiled by the reader."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from cli_process import compcache
+from helpers import adder, constant, run_fresh
+
+from compcache import Cache, CacheWarning, ModuleSource, NotCachedError
+from compcache.globals import Pickled
+from compcache.signing.keys import new_key, parse_public, parse_publics, parse_secret
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY, OTHER = new_key("team-1"), new_key("team-2")
+PUBLIC, OTHER_PUBLIC = str(KEY.public()), str(OTHER.public())
+
+
+def publish(place: Path, *names: str, key: str | None = str(KEY)) -> None:
+    with Cache(place, publish_key=key) as cache:
+        for number, name in enumerate(names):
+            cache.add_module(ModuleSource(adder(name, number)))
+
+
+def signature_files(place: Path) -> list[Path]:
+    return sorted(place.glob("signatures-v1/*.ed25519"))
+
+
+def assert_miss(place: Path, name: str = "f", *keys: str, warning: str = "is not used") -> None:
+    with Cache(place, trusted_keys=keys or [PUBLIC]) as cache, pytest.raises(NotCachedError), pytest.warns(CacheWarning, match=warning):
+        cache.get_target(name)
+
+
+def test_what_a_trusted_key_signed_is_a_hit(directory: Path) -> None:
+    publish(directory, "f", "g")
+    with Cache(directory, trusted_keys=[OTHER_PUBLIC, PUBLIC]) as cache:
+        assert cache.get_target("g")(41) == 42
+    script = f"from compcache import Cache\nresult = Cache(directory, trusted_keys=[{PUBLIC!r}]).get_target('f')(1), 'nacl' in sys.modules"
+    run_fresh(directory, script)
+    assert run_fresh(directory, script) == (1, False)  # that it was checked is remembered
+    with Cache(directory) as plain:
+        assert plain.get_target("f")(1) == 1
+
+
+def test_unsigned_code_is_a_miss(directory: Path) -> None:
+    publish(directory, "f", key=None)
+    assert_miss(directory, warning="it is not signed")
+
+
+def test_a_key_that_is_not_trusted_counts_nothing(directory: Path) -> None:
+    publish(directory, "f", key=str(OTHER))
+    assert_miss(directory, warning="'team-2'.*trusted_keys: 'team-1'")
+
+
+def test_a_key_of_the_same_name_is_another_key(directory: Path) -> None:
+    publish(directory, "f", key=str(new_key("team-1")))
+    assert_miss(directory)
+
+
+def test_a_stripped_signature_is_a_miss(directory: Path) -> None:
+    publish(directory, "f")
+    for path in signature_files(directory):
+        path.unlink()
+    assert_miss(directory)
+
+
+def test_a_signature_of_another_module_is_a_miss(directory: Path) -> None:
+    publish(directory, "f", "g")
+    first, second = signature_files(directory)
+    shutil.copyfile(first, second)
+    with Cache(directory) as cache:
+        name = next(name for name in "fg" if cache.realizations(name)[0].module_id == second.stem)
+    assert_miss(directory, name)
+
+
+@pytest.mark.parametrize("at", [7, 20, -3])
+def test_a_changed_signature_is_a_miss(directory: Path, at: int) -> None:
+    publish(directory, "f")
+    (path,) = signature_files(directory)
+    data = bytearray(path.read_bytes())
+    data[at] = ord("B") if data[at] != ord("B") else ord("C")
+    path.write_bytes(data)
+    assert_miss(directory)
+
+
+def test_rubbish_in_place_of_a_signature_is_a_miss(directory: Path) -> None:
+    publish(directory, "f")
+    (path,) = signature_files(directory)
+    for content in (b"", b"\0" * 100, b"team-1 \xff\xfe\n", b"team-1 " + b"A" * 100_000, b"team-1 QUJD\n" * 1000):
+        path.write_bytes(content)
+        assert_miss(directory)
+
+
+def test_changed_code_under_a_right_signature_is_a_miss(directory: Path) -> None:
+    publish(directory, "f")
+    (path,) = directory.rglob("*.ccm")
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    with Cache(directory, trusted_keys=[PUBLIC], verify=False) as cache, pytest.raises(NotCachedError), pytest.warns(CacheWarning, match="damaged"):
+        cache.get_target("f")
+
+
+def test_what_is_compiled_here_is_used_again_and_what_is_copied_is_not(directory: Path, tmp_path: Path) -> None:
+    with Cache(directory, trusted_keys=[PUBLIC]) as cache:
+        assert cache.get_or_compile("f", lambda: constant("f", 5))() == 5
+    with Cache(directory, trusted_keys=[PUBLIC]) as cache:
+        assert cache.get_target("f")() == 5
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    assert_miss(copy)
+    assert_miss(directory, "f", OTHER_PUBLIC)
+
+
+def test_who_publishes_trusts_itself(directory: Path, tmp_path: Path) -> None:
+    with Cache(directory, trusted_keys=[OTHER_PUBLIC], publish_key=str(KEY)) as cache:
+        cache.add_module(ModuleSource(constant("f", 5)))
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    with Cache(copy, trusted_keys=[OTHER_PUBLIC], publish_key=str(KEY)) as cache:
+        assert cache.get_target("f")() == 5
+
+
+def test_several_keys_sign_the_same_module(directory: Path) -> None:
+    publish(directory, "f")
+    publish(directory, "f", key=str(OTHER))
+    for key in (PUBLIC, OTHER_PUBLIC):
+        with Cache(directory, trusted_keys=key) as cache:
+            assert cache.get_target("f")(2) == 2
+
+
+def test_a_layer_that_its_owner_forges_is_not_believed(directory: Path, tmp_path: Path) -> None:
+    """Its index says, with the stamps that a reader of these keys would have left, that everything was checked."""
+    layer = tmp_path / "layer"
+    publish(layer, "f", key=None)
+    with Cache(layer, trusted_keys=[PUBLIC]) as forging:
+        store = forging._store
+        ((module_id, _),) = store.find("f")
+        with Cache(layer)._store.open_module(module_id) as module:
+            store.remember(store.entry_of(module, os.stat(module.path), 1))
+    with Cache(directory, layers=[layer], trusted_keys=[PUBLIC]) as cache, pytest.raises(NotCachedError), pytest.warns(CacheWarning, match="not signed"):
+        cache.get_target("f")
+
+
+def test_a_signed_layer_that_others_can_write_to_is_used(directory: Path, tmp_path: Path) -> None:
+    layer = tmp_path / "layer"
+    publish(layer, "f", "g")
+    os.chmod(layer, 0o777)
+    with Cache(directory, layers=[layer], trusted_keys=[PUBLIC]) as cache:
+        assert cache.get_target("g")(1) == 2
+
+
+PICKLED = "@o = external global ptr\ndefine ptr @f() {\n  %x = load ptr, ptr @o\n  ret ptr %x\n}\n"
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_pickles_of_a_layer_need_a_trusted_signature(directory: Path, tmp_path: Path, signed: bool) -> None:
+    layer = tmp_path / "layer"
+    with Cache(layer, allow_pickle=True, publish_key=str(KEY)) as cache:
+        cache.add_module(ModuleSource(PICKLED, {"f": "ptr()"}, {"o": Pickled.of({"a": 1})}))
+        assert cache.get_target("f")()
+    with Cache(directory, layers=[layer], allow_pickle=True, trusted_keys=[PUBLIC] if signed else None) as cache:
+        if signed:
+            assert cache.get_target("f")()
+        else:
+            with pytest.raises(Exception, match="pickle"):
+                cache.get_target("f")
+
+
+def test_keys_are_text_and_errors_never_show_a_secret() -> None:
+    secret = str(KEY)
+    assert parse_secret(secret) == KEY
+    assert parse_public(PUBLIC) == KEY.public()
+    assert secret.partition(":")[2] not in repr(KEY)
+    for text in (secret[:-3], secret.replace(":", ""), "a b:" + secret.partition(":")[2]):
+        with pytest.raises(ValueError, match="key") as raised:
+            Cache("unused", publish_key=text)
+        assert secret.partition(":")[2][:20] not in str(raised.value)
+    with pytest.raises(ValueError, match="name:base64"):
+        parse_public("nothing")
+    assert parse_publics(f"{PUBLIC}, {OTHER_PUBLIC}") == (KEY.public(), OTHER.public())
+
+
+def test_the_commands_make_show_and_trust_keys(tmp_path: Path, directory: Path) -> None:
+    secret = tmp_path / "k.secret"
+    made = compcache("key", "new", "example.org-1", "-o", secret)
+    assert made.status == 0, made.err
+    public = made.out.strip()
+    assert public.startswith("example.org-1:")
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert compcache("key", "show", secret).out.strip() == public
+    assert compcache("key", "new", "example.org-1", "-o", secret).status == 2
+    home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    assert compcache("key", "trust", public, **home).status == 0
+    assert compcache("key", "trust", public, **home).status == 0
+    assert compcache("key", "show", **home).out.split() == [public]
+    assert compcache("key", "trust", "rubbish", **home).status == 2
+    publish(directory, "f", key=f"@{secret}")
+    with Cache(directory, trusted_keys=f"@{tmp_path}/config/compcache/trusted-keys") as cache:
+        assert cache.get_target("f")(3) == 3
