@@ -74,7 +74,7 @@ def add(directory: Path, environment: dict[str, str]) -> str:
     return str(linker)
 
 
-@pytest.mark.parametrize(("seconds", "best"), [({"ld_lld": 3, "ld": 0}, "ld"), ({"ld_lld": 0, "ld": 0.5}, "ld.lld")])
+@pytest.mark.parametrize(("seconds", "best"), [({"ld_lld": 3, "ld": 0}, "ld"), ({"ld_lld": 0, "ld": 0.3}, "ld.lld")])
 def test_the_fastest_linker_is_used_and_remembered(
     directory: Path,
     programs: Callable[..., dict[str, str]],
@@ -101,7 +101,7 @@ def test_a_linker_that_does_not_work_is_passed_over(directory: Path, programs: C
 
 
 def test_a_linker_that_is_installed_later_is_timed(directory: Path, programs: Callable[..., dict[str, str]]) -> None:
-    assert add(directory, programs(ld=0.5)).endswith("ld (ld on the path)")
+    assert add(directory, programs(ld=0.3)).endswith("ld (ld on the path)")
     assert add(directory, programs(ld_lld=0)).endswith("ld.lld (ld.lld on the path)")
 
 

@@ -551,6 +551,22 @@ def test_a_linker_that_takes_no_files_in_memory_gets_a_directory(
     assert leftovers(scratch) == []
 
 
+@pytest.mark.parametrize("lack", ["the descriptors' names", "files in memory"])
+def test_a_system_without_files_in_memory_links_in_a_directory(
+    lack: str, any_linker: Linker, module: bytes, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = link_shared(any_linker, [module], soname="module")
+    if lack == "files in memory":
+        monkeypatch.delattr(os, "memfd_create")
+    else:
+        monkeypatch.setattr("compcache.images.linkers.link._DESCRIPTORS", str(tmp_path / "no" / "proc"))
+    fresh = Linker((make_wrapper(tmp_path / "bin", any_linker),), "test")
+    renamed = tmp_path / "bin" / os.path.basename(any_linker.argv[-1])
+    os.rename(fresh.argv[0], renamed)
+    assert link_shared(Linker((str(renamed),), "test"), [module], soname="module") == expected
+    assert leftovers(scratch) == []
+
+
 @pytest.mark.parametrize("name", ["ld", "ld.lld", "mold"])
 def test_a_killed_link_leaves_nothing(name: str, tmp_path: Path, scratch: Path) -> None:
     program = make_program(tmp_path / "bin", name, f'echo $$ > "{tmp_path}/pid"; exec sleep 60')

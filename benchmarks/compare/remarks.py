@@ -116,7 +116,7 @@ def _adding(records: Mapping[str, Any]) -> str:
         f" {figure(ratio(tiny['1']))} times code generation alone; the hand-written cache adds a file and nothing else. The linker is a"
         " process of its own, the write is synchronized, and entry points are code, too. For"
         f" {many} realistic functions the ratio is {figure(ratio(real[many]))}. Who compiles many small functions gives them to one"
-        " module, or to a batch."
+        " module, or many modules to `add_modules` or a batch."
         f"{_linkers(tiny['1']['ms'])}"
     )  # fmt: skip
 
@@ -129,8 +129,8 @@ def _linkers(sides: Mapping[str, Any]) -> str:
         return ""
     listed = ", ".join(f"`{name}` {figure(time)} ms" for name, time in sorted(times.items(), key=lambda item: item[1]))
     return (
-        f" The linker's own start is much of it: {listed} for the whole addition. `COMPCACHE_LINKER` chooses; Debian's `ld.lld` loads"
-        " all of LLVM's shared library to link a few hundred bytes."
+        f" The linker's own start is much of it: {listed} for the whole addition. The one that starts fastest is used; Debian's `ld.lld`"
+        " loads all of LLVM's shared library to link a few hundred bytes."
     )
 
 

@@ -46,7 +46,7 @@ def markdown(record: dict[str, Any]) -> str:
     ]
     for kind, by_count in record["results"].items():
         labels = list(next(iter(by_count.values()))["ms"])
-        body = [[label, *(pair(entry["ms"][label]) for entry in by_count.values())] for label in labels]
+        body = [[label, *(pair(entry["ms"][label]) if label in entry["ms"] else "" for entry in by_count.values())] for label in labels]
         body.append(
             ["ratio to code generation, by minima", *(figure(_ratio(entry)) for entry in by_count.values())]
         )

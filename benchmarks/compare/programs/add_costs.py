@@ -1,6 +1,7 @@
 """SCRATCH KIND COUNT REPETITIONS: add_module, the hand-written cache's add, and bare code generation, in turns.
 
-add_module links with whatever linker is found first, and once more with each of those that are on the path.
+add_module links with the linker that starts fastest, and once more with each of those that are on the path. Tiny modules of one
+function are also added by the hundred.
 
 Besides the milliseconds: the bytes of the object, of the hand-written cache's file and of the module's file.
 """
@@ -18,6 +19,19 @@ from children.timing import take_turns
 
 from compcache import Cache, ModuleSource
 from compcache.images.linkers.find import LINKER_VARIABLE
+
+_MANY = 100
+
+
+def add_many(directory: str, number: int) -> float:
+    """Milliseconds of one of many tiny modules that are added together."""
+    shutil.rmtree(directory, ignore_errors=True)
+    given = [ModuleSource(sources.small_module([f"many_{number}_{n}"], seed=n)) for n in range(_MANY)]
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(sources.SMALL))
+        started = perf_counter()
+        cache.add_modules(given)
+        return (perf_counter() - started) / _MANY * 1e3
 
 
 def main(scratch: str, kind: str, count: int, repetitions: int) -> None:
@@ -66,6 +80,8 @@ def main(scratch: str, kind: str, count: int, repetitions: int) -> None:
         return add_so
 
     sides = {"add_module": add, "ORC objects by hand": by_hand, "code generation alone": bare}
+    if (kind, count) == ("tiny", 1):
+        sides[f"add_modules of {_MANY} such modules, each"] = lambda number: add_many(f"{scratch}/cache", number)
     for name in ("ld.lld", "mold", "ld"):
         if shutil.which(name):
             sides[f"add_module, linked by {name}"] = add_linked_by(name)

@@ -49,8 +49,12 @@ def choose_linker(candidates: Sequence[Linker], note: str, obj: bytes) -> tuple[
     if chosen is not None:
         return chosen, note
     key = _key_of(candidates)
-    with _timing:
+    owned = _timing.acquire(timeout=_LIMIT)  # a child may be forked while it is held
+    try:
         fastest = _fastest(tuple(candidates), key, _empty_object(obj))
+    finally:
+        if owned:
+            _timing.release()
     return (candidates[0], "") if fastest is None else (fastest, _note(key, fastest))
 
 
