@@ -8,6 +8,7 @@ number.
 
 from __future__ import annotations
 
+import sys
 import threading
 import uuid
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ __all__ = [
     "compile_scope",
     "defer",
     "is_kept",
+    "is_pickled_by_name",
     "looking_up",
     "missed",
     "next_unique_id",
@@ -38,6 +40,7 @@ __all__ = [
     "note_generator",
     "record",
     "remember",
+    "storing",
 ]
 
 
@@ -69,6 +72,7 @@ class _Stack(threading.local):
         self.scopes: list[Scope] = []
         self.deferred: list[Callable[[], None]] = []
         self.misses: list[Miss | None] = []
+        self.stores = 0
 
 
 _stack = _Stack()
@@ -121,6 +125,29 @@ def _take_miss(function: Any, args: Any) -> Miss | None:
         return None
     _stack.misses[-1] = None
     return miss
+
+
+@contextmanager
+def storing() -> Iterator[None]:
+    """While an entry is made of what was compiled."""
+    _stack.stores += 1
+    try:
+        yield
+    finally:
+        _stack.stores -= 1
+
+
+def is_pickled_by_name(value: Any) -> bool:
+    """Whether this is a class of the program itself that goes into code or entries, where its name stands for it.
+
+    Numba pickles a copy of it, which another process would raise or return in place of its own class.
+    """
+    if not isinstance(value, type) or value.__module__ != "__main__" or not (_stack.scopes or _stack.stores):
+        return False
+    found: Any = sys.modules.get("__main__")
+    for name in value.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is value
 
 
 def is_kept(token: object) -> bool:

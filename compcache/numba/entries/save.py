@@ -13,9 +13,10 @@ from numba.core import serialize
 from numba.core.environment import lookup_environment
 
 from compcache.errors import CompileError, LinkError
-from compcache.numba.compilation import libraries, native_code
+from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.description import KIND_IMAGE, KIND_OBJECT, Description
+from compcache.numba.entries.held_objects import why_copied
 from compcache.numba.entries.helper_symbols import THREADING
 from compcache.numba.entries.names import shown_signature, without_addresses
 from compcache.numba.identity.dependencies import encode_names, matching_names
@@ -65,7 +66,7 @@ def save_result(
     source, payload = _image_of(cres)
     if source is not None:
         bitcode = zlib.compress(library._get_module_for_linking().as_bitcode(), 1)
-        pickled = _pickle((KIND_IMAGE, token, source.symbols, payload))
+        pickled = _pickle((KIND_IMAGE, token, source.symbols, payload), cres)
         description = Description(*checked, pickled, bitcode)
         try:
             _publish(cache, identity, name, cres.signature, source, description, targets)
@@ -77,7 +78,7 @@ def save_result(
         if recursion.lacks_callee(library):
             raise NotCacheable("it calls a recursive function that is not part of its object")
         needed = tuple(f.name for f in library._final_module.functions if f.is_declaration and f.name in THREADING)
-        pickled = _pickle((KIND_OBJECT, token, needed, _reduce(cres)))
+        pickled = _pickle((KIND_OBJECT, token, needed, _reduce(cres)), cres)
         _publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""))
 
 
@@ -91,11 +92,15 @@ def _checked(
     return chosen_cpu(), lines, tuple(sorted(recorded.dependencies)), asked, matching_names(asked)
 
 
-def _pickle(value: Any) -> bytes:
+def _pickle(value: Any, cres: Any) -> bytes:
     try:
-        pickled: bytes = serialize.dumps(value)
+        with scopes.storing():
+            pickled: bytes = serialize.dumps(value)
     except Exception as error:
         raise NotCacheable(f"Numba's description of it cannot be pickled: {error}") from error
+    reason = why_copied(str(cres.library._final_module), pickled, cres.environment.consts)
+    if reason:
+        raise NotCacheable(reason)
     return pickled
 
 

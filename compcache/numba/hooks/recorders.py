@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from numba.core import base, bytecode, codegen, compiler, cpu
+from numba.core import base, bytecode, codegen, compiler, cpu, serialize
 from numba.core.types import functions
 from numba.core.typing import context, templates
 
@@ -44,6 +44,7 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(context.BaseContext, "resolve_setattr", _noting_attribute)
     _recorders.wrap(functions.BaseFunction, "get_call_type", _noting_call)
     _recorders.wrap(base.OverloadSelector, "find", _noting_generator)
+    _recorders.wrap(serialize.NumbaPickler, "reducer_override", _pickling_by_name)
     _postpone_code()
 
 
@@ -113,6 +114,7 @@ def _kept(miss: scopes.Miss, result: Any) -> Any:
 def _making_entry_point(original: Any) -> Any:
     def get_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
         if scopes.is_kept(getattr(fndesc, "uid", None)):
+            library._ensure_finalized()
             return make_entry_point(0, library, fndesc, env)  # in place of the one that `_kept` makes
         return original(self, library, fndesc, env)
 
@@ -145,6 +147,13 @@ def _setting_env(original: Any) -> Any:
             original(self, env_name, env)
 
     return set_env
+
+
+def _pickling_by_name(original: Any) -> Any:
+    def reducer_override(self: Any, obj: Any) -> Any:
+        return NotImplemented if scopes.is_pickled_by_name(obj) else original(self, obj)
+
+    return reducer_override
 
 
 def _from_function(original: Any) -> Any:

@@ -1,0 +1,83 @@
+"""Objects that compiled code raises and returns are the program's own in each process, as with plain Numba."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from numba_helpers import Project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
+pytest.importorskip("numba")
+
+PROGRAM = """
+    import collections, enum, functools
+    import numba
+    njit = functools.partial(numba.njit, cache="backend" in globals())
+
+    class Error(Exception): pass
+    class Color(enum.Enum):
+        RED = 1
+        BLUE = 2
+    Point = collections.namedtuple("Point", "x y")
+
+    def make():
+        class Local(Exception): pass
+        class Shade(enum.Enum):
+            RED = 1
+            BLUE = 2
+        Pair = collections.namedtuple("Pair", "x y")
+        @njit
+        def raises(x):
+            if x > 3:
+                raise Error("too much", x)
+            return x
+        @njit
+        def calls(x):
+            return raises(x) + 1
+        @njit
+        def raises_local(x):
+            if x > 3:
+                raise Local("too much", x)
+            return x
+        @njit
+        def calls_local(x):
+            return raises_local(x) + 1
+        @njit
+        def color(x):
+            return Color.RED if x else Color.BLUE
+        @njit
+        def shade(x):
+            return Shade.RED if x else Shade.BLUE
+        @njit
+        def point(x):
+            return Point(x, 2)
+        @njit
+        def pair(x):
+            return Pair(x, 2)
+        @njit
+        def function(x):
+            return raises
+        found = []
+        for f, cls in ((raises, Error), (calls, Error), (raises_local, Local), (calls_local, Local)):
+            try:
+                f(5)
+            except cls as error:
+                found.append((type(error) is cls, error.args))
+        found += [color(1) is Color.RED, shade(1) is Shade.RED, type(point(1)) is Point, type(pair(1)) is Pair]
+        return [*found, function(1) is raises]
+
+    result = make(), sorted(label.split("(")[0].split(".")[-1] for label in backend.refused) if "backend" in globals() else None
+"""
+
+
+def test_raised_and_returned_objects_are_the_programs_own(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    plain, _ = project.run(PROGRAM, backend=False)
+    assert plain == [(True, ("too much", 5))] * 4 + [True] * 5
+    local = ["calls_local", "function", "pair", "raises_local", "shade"]
+    for _ in range(2):
+        assert project.run(PROGRAM, backend=True, PYTHONWARNINGS="ignore") == (plain, local)
