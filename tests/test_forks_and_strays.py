@@ -52,6 +52,7 @@ def writes_on(name):
 
 def closes(name):
     os.closerange(3, 256)
+    time.sleep(1)
     return constant(name)
 
 def replaces(name, path):

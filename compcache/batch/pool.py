@@ -33,7 +33,9 @@ __all__ = ["WorkerPool"]
 
 _GRACE = 0.7
 _MAX_OUTPUT = 8_000
-_STUCK = 5.0
+#: How long a worker may go on after its channel was closed, and how long a worker takes to end.
+_STUCK = 60.0
+_END = 0.2
 #: How long an interpreter and LLVM may take to start, if jobs have a timeout.
 _START = 60.0
 #: The interval for polling workers: one that has ended may have left a child that keeps its socket open.
@@ -49,6 +51,7 @@ class _Worker:
         self.job: PreparedJob | None = None
         self.is_ready = False
         self.is_spent = False
+        self._is_deaf = False
         self.started = 0.0
         self.deadline = float("inf")
         self.mark = secrets.token_hex(8)
@@ -112,7 +115,17 @@ class _Worker:
                 return answer.outcome
             self.is_ready = True
             self._start_clock(0.0)  # the interpreter's start does not count as the job's time
-        return self._death() if has_ended or self.channel.is_closed else None
+        if has_ended or (self.channel.is_closed and self._has_gone_deaf()):
+            return self._death()
+        return None
+
+    def _has_gone_deaf(self) -> bool:
+        """Whether a closed channel is the end of its worker: a job that closes descriptors may still finish its work."""
+        if not self._is_deaf:
+            self._is_deaf = True
+            self.deadline = min(self.deadline, time.monotonic() + _STUCK)
+            return self.wait(_END)  # it is ending just now
+        return time.monotonic() >= self.deadline
 
     def has_ended(self) -> bool:
         """Whether the process has ended; it stays a zombie, so that its id and its group are not reused."""
@@ -134,8 +147,7 @@ class _Worker:
 
     def _death(self, reason: str = "") -> Outcome:
         assert self.job is not None
-        has_ended = self.wait(0.0 if reason else _STUCK)  # it may have closed its socket and still run
-        below = [] if has_ended else descendants([self.process.pid])
+        below = [] if self.has_ended() else descendants([self.process.pid])
         self.signal(signal.SIGKILL)
         status = self.process.wait()
         end_processes(below)
@@ -272,6 +284,8 @@ class WorkerPool:
         pause = min(worker.deadline for worker in self._busy) - time.monotonic()
         poller = select.poll()
         for worker in self._busy:
+            if worker.channel.is_closed:
+                continue
             poller.register(worker.channel, select.POLLIN | (select.POLLOUT if worker.channel.has_unsent else 0))
         poller.poll(1000 * max(0.0, min(pause, _TICK)))
 

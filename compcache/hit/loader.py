@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Choice", "LoadedModule", "Loader"]
 
-_WORD = 8
 #: How many module files a load has open at a time, and then closes; those that it maps later on it opens again.
 _MOST_FILES = 64
 
@@ -462,9 +461,14 @@ class Loader:
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
         record = root.record
         context = TargetContext(record.name, record.symbol, root.loaded, record.signature, self.store.root, bool(self.store.stamp_key), owner, tuple([layer.root for layer in self.store.layers]))
-        target: TypedCallTarget = runtime.make_target(
-            root.loaded.image, record.function, record.entry, record.name, context
-        )
+        try:
+            target: TypedCallTarget = runtime.make_target(
+                root.loaded.image, record.function, record.entry, record.name, context
+            )
+        except IndexError as error:
+            from compcache.hit.plan import misfit
+
+            raise misfit(self, root, error) from None
         return target
 
     def _table_updates(self, func_name: str, target: TypedCallTarget) -> list[dict[Any, Any]]:
@@ -480,28 +484,11 @@ class Loader:
 
     def bindings(self, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
         """What to store in images, and what to record of it, so that the chosen realizations find what they use."""
-        runtime = self.runtime()
-        writes: list[bytes] = []
-        updates: list[dict[Any, Any]] = []
-        for choice in chosen.values():
-            module = choice.loaded
-            filled: dict[int | str, object] = {}
-            for key, name, places in choice.imports:
-                provider = chosen[name]
-                if key not in module.slots and key not in filled:
-                    address = runtime.address(provider.loaded.image, provider.record.function)
-                    if isinstance(key, str):
-                        writes.append(runtime.place(module.image, places, address))
-                    else:
-                        writes.append(_write(runtime.address(module.image, key), address.to_bytes(_WORD, "little")))
-                    filled[key] = provider.loaded
-            for record, data, keep in choice.fills or ():
-                if module.slots.get(record.slot) is keep.before:
-                    writes.append(_write(runtime.address(module.image, record.slot), data))
-                    filled[record.slot] = keep
-            if filled:
-                updates += [module.slots, filled]
-        return writes, updates
+        if not any(choice.imports or choice.fills for choice in chosen.values()):
+            return [], []
+        from compcache.hit.plan import collect_stores
+
+        return collect_stores(self, chosen)
 
     # ----------------------------------------------------------------- unload
 
@@ -550,12 +537,6 @@ class Loader:
         """The valid call targets that this loader returned and that are still referenced."""
         found = [weak() for weak in list(self._by_link.values())]
         return [target for target in found if target is not None]
-
-
-def _write(address: int, data: bytes) -> bytes:
-    return b"".join([
-        address.to_bytes(_WORD, "little"), len(data).to_bytes(_WORD, "little"), data, bytes(-len(data) % _WORD),
-    ])  # fmt: skip
 
 
 class _Impatient:

@@ -35,7 +35,12 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source
     from compcache.store import ModuleFile, Store
 
-__all__ = ["Plan", "have_providers", "provider_updates", "refuse_second_provider", "require_features", "require_usable", "start_modules"]
+__all__ = [
+    "Plan", "collect_stores", "have_providers", "misfit", "provider_updates", "refuse_second_provider", "require_features",
+    "require_usable", "start_modules",
+]  # fmt: skip
+
+_WORD = 8
 
 
 class _Node:
@@ -424,3 +429,58 @@ def _read_needs(loader: Loader, choice: Choice) -> None:
             if child not in seen:
                 seen.add(child)
                 stack.append(child)
+
+
+def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
+    """What is to be stored in the slots of the chosen modules, and the updates of their tables.
+
+    Raises:
+        IntegrityError: the records of one do not fit its image; it is in quarantine now.
+    """
+    runtime = loader.runtime()
+    writes: list[bytes] = []
+    updates: list[dict[Any, Any]] = []
+    for choice in chosen.values():
+        try:
+            filled, stores = _fill(runtime, chosen, choice)
+            if stores:
+                runtime.require_writable(choice.loaded.image, stores)
+                writes.append(stores)
+        except IndexError as error:
+            raise misfit(loader, choice, error) from None
+        if filled:
+            updates += [choice.loaded.slots, filled]
+    return writes, updates
+
+
+def _fill(runtime: Any, chosen: dict[str, Choice], choice: Choice) -> tuple[dict[int | str, object], bytes]:
+    """What fills which slot of one module, and the stores."""
+    module = choice.loaded
+    filled: dict[int | str, object] = {}
+    stores = []
+    for key, name, places in choice.imports:
+        provider = chosen[name]
+        if key not in module.slots and key not in filled:
+            address = runtime.address(provider.loaded.image, provider.record.function)
+            if isinstance(key, str):
+                stores.append(runtime.place(module.image, places, address))
+            else:
+                stores.append(_store(runtime.address(module.image, key), address.to_bytes(_WORD, "little")))
+            filled[key] = provider.loaded
+    for record, data, keep in choice.fills or ():
+        if module.slots.get(record.slot) is keep.before:
+            stores.append(_store(runtime.address(module.image, record.slot), data))
+            filled[record.slot] = keep
+    return filled, b"".join(stores)
+
+
+def _store(address: int, data: bytes) -> bytes:
+    return b"".join([
+        address.to_bytes(_WORD, "little"), len(data).to_bytes(_WORD, "little"), data, bytes(-len(data) % _WORD),
+    ])  # fmt: skip
+
+
+def misfit(loader: Loader, choice: Choice, error: IndexError) -> CompcacheError:
+    """Quarantine a module whose records name what its image does not have; the exception."""
+    store = loader.store
+    return store.quarantine(store.module_path(choice.module_id), f"its records do not fit its image: {error}")

@@ -48,6 +48,32 @@ static void store_all(const char *writes, size_t size) {
     }
 }
 
+/* require_writable(image: Image, writes: bytes) -> None
+ * IndexError where one of the stores, as commit() takes them, is not for memory of the image that can be written to: the
+ * records of a module may say anything. */
+PyObject *require_writable(PyObject *module, PyObject *args) {
+    PyObject *image, *writes;
+    if (!PyArg_ParseTuple(args, "OS:require_writable", &image, &writes) || table_of(module_state(module), image) == NULL) {
+        return NULL;
+    }
+    const char *at = PyBytes_AsString(writes);
+    const size_t size = (size_t)PyBytes_Size(writes);
+    if (!writes_are_whole(at, size)) {
+        PyErr_SetString(PyExc_ValueError, "require_writable() takes a row of whole stores");
+        return NULL;
+    }
+    for (const char *end = at + size; at < end;) {
+        StoreHead head;
+        memcpy(&head, at, sizeof head);
+        if (!image_can_be_written(image, head.address, head.size)) {
+            PyErr_SetString(PyExc_IndexError, "a slot is not in memory of the image that can be written to");
+            return NULL;
+        }
+        at += sizeof head + (head.size + WORD - 1) / WORD * WORD;
+    }
+    Py_RETURN_NONE;
+}
+
 /* commit(writes: bytes, updates: tuple[dict, ...]) -> None
  * `updates` is a row of pairs of dicts, the second of which is merged into the first.
  *

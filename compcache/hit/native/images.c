@@ -162,6 +162,11 @@ void *symbol_address(RuntimeState *state, PyObject *image, Py_ssize_t index) {
     return (char *)table + table->offsets[index];
 }
 
+int image_can_be_written(PyObject *image, uint64_t address, uint64_t size) {
+    const Library *library = ((Image *)image)->library;
+    return library == NULL || can_be_written(library, address, size);
+}
+
 /* address(image: Image, index: int) -> int */
 PyObject *image_address(PyObject *module, PyObject *args) {
     PyObject *image;

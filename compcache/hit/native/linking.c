@@ -229,6 +229,44 @@ int map_library(int descriptor, const char *path, Library **result, char **reaso
     return status;
 }
 
+/* A range of memory, and whether it is all in a segment of the library at `map` that can be written to. */
+typedef struct {
+    const struct link_map *map;
+    ElfW(Addr) start, end;
+    int found;
+} Range;
+
+static int find_range(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *data) {
+    Range *range = data;
+    if (info->dlpi_addr != range->map->l_addr) {
+        return 0;
+    }
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        const ElfW(Addr) start = info->dlpi_addr + segment->p_vaddr, end = start + segment->p_memsz;
+        if (segment->p_type == PT_LOAD && segment->p_flags & PF_W && range->start >= start && range->end <= end) {
+            range->found = 1;
+        }
+    }
+    for (int i = 0; i < info->dlpi_phnum; i++) { /* what was writable for the dynamic linker alone */
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        const ElfW(Addr) page = (ElfW(Addr))sysconf(_SC_PAGESIZE);
+        const ElfW(Addr) start = info->dlpi_addr + segment->p_vaddr, end = (start + segment->p_memsz) & ~(page - 1);
+        if (segment->p_type == PT_GNU_RELRO && range->start < end && range->end > start) {
+            range->found = 0;
+        }
+    }
+    return 1;
+}
+
+int can_be_written(const Library *library, uint64_t address, uint64_t size) {
+    Range range = {library->map, address, address + size, 0};
+    if (range.end >= range.start) {
+        dl_iterate_phdr(find_range, &range);
+    }
+    return range.found;
+}
+
 void close_when_possible(Library *library) {
     pthread_mutex_lock(&lock);
     int now = inside == 0;

@@ -59,6 +59,7 @@ static PyMethodDef functions[] = {
     {"commit", commit, METH_VARARGS, NULL},
     {"peek", peek, METH_VARARGS, NULL},
     {"place", place, METH_VARARGS, NULL},
+    {"require_writable", require_writable, METH_VARARGS, NULL},
     {"buffer_address", buffer_address, METH_O, NULL},
     {"processor", processor, METH_NOARGS, NULL},
     {"xsave_variants", xsave_variants, METH_NOARGS, NULL},

@@ -44,6 +44,8 @@ Library *open_library(const char *path, char **reason);
 int map_library(int descriptor, const char *path, Library **result, char **reason);
 /* Without the GIL: the address of a symbol of a library, or with NULL of the process; NULL where it is not defined. */
 void *library_symbol(const Library *library, const char *name);
+/* Whether this memory is a library's, and writable. */
+int can_be_written(const Library *library, uint64_t address, uint64_t size);
 /* With the GIL, which is released meanwhile: close a library, now or when calls of the dynamic linker in other threads
  * have returned. */
 void close_when_possible(Library *library);
@@ -59,6 +61,8 @@ PyObject *start(PyObject *module, PyObject *args);
 PyObject *finish(PyObject *module, PyObject *args);
 /* The address of a symbol of an image's table; NULL with an exception if the image or the index is not right. */
 void *symbol_address(RuntimeState *state, PyObject *image, Py_ssize_t index);
+/* Whether an image lets a load store there; it does not tell of images that something else has mapped. */
+int image_can_be_written(PyObject *image, uint64_t address, uint64_t size);
 /* Where the table of a module's image is; NULL with an exception if it is no such image. */
 const ModuleTable *table_of(RuntimeState *state, PyObject *image);
 
@@ -80,6 +84,7 @@ extern const EntryApi entry_api;
 PyObject *commit(PyObject *module, PyObject *args);
 PyObject *peek(PyObject *module, PyObject *args);
 PyObject *place(PyObject *module, PyObject *args);
+PyObject *require_writable(PyObject *module, PyObject *args);
 PyObject *buffer_address(PyObject *module, PyObject *object);
 
 /* processor.c */
