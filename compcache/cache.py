@@ -164,7 +164,7 @@ class Cache:
             from compcache.signing.keys import chosen_keys
 
             options["trusted_keys"], options["publish_key"] = chosen_keys(trusted, publishing)
-        below = _layers_of(layers)
+        below = _layers_of(layers, root)
         if below:
             from compcache.layers.layered_store import LayeredStore
 
@@ -881,6 +881,68 @@ class Cache:
 
         return clear(self._store)
 
+    def export(
+        self,
+        names: Iterable[str],
+        path: str | os.PathLike[str],
+        targets: Iterable[str] | str | None = None,
+        *,
+        closure: bool = True,
+    ) -> tuple[str, ...]:
+        """Write functions to a bundle: one file, a ZIP archive, for `import_bundle` or to be used as a layer.
+
+        The same modules give the same bytes, in every process and on every host. Modules keep their signatures; with a
+        `publish_key` that key signs them as well.
+
+        Args:
+            names: the functions, at least one.
+            path: the file; one of this name is replaced.
+            targets: of each function what a host of each of these CPUs would use (see `ModuleSource`); None is every realization.
+            closure: include all functions that these ones import, transitively.
+
+        Returns:
+            The func_names in the bundle, sorted.
+
+        Raises:
+            NotCachedError: one of the functions is not in the cache, or has no realization for a target.
+            StorageError: the file could not be written.
+        """
+        self._require_open()
+        from compcache.bundles.export import export
+
+        wanted = [names] if isinstance(names, str) else names
+        with _Suggesting(self):
+            return export(
+                self._store, [_func_name_of(name) for name in wanted], os.path.abspath(os.fspath(path)), targets, closure=closure
+            )
+
+    def import_bundle(
+        self, path: str | os.PathLike[str], *, trusted_keys: Iterable[str] | str | None = None
+    ) -> tuple[str, ...]:
+        """Add the modules of a bundle, all of them or none.
+
+        Args:
+            path: the bundle.
+            trusted_keys: public keys beside those of the cache. If there are any, one of them must have signed each module.
+
+        Returns:
+            The func_names of all functions in it, sorted.
+
+        Raises:
+            FormatError: the file is not a bundle, or damaged, or a part of it is missing.
+            IntegrityError: a module is not signed, and there are trusted keys or it holds pickled values.
+            StorageError: the bundle could not be read, or the cache could not be written.
+        """
+        self._require_open()
+        from compcache.bundles.unpack import import_bundle
+
+        keys: Any = ()
+        if trusted_keys:
+            from compcache.signing.keys import parse_publics
+
+            keys = parse_publics(trusted_keys)
+        return import_bundle(self._store, os.path.abspath(os.fspath(path)), keys)
+
     def check(
         self,
         *,
@@ -930,7 +992,18 @@ class Cache:
         return pinned(self._store)
 
 
-def _layers_of(layers: Iterable[str | os.PathLike[str]] | None) -> list[str]:
+def _layers_of(layers: Iterable[str | os.PathLike[str]] | None, root: str) -> list[str]:
+    """The directories of the layers; bundles are unpacked, once."""
+    paths = _layer_paths(layers)
+    for number, path in enumerate(paths):
+        if os.path.isfile(path):
+            from compcache.bundles.unpack import unpacked
+
+            paths[number] = unpacked(path, root)
+    return paths
+
+
+def _layer_paths(layers: Iterable[str | os.PathLike[str]] | None) -> list[str]:
     if layers is None:
         return [path for path in os.environ.get(LAYERS_VARIABLE, "").split(os.pathsep) if path]
     if isinstance(layers, (str, bytes, os.PathLike)):

@@ -37,7 +37,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("publish",),
     ("remote",),
     ("usage",),
-    ("maintain", "inspect"),
+    ("maintain", "inspect", "bundles"),
     ("adding",),
     ("cache",),
     ("__init__",),

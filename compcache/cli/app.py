@@ -48,6 +48,8 @@ COMMANDS = {
     "check": ("commands.write.check", "Check the whole cache, and repair it."),
     "prune": ("commands.write.prune", "Remove modules by age, size, use or name."),
     "rm": ("commands.write.rm", "Remove functions by name."),
+    "export": ("commands.read.export", "Write functions and what they need to one file."),
+    "import": ("commands.write.import_", "Add the functions of such a file."),
     "key": ("commands.write.key", "Make, show and trust keys that sign modules."),
     "pin": ("commands.write.pin", "Keep functions from being pruned."),
     "unpin": ("commands.write.unpin", "Let functions be pruned again."),

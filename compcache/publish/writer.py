@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Addition = tuple[list[tuple[str, int, str]], ModuleEntry]
 
-__all__ = ["Publication", "keep_in_memory", "publish_file", "publish_module", "publish_modules", "sign_module"]
+__all__ = ["Publication", "keep_in_memory", "prepare_root", "publish_file", "publish_module", "publish_modules", "sign_module"]
 
 _CACHEDIR_TAG = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -78,7 +78,7 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication]) 
     path = store.module_path(drafts[0].module_id) if len(drafts) == 1 else store.directory(MODULES)
     store.require_writable(path)
     try:
-        _prepare(store)
+        prepare_root(store)
         additions = _publish_files(store, {draft.module_id: draft for draft in drafts})
     except OSError as error:
         message = f"cannot store {_number(len(drafts))} in {store.root}: {error.strerror or error}"
@@ -181,7 +181,7 @@ def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, functions: Sequenc
     return not functions or (module_id, functions[0][1]) in index.find(name_key(functions[0][0]))
 
 
-def _prepare(store: Store) -> None:
+def prepare_root(store: Store) -> None:
     """Create the root directory if it does not exist."""
     tag = store.path(TAG)
     try:
@@ -201,7 +201,7 @@ def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, syn
     path = store.path(place, file_name)
     store.require_writable(path)
     try:
-        _prepare(store)
+        prepare_root(store)
         publish(store.files, store.temporary, path, [data], sync=sync)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}", path=path, errno=error.errno) from error

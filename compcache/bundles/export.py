@@ -1,0 +1,146 @@
+"""Puts functions, and what they need, into a bundle."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from compcache.bundles.layout import LISTING, content_only, module_member, signature_member, write_bundle
+from compcache.errors import CompcacheError, CompileError, NotCachedError, StorageError
+from compcache.formats import host
+from compcache.formats.host import Host
+from compcache.formats.manifest import decode_function, decode_module
+from compcache.publish.atomic_file import unique_name
+from compcache.store import SIGNATURES
+from compcache.targets.machine import NATIVE, as_text, machine_for, parse_targets
+from compcache.usage.module_rows import make_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from compcache.store import Store
+    from compcache.usage.module_rows import Row
+
+__all__ = ["export"]
+
+
+class _Candidate:
+    """A realization that may be exported."""
+
+    def __init__(self, module_id: bytes, requirement: str, cpu: str) -> None:
+        self.module_id = module_id
+        self.requirement = requirement
+        self.cpu = cpu
+
+
+def export(
+    store: Store, names: Iterable[str], path: str, targets: Iterable[str] | str | None, *, closure: bool
+) -> tuple[str, ...]:
+    """See `Cache.export`."""
+    wanted = list(dict.fromkeys(names))
+    if not wanted:
+        raise ValueError("a bundle of no functions: name one at least")
+    hosts = _hosts(store, targets)
+    chosen: dict[bytes, bytes] = {}
+    rows: dict[bytes, Row] = {}
+    signatures: dict[bytes, bytes] = {}
+    lines = set()
+    seen = set(wanted)
+    roots = frozenset(wanted)
+    while wanted:
+        name = wanted.pop()
+        for candidate in _choose(store, name, hosts, required=name in roots):
+            module_id = candidate.module_id
+            if module_id not in chosen:
+                chosen[module_id], rows[module_id], signatures[module_id] = _read(store, module_id)
+            lines.add(f"{name}\t{module_id.hex()}\t{candidate.cpu}\n")
+            new = [other for other in rows[module_id].imports if closure and other not in seen]
+            seen.update(new)
+            wanted += new
+    members = {module_member(key): data for key, data in chosen.items()}
+    members |= {signature_member(key): data for key, data in signatures.items() if data}
+    members[LISTING] = "".join(sorted(lines)).encode("utf-8", "surrogateescape")
+    _write(path, members)
+    return tuple(sorted({line.partition("\t")[0] for line in lines}))
+
+
+def _hosts(store: Store, targets: Iterable[str] | str | None) -> dict[str, Host]:
+    """The hosts that targets stand for, by the targets' names."""
+    found = {}
+    for cpu, changes in parse_targets(targets) if targets is not None else ():
+        name = ",".join(filter(None, (cpu, changes)))
+        if name == NATIVE:
+            found[name] = store.host()
+        else:
+            machine = machine_for(cpu, changes, store.host(), host.platform_name())
+            found[name] = Host(machine.cpu, as_text(machine.requires), "")
+    if targets is not None and not found:
+        raise CompileError(f"targets={targets!r} names no CPU")
+    return found
+
+
+def _choose(store: Store, name: str, hosts: dict[str, Host], *, required: bool) -> list[_Candidate]:
+    """The realizations of a function to export: all, or for each target what a host of that kind would take."""
+    candidates = _candidates(store, name)
+    if not candidates:
+        if not required:  # bound when it is loaded: a function of the process, or one that is added later
+            return []
+        raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
+    if not hosts:
+        return candidates
+    found: dict[bytes, _Candidate] = {}
+    for target, machine in hosts.items():
+        best = max(candidates, key=lambda candidate: machine.rank(candidate.requirement))
+        if machine.rank(best.requirement) == host.UNUSABLE:
+            raise NotCachedError(
+                f"function {name!r} has no realization that {target} can run, only for {', '.join(sorted({c.cpu for c in candidates}))}: "
+                f"add it with targets=[{target!r}, ...]",
+                func_name=name,
+                cache_dir=store.root,
+            )
+        found[best.module_id] = best
+    return list(found.values())
+
+
+def _candidates(store: Store, name: str) -> list[_Candidate]:
+    found = []
+    for module_id, offset in store.find_all(name):
+        try:
+            with store.open_module(module_id) as module:
+                header = decode_module(module.read_record(0))
+                record = decode_function(module.read_record(offset))
+        except (CompcacheError, OSError):
+            continue  # damaged or removed
+        if record.name == name:
+            found.append(_Candidate(module_id, header.requirement(record.features), header.cpu))
+    return found
+
+
+def _read(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
+    """The content of a module's file as bundles have it, what it imports, and its signatures."""
+    with store.open_module(module_id) as module:
+        footer = module.footer()
+        row = make_row(module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))
+        data = content_only(module.read(0, module.size))
+        requirement = decode_module(module.read_record(0)).requirement()
+    holder = next((place for place in (store, *store.layers) if module.path.startswith(place.root + "/")), store)
+    known = holder.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex())) or b""
+    if store.publish_key is not None:
+        from compcache.signing.signatures import add_signature
+
+        known = add_signature(known, store.publish_key, module_id, requirement)
+    return data, row, known
+
+
+def _write(path: str, members: dict[str, bytes]) -> None:
+    scratch = f"{path}.{unique_name()}"
+    try:
+        try:
+            write_bundle(scratch, members)
+            os.replace(scratch, path)
+        except BaseException:
+            if os.path.exists(scratch):
+                os.unlink(scratch)
+            raise
+    except OSError as error:
+        raise StorageError(f"cannot write the bundle {path}: {error.strerror or error}", path=path, errno=error.errno) from error

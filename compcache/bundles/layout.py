@@ -1,0 +1,123 @@
+"""What a bundle is: a ZIP archive (stored, not compressed) with the files of a cache directory that others need.
+
+Members, in the order of their names::
+
+    compcache-bundle-1.txt              for people: func_name, module_id and CPU of every realization, a line each
+    modules/<module_id>.ccm             as in a cache directory, without what is not content: see `content_only`
+    signatures/<module_id>.ed25519      the Ed25519 signatures of a module
+
+All have the same date and mode, so that the same modules give the same bytes. The names are digests of the content; the archive's
+directory, which says where everything is, stands at its end: a bundle that was cut off has none.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from typing import TYPE_CHECKING
+
+import msgpack
+
+from compcache.errors import FormatError
+from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, require_intact
+from compcache.formats.graph import decode_notes
+from compcache.store import MODULES, SIGNATURES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from compcache.formats.footer import Footer
+
+__all__ = ["LISTING", "MODULE_MEMBER", "SIGNATURE_MEMBER", "check_module", "content_only", "module_member", "read_bundle", "sections_of", "signature_member", "write_bundle"]
+
+LISTING = "compcache-bundle-1.txt"
+MODULE_MEMBER = re.compile(rf"modules/([0-9a-f]{{32}}){re.escape(MODULES.suffix)}")
+SIGNATURE_MEMBER = re.compile(rf"signatures/([0-9a-f]{{32}}){re.escape(SIGNATURES.suffix)}")
+_DATE = (1980, 1, 1, 0, 0, 0)
+_UNIX, _MODE = 3, 0o100644 << 16
+#: What the notes of a module say of one compilation, not of the content.
+_OF_ONE_COMPILATION = ("created", "seconds")
+
+
+def sections_of(data: bytes, footer: Footer) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+    """Image, records, graph, bitcode and notes of a module file."""
+    found, at = [], 0
+    for size in (footer.image, footer.records, footer.graph, footer.bitcode, footer.notes):
+        found.append(data[at : at + size])
+        at += size
+    image, records, graph, bitcode, notes = found
+    return image, records, graph, bitcode, notes
+
+
+def content_only(data: bytes) -> bytes:
+    """A module file without when and in how much time it was compiled, and without the keyed digest of one directory.
+
+    The module_id is the same: it covers none of these.
+    """
+    *content, notes = sections_of(data, decode_footer(data[-FOOTER_SIZE:], len(data)))
+    image, records, graph, bitcode = content
+    kept = {name: value for name, value in sorted(decode_notes(notes).items()) if name not in _OF_ONE_COMPILATION}
+    packed: bytes = msgpack.packb(kept, use_bin_type=True)
+    _, parts = encode_container(image, records, graph, bitcode, packed, None)
+    return b"".join(parts)
+
+
+def module_member(module_id: bytes) -> str:
+    """The name of a module's member."""
+    return f"modules/{MODULES.file_name(module_id.hex())}"
+
+
+def signature_member(module_id: bytes) -> str:
+    """The name of the member with a module's signatures."""
+    return f"signatures/{SIGNATURES.file_name(module_id.hex())}"
+
+
+def check_module(data: bytes, module_id: bytes) -> Footer:
+    """The footer of a module in a bundle.
+
+    Raises:
+        FormatError: the bytes are not the module of that id.
+    """
+    footer = decode_footer(data[-FOOTER_SIZE:], len(data))
+    require_intact(footer, module_id, lambda at, size: data[at : at + size])
+    return footer
+
+
+def write_bundle(path: str, members: Mapping[str, bytes]) -> None:
+    """Write an archive of these members to a new file.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    with zipfile.ZipFile(path, "x", zipfile.ZIP_STORED) as archive:
+        for name in sorted(members):
+            info = zipfile.ZipInfo(name, _DATE)
+            info.create_system, info.external_attr = _UNIX, _MODE
+            archive.writestr(info, members[name])
+
+
+def read_bundle(path: str) -> dict[str, bytes]:
+    """The modules and signatures of a bundle, by the names of their members.
+
+    Raises:
+        FormatError: it is not a bundle, or damaged, or a part of it is missing.
+        OSError: it cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            if LISTING not in names:
+                raise FormatError(f"{path} is not a compcache bundle of a known version: it has no {LISTING}")
+            wanted = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
+            return {name: _read(archive, name) for name in wanted}
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError, ValueError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{path} is not a compcache bundle, or a part of it is missing: {error}") from error
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> bytes:
+    info = archive.getinfo(name)
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+        raise FormatError(f"the member {name} is compressed, as none in a bundle is")
+    return archive.read(info)

@@ -1,0 +1,166 @@
+"""Takes a bundle's modules into a cache directory: all of them, checked before the first is published, or none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from compcache.bundles.layout import MODULE_MEMBER, check_module, read_bundle, sections_of, signature_member
+from compcache.digest import digest
+from compcache.errors import FormatError, IntegrityError, StorageError
+from compcache.formats import host
+from compcache.formats.footer import encode_container
+from compcache.formats.index import Stamp
+from compcache.formats.manifest import FUNCTION, GLOBAL, decode_function, decode_global, decode_module
+from compcache.formats.manifest_writer import image_flag, iterate_frames
+from compcache.publish import index_merge
+from compcache.publish.atomic_file import publish, unique_name
+from compcache.publish.writer import prepare_root
+from compcache.store import SIGNATURES, ModuleFile, Store
+
+if TYPE_CHECKING:
+    from compcache.formats.manifest import ModuleRecord
+    from compcache.signing.keys import PublicKey
+
+__all__ = ["import_bundle", "unpacked"]
+
+#: Kinds of globals that are read by unpickling.
+_PICKLED = frozenset(("pickle", "numba"))
+_NO_STAMP = Stamp(0, 0, 0, 0)
+
+
+class _Module:
+    """A module of a bundle, checked: its header, its functions as the index names them, and its file here."""
+
+    def __init__(self, store: Store, module_id: bytes, data: bytes) -> None:
+        footer = check_module(data, module_id)
+        sections = sections_of(data, footer)
+        self.module_id = module_id
+        self.sizes = footer.image, footer.records
+        self.functions: list[tuple[str, int, str]] = []
+        self.header: ModuleRecord | None = None
+        self.is_pickled = False
+        records = sections[1]
+        for offset, payload in iterate_frames(records):
+            if offset == 0:
+                self.header = decode_module(payload)
+            elif payload[:1] == FUNCTION and self.header is not None:
+                record = decode_function(payload)
+                self.functions.append((record.name, offset, self.header.requirement(record.features)))
+            elif payload[:1] == GLOBAL:
+                self.is_pickled = self.is_pickled or decode_global(payload).kind in _PICKLED
+        if self.header is None:
+            raise FormatError("it has no header")
+        _, self.parts = encode_container(*sections, store.signing_key)
+
+    @property
+    def requirement(self) -> str:
+        """What the module requires of a host."""
+        assert self.header is not None
+        return self.header.requirement()
+
+
+def import_bundle(
+    store: Store, path: str, trusted: tuple[PublicKey, ...], *, as_layer: bool = False
+) -> tuple[str, ...]:
+    """See `Cache.import_bundle`.
+
+    `trusted` are keys beside those of the store. A directory that is to be a layer (`as_layer`) gets all modules: signatures are
+    checked when they are loaded.
+    """
+    store.require_writable(path)
+    try:
+        members = read_bundle(path)
+    except OSError as error:
+        if isinstance(error, FormatError):
+            raise
+        raise StorageError(f"cannot read the bundle {path}: {error.strerror or error}", path=path, errno=error.errno) from error
+    modules = [_checked(store, path, name, members[name]) for name in members if MODULE_MEMBER.fullmatch(name)]
+    for module in () if as_layer else modules:
+        _require_signature(path, module, members.get(signature_member(module.module_id), b""), (*store.trusted_keys, *trusted))
+    try:
+        prepare_root(store)
+        _publish(store, modules, members)
+    except OSError as error:
+        message = f"cannot store the modules of {path} in {store.root}: {error.strerror or error}"
+        raise StorageError(message, path=store.root, errno=error.errno) from error
+    return tuple(sorted({name for module in modules for name, *_ in module.functions}))
+
+
+def _checked(store: Store, path: str, name: str, data: bytes) -> _Module:
+    match = MODULE_MEMBER.fullmatch(name)
+    assert match is not None
+    try:
+        return _Module(store, bytes.fromhex(match[1]), data)
+    except FormatError as error:
+        raise FormatError(f"the module {match[1]} in the bundle {path} is damaged: {error}") from error
+
+
+def _require_signature(path: str, module: _Module, content: bytes, keys: tuple[PublicKey, ...]) -> None:
+    """Check that a trusted key has signed a module, if there are such keys or the module holds pickled values."""
+    if not keys and not module.is_pickled:
+        return
+    if keys:
+        from compcache.signing.signatures import is_signed
+
+        if is_signed(content, keys, module.module_id, module.requirement):
+            return
+    why = "none of the trusted keys has signed it" if keys else "it holds pickled values, which need a signature of a trusted key"
+    reason = f"{why}; nothing was imported"
+    name = module.module_id.hex()
+    raise IntegrityError(f"the module {name} in the bundle {path} is refused: {reason}", path=path, reason=reason)
+
+
+def _publish(store: Store, modules: list[_Module], members: dict[str, bytes]) -> None:
+    """Write what is not there yet, then tell the index of everything at once.
+
+    Nothing is synced: without stamps, each file is checked against its digest before its first use.
+    """
+    entries: set[bytes] = set()
+    rows = []
+    requirements: set[str] = set()
+    for module in modules:
+        name = module.module_id.hex()
+        signature = members.get(signature_member(module.module_id))
+        if signature is not None:
+            publish(store.files, store.temporary, store.path(SIGNATURES, SIGNATURES.file_name(name)), [signature], sync=False)
+        path = store.module_path(module.module_id)
+        if not Store.exists(store, module.module_id):
+            publish(store.files, store.temporary, path, module.parts, sync=False)
+        assert module.header is not None
+        file = ModuleFile(store.files, path, module.module_id)
+        flags = image_flag(module.header.image_kind)
+        file.describe(*module.sizes, host.target_id(module.requirement), flags, module.header.key)
+        rows.append(store.entry_of(file, _NO_STAMP, len(module.functions)).encode())
+        entries.update([index_merge.encode_function_entry(func, module.module_id, at, needs) for func, at, needs in module.functions])
+        requirements.update([needs for _, _, needs in module.functions])
+    level = index_merge.segment_level(len(modules)) if modules else 0
+    index_merge.publish_segment(store.index, level, sorted(entries), sorted(rows), requirements)
+    store.index.refresh()
+
+
+def unpacked(path: str, root: str) -> str:
+    """The directory in which a bundle is unpacked, once: beside `root`, under a name that follows from the bundle's state.
+
+    Raises:
+        FormatError, OSError: the bundle is none, or cannot be unpacked.
+    """
+    status = os.stat(path)
+    state = f"{os.path.abspath(path)}\0{status.st_dev}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}"
+    home = f"{root}-bundles"
+    place = f"{home}/{digest([os.fsencode(state)]).hex()}"
+    if os.path.isdir(place):
+        return place
+    os.makedirs(home, mode=0o700, exist_ok=True)
+    scratch = f"{home}/{unique_name()}"
+    try:
+        import_bundle(Store(scratch), path, (), as_layer=True)
+        os.rename(scratch, place)
+    except FileExistsError:  # another process was as fast
+        shutil.rmtree(scratch, ignore_errors=True)
+    except OSError:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if not os.path.isdir(place):
+            raise
+    return place

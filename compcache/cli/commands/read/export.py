@@ -1,0 +1,39 @@
+"""``compcache export``: functions, and what they need, as one file."""
+
+from __future__ import annotations
+
+import click
+
+from compcache.cli.completion import complete_names
+from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.names import resolve_all
+from compcache.cli.output import plural
+from compcache.cli.session import Session, pass_session
+
+__all__ = ["command"]
+
+
+@click.command("export")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
+@click.option("-o", "--output", metavar="FILE", required=True, help="The bundle to write, like app.ccb.")
+@click.option(
+    "--closure/--no-closure", default=True, show_default=True, help="Include the functions that these ones import, transitively."
+)
+@click.option(
+    "--targets", metavar="LIST", help="Include what these CPUs would use, e.g. x86-64-v2,x86-64-v3; default: every realization."
+)
+@json_option
+@pass_session
+def command(
+    session: Session, names: tuple[str, ...], output: str, closure: bool, targets: str | None, as_json: bool
+) -> None:
+    """Write functions to a bundle: one file that `compcache import` reads and a cache can use as a layer.
+
+    The same modules give the same bytes. With COMPCACHE_PUBLISH_KEY its modules are signed.
+    """
+    with session.read() as cache:
+        functions = cache.export(resolve_all(cache, names), output, targets=targets, closure=closure)
+    if as_json:
+        print_json(list(functions))
+    else:
+        click.echo(f"{output}: {plural(len(functions), 'function')}", err=True)

@@ -1,0 +1,42 @@
+"""``compcache import``: the functions of bundles, into the cache."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from compcache.cli.jsontext import json_option, print_json
+from compcache.cli.output import plural
+from compcache.cli.session import Session, pass_session
+
+__all__ = ["command"]
+
+
+@click.command("import")
+@click.argument("bundles", metavar="FILE...", nargs=-1, required=True)
+@click.option("--unsigned", is_flag=True, help="Import modules that no trusted key signed, even if keys are trusted.")
+@json_option
+@pass_session
+def command(session: Session, bundles: tuple[str, ...], unsigned: bool, as_json: bool) -> None:
+    """Add the functions of bundles to the cache.
+
+    Each module is checked against its digest. If keys are trusted (`compcache key trust`, COMPCACHE_TRUSTED_KEYS), one of them
+    must have signed it. Modules with pickled values always need such a signature.
+    """
+    trusted = None if unsigned else _trusted()
+    imported: list[str] = []
+    with session.open() as cache:
+        for bundle in bundles:
+            functions = cache.import_bundle(bundle, trusted_keys=trusted)
+            imported += functions
+            if not as_json:
+                click.echo(f"{bundle}: {plural(len(functions), 'function')}", err=True)
+    if as_json:
+        print_json(sorted(set(imported)))
+
+
+def _trusted() -> str | None:
+    from compcache.signing.trusted_file import trusted_file
+
+    return f"@{trusted_file()}" if os.path.exists(trusted_file()) else None
