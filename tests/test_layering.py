@@ -42,6 +42,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cache",),
     ("__init__",),
     ("batch", "numba"),
+    ("packaging",),
     ("cli",),
     ("__main__",),
 )

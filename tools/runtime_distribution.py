@@ -3,7 +3,7 @@
     python -m build                                   # dist/compcache-*.whl, dist/compcache-*.tar.gz
     python tools/runtime_distribution.py dist/*       # dist/compcache_runtime-*.whl, dist/compcache_runtime-*.tar.gz
 
-Who only runs kernels installs it: no LLVM, no command line. `docs/decisions/0021-two-distributions.md` says why there are two.
+Who only runs kernels installs it: no LLVM, no command line. `docs/decisions/0025-two-distributions.md` says why there are two.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _project(text: str) -> str:
     """The project's file: another name, nothing to install, no commands and hooks."""
     text = re.sub(r'^name = "compcache"$', f'name = "{NAME}"', text, count=1, flags=re.MULTILINE)
     text = re.sub(r"^dependencies = \[\n.*?^\]\n", "dependencies = []\n", text, count=1, flags=re.MULTILINE | re.DOTALL)
-    for table in ("project.optional-dependencies", "project.scripts", r"project\.entry-points\.numba_extensions"):
-        text = re.sub(rf"^\[{table}\]\n.*?(?=^\[)", "", text, count=1, flags=re.MULTILINE | re.DOTALL)
+    for table in (r"project\.optional-dependencies", r"project\.scripts", r"project\.entry-points\.[^\]\n]+"):
+        text = re.sub(rf"^\[{table}\]\n.*?(?=^\[)", "", text, flags=re.MULTILINE | re.DOTALL)
     return text
 
 

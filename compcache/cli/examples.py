@@ -28,7 +28,7 @@ EXAMPLES = {
         "compcache prune --duplicates --stale 90d --keep 'n*' --yes",
     ),
     "rm": ("compcache rm sieve", "compcache rm --dry-run 'd*t' norm", "compcache rm --force dot"),
-    "export": ("compcache export 'norm' -o app.ccb", "compcache export dot norm --targets x86-64-v2,x86-64-v3 -o app.ccb"),
+    "export": ("compcache export 'norm' -o app.ccb", "compcache export dot norm --targets native -o app.ccb"),
     "import": ("compcache import app.ccb",),
     "key": ("compcache key new example.org-1 -o publish.secret", "compcache key show publish.secret"),
     "pin": ("compcache pin norm", "compcache pin 'n*'", "compcache pin"),

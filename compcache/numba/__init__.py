@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
-    from types import TracebackType
+    from types import ModuleType, TracebackType
     from typing import Any
 
     from compcache.cache import Cache
@@ -37,6 +37,7 @@ __all__ = [
     "installed",
     "jit",
     "njit",
+    "package",
     "prange",
     "uninstall",
     "vectorize",
@@ -215,6 +216,39 @@ def export(
     if cache is None:
         cache = _installation[0].cache if _installation is not None else Cache()
     return export_(func, signature, cache=cache, name=name, targets=targets)
+
+
+def package(
+    module: ModuleType, out: str | os.PathLike[str] | None = None, *, targets: Iterable[str] | str | None = None
+) -> tuple[str, ...]:
+    """Compile every kernel of a module for programs that run without Numba.
+
+    Kernels are the functions that the module decorates with a signature: ``@njit("float64(float64[::1])")``, with `njit` of
+    `compcache.numba`. Where Numba is not installed this `njit` gives what was packaged beside the module; the same source
+    is compiled by Numba where it is.
+
+    Args:
+        module: the module, imported.
+        out: the directory to write; None is ``__compcache__`` beside the module, where `njit` looks for it.
+        targets: the CPUs to compile for, as `ModuleSource(targets=...)` takes them; None reads $COMPCACHE_TARGETS, or is this host.
+
+    Returns:
+        The func_names of the kernels.
+
+    Raises:
+        CompileError: a kernel cannot be exported; see `export`.
+        ValueError: the module has no kernels, or one without a signature.
+    """
+    _require_supported()
+    import os
+
+    from compcache.numba.packaged import DIRECTORY, package_exports
+
+    place = out if out is not None else os.path.join(os.path.dirname(os.path.abspath(module.__file__ or "")), DIRECTORY)
+    names = package_exports([module], os.path.abspath(os.fspath(place)), targets)
+    if not names:
+        raise ValueError(f"the module {module.__name__} decorates no function with a signature: there is nothing to package")
+    return names
 
 
 def _numba_version() -> str:

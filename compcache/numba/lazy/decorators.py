@@ -45,7 +45,13 @@ def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) ->
             return make_lazy_function(function, decorator, None, dict(options))
 
         return decorate
-    return getattr(real_numba(), decorator)(*args, **options)
+    try:
+        numba = real_numba()
+    except ImportError as error:
+        from compcache.numba.packaged import decorate_packaged
+
+        return decorate_packaged(error)
+    return getattr(numba, decorator)(*args, **options)
 
 
 def _is_disabled() -> bool:

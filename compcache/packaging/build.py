@@ -1,0 +1,131 @@
+"""What the build hooks do: read ``[tool.compcache]`` of a project, and compile its kernels into directories.
+
+::
+
+    [tool.compcache]
+    kernels = ["fastsum.kernels", "fastsum.llvm:sources"]   # modules of Numba kernels; functions that return ModuleSources
+    targets = ["x86-64-v2", "x86-64-v3"]                    # default: the baseline of this machine's architecture
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+import sysconfig
+import tomllib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.errors import CompcacheError
+from compcache.formats.host import platform_name
+from compcache.numba.packaged import DIRECTORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Settings", "build_kernels", "read_settings", "wheel_tag"]
+
+_BASELINES = {"x86_64": "x86-64", "aarch64": "armv8-a"}
+
+
+class Settings(NamedTuple):
+    """The table of a project."""
+
+    kernels: tuple[str, ...]
+    targets: tuple[str, ...]
+
+    def packages(self) -> dict[str, list[str]]:
+        """The kernels by the directory, relative to where packages are, that is to hold them."""
+        found: dict[str, list[str]] = {}
+        for kernel in self.kernels:
+            package = kernel.partition(":")[0].rpartition(".")[0] or kernel.partition(":")[0]
+            found.setdefault("/".join([*package.split("."), DIRECTORY]), []).append(kernel)
+        return found
+
+
+def read_settings(root: str) -> Settings | None:
+    """The settings in a project's ``pyproject.toml``; None if it has none.
+
+    Raises:
+        ValueError: they are not what they should be.
+    """
+    try:
+        with open(os.path.join(root, "pyproject.toml"), "rb") as file:
+            table = tomllib.load(file).get("tool", {}).get("compcache", {})
+    except (FileNotFoundError, tomllib.TOMLDecodeError):
+        return None
+    if "kernels" not in table:
+        return None
+    unknown = table.keys() - {"kernels", "targets"}
+    if unknown:
+        raise ValueError(f"[tool.compcache] has no setting {min(unknown)!r}: there are kernels and targets")
+    kernels = _texts(table, "kernels")
+    arch = platform_name().partition("-")[0]
+    return Settings(kernels, _texts(table, "targets") if "targets" in table else (_BASELINES.get(arch, "native"),))
+
+
+def _texts(table: dict[str, Any], name: str) -> tuple[str, ...]:
+    value = table[name]
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
+        raise ValueError(f"[tool.compcache] {name} is a text or a list of texts, not {value!r}")
+    return tuple(value)
+
+
+def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]:
+    """Compile the kernels of a project.
+
+    Args:
+        settings: what to compile, and for which CPUs.
+        source: the directory that the project's packages are in.
+        place: where the directories are made.
+
+    Returns:
+        The directories, by their place in the wheel.
+
+    Raises:
+        CompcacheError: a kernel does not compile.
+        ImportError: a module cannot be imported.
+    """
+    from compcache.numba.packaged import package_exports, write_sources
+
+    made = {}
+    with _first_on_path(source):
+        for directory, kernels in settings.packages().items():
+            out = os.path.join(place, *directory.split("/"))
+            shutil.rmtree(out, ignore_errors=True)  # of an earlier build
+            sources: list[Any] = []
+            modules = []
+            for kernel in kernels:
+                name, colon, function = kernel.partition(":")
+                module = importlib.import_module(name)
+                if colon:
+                    sources += getattr(module, function)()
+                else:
+                    modules.append(module)
+            if modules:
+                package_exports(modules, out, settings.targets)
+            if sources:
+                write_sources(sources, out, settings.targets)
+            if not os.path.isdir(out):
+                raise CompcacheError(f"[tool.compcache] kernels names {', '.join(kernels)}, in which there are no kernels")
+            made[directory] = out
+    return made
+
+
+@contextmanager
+def _first_on_path(directory: str) -> Iterator[None]:
+    sys.path.insert(0, directory)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(directory)
+
+
+def wheel_tag() -> str:
+    """The tag of a wheel with kernels: for every Python 3 of this platform."""
+    return f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"

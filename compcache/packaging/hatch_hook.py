@@ -1,0 +1,45 @@
+"""The hook for hatchling (entry point ``hatch``; a project asks for it by ``[tool.hatch.build.hooks.compcache]``)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.plugin import hookimpl
+
+from compcache.packaging.build import build_kernels, read_settings, wheel_tag
+
+__all__ = ["KernelsHook", "hatch_register_build_hook"]
+
+
+class KernelsHook(BuildHookInterface):  # type: ignore[misc]
+    """Compiles the kernels of ``[tool.compcache]`` into the wheel."""
+
+    PLUGIN_NAME = "compcache"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile before the wheel is put together."""
+        settings = read_settings(self.root)
+        if settings is None:
+            raise ValueError("[tool.hatch.build.hooks.compcache] asks for kernels, and [tool.compcache] kernels names none")
+        if version == "editable" or self.target_name != "wheel":
+            return
+        self._place = tempfile.TemporaryDirectory(prefix="compcache-kernels-")
+        source = os.path.join(self.root, "src")
+        made = build_kernels(settings, source if os.path.isdir(source) else self.root, self._place.name)
+        build_data["force_include"].update({path: directory for directory, path in made.items()})
+        build_data["pure_python"] = False
+        build_data["tag"] = wheel_tag()
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002 - the interface
+        """Remove what the wheel was put together from."""
+        if hasattr(self, "_place"):
+            self._place.cleanup()
+
+
+@hookimpl  # type: ignore[untyped-decorator]
+def hatch_register_build_hook() -> type[KernelsHook]:
+    """What hatchling asks plugins for."""
+    return KernelsHook

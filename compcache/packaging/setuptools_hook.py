@@ -1,0 +1,50 @@
+"""The hook for setuptools (entry point ``setuptools.finalize_distribution_options``): projects with ``[tool.compcache]`` alone notice it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+__all__ = ["finalize"]
+
+
+def finalize(distribution: Any) -> None:
+    """Let builds of a project with kernels compile them, into the directory that the wheel is made of."""
+    if not _has_kernels():
+        return
+    from setuptools.command.bdist_wheel import bdist_wheel
+    from setuptools.command.build_py import build_py
+
+    from compcache.packaging.build import build_kernels, read_settings, wheel_tag
+
+    found = read_settings(os.getcwd())
+    if found is None:
+        return
+    settings = found
+
+    class BuildPy(distribution.cmdclass.get("build_py", build_py)):  # type: ignore[misc]
+        def run(self) -> None:
+            super().run()
+            if not self.editable_mode:
+                source = (self.distribution.package_dir or {}).get("", ".")
+                build_kernels(settings, os.path.abspath(source), os.path.abspath(self.build_lib))
+
+    class BdistWheel(distribution.cmdclass.get("bdist_wheel", bdist_wheel)):  # type: ignore[misc]
+        def get_tag(self) -> tuple[str, str, str]:
+            if self.distribution.has_ext_modules():
+                tag: tuple[str, str, str] = super().get_tag()
+                return tag
+            python, abi, platform = wheel_tag().split("-")
+            return python, abi, platform
+
+    distribution.cmdclass["build_py"] = BuildPy
+    distribution.cmdclass["bdist_wheel"] = BdistWheel
+
+
+def _has_kernels() -> bool:
+    """Whether the project in this directory may have kernels, without reading it as TOML: every build with setuptools asks."""
+    try:
+        with open("pyproject.toml", "rb") as file:
+            return b"tool.compcache" in file.read()
+    except OSError:
+        return False
