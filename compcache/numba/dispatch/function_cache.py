@@ -42,7 +42,8 @@ class FunctionCache(CacheObject):
         self._backend.count(hit=cres is not None)
         if cres is not None:
             self._log("loaded from", func_name_of(identity, sig))
-            history.note_code(identity.parts[0])
+            for part in identity.parts:  # the loaded code contains that of its callees
+                history.note_code(part)
         else:
             scopes.missed(scopes.Miss(self._function, _args_of(sig), partial(self._keep, sig)))
         return cres

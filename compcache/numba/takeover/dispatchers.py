@@ -16,6 +16,8 @@ from compcache.numba.lazy.state import STATE, state_of
 
 if TYPE_CHECKING:
     from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.fingerprints.walk import Part
+    from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
 __all__ = ["class_of", "real_dispatcher"]
@@ -131,21 +133,31 @@ def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
             real.targetctx.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
             real.add_overload(cres)
             state.loaded_signatures.add(tuple(cres.signature.args))
-        note_code(_part_of(state, key))
+        for part in _parts_of(state, key):
+            note_code(part)
 
 
-def _part_of(state: State, key: Any) -> Any:
-    """The reads of the function when the code that ran here was compiled; a unique mark if they differ from those now."""
+def _parts_of(state: State, key: Key) -> list[Part]:
+    """The reads of the function and its callees when the code that ran here was compiled; a unique mark for each function
+    whose reads differ from those now.
+    """
     from compcache.numba.fingerprints.errors import Unidentifiable
     from compcache.numba.fingerprints.walk import Part, fingerprint
 
+    now: dict[int, bytes] = {}
+    parts: dict[int, Part] = {}
     try:
-        now = content_of(state.function, tuple(sorted(state.key_options.items())))
-        if now.parts[0][1] == key.content.parts[0][1]:
-            return fingerprint(state.function).parts[0]
+        content = content_of(state.function, tuple(sorted(state.key_options.items())))
+        now = {id(function): digest for function, digest in content.parts}
+        parts = {id(part.function): part for part in fingerprint(state.function).parts}
     except (NotLazy, Unidentifiable):
         pass
-    return Part(state.function, b"read before Numba was imported")
+    return [
+        parts[id(function)]
+        if now.get(id(function)) == digest and id(function) in parts
+        else Part(function, b"read before Numba was imported")
+        for function, digest in key.content.parts
+    ]
 
 
 # ------------------------------------------------------------------------------------------- what is compiled now
