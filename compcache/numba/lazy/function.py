@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from compcache.numba.lazy.entries import Loaded
+
 __all__ = ["LazyFunction", "is_lazy_function", "make_lazy_function"]
 
 
@@ -156,6 +158,7 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
         if loaded is None or has_numba():
             return False
         known = state.loaded[types] = loaded, key
+        _kept.append(loaded)
         note_read(key.content.parts)
         count_hit()
     classes = list(_classes_of(arguments))  # whose addresses are in the types
@@ -170,6 +173,8 @@ def _classes_of(arguments: tuple[Any, ...]) -> Iterator[type]:
             yield from _classes_of(argument)
 
 
+#: All loaded code. It stays mapped, as Numba's does: memory that it has allocated may refer to it.
+_kept: list[Loaded] = []
 #: The digest of each function's own reads when this process first ran its code. Functions live as long as their
 #: loaded code, so that no id is reused.
 _read: dict[int, tuple[Any, bytes]] = {}

@@ -41,7 +41,7 @@ def settings_and_packages() -> str:
         NotLazy: it cannot be determined.
     """
     global _known  # noqa: PLW0603 - packages are installed for the whole process
-    settings = sorted((k, v) for k, v in os.environ.items() if _is_setting(k))
+    settings = sorted((name, os.environ.get(name)) for name in os.environ if _is_setting(name))
     chosen = [name for name, _ in settings if name.startswith("NUMBA_CPU_")]
     if chosen:
         raise NotLazy(f"{chosen[0]} chooses a CPU")

@@ -76,8 +76,18 @@ static void *helper_allocate(size_t size) {
     return found(size);
 }
 
+static void helper_ensure_gil(PyGILState_STATE *state) {
+    *state = PyGILState_Ensure();
+}
+
+static void helper_release_gil(const PyGILState_STATE *state) {
+    PyGILState_Release(*state);
+}
+
 PyObject *helper_addresses(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K}", "NRT_Free", (unsigned long long)(uintptr_t)helper_free,
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K}",
+                         "numba_gil_ensure", (unsigned long long)(uintptr_t)helper_ensure_gil,
+                         "numba_gil_release", (unsigned long long)(uintptr_t)helper_release_gil, "NRT_Free", (unsigned long long)(uintptr_t)helper_free,
                          "NRT_Allocate", (unsigned long long)(uintptr_t)helper_allocate,
                          "numba_unpickle", (unsigned long long)(uintptr_t)helper_unpickle,
                          "numba_do_raise", (unsigned long long)(uintptr_t)helper_raise,
