@@ -371,6 +371,11 @@ class Cache:
         return self._loader.allow_pickle
 
     @property
+    def temporary_directory(self) -> str:
+        """A directory in the cache for short-lived files; what is left there is removed by prunes. It may not exist."""
+        return self._store.temporary
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The arguments with which `Cache` opens this directory in the same way, in another process for example.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
+from collections import deque
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.batch.build import Outcome, build_job, failure
 from compcache.cache import Cache
@@ -18,42 +21,145 @@ if TYPE_CHECKING:
 
     from compcache.batch.jobs import PreparedJob
 
-__all__ = ["run_in_executor"]
+__all__ = ["is_local", "run_in_executor"]
 
 _TICK = 0.1
+#: How many jobs an executor has at a time, for each of its workers: enough that none waits, few enough that a scheduler with
+#: ten thousand jobs is not slower than the jobs.
+_WINDOW = 4
+_UNKNOWN_WORKERS = 16
+#: How often a job is tried whose worker was lost.
+_ATTEMPTS = 2
+#: How libraries say that a worker was lost, with the job that it had: Dask, Parsl; loky and the standard library break.
+_LOST = frozenset(("KilledWorker", "WorkerLost", "ManagerLost", "TerminatedWorkerError", "CommClosedError"))
 _lock = threading.Lock()
 #: The caches that this process has opened: a process of an executor runs many jobs.
 _caches: dict[tuple[tuple[str, Any], ...], Cache] = {}
 
 
-def run_in_executor(
-    executor: Executor, settings: dict[str, Any], jobs: Sequence[PreparedJob], timeout: float | None
-) -> Iterator[tuple[PreparedJob, Outcome | None]]:
-    """Submit the jobs; yields each with None when it is submitted, and with its outcome when it has ended.
+class _Submitted(NamedTuple):
+    """A job that the executor has, and which attempt that is."""
 
-    A job that was lost because the executor broke has the outcome "died".
+    job: PreparedJob
+    attempt: int
+
+
+def run_in_executor(
+    executor: Executor,
+    settings: dict[str, Any],
+    jobs: Sequence[PreparedJob],
+    timeout: float | None,
+    workers: int | None,
+    temporary: str,
+) -> Iterator[tuple[PreparedJob, Outcome | None]]:
+    """Submit the jobs, some at a time; yields each with None when it is submitted, and with its outcome when it has ended.
+
+    A job whose worker was lost is submitted once more when all others have ended, and alone: who shares a worker with a job that
+    kills it is lost with it. The outcome is "died" if that one was lost as well, or if the executor is
+    broken and takes no more jobs. `temporary` is a directory that jobs may be able to reach, to report there that they started.
     """
-    running: dict[Future[Outcome], PreparedJob] = {}
+    window = _WINDOW * (workers or _workers_of(executor))
+    waiting = deque(_Submitted(job, 1) for job in jobs)
+    lost: deque[_Submitted] = deque()
+    running: dict[Future[Outcome], _Submitted] = {}
+    starts = _Starts(temporary) if timeout is not None else None
     try:
-        for job in jobs:
-            yield job, None
-            started = time.perf_counter()
-            try:
-                future = executor.submit(_work, settings, job.payload(), job.functions)
-            except BrokenExecutor as error:
-                yield job, _lost(job, error)
-            except TypeError as error:
-                yield job, failure(error, job.functions, started)
-            else:
-                running[future] = job
-        yield from _ends(running, timeout)
+        while waiting or running or lost:
+            if not waiting and not running:
+                waiting.append(lost.popleft())
+            while waiting and len(running) < window:
+                submitted = waiting.popleft()
+                job = submitted.job
+                yield job, None
+                mark = starts.mark(submitted) if starts is not None else ""
+                found = _submit(executor, settings, submitted, mark)
+                if isinstance(found, Outcome):
+                    yield job, found
+                else:
+                    running[found] = submitted
+            for submitted, outcome in _ends(running, starts, timeout):
+                job = submitted.job
+                if outcome.kind == "lost" and submitted.attempt < _ATTEMPTS:
+                    lost.append(_Submitted(job, submitted.attempt + 1))
+                else:
+                    yield job, outcome._replace(kind="died") if outcome.kind == "lost" else outcome
     finally:
         for future in running:
             future.cancel()
+        if starts is not None:
+            starts.close()
 
 
-def _work(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...]) -> Outcome:
-    """Run one job, in a process or thread of the executor."""
+def _submit(executor: Executor, settings: dict[str, Any], submitted: _Submitted, mark: str) -> Future[Outcome] | Outcome:
+    """The future of a job; the outcome of one that cannot be submitted."""
+    job = submitted.job
+    started = time.perf_counter()
+    try:
+        return executor.submit(_work, settings, job.payload(), job.functions, mark, submitted.attempt)
+    except BrokenExecutor as error:
+        return _lost(job, error)
+    except TypeError as error:
+        return failure(error, job.functions, started)
+
+
+def is_local(executor: Executor) -> bool:
+    """Whether the workers of an executor are on this machine: threads or processes of the standard library."""
+    return type(executor).__module__.startswith("concurrent.futures")
+
+
+def _workers_of(executor: Executor) -> int:
+    """How many jobs an executor runs at a time; a guess where it does not tell."""
+    client = getattr(executor, "_client", None)
+    if client is not None and hasattr(client, "nthreads"):  # Dask
+        return sum(client.nthreads().values()) or _UNKNOWN_WORKERS
+    known = getattr(executor, "_max_workers", None)
+    return known if isinstance(known, int) and known > 0 else _UNKNOWN_WORKERS
+
+
+class _Starts:
+    """When jobs started, as they report it themselves: by empty files in the cache directory, for futures that never say RUNNING."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        with suppress(OSError):
+            os.makedirs(directory, 0o700, exist_ok=True)
+        self._prefix = f"{os.getpid():x}-{os.urandom(6).hex()}-job-"
+        self._seen: dict[str, float] = {}
+
+    def mark(self, submitted: _Submitted) -> str:
+        """The path of the file that the job creates when it starts."""
+        return os.path.join(self._directory, f"{self._prefix}{submitted.job.number}-{submitted.attempt}")
+
+    def look(self) -> None:
+        """Notice the jobs that have started since."""
+        try:
+            names = os.listdir(self._directory)
+        except OSError:
+            return
+        for name in names:
+            if name.startswith(self._prefix):
+                self._seen.setdefault(name, time.monotonic())
+
+    def started(self, submitted: _Submitted) -> float | None:
+        """When the job started; None if it has not, or cannot reach the directory."""
+        return self._seen.get(os.path.basename(self.mark(submitted)))
+
+    def close(self) -> None:
+        """Remove the files."""
+        self.look()
+        for name in self._seen:
+            with suppress(OSError):
+                os.unlink(os.path.join(self._directory, name))
+
+
+def _work(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...], mark: str, _attempt: int) -> Outcome:
+    """Run one job, in a process or thread of the executor.
+
+    `mark` is the file to create at the start. The attempt is an argument because some schedulers take equal calls for one.
+    """
+    if mark:
+        with suppress(OSError):
+            os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     job = pickle.loads(payload)  # noqa: S301 - from the caller of compile_many
     with _lock:
         key = tuple(settings.items())
@@ -64,16 +170,18 @@ def _work(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...]) 
 
 
 def _ends(
-    running: dict[Future[Outcome], PreparedJob], timeout: float | None
-) -> Iterator[tuple[PreparedJob, Outcome]]:
-    seen: dict[Future[Outcome], float] = {}
-    while running:
-        done, _ = wait(running, None if timeout is None else _TICK, FIRST_COMPLETED)
-        for future in done:
-            job = running.pop(future)
-            yield job, _outcome(future, job)
-        if timeout is not None:
-            yield from _expired(running, seen, timeout)
+    running: dict[Future[Outcome], _Submitted], starts: _Starts | None, timeout: float | None
+) -> Iterator[tuple[_Submitted, Outcome]]:
+    """Wait for some of the jobs to end."""
+    if not running:
+        return
+    done, _ = wait(running, None if timeout is None else _TICK, FIRST_COMPLETED)
+    for future in done:
+        submitted = running.pop(future)
+        yield submitted, _outcome(future, submitted.job)
+    if starts is not None and timeout is not None:
+        starts.look()
+        yield from _expired(running, starts, timeout)
 
 
 def _outcome(future: Future[Outcome], job: PreparedJob) -> Outcome:
@@ -85,6 +193,9 @@ def _outcome(future: Future[Outcome], job: PreparedJob) -> Outcome:
         return future.result()
     if isinstance(error, BrokenExecutor):
         return _lost(job, error)
+    if any(cls.__name__ in _LOST for cls in type(error).__mro__):
+        message = f"the worker that had the job was lost: {error}"
+        return Outcome("lost", job.functions, message=message, error=type(error).__name__, output=str(error))
     return failure(error, job.functions, started)
 
 
@@ -93,14 +204,15 @@ def _lost(job: PreparedJob, error: BaseException) -> Outcome:
 
 
 def _expired(
-    running: dict[Future[Outcome], PreparedJob], seen: dict[Future[Outcome], float], timeout: float
-) -> Iterator[tuple[PreparedJob, Outcome]]:
+    running: dict[Future[Outcome], _Submitted], starts: _Starts, timeout: float
+) -> Iterator[tuple[_Submitted, Outcome]]:
     """Give up jobs that exceed `timeout`; only the executor could end them."""
     now = time.monotonic()
-    for future, job in list(running.items()):
-        if future.running() and now - seen.setdefault(future, now) > timeout:
+    for future, submitted in list(running.items()):
+        since = starts.started(submitted)
+        if since is not None and now - since > timeout:
             del running[future]
             message = (
                 f"it did not finish within {timeout:g} s and was given up; the executor is still running it"
             )
-            yield job, Outcome("timeout", job.functions, seconds=now - seen[future], message=message)
+            yield submitted, Outcome("timeout", submitted.job.functions, seconds=now - since, message=message)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.batch import worker as worker_module
 from compcache.batch.build import Outcome, settings_of
-from compcache.batch.executors import run_in_executor
+from compcache.batch.executors import is_local, run_in_executor
 from compcache.batch.jobs import prepare_jobs
 from compcache.batch.pool import WorkerPool
 from compcache.batch.progress import progress_display
@@ -55,10 +55,12 @@ def compile_many(
     Args:
         cache: an open cache, or its directory.
         jobs: `ModuleSource` objects, `Job` objects, or tuples (func_name, build) and (func_name, build, args).
-        workers: the number of processes; None means one for each CPU that this process may use.
+        workers: the number of processes; None means one for each CPU that this process may use. With `executor` the number of
+            its workers, where it does not tell; it has four jobs for each at a time.
         executor: submit the jobs to this `concurrent.futures.Executor` instead of starting processes. It cannot
-            end a job: one that exceeds `timeout` is given up and reported, but keeps running. Jobs that are lost
-            because the executor breaks are run in the batch's own processes.
+            end a job: one that exceeds `timeout` is given up and reported, but keeps running. A job whose worker is lost
+            is submitted once more. Jobs that threads or processes of the standard library lose are run in the batch's own
+            processes, those of a cluster never.
         timeout: the seconds that one attempt at a job may take; None for no limit.
         progress: called with a `BatchProgress` after every start and end of a job; True shows a bar on a terminal,
             and plain lines elsewhere, on standard error.
@@ -86,7 +88,7 @@ def compile_many(
         with batch.display:
             missing = batch.skip_cached(opened)
             if executor is not None and missing:
-                missing = batch.record_all(run_in_executor(executor, settings, missing, timeout))
+                missing = _run_elsewhere(batch, executor, opened, missing, timeout, workers)
             batch.run(pool, missing)
     except KeyboardInterrupt as interrupt:
         raise BatchInterrupted(batch.report(interrupted=True)) from interrupt
@@ -95,6 +97,36 @@ def compile_many(
         if opened is not cache:
             opened.close()
     return batch.report()
+
+
+def _run_elsewhere(
+    batch: _Batch,
+    executor: Executor,
+    cache: Cache,
+    jobs: list[PreparedJob],
+    timeout: float | None,
+    workers: int | None,
+) -> list[PreparedJob]:
+    """Run jobs on an executor; return those for the batch's own processes.
+
+    These are the jobs that local threads or processes lost. What a cluster lost is a failure, because it must not run on the
+    machine that the batch was started on, and jobs that need a function of another one are submitted again.
+    """
+    while True:
+        built = batch.built
+        lost, unsatisfied = batch.record_all(
+            run_in_executor(executor, cache.settings, jobs, timeout, workers, cache.temporary_directory),
+            record_lost=not is_local(executor)
+        )
+        if is_local(executor):
+            return [job for job, _ in (*lost, *unsatisfied)]
+        if batch.built == built:
+            for job, outcome in unsatisfied:
+                batch.record(job, outcome)
+            return []
+        if not unsatisfied:
+            return []
+        jobs = [job for job, _ in unsatisfied]
 
 
 def _cached(cache: Cache, functions: tuple[str, ...]) -> Outcome | None:
@@ -130,7 +162,7 @@ class _Batch:
             if outcome is None:
                 missing.append(job)
             else:
-                self._record(job, outcome)
+                self.record(job, outcome)
         return missing
 
     def run(self, pool: WorkerPool, jobs: list[PreparedJob]) -> None:
@@ -145,25 +177,34 @@ class _Batch:
                 elif outcome.error == _WORTH_WAITING:
                     unsatisfied.append((job, outcome))
                 else:
-                    self._record(job, outcome)
+                    self.record(job, outcome)
             for job in died:
                 for _, outcome in self._events(pool.run_alone(job)):
-                    self._record(job, outcome)
+                    self.record(job, outcome)
             if self._counts["built"] == built:
                 for job, outcome in unsatisfied:
-                    self._record(job, outcome)
+                    self.record(job, outcome)
                 return
             jobs = [job for job, _ in unsatisfied]
 
-    def record_all(self, events: Iterator[tuple[PreparedJob, Outcome | None]]) -> list[PreparedJob]:
-        """Record the outcomes of an executor; return the jobs that it lost, or that may succeed now."""
-        left = []
+    @property
+    def built(self) -> int:
+        """How many jobs were built."""
+        return self._counts["built"]
+
+    def record_all(
+        self, events: Iterator[tuple[PreparedJob, Outcome | None]], *, record_lost: bool
+    ) -> tuple[list[tuple[PreparedJob, Outcome]], list[tuple[PreparedJob, Outcome]]]:
+        """Record the outcomes of an executor; return the jobs that it lost, and those that may succeed now."""
+        lost, unsatisfied = [], []
         for job, outcome in self._events(events):
-            if outcome.kind == "died" or outcome.error == _WORTH_WAITING:
-                left.append(job)
+            if outcome.kind == "died" and not record_lost:
+                lost.append((job, outcome))
+            elif outcome.error == _WORTH_WAITING:
+                unsatisfied.append((job, outcome))
             else:
-                self._record(job, outcome)
-        return left
+                self.record(job, outcome)
+        return lost, unsatisfied
 
     def _events(
         self, events: Iterator[tuple[PreparedJob, Outcome | None]]
@@ -178,7 +219,8 @@ class _Batch:
                 self._running.pop(job.number, None)
                 yield job, outcome
 
-    def _record(self, job: PreparedJob, outcome: Outcome) -> None:
+    def record(self, job: PreparedJob, outcome: Outcome) -> None:
+        """Note how a job ended."""
         for text in outcome.warnings:
             warnings.warn(f"{job.name}: {text}", CacheWarning, stacklevel=5)
         record = _record_of(job, outcome, max(1, self._attempts[job.number]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +13,9 @@ from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Executor
+
     from compcache.batch import BatchReport
 
 __all__ = ["command"]
@@ -38,6 +43,9 @@ _INTERRUPTED = 130
     "--untrusted", is_flag=True,
     help="Compile the code of files in a child process first, with limits of time and memory: it may crash LLVM.",
 )  # fmt: skip
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="Run the jobs on the Dask cluster at this address, like tcp://host:8786."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress; failures are reported at the end.")
 @json_option
 @pass_session
@@ -47,6 +55,7 @@ def command(
     workers: int | None,
     timeout: float | None,
     untrusted: bool,
+    scheduler: str | None,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -69,9 +78,11 @@ def command(
         jobs = read_specs(specs, untrusted=untrusted)
     except SpecError as error:
         raise click.UsageError(str(error)) from error
-    with session.open() as cache:
+    with session.open() as cache, _cluster(scheduler) as executor:
         try:
-            report = compile_many(cache, jobs, workers=workers, timeout=timeout, progress=not quiet)
+            report = compile_many(
+                cache, jobs, workers=workers, executor=executor, timeout=timeout, progress=not quiet
+            )
         except TypeError as error:
             raise click.UsageError(str(error)) from error
         except BatchInterrupted as interrupt:
@@ -80,6 +91,24 @@ def command(
     if report.interrupted:
         return _INTERRUPTED
     return _FAILED if report.failed else 0
+
+
+@contextmanager
+def _cluster(address: str | None) -> Iterator[Executor | None]:
+    """The executor of the Dask cluster at this address; None without one."""
+    if address is None:
+        yield None
+        return
+    try:
+        client_type: Any = import_module("distributed").Client
+    except ImportError as error:
+        raise click.UsageError("--scheduler needs Dask: pip install distributed") from error
+    try:
+        client = client_type(address, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"no Dask scheduler answers at {address}: {error}") from error
+    with client:
+        yield client.get_executor()
 
 
 def _print(report: BatchReport, *, quiet: bool, as_json: bool) -> None:
