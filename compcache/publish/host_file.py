@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from compcache.errors import StorageError
@@ -22,13 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["linker_for", "probe_and_remember", "remembered_linker"]
 
 
+@cache
+def _probe_once() -> Host:
+    """This host, for all cache directories of the process."""
+    return probe_host()
+
+
 def probe_and_remember(store: Store) -> Host:
     """Probe this host, and store the result in the cache directory where that is writable.
 
     Without llvmlite the processor is asked instead, by each process: that takes no longer than reading a file.
     """
     try:
-        found = probe_host()
+        found = _probe_once()
     except ImportError:
         runtime = load_runtime()
         return read_host(runtime.processor(), runtime.xsave_variants())
