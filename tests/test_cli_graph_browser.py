@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from html import unescape
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_process import compcache, fill
 
+from compcache.cli import main
 from compcache.cli.render.html import html
 from compcache.inspect.descriptions import FunctionGraph, GraphNode
 
@@ -78,6 +80,7 @@ def test_a_page_answers_to_mouse_and_keys(directory: Path, tmp_path: Path) -> No
         type("LEVEN");
         result.count = element("count").textContent;
         press("search", "Enter");
+        result.step = element("count").textContent;
         result.found = DATA.nodes[chosen][NAME];
         const before = view.scale;
         turn(-500);
@@ -103,7 +106,7 @@ def test_a_page_answers_to_mouse_and_keys(directory: Path, tmp_path: Path) -> No
     assert result.pop("colours") >= 6  # five modules, and what belongs to none
     assert result == {
         "chosen": True, "dot_is_bright": True, "sieve_is_faded": True, "followed": "dot", "address": "#dot",
-        "nothing_chosen": True, "count": "1 found", "found": "levenshtein", "closer": True,
+        "nothing_chosen": True, "count": "1 found", "step": "1 of 1", "found": "levenshtein", "closer": True,
         "names_hidden_from_afar": "none", "all_in_view": True, "malloc": "none", "norm": "inline",
     }  # fmt: skip
 
@@ -133,3 +136,100 @@ def test_two_thousand_nodes_stay_usable(tmp_path: Path) -> None:
     assert result["turn"] < 100
     assert result["click"] < 1_000
     assert result["type"] < 1_000
+
+
+def module_of(name: str) -> str:
+    return {"a": "aa", "b": "bb"}[name[0]] * 16
+
+
+NAMES = ("a.norm", "a.normal", "a.n", "b.norm.of", "b.last")
+
+
+def small() -> FunctionGraph:
+    nodes = tuple(GraphNode("function", name, "f64(f64)", module_of(name), "") for name in NAMES)
+    return FunctionGraph(nodes, ((0, 1), (0, 3), (1, 2), (3, 4)))
+
+
+def test_search_counts_and_steps_with_exact_matches_first(tmp_path: Path) -> None:
+    probe = """
+        const enter = shiftKey => element("search").dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", shiftKey}));
+        type("A.NORM");
+        result.steps = [];
+        for (const back of [false, false, true]) { enter(back); result.steps.push([element("count").textContent, DATA.nodes[chosen][NAME]]); }
+        type("norm");
+        enter(true);
+        result.last = [element("count").textContent, DATA.nodes[chosen][NAME]];
+    """
+    result = run_in_browser("".join(html(small(), "search")), probe, tmp_path)
+    assert result["steps"] == [["1 of 2", "a.norm"], ["2 of 2", "a.normal"], ["1 of 2", "a.norm"]]
+    assert result["last"] == ["3 of 3", "b.norm.of"]
+
+
+def test_keys_follow_edges_and_readers_have_names(tmp_path: Path) -> None:
+    probe = """
+        const key = key => canvas.dispatchEvent(new KeyboardEvent("keydown", {key, cancelable: true}));
+        result.walk = [];
+        for (const k of ["ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "ArrowDown"]) { key(k); result.walk.push(DATA.nodes[chosen][NAME]); }
+        result.active = document.getElementById(canvas.getAttribute("aria-activedescendant")).getAttribute("aria-label");
+        const before = view.scale;
+        key("+");
+        result.closer = view.scale > before;
+        result.focusable = canvas.tabIndex;
+        result.roles = [element("boxes").getAttribute("role"), boxes[0].group.getAttribute("role")];
+        result.title = boxes[0].group.querySelector("title").textContent;
+    """
+    result = run_in_browser("".join(html(small(), "keys")), probe, tmp_path)
+    assert result["walk"] == ["a.norm", "a.normal", "a.n", "a.normal", "a.n"]
+    assert result["active"] == "a.n, function, uses 0, used by 1"
+    assert (result["closer"], result["focusable"], result["roles"]) == (True, 0, ["tree", "treeitem"])
+    assert result["title"].startswith("a.norm  f64(f64)")
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+def test_modules_close_and_open(tmp_path: Path) -> None:
+    probe = """
+        const drawn = () => paths.map(path => getComputedStyle(path).display !== "none");
+        const shapes = () => paths.map(path => path.getAttribute("d"));
+        result.clusters = clusters.map(cluster => cluster.members.size);
+        const [whole, original] = [drawn(), shapes()];
+        clusters[0].rect.dispatchEvent(new MouseEvent("click", {bubbles: true}));
+        result.closed = drawn();
+        result.hidden = DATA.nodes.filter((_, n) => getComputedStyle(boxes[n].group).display === "none").map(node => node[NAME]);
+        type("a.n");
+        press("search", "Enter");
+        result.opened_by_search = !clusters[0].closed;
+        result.restored = JSON.stringify([drawn(), shapes()]) === JSON.stringify([whole, original]);
+    """
+    result = run_in_browser("".join(html(small(), "modules")), probe, tmp_path)
+    assert result == {
+        "clusters": [3, 2], "closed": [False, True, False, True], "hidden": ["a.norm", "a.normal", "a.n"],
+        "opened_by_search": True, "restored": True,
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+def test_names_are_shown_from_afar(tmp_path: Path) -> None:
+    nodes = tuple(GraphNode("function", f"f{n}", "f64(f64)", "", "") for n in range(300))
+    graph = FunctionGraph(nodes, tuple((n // 2, n) for n in range(1, 300)))
+    probe = "result.far = canvas.classList.contains('far'); result.names = element('labels').childElementCount;"
+    result = run_in_browser("".join(html(graph, "300")), probe, tmp_path)
+    assert result["far"]
+    assert 10 <= result["names"] <= 60
+
+
+def test_a_page_is_made_without_graphviz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setitem(sys.modules, "pygraphviz", None)
+    page = "".join(html(small(), "without"))
+    assert '"routes":[]' in page.replace("()", "[]")
+    result = run_in_browser(page, "result.edges = paths.length; click('a.norm'); result.chosen = chosen;", tmp_path)
+    assert result == {"edges": 4, "chosen": 0}
+
+
+def test_more_nodes_than_a_page_shows_are_refused(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(directory)
+    monkeypatch.setattr("compcache.cli.commands.read.graph._MAX_SHOWN", 2)
+    assert main(["--dir", str(directory), "graph", "--all", "--format", "html"]) == 2
+    assert "a page shows 2 at most: give NAMEs" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from compcache.cli.render.colours import fill
+from compcache.cli.render.graphviz import place_by_graphviz
 from compcache.cli.render.layout import HEIGHT, place
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _escape(text: str) -> str:
 
 
 def _data(graph: FunctionGraph, title: str) -> str:
-    layout = place(graph)
+    layout = place_by_graphviz(graph) or place(graph)
     modules: dict[str, int] = {}
     nodes = [
         [
@@ -53,7 +54,8 @@ def _data(graph: FunctionGraph, title: str) -> str:
     ]
     data = {
         "title": title, "kinds": _KINDS, "modules": list(modules), "height": HEIGHT,
-        "size": [round(layout.width), round(layout.height)], "nodes": nodes, "edges": graph.edges,
+        "size": [round(layout.width), round(layout.height)], "nodes": nodes, "edges": graph.edges, "routes": layout.routes,
+        "clusters": [[modules[c.module_id], round(c.x), round(c.y), round(c.width), round(c.height)] for c in layout.clusters],
     }  # fmt: skip
     # Inside a script element the text "</script" or "<!--" would end or confuse it.
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")

@@ -12,15 +12,17 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.depgraph import DependencyGraph
+from compcache.identity import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compcache.inspect.descriptions import FunctionGraph
 
-__all__ = ["HEIGHT", "Box", "Layout", "place"]
+__all__ = ["HEIGHT", "SHOWN_DIGITS", "Box", "Cluster", "Layout", "node_width", "place"]
 
 HEIGHT = 24
+SHOWN_DIGITS = 8
 _ROW = 34
 _GAP = 70
 _MARGIN = 16
@@ -38,12 +40,24 @@ class Box(NamedTuple):
     width: float
 
 
+class Cluster(NamedTuple):
+    """The frame of a module with several nodes: its upper left corner and its size."""
+
+    module_id: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
 class Layout(NamedTuple):
-    """The boxes of all nodes, by number, and the size of the drawing."""
+    """The boxes of all nodes, by number, and the size of the drawing; paths of the edges and frames of modules, if there are any."""
 
     boxes: tuple[Box, ...]
     width: float
     height: float
+    routes: tuple[str, ...] = ()
+    clusters: tuple[Cluster, ...] = ()
 
 
 def place(graph: FunctionGraph) -> Layout:
@@ -111,7 +125,7 @@ def _coordinates(graph: FunctionGraph, columns: Sequence[Sequence[int]]) -> Layo
     boxes: list[Box] = [Box(0, 0, 0)] * len(graph.nodes)
     x = float(_MARGIN)
     for column in columns:
-        widths = {n: _width(graph.nodes[n].name) for n in column}
+        widths = {n: node_width(graph.nodes[n].name) for n in column}
         top = _MARGIN + (tallest - len(column)) * _ROW / 2
         for row, number in enumerate(column):
             boxes[number] = Box(x, top + row * _ROW, widths[number])
@@ -119,5 +133,8 @@ def _coordinates(graph: FunctionGraph, columns: Sequence[Sequence[int]]) -> Layo
     return Layout(tuple(boxes), x - _GAP + _MARGIN, 2 * _MARGIN + (tallest - 1) * _ROW + HEIGHT)
 
 
-def _width(name: str) -> float:
-    return min(max(len(name) * _CHARACTER + 16, _MIN_WIDTH), _MAX_WIDTH)
+def node_width(name: str) -> float:
+    """The width of the box of a name; content names are shown with the first digits of their digest."""
+    label = label_of(name)
+    shown = len(name) if label is None else len(label) + 1 + SHOWN_DIGITS
+    return min(max(shown * _CHARACTER + 16, _MIN_WIDTH), _MAX_WIDTH)

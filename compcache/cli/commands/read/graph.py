@@ -12,7 +12,7 @@ import click
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import print_json
 from compcache.cli.names import resolve_all
-from compcache.cli.output import show_progress
+from compcache.cli.output import note, show_progress
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _PICTURES = ("png", "pdf", "jpg", "jpeg", "gif", "webp", "ps", "eps")
+_MANY, _MAX_SHOWN = 3_000, 20_000  # nodes
 _FORMATS = ("text", "dot", "svg", "html", "json")
 
 
@@ -64,6 +65,13 @@ def command(
         graph = cache.graph(chosen_names, reverse, progress=show_progress)
     if functions_only:
         graph = _code_only(graph)
+    if chosen == "html" and len(graph.nodes) > _MAX_SHOWN:
+        raise click.UsageError(
+            f"the graph has {len(graph.nodes):,} nodes, and a page shows {_MAX_SHOWN:,} at most: give NAMEs, or --functions-only, or "
+            "write json or dot"
+        )
+    if chosen in ("html", "svg") and len(graph.nodes) > _MANY:
+        note(f"{len(graph.nodes):,} nodes and {len(graph.edges):,} edges: browsers take a while to draw them; NAMEs choose a part")
     title = "compcache: " + (" ".join(names) or session.directory)
     if output is None or output == "-":
         _write(graph, chosen, title)
