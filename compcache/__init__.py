@@ -13,6 +13,7 @@ from compcache.cache import Cache
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from compcache import batch as batch
+    from compcache import clang as clang
     from compcache import errors as errors
     from compcache import globals as globals  # noqa: A004 - the public name
     from compcache import numba as numba
@@ -152,7 +153,7 @@ _HOMES = {
     "Variant": "inspect.explain",
     "Verdict": "inspect.explain",
 }
-_SUBMODULES = frozenset(("batch", "errors", "globals", "numba"))
+_SUBMODULES = frozenset(("batch", "clang", "errors", "globals", "numba"))
 
 
 if not TYPE_CHECKING:  # with a `__getattr__`, type checkers would believe in every name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 
 #: Pages with programs: every other page must have none.
 WITH_PROGRAMS = {
-    "README.md", "batch.md", "ci.md", "dsl.md", "numba.md", "platforms.md", "remote.md", "signatures.md", "tutorial.md", "wheels.md"
+    "README.md", "batch.md", "c.md", "ci.md", "dsl.md", "numba.md", "platforms.md", "remote.md", "signatures.md", "tutorial.md", "wheels.md"
 }  # fmt: skip
-_NEEDS = {"numba.md": [pytest.mark.peer]}
+_NEEDS = {"numba.md": [pytest.mark.peer], "c.md": [pytest.mark.skipif(shutil.which("clang") is None, reason="clang is not installed")]}
 
 
 def test_pages_with_programs_are_known() -> None:

@@ -41,7 +41,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("adding",),
     ("cache",),
     ("__init__",),
-    ("batch", "numba"),
+    ("batch", "clang", "numba"),
     ("packaging",),
     ("cli",),
     ("__main__",),

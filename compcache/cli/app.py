@@ -37,7 +37,7 @@ COMMANDS = {
     "ls": ("commands.read.ls", "List functions or modules."),
     "show": ("commands.read.show", "Show the details of a function."),
     "graph": ("commands.read.graph", "Draw the dependencies of functions."),
-    "add": ("commands.write.add", "Compile LLVM assembly or bitcode files into the cache."),
+    "add": ("commands.write.add", "Compile LLVM assembly, bitcode or source files into the cache."),
     "batch": ("commands.write.batch", "Compile many modules in several processes."),
     "call": ("commands.read.call", "Call a cached function."),
     "explain": ("commands.read.explain", "Explain why a function is a hit or a miss."),

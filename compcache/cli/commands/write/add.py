@@ -19,8 +19,21 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+_FLAGS = "compcache.cli.flags"
 
-@click.command("add")
+
+class _WithFlags(click.Command):
+    """A command whose arguments behind ``--`` are flags of a compiler."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_FLAGS] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+@click.command("add", cls=_WithFlags)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_files)
 @click.option(
     "-O",
@@ -62,6 +75,7 @@ __all__ = ["command"]
 @click.option(
     "--targets", metavar="LIST", help="Compile for each of these CPUs, e.g. x86-64-v2,x86-64-v3,native (COMPCACHE_TARGETS)."
 )
+@click.option("--cc", metavar="COMPILER", help="The compiler of source files, instead of clang, clang++, flang or rustc.")
 @click.option(
     "--untrusted", is_flag=True,
     help="Compile the code in a child process first, with limits of time and memory: it may crash LLVM.",
@@ -80,12 +94,15 @@ def command(
     cpu: str | None,
     features: str | None,
     targets: str | None,
+    cc: str | None,
     untrusted: bool,
     no_bitcode: bool,
     as_json: bool,
 ) -> int:
-    """Compile LLVM assembly (.ll) or bitcode (.bc) files into the cache.
+    """Compile LLVM assembly (.ll), bitcode (.bc) or source files into the cache.
 
+    C, C++, Fortran and Rust (.c .cpp .f90 .rs) go through clang, clang++, flang and rustc, or the one that --cc names; what
+    follows "--" are flags for it, and level 2 unless there are any.
     Objects (.o) and archives (.a) work if they hold bitcode (-flto, -ffat-lto-objects, -fembed-bitcode). Each FILE
     becomes one module ("-" is standard input). A file that fails is reported, and the others are still added. A module
     may import functions of files before it; name those of later files with --import.
@@ -103,10 +120,11 @@ def command(
     }
     added = []
     failed = 0
+    flags = click.get_current_context().meta.get(_FLAGS)
     with session.open() as cache:
         for path in files:
             try:
-                added.append({"file": path, **_add(cache, path, options)})
+                added.append({"file": path, **_add(cache, path, options, cc, flags)})
             except (CompcacheError, OSError) as error:
                 from compcache.cli.output import say
 
@@ -151,13 +169,31 @@ def _pair(text: str, option: str) -> tuple[str, Any]:
         raise click.UsageError(f"{option} {name}={value[:40]}: {error}") from error
 
 
-def _add(cache: Cache, path: str, options: dict[str, Any]) -> dict[str, Any]:
-    data = _read(path)
-    source = ModuleSource(data, **options)
+def _add(
+    cache: Cache, path: str, options: dict[str, Any], cc: str | None, flags: tuple[str, ...] | None
+) -> dict[str, Any]:
+    source = _from_compiler(path, options, cc, flags) or ModuleSource(_read(path), **options)
     module_id = cache.add_module(source)
     summary = cache.module(module_id)
     functions = [{"name": name, "signature": signature} for name, signature in summary.functions]
     return {"module_id": module_id, "functions": functions, "size": summary.size, "seconds": summary.seconds}
+
+
+def _from_compiler(
+    path: str, options: dict[str, Any], cc: str | None, flags: tuple[str, ...] | None
+) -> ModuleSource | None:
+    """The source of a file that a compiler has to translate; None for other files."""
+    from compcache.clang.compilers import language_of
+
+    if path == "-" or language_of(path) is None:
+        return None
+    from pathlib import Path
+
+    from compcache.clang.run import identity_of_unit, preprocess, translate
+    from compcache.clang.units import make_unit
+
+    unit = make_unit(Path(path), flags, cc)
+    return ModuleSource(translate(unit), identity=identity_of_unit(unit, preprocess(unit)), **options)
 
 
 def _read(path: str) -> bytes:

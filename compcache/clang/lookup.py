@@ -1,0 +1,126 @@
+"""Finds what a unit was compiled to, or compiles it.
+
+Two names stand for a unit: one for all that is known without running the compiler, under which a function says which headers
+were read and what the other name is; and one for the preprocessed source, the compiler's version and the flags, under which a
+function says which functions there are.
+"""
+
+from __future__ import annotations
+
+from compcache.clang.units import file_digest
+from compcache.errors import CompcacheError
+from compcache.hit.compiled import CompiledFunctions
+from compcache.identity import Identity
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from compcache.build.source import ModuleSource
+    from compcache.cache import Cache
+    from compcache.clang.units import Unit
+
+__all__ = ["compiled_functions", "source_of_unit"]
+
+_LIST = "compcache.functions"
+_TEXT = """\
+@text = private constant [{size} x i8] c"{text}"
+define ptr @{name}() {{ ret ptr @text }}
+"""
+
+
+def compiled_functions(
+    cache: Cache, unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> CompiledFunctions:
+    """See `compcache.clang.compile`."""
+    asked = {"functions": _described(functions), "options": {name: repr(value) for name, value in sorted(options.items())}}
+    given = Identity(f"{unit.label}.given", given=unit.given(), **asked).func_name
+    names = _names_of(cache, given)
+    if names is None:
+        names = _compile(cache, unit, given, functions, options, asked)
+    return CompiledFunctions(names, cache.get_target)
+
+
+def _described(functions: Mapping[str, Any] | None) -> dict[str, str] | None:
+    return None if functions is None else {str(name): repr(value) for name, value in functions.items()}
+
+
+def _names_of(cache: Cache, given: str) -> dict[str, str] | None:
+    """The names of the functions, if the headers are what they were."""
+    try:
+        if not cache.has(given):
+            return None
+        name, *files = _read(cache, given)
+        if any(file_digest(path) != digest for digest, _, path in (line.partition(" ") for line in files)):
+            return None
+        return _functions_in(cache, name)
+    except CompcacheError:
+        return None
+
+
+def _read(cache: Cache, name: str) -> list[str]:
+    text = cache.get_target(name)()
+    return str(text).split("\n")
+
+
+def _functions_in(cache: Cache, name: str) -> dict[str, str]:
+    pairs = [line.partition(" ") for line in _read(cache, name) if line]
+    return {plain: func_name for plain, _, func_name in pairs}
+
+
+def _compile(
+    cache: Cache,
+    unit: Unit,
+    given: str,
+    functions: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+    asked: Mapping[str, Any],
+) -> dict[str, str]:
+    from compcache.clang.run import identity_of_unit, preprocess
+
+    translation = preprocess(unit)
+    identity = identity_of_unit(unit, translation).extend(**asked)
+    listed = identity.func_name
+    if not cache.has(listed):
+        source = source_of_unit(unit, identity, functions, options)
+        cache.get_or_compile(listed, lambda: source)
+    files = [f"{file_digest(path)} {path}" for path in translation.files]
+    cache.get_or_compile(given, lambda: _text_source(given, "\n".join([listed, *files])))
+    return _functions_in(cache, listed)
+
+
+def source_of_unit(
+    unit: Unit, identity: Identity, functions: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> ModuleSource:
+    """The code of a unit with names of its content, and a function that lists these.
+
+    Raises:
+        CompileError: the compiler reports errors.
+    """
+    from compcache.build.source import Function, ModuleSource
+    from compcache.clang.bitcode import exported_functions, with_text
+    from compcache.clang.run import optimization_level, translate
+
+    code = translate(unit)
+    exports: dict[str, Any] = dict(functions) if functions is not None else dict.fromkeys(exported_functions(code))
+    names = {plain: Identity(plain, unit=identity).func_name for plain in exports}
+    named: dict[str, Any] = {}
+    for plain, value in exports.items():
+        function = value if isinstance(value, Function) else Function(value)
+        named[names[plain]] = Function(function.signature, function.symbol or plain, function.nogil, function.shown)
+    named[identity.func_name] = Function("cstr()", _LIST)
+    text = "\n".join(f"{plain} {func_name}" for plain, func_name in names.items())
+    code = with_text(code, _constant(_LIST, text))
+    return ModuleSource(code, named, **{"optimize": optimization_level(unit), "identity": identity, **options})
+
+
+def _text_source(name: str, text: str) -> ModuleSource:
+    from compcache.build.source import Function, ModuleSource
+
+    return ModuleSource(_constant(_LIST, text), {name: Function("cstr()", _LIST)}, optimize=0, keep_bitcode=False)
+
+
+def _constant(name: str, text: str) -> str:
+    data = text.encode("utf-8", "surrogateescape") + b"\0"
+    return _TEXT.format(size=len(data), text="".join(f"\\{byte:02X}" for byte in data), name=name)

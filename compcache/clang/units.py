@@ -1,0 +1,94 @@
+"""What is compiled: source code, the compiler and the flags, and the digests of these."""
+
+from __future__ import annotations
+
+import os
+
+from compcache.clang.compilers import Compiler, find_compiler, language_of
+from compcache.digest import digest
+from compcache.errors import CompileError
+from compcache.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Unit", "file_digest", "make_unit"]
+
+_SIZE = 16
+#: What of the environment changes what a compiler reads.
+_VARIABLES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "SOURCE_DATE_EPOCH", "CCC_OVERRIDE_OPTIONS", "RUSTFLAGS")
+
+
+class Unit(Record):
+    """Source code and how to compile it: `path` is "" where the code was given as text; `directory` is the working directory."""
+
+    __slots__ = ("code", "path", "compiler", "flags", "directory")
+    code: bytes
+    path: str
+    compiler: Compiler
+    flags: tuple[str, ...]
+    directory: str
+
+    @property
+    def label(self) -> str:
+        """What people know it by: the name of the file, or that of the language."""
+        return os.path.basename(self.path) or self.compiler.language
+
+    def given(self) -> bytes:
+        """A digest of all that is known without running the compiler: headers are not."""
+        parts = [self.code, os.path.abspath(self.path).encode("utf-8", "surrogateescape") if self.path else b""]
+        texts = [self.compiler.language, self.compiler.stamp, self.directory, *self.flags]
+        texts += [f"{name}={os.environ.get(name)}" for name in _VARIABLES]
+        return _digest([*parts, *[text.encode("utf-8", "surrogateescape") for text in texts]])
+
+
+def make_unit(
+    source: str | os.PathLike[str], flags: Iterable[str] | None = None, cc: str | None = None, language: str | None = None
+) -> Unit:
+    """Read the source, and find its compiler.
+
+    Raises:
+        CompileError: the compiler is not installed, or flags are not texts.
+        OSError: the file cannot be read.
+    """
+    path = _path_of(source)
+    if path:
+        with open(path, "rb") as file:
+            code = file.read()
+    elif isinstance(source, str):
+        code = source.encode()
+    else:
+        raise CompileError(f"expected source code or the path of a file, not {type(source).__name__}")
+    found = language or language_of(path) or ("c" if not path else None)
+    if found is None:
+        raise CompileError(f"{path}: the ending does not tell the language; name it (language=)")
+    return Unit(code, path, find_compiler(found, cc), _flags_of(flags, found), os.getcwd())
+
+
+def _flags_of(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
+    if flags is None:
+        return ("-Copt-level=2", "-Cpanic=abort") if language == "rust" else ("-O2",)
+    given = tuple(flags.split() if isinstance(flags, str) else flags)
+    if not all(isinstance(flag, str) and "\0" not in flag for flag in given):
+        raise CompileError(f"flags are texts, as the compiler takes them, not {given!r}")
+    return given
+
+
+def _path_of(source: object) -> str:
+    if isinstance(source, str):
+        return source if "\n" not in source and language_of(source) and not set("{};") & set(source) else ""
+    return os.fspath(source) if isinstance(source, os.PathLike) else ""
+
+
+def file_digest(path: str) -> str:
+    """The digest of a file's content, in hexadecimal; empty where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return _digest([file.read()]).hex()
+    except OSError:
+        return ""
+
+
+def _digest(parts: list[bytes]) -> bytes:
+    return digest([piece for part in parts for piece in (b"%d:" % len(part), part)], size=_SIZE, person=b"compcache-clang")

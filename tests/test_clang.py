@@ -1,0 +1,132 @@
+"""Source code through compilers: `compcache.clang.compile`, and files of source in `compcache add`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from cli_process import compcache
+from helpers import run_fresh
+
+from compcache import Cache, CompileError, clang
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+needs_clang = pytest.mark.skipif(shutil.which("clang") is None, reason="clang is not installed")
+SCALE = "#define FACTOR 2.5\ndouble scale(double x) { return FACTOR * x; }\nstatic int unseen(void) { return 1; }\n"
+COUNTING = """#!/bin/sh
+echo "$@" >> "{log}"
+exec {clang} "$@"
+"""
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> tuple[str, Path]:
+    """A compiler that leaves a line for each of its runs, and where."""
+    log, script = tmp_path / "runs", tmp_path / "counting-clang"
+    log.touch()
+    script.write_text(COUNTING.format(log=log, clang=shutil.which("clang")), encoding="utf-8")
+    script.chmod(0o755)
+    return str(script), log
+
+
+@needs_clang
+def test_c_is_compiled_to_functions(cache: Cache) -> None:
+    kernels = clang.compile(SCALE, cache=cache)
+    assert list(kernels) == ["scale"]
+    assert kernels.scale(4.0) == 10.0
+    assert str(kernels.scale.signature) == "f64(f64)"
+
+
+@needs_clang
+def test_a_hit_runs_no_compiler_and_imports_nothing_slow(cache: Cache, counting: tuple[str, Path]) -> None:
+    compiler, log = counting
+    clang.compile(SCALE, cache=cache, cc=compiler)
+    runs = log.read_text(encoding="utf-8")
+    assert runs
+    script = f"""
+    from compcache import Cache, clang
+    kernels = clang.compile({SCALE!r}, cache=Cache(directory), cc={compiler!r})
+    result = kernels.scale(2.0), [name for name in ("llvmlite", "subprocess", "logging", "msgpack") if name in sys.modules]
+    """
+    assert run_fresh(cache.path, script) == (5.0, [])
+    assert log.read_text(encoding="utf-8") == runs
+
+
+@needs_clang
+def test_a_changed_header_is_seen(cache: Cache, tmp_path: Path) -> None:
+    header, source = tmp_path / "factor.h", tmp_path / "scale.c"
+    source.write_text('#include "factor.h"\nlong scale(long x) { return FACTOR * x; }\n', encoding="utf-8")
+    for factor in (2, 3, 2):
+        header.write_text(f"#define FACTOR {factor}\n", encoding="utf-8")
+        assert clang.compile(source, cache=cache).scale(10) == 10 * factor
+
+
+@needs_clang
+def test_what_the_preprocessor_drops_changes_no_name(cache: Cache) -> None:
+    first = clang.compile(SCALE, cache=cache).func_names
+    assert clang.compile("/* said otherwise */\n" + SCALE, cache=cache).func_names == first
+    assert clang.compile(SCALE, flags=["-O1"], cache=cache).func_names != first
+    assert clang.compile(SCALE, flags=["-O2", "-DFACTOR2"], cache=cache).func_names != first
+
+
+@needs_clang
+def test_signatures_and_names_of_files_are_taken(cache: Cache, tmp_path: Path) -> None:
+    source = tmp_path / "sum.c"
+    source.write_text("double sum(const double *x, long n) { double s = 0; while (n--) s += *x++; return s; }\n", encoding="utf-8")
+    kernels = clang.compile(str(source), functions={"sum": "f64(ptr, i64)"}, cache=cache)
+    assert list(kernels) == ["sum"]
+    assert kernels.func_names["sum"].startswith("sum-")
+
+
+@needs_clang
+def test_what_the_compiler_reports_is_told(cache: Cache) -> None:
+    with pytest.raises(CompileError, match=r"clang reports errors:\n[^\n]*error: expected"):
+        clang.compile("long broken( {\n", cache=cache)
+    with pytest.raises(CompileError, match=r"no-such-compiler.*is not installed"):
+        clang.compile(SCALE, cc="no-such-compiler", cache=cache)
+    with pytest.raises(CompileError, match="'cobol' is not known"):
+        clang.compile(SCALE, language="cobol", cache=cache)
+
+
+def test_a_compiler_without_llvm_is_refused(cache: Cache) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    with pytest.raises(CompileError, match="no LLVM bitcode"):
+        clang.compile(SCALE, cc="gcc", cache=cache)
+
+
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed")
+def test_cpp_by_language(cache: Cache) -> None:
+    text = 'template <class T> T twice(T x) { return x + x; }\nextern "C" long twice_long(long x) { return twice(x); }\n'
+    assert clang.compile(text, language="c++", functions={"twice_long": None}, cache=cache).twice_long(21) == 42
+
+
+def test_rust_by_the_ending_of_the_file(cache: Cache, tmp_path: Path) -> None:
+    if shutil.which("rustc") is None:
+        pytest.skip("rustc is not installed")
+    source = tmp_path / "triple.rs"
+    source.write_text('#[no_mangle]\npub extern "C" fn triple(x: i64) -> i64 { x.wrapping_mul(3) }\n', encoding="utf-8")
+    try:
+        kernels = clang.compile(source, cache=cache)
+    except CompileError as error:
+        if "LLVM does not accept" in str(error):
+            pytest.skip(f"this rustc writes bitcode of a newer LLVM: {error}")
+        raise
+    assert kernels.triple(14) == 42
+
+
+@needs_clang
+def test_files_of_source_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "k.h").write_text("#define K 5\n", encoding="utf-8")
+    (tmp_path / "x.c").write_text('#include "k.h"\nlong add_k(long x) { return x + K + MORE; }\n', encoding="utf-8")
+    directory = os.fspath(tmp_path / "cache")
+    done = compcache("--dir", directory, "add", tmp_path / "x.c", "--", "-O1", "-DMORE=10")
+    assert done.status == 0, done.err
+    assert Cache(directory).get_target("add_k")(1) == 16
+    done = compcache("--dir", directory, "add", tmp_path / "x.c")
+    assert done.status == 2
+    assert "clang reports errors" in done.err
