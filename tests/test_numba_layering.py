@@ -14,7 +14,16 @@ if TYPE_CHECKING:
 
 BACKEND = PACKAGE_ROOT / "compcache" / "numba"
 #: From the bottom up. Folders on one floor do not know each other; "" is what lies beside the folders: the facade.
-FLOORS = (("fingerprints",), ("identity",), ("compilation",), ("entries",), ("dispatch", "exports"), ("hooks",), ("",))
+FLOORS = (
+    ("lazy",), ("fingerprints",), ("identity",), ("compilation",), ("entries",), ("dispatch", "exports"), ("hooks",), ("takeover",),
+    ("",),
+)  # fmt: skip
+#: What points up, and why.
+DOORS = {
+    ("lazy", "takeover"): "a lazy function that meets something unknown becomes Numba's own dispatcher",
+    ("lazy", "entries"): "the request of an entry is one class, whoever makes it",
+    ("lazy", ""): "a function of a packaged module is found where Numba is not installed",
+}
 FLOOR_OF = {folder: number for number, floor in enumerate(FLOORS) for folder in floor}
 MOST_FILES = 12
 FILES = sorted(BACKEND.rglob("*.py"))
@@ -49,7 +58,7 @@ def test_imports_point_to_the_same_folder_or_down(path: Path) -> None:
     own = folder_of(path)
     for name in imported(path):
         other = name.partition(".")[0] if (BACKEND / name.partition(".")[0]).is_dir() else ""
-        assert other == own or FLOOR_OF[other] < FLOOR_OF[own], f"{path.name} imports {name}"
+        assert other == own or FLOOR_OF[other] < FLOOR_OF[own] or (own, other) in DOORS, f"{path.name} imports {name}"
 
 
 @pytest.mark.parametrize("folder", FLOOR_OF)

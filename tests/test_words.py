@@ -142,7 +142,7 @@ def test_the_command_line_takes_labels_and_suggests_names(directory: Path) -> No
     assert "did you mean 'plain'?\n" in compcache("--dir", directory, "show", "plian").err
     with Cache(directory) as cache:
         cache.compile(adder("increase", 2))
-    assert "2 functions have the label 'increase': increase-" in compcache("--dir", directory, "call", "increase", "1").err
+    assert "2 functions are named 'increase': increase-" in compcache("--dir", directory, "call", "increase", "1").err
 
 
 def test_refusals_of_the_command_line_name_its_options(directory: Path) -> None:
