@@ -164,11 +164,11 @@ class Cache:
             from compcache.signing.keys import chosen_keys
 
             options["trusted_keys"], options["publish_key"] = chosen_keys(trusted, publishing)
-        below = _layers_of(layers, root)
-        if below:
+        if layers or (layers is None and os.environ.get(LAYERS_VARIABLE)):
             from compcache.layers.layered_store import LayeredStore
+            from compcache.layers.places import places_of
 
-            self._store: Store = LayeredStore(root, below, options)
+            self._store: Store = LayeredStore(root, places_of(layers, root), options)
         else:
             self._store = Store(root, **options)
         oldest = min_llvm if min_llvm is not None else os.environ.get(LLVM_VARIABLE)
@@ -995,25 +995,6 @@ class Cache:
         from compcache.maintain.pins import pinned
 
         return pinned(self._store)
-
-
-def _layers_of(layers: Iterable[str | os.PathLike[str]] | None, root: str) -> list[str]:
-    """The directories of the layers; bundles are unpacked, once."""
-    paths = _layer_paths(layers)
-    for number, path in enumerate(paths):
-        if os.path.isfile(path):
-            from compcache.bundles.unpack import unpacked
-
-            paths[number] = unpacked(path, root)
-    return paths
-
-
-def _layer_paths(layers: Iterable[str | os.PathLike[str]] | None) -> list[str]:
-    if layers is None:
-        return [path for path in os.environ.get(LAYERS_VARIABLE, "").split(os.pathsep) if path]
-    if isinstance(layers, (str, bytes, os.PathLike)):
-        raise TypeError(f"layers are several directories, [{os.fspath(layers)!r}] for example")
-    return [os.fspath(path) for path in layers]
 
 
 class _Suggesting:

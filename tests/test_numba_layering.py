@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 BACKEND = PACKAGE_ROOT / "compcache" / "numba"
 #: From the bottom up. Folders on one floor do not know each other; "" is what lies beside the folders: the facade.
 FLOORS = (
-    ("lazy",), ("fingerprints",), ("identity",), ("compilation",), ("entries",), ("dispatch", "exports"), ("hooks",), ("takeover",),
+    ("kernels",), ("lazy",), ("fingerprints",), ("identity",), ("compilation",), ("entries",), ("dispatch", "exports"), ("hooks",), ("takeover",),
     ("",),
 )  # fmt: skip
 #: What points up, and why.
 DOORS = {
     ("lazy", "takeover"): "a lazy function that meets something unknown becomes Numba's own dispatcher",
     ("lazy", "entries"): "the request of an entry is one class, whoever makes it",
-    ("lazy", ""): "a function of a packaged module is found where Numba is not installed",
 }
 FLOOR_OF = {folder: number for number, floor in enumerate(FLOORS) for folder in floor}
 MOST_FILES = 12

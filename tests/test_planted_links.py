@@ -23,6 +23,7 @@ from compcache import Cache, CompcacheError, ModuleSource, PrunePolicy
 from compcache.files import READ_FLAGS, Files, Tree
 from compcache.hit.runtime import path_opener
 from compcache.inspect.uncached import note
+from compcache.signing.keys import new_key
 from compcache.store import MODULES, PLACES
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def full(_prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         note(cache._store, "refused", "for a reason")
         cache.prune(PrunePolicy(max_modules=1000))
         cache.stats()
+    with Cache(directory, publish_key=str(new_key("test"))) as cache:
+        cache.add_module(ModuleSource(adder("signed", 1)))
     with Cache(directory.with_name("layer")) as layer:
         layer.add_module(ModuleSource(adder("of_a_layer", 1)))
     with Cache(directory, layers=[directory.with_name("layer")]) as cache:

@@ -242,7 +242,8 @@ def package(
     _require_supported()
     import os
 
-    from compcache.numba.packaged import DIRECTORY, package_exports
+    from compcache.numba.exports.package import package_exports
+    from compcache.numba.kernels.find import DIRECTORY
 
     place = out if out is not None else os.path.join(os.path.dirname(os.path.abspath(module.__file__ or "")), DIRECTORY)
     names = package_exports([module], os.path.abspath(os.fspath(place)), targets)

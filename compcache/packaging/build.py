@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import CompcacheError
 from compcache.formats.host import platform_name
-from compcache.numba.packaged import DIRECTORY
+from compcache.numba.kernels.find import DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +90,7 @@ def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]
         CompcacheError: a kernel does not compile.
         ImportError: a module cannot be imported.
     """
-    from compcache.numba.packaged import package_exports, write_sources
+    from compcache.numba.exports.package import package_exports, write_sources
 
     made = {}
     with _first_on_path(source):

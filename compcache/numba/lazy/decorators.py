@@ -48,7 +48,7 @@ def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) ->
     try:
         numba = real_numba()
     except ImportError as error:
-        from compcache.numba.packaged import decorate_packaged
+        from compcache.numba.kernels.find import decorate_packaged
 
         return decorate_packaged(error)
     return getattr(numba, decorator)(*args, **options)

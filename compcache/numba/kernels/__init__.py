@@ -1,0 +1,1 @@
+"""Kernels that were packaged with a module, for programs without Numba."""

@@ -1,0 +1,93 @@
+"""Kernels that were compiled into a package, for `njit` where Numba is not installed (`compcache.numba.exports.package` makes them)."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FunctionType
+    from typing import Any
+
+__all__ = ["DIRECTORY", "Kernels", "decorate_packaged", "find_kernels", "numbered"]
+
+#: The directory of kernels, beside the modules that they come from.
+DIRECTORY = "__compcache__"
+_caches: dict[str, Any] = {}
+
+
+class Kernels:
+    """The kernels of one function, for each of several signatures that it was packaged with."""
+
+    def __init__(self, function: FunctionType, targets: Sequence[Any]) -> None:
+        self.py_func = self.__wrapped__ = function
+        self.__module__, self.__name__, self.__qualname__ = function.__module__, function.__name__, function.__qualname__
+        self.__doc__ = function.__doc__
+        self._targets = targets
+
+    def __repr__(self) -> str:
+        return f"<packaged kernels of {self.__module__}.{self.__qualname__}>"
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call the first one that takes such arguments."""
+        first: TypeError | None = None
+        for target in self._targets:
+            try:
+                return target(*arguments, **named)
+            except TypeError as error:
+                first = first or error
+        shown = ", ".join(type(argument).__name__ for argument in arguments)
+        known = "; ".join(str(target.signature) for target in self._targets)
+        raise TypeError(f"{self.__qualname__} was compiled for {known}, and not for ({shown})") from first
+
+
+def decorate_packaged(missing: ImportError) -> Any:
+    """What a decorator with a signature gives where Numba is not installed: the packaged kernels of a function.
+
+    Raises:
+        ImportError: nothing was packaged of it; this says that Numba is missing.
+    """
+
+    def decorate(function: FunctionType) -> Any:
+        kernels = find_kernels(function)
+        if kernels is None:
+            raise ImportError(
+                f"{function.__module__}.{function.__qualname__} needs numba, which is not installed: no kernel of it is packaged beside "
+                "its module",
+                name="numba",
+            ) from missing
+        return kernels
+
+    return decorate
+
+
+def find_kernels(function: FunctionType) -> Any:
+    """What was packaged of a function: a call target, or `Kernels` of several signatures; None if nothing was.
+
+    Whoever can write the directory can write the module that asks for it: it is trusted like this module's own code.
+    """
+    from compcache.cache import Cache
+    from compcache.errors import NotCachedError
+
+    place = os.path.join(os.path.dirname(os.path.abspath(function.__code__.co_filename)), DIRECTORY)
+    if place not in _caches:
+        if not os.path.isdir(place):
+            return None
+        _caches[place] = Cache(place, readonly=True, trust=True, layers=())
+    cache, name = _caches[place], f"{function.__module__}.{function.__qualname__}"
+    targets: list[Any] = []
+    try:
+        while True:
+            targets.append(cache.get_target(numbered(name, len(targets))))
+    except NotCachedError as error:
+        if not targets and cache.realizations(name):
+            raise ImportError(f"the packaged kernels of {name} cannot be used here, and numba is not installed: {error}") from error
+    if len(targets) == 1:
+        return targets[0]
+    return Kernels(function, targets) if targets else None
+
+
+def numbered(name: str, number: int) -> str:
+    """The func_name of a kernel's n-th signature."""
+    return f"{name}#{number}" if number else name
