@@ -247,3 +247,55 @@ os.waitpid(child, 0)
 result = os.read(read, 100).decode()
 """
     assert lazily(project, text) == "(2.25, 144, False)"
+
+
+def test_ufuncs_and_callbacks_are_numbas_in_compiled_code(project: Project, tmp_path: Path) -> None:
+    source = """
+        from {decorators} import cfunc, guvectorize, njit, vectorize
+
+        @vectorize
+        def next_(x):
+            return x + 1
+
+        @vectorize(["float64(float64)"])
+        def twice(x):
+            return next_(x) * 2
+
+        @guvectorize(["void(float64[:], float64[:])"], "(n)->()")
+        def total(x, result):
+            result[0] = x.sum()
+
+        @cfunc("float64(float64)")
+        def thrice(x):
+            return x * 3
+
+        @njit
+        def all_of_them(x):
+            return next_(x), twice(x), thrice(x)
+    """
+    project.write(
+        plain_ufuncs=source.replace("{decorators}", "numba"), ufuncs=source.replace("{decorators}", "compcache.numba")
+    )
+    text = """
+import warnings
+warnings.simplefilter("ignore")
+import numpy as np, {module} as u
+result = repr(u.all_of_them(2.5)), repr(u.total(np.ones(3))), repr(u.twice(np.ones(2))), repr(u.thrice.ctypes(2.0))
+"""
+    directory = str(tmp_path / "cache")
+    lazy = [project.run(text.replace("{module}", "ufuncs"), backend=False, COMPCACHE_DIR=directory) for _ in range(2)]
+    assert lazy == [project.run(text.replace("{module}", "plain_ufuncs"), backend=False)] * 2
+
+
+def test_a_directory_that_others_can_write_to_is_not_used(project: Project, tmp_path: Path) -> None:
+    directory = tmp_path / "open"
+    (directory / "modules-v1").mkdir(parents=True)
+    directory.chmod(0o777)
+    text = """
+import warnings, lazy
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    answers = lazy.calls(1.5), lazy.callee(2), lazy.calls(2)
+result = answers, [w.category.__name__ for w in caught if "not cached" in str(w.message)]
+"""
+    assert project.run(text, backend=False, COMPCACHE_DIR=str(directory)) == ((2.25, 6, 3.0), ["CacheWarning"])

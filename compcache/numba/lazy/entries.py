@@ -11,7 +11,7 @@ import marshal
 import sys
 
 from compcache.digest import blake2b
-from compcache.errors import CompcacheError
+from compcache.errors import CacheWarning, CompcacheError
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.content import NotLazy, content_of
 from compcache.numba.lazy.installation import settings_and_packages
@@ -90,24 +90,31 @@ def key_of(function: Any, options: dict[str, Any], types: str) -> Key:
 _MOST_SHOWN = 400
 
 
-def open_cache() -> Cache:
-    """The cache of the installed backend, else the default one, opened for Numba's pickles.
-
-    Raises:
-        UntrustedDirectoryError: another user could have written to the directory.
+def open_cache() -> Cache | None:
+    """The cache of the installed backend, else the default one, opened for Numba's pickles; None, with one warning, if that
+    cannot be used.
     """
-    global _cache  # noqa: PLW0603 - a process uses one directory
+    global _cache, _is_unusable  # noqa: PLW0603 - a process uses one directory
     installation = sys.modules["compcache.numba"]._installation
     if installation is not None:
         cache: Cache = installation[0].cache
         return cache
-    if _cache is None:
+    if _cache is None and not _is_unusable:
         from compcache.cache import Cache
 
-        _cache = Cache(allow_pickle=True)
+        try:
+            _cache = Cache(allow_pickle=True)
+            _cache.has("compcache.numba")  # whoever may write to the directory is looked at now
+        except (CompcacheError, OSError) as error:
+            import warnings
+
+            _is_unusable = True
+            warnings.warn(f"Numba functions are not cached: {error}", CacheWarning, stacklevel=2)
+            _cache = None
     return _cache
 
 
+_is_unusable = False
 _cache: Cache | None = None
 
 

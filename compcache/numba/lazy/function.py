@@ -153,6 +153,8 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
         if reads_else(key.content.parts):
             return False  # Numba would link the code that it compiled then
         cache = open_cache()
+        if cache is None:
+            return False
         record = find_record(cache, key)
         loaded = load_entry(cache, record) if record is not None else None
         if loaded is None or has_numba():

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["LazyObject", "prange", "real_numba", "replace_prange", "stand_in_of"]
+__all__ = ["LazyObject", "prange", "real_numba", "replace_stand_ins", "stand_in_of"]
 
 
 class prange:  # noqa: N801 - it is Numba's name
@@ -47,17 +47,36 @@ def real_numba() -> Any:
     return numba
 
 
-def replace_prange(function: Any, numba: Any) -> None:
-    """Replace the stand-in by Numba's own `prange` in the globals and the closure of a function to be compiled."""
+def replace_stand_ins(function: Any, numba: Any) -> None:
+    """Replace stand-ins by Numba's own objects, in those globals and cells that a function to be compiled names."""
     namespace = function.__globals__
-    for name in [name for name, value in namespace.items() if value is prange]:
-        namespace[name] = numba.prange
+    for name in _names_of(function.__code__):
+        value = namespace.get(name)
+        if _is_stand_in(value):
+            namespace[name] = _original(value, numba)
     for cell in function.__closure__ or ():
         try:
-            if cell.cell_contents is prange:
-                cell.cell_contents = numba.prange
+            if _is_stand_in(cell.cell_contents):
+                cell.cell_contents = _original(cell.cell_contents, numba)
         except ValueError:
             continue
+
+
+def _names_of(code: Any) -> set[str]:
+    inner = [_names_of(constant) for constant in code.co_consts if type(constant) is type(code)]
+    return set(code.co_names).union(*inner)
+
+
+def _is_stand_in(value: Any) -> bool:
+    return value is prange or (type(value) is LazyObject and id(value) not in _being_made)
+
+
+def _original(value: Any, numba: Any) -> Any:
+    return numba.prange if value is prange else made(value)
+
+
+#: The ids of lazy objects that are being made: a function may name itself.
+_being_made: set[int] = set()
 
 
 class LazyObject:
@@ -77,6 +96,12 @@ class LazyObject:
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return type(made(self)) if "numpy" in sys.modules else LazyObject
+
+    @property
+    def _numba_type_(self) -> Any:
+        from numba.core.typing.typeof import Purpose, typeof
+
+        return typeof(made(self), Purpose.constant)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(made(self), name)
@@ -100,7 +125,11 @@ def made(lazy: LazyObject) -> Any:
     if known is None:
         numba = real_numba()
         function = object.__getattribute__(lazy, "_function")
-        replace_prange(function, numba)
-        known = object.__getattribute__(lazy, "_make")(numba)(function)
+        _being_made.add(id(lazy))
+        try:
+            replace_stand_ins(function, numba)
+            known = object.__getattribute__(lazy, "_make")(numba)(function)
+        finally:
+            _being_made.discard(id(lazy))
         object.__setattr__(lazy, "_made", known)
     return known

@@ -42,7 +42,7 @@ def real_dispatcher(function: Any) -> Any:
 
     numba = stand_ins.real_numba()
     state = state_of(function)
-    stand_ins.replace_prange(state.function, numba)
+    stand_ins.replace_stand_ins(state.function, numba)
     made = _make(state, numba)
     for name, value in function.__dict__.items():
         if name not in vars(made) and name != STATE:
@@ -97,8 +97,11 @@ def _backend() -> Backend | None:
         from compcache.numba.dispatch.backend import Backend
         from compcache.numba.hooks import recorders
 
+        cache = open_cache()
+        if cache is None:
+            return None
         recorders.start_recording(from_the_start=not entrypoints._already_initialized)
-        _private_backend = Backend(open_cache())
+        _private_backend = Backend(cache)
     return _private_backend
 
 
