@@ -635,7 +635,7 @@ def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
 
 def _key(text: str, request: _Request, prepared: _Prepared) -> bytes:
     """A digest of everything that decides the image; image and manifest must agree on it."""
-    libraries = [library.name for library in prepared.resolution.libraries]
+    libraries = [(library.name, getattr(library, "digest", "")) for library in prepared.resolution.libraries]
     settings = (
         prepared.exports, request.machine[:2], request.level, prepared.resolution.imported(), list(prepared.globals), libraries
     )  # fmt: skip

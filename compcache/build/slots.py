@@ -8,6 +8,7 @@ storage in the module, filled when code is loaded. Native symbols stay as they a
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from compcache.build.source import check_name
 from compcache.errors import CompileError, UndefinedSymbolError
 from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
 from compcache.images import platform_symbols
+from compcache.images.archives import is_archive
 from compcache.images.libraries import demangle, open_libraries, providing_library
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from compcache.build.source import ModuleSource
+    from compcache.images.archives import Archive
     from compcache.images.libraries import Library
 
 __all__ = ["SLOT_PREFIX", "Requests", "Resolution", "read_requests", "resolve_declarations", "restore_resolution"]
@@ -55,7 +58,7 @@ class Resolution(NamedTuple):
     storage: dict[str, tuple[GlobalDefinition, Storage]]
     support: str
     thunks: tuple[str, ...]
-    libraries: tuple[Library, ...] = ()
+    libraries: tuple[Library | Archive, ...] = ()
     libraries_used: frozenset[str] = frozenset()
     imports: Mapping[str, str] = MappingProxyType({})
 
@@ -74,8 +77,16 @@ def read_requests(source: ModuleSource) -> Requests:
             for symbol, name in pairs
         },
         {check_name(name, "global name"): define(value) for name, value in (source.globals or {}).items()},
-        tuple([check_name(name, "library") for name in _names(source.libraries)]),
+        (
+            *[check_name(name, "library") for name in _names(source.libraries)],
+            *[_archive_name(name) for name in _names(source.archives)],
+        ),
     )
+
+
+def _archive_name(name: Any) -> str:
+    name = check_name(os.fspath(name), "archive")
+    return name if is_archive(name) else f"lib{name}.a"
 
 
 def _names(imports: Any) -> tuple[str, ...]:
@@ -298,7 +309,7 @@ def _advice(missing: list[str]) -> str:
     known = sorted(filter(None, libraries))
     general = "name what another module will define in imports=, define the others in globals="
     if not known:
-        return f"{general}, or name the shared library that has them in libraries="
+        return f"{general}, or name the library that has them in libraries=, or a static one in archives="
     advice = f"pass libraries={known!r} for those of {' and '.join(known)}"
     return f"{advice}; {general}" if None in libraries else advice
 

@@ -54,6 +54,8 @@ class ModuleSource:
             or ``{symbol: func_name}``, where a call target or an `Identity` may stand for its func_name.
         libraries: shared libraries that define what the module uses: names as a linker takes them (``"stdc++"``),
             sonames or paths. An image that uses one records its soname, and the library is loaded with it.
+        archives: static libraries to link, such as compilers' run time: paths, or names of files that are looked for where
+            compilers have theirs (``"libflang_rt.runtime.a"``). What an image uses of them becomes a part of it.
         optimize: 0 leaves the code as given; 1, 2 and 3 are LLVM's pipelines of these levels.
         cpu, features: what to compile for, in LLVM's terms; None is this machine. A cache that is shared between
             hosts wants the least of them (``cpu="x86-64-v3"``). `features` are changes to the CPU, ``"+avx2,-fma"``.
@@ -79,6 +81,7 @@ class ModuleSource:
         imports: Mapping[str, str] | Iterable[str] | None = None,
         optimize: int = 2,
         libraries: Iterable[str] = (),
+        archives: Iterable[str] = (),
         cpu: str | None = None,
         features: str | None = None,
         targets: Iterable[str] | str | None = None,
@@ -94,6 +97,7 @@ class ModuleSource:
         self.globals = globals
         self.imports = imports
         self.libraries = libraries
+        self.archives = archives
         self.optimize = optimize
         self.cpu = cpu
         self.features = features

@@ -10,7 +10,7 @@ import sys
 from compcache.build.source import Function, ModuleSource, check_name
 from compcache.content.visible import exported_names
 from compcache.digest import digest
-from compcache.errors import CompileError
+from compcache.errors import CompileError, LibraryError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,6 +141,8 @@ def frozen(source: ModuleSource) -> ModuleSource:
         copied.targets = tuple(source.targets)
     if not isinstance(source.libraries, str):
         copied.libraries = tuple(source.libraries)
+    if not isinstance(source.archives, str):
+        copied.archives = tuple(source.archives)
     if source.imports and not isinstance(source.imports, str) and not hasattr(source.imports, "items"):
         copied.imports = tuple(source.imports)
     return copied
@@ -163,8 +165,24 @@ def content_digest(source: ModuleSource, *, size: int = _NAME_BYTES) -> bytes:
     """
     options = [str(source.optimize), str(source.cpu), str(source.features), str(source.keep_bitcode)]
     options += [str(item) for given in (source.targets, source.libraries) for item in ["list", *(given or ())]]
+    options += _archives_of(source.archives)
     options += [text for pair in _identity_of(source).items() for text in pair]
     return digest(_framed([*_code_parts(source), *_texts(options)]), size=size, person=_PERSON)
+
+
+def _archives_of(archives: Any) -> list[str]:
+    """The names and contents of static libraries; one that cannot be read is an error when it is linked."""
+    if not archives:
+        return []
+    from compcache.images.archives import open_archive
+
+    found = []
+    for name in (archives,) if isinstance(archives, str) else archives:
+        try:
+            found += [str(name), open_archive(str(name)).digest]
+        except LibraryError:
+            found.append(str(name))
+    return found
 
 
 def code_digest(source: ModuleSource) -> bytes:

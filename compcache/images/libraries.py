@@ -13,6 +13,8 @@ import os
 from typing import NamedTuple
 
 from compcache.errors import LibraryError
+from compcache.images.archives import Archive, is_archive, open_archive
+from compcache.images.platform_symbols import mapped_path
 
 __all__ = ["Library", "demangle", "open_libraries", "providing_library"]
 
@@ -50,6 +52,11 @@ class Library(NamedTuple):
     name: str
     handle: ctypes.CDLL
 
+    def file(self) -> str | None:
+        """The file of the library, if the process shows it."""
+        name = str(self.handle._name)
+        return name if "/" in name else mapped_path(os.path.basename(name))
+
     def path_of(self, symbol: str) -> str | None:
         """The file that defines a symbol, among this library and those that it needs; None where none does."""
         try:
@@ -61,13 +68,13 @@ class Library(NamedTuple):
         return os.fsdecode(info.path) if found and info.path else None
 
 
-def open_libraries(names: tuple[str, ...]) -> tuple[Library, ...]:
+def open_libraries(names: tuple[str, ...]) -> tuple[Library | Archive, ...]:
     """Open libraries for this process, without making their symbols known to others.
 
     Raises:
         LibraryError: one cannot be found or opened; the message says where it was looked for.
     """
-    return tuple([Library(name, _open(name)) for name in names])
+    return tuple([open_archive(name) if is_archive(name) else Library(name, _open(name)) for name in names])
 
 
 @functools.cache

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CacheWarning, CompileError, FormatError, LinkerError, UndefinedSymbolError
 from compcache.images import elf, platform_symbols
+from compcache.images.archives import is_archive
+from compcache.images.libraries import Library, open_libraries
 from compcache.images.linkers.find import find_linker, is_chosen
 from compcache.images.linkers.link import link_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from compcache.images.libraries import Library
+    from compcache.images.archives import Archive
     from compcache.images.linkers.find import Linker
 
     #: Gives the linker for an object; None where there is none.
@@ -27,6 +29,9 @@ _SONAME = "compcache-module.so"
 #: What entry points and generated code refer to; always there, hence never weak.
 _ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
 _SHOWN = 5
+_MOST_SHOWN = 20
+#: What start-up files of compilers refer to, weakly.
+_OPTIONAL = frozenset(("_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__gmon_start__"))
 
 
 class EntryObject(NamedTuple):
@@ -49,7 +54,7 @@ def link_image(
     weak: Collection[str],
     imports: Collection[str],
     needs_linker: Sequence[str],
-    libraries: Sequence[Library],
+    libraries: Sequence[Library | Archive],
     linker_for: LinkerFor,
 ) -> tuple[bytes, str, dict[str, bytes]]:
     """The image of an object, its kind, "shared" or "object", and by symbol the places of its imports (`elf.take_places`).
@@ -88,7 +93,12 @@ def link_image(
             raise LinkerError("there is no linker any more")
         return weakened, "object", {}
     try:
-        paths = [*platform_symbols.platform_paths(platform), *dict.fromkeys(named.values())]
+        archives = [path for path in dict.fromkeys(named.values()) if is_archive(path)]
+        shared = [path for path in dict.fromkeys(named.values()) if path not in archives]
+        paths = [*archives, *platform_symbols.platform_paths(platform), *shared]
+        if archives:  # whose members may use all that a linker has by itself, and one another
+            given = [library.file() for library in libraries if isinstance(library, Library)]
+            paths = [*archives, *archives, *shared, *filter(None, given), *platform_symbols.all_paths()]
         image = link_shared(linker, [weakened, entries.code] if entries.code else [weakened], soname=_SONAME, libraries=paths, export=[export])
     except LinkerError as error:
         _require_plain(needs_linker, str(error))
@@ -96,7 +106,32 @@ def link_image(
             raise
         warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
         return weakened, "object", {}
+    if archives:
+        _check_archives(image, {*imports, *weak})
     return _take_places(image, imports, export)
+
+
+def _check_archives(image: bytes, known: Collection[str]) -> None:
+    """What the members of static libraries use must be there as well."""
+    missing = [
+        symbol
+        for symbol in elf.dynamic_undefined(image)
+        if symbol and symbol not in known and symbol not in _OPTIONAL and not symbol.startswith(_ALWAYS_THERE)
+        and not platform_symbols.is_platform_symbol(symbol) and not platform_symbols.in_process(symbol)
+    ]  # fmt: skip
+    provided = set(elf.needed_libraries(image)) if missing else set()
+    missing = [symbol for symbol in missing if not any(_defines(name, symbol) for name in provided)]
+    if missing:
+        raise UndefinedSymbolError(
+            f"the archives use {', '.join(map(repr, sorted(missing)[:_MOST_SHOWN]))}, which nothing provides: name the archives or shared "
+            "libraries that have them in archives= or libraries=",
+            symbols=sorted(missing),
+        )
+
+
+def _defines(library: str, symbol: str) -> bool:
+    found = open_libraries((library,))[0]
+    return found.path_of(symbol) is not None
 
 
 def _take_places(image: bytes, imports: Collection[str], table: str) -> tuple[bytes, str, dict[str, bytes]]:
@@ -121,7 +156,7 @@ def _warn_of_no_linker() -> None:
 
 
 def _from_libraries(
-    undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library]
+    undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library | Archive]
 ) -> dict[str, str]:
     """The symbols that the libraries which the source names define, and the files in which they do."""
     found = {}

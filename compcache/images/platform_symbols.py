@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["in_process", "is_platform_symbol", "platform_library", "platform_paths"]
+__all__ = ["all_paths", "in_process", "is_platform_symbol", "mapped_path", "platform_library", "platform_paths"]
 
 _LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2")
 
@@ -59,7 +59,8 @@ def _has(library: ctypes.CDLL, symbol: str) -> bool:
 
 
 @functools.cache
-def _mapped_path(name: str) -> str | None:
+def mapped_path(name: str) -> str | None:
+    """The path of a library that this process has mapped, by the name of its file."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             for line in maps:
@@ -74,4 +75,9 @@ def _mapped_path(name: str) -> str | None:
 def platform_paths(symbols: Iterable[str]) -> list[str]:
     """The paths of the platform libraries that define any of these symbols, without duplicates."""
     names = dict.fromkeys(filter(None, map(platform_library, symbols)))
-    return [path for path in map(_mapped_path, names) if path]
+    return [path for path in map(mapped_path, names) if path]
+
+
+def all_paths() -> list[str]:
+    """The paths of all platform libraries."""
+    return [path for path in (mapped_path(name) for name, _ in _platform()) if path]

@@ -45,6 +45,9 @@ SDISTS = {
         Sdist("zstandard", "0.25.0", "7713e1179d162cf5c7906da876ec2ccb9c3a9dcbdffef0cc7f70c3667a205f0b"),
         # SQLite's amalgamation, with an encryption layer that is off unless it is asked for.
         Sdist("sqlcipher3", "0.6.4", "b02a3edfc554c9197d63ab4c38a30f7682eec65b10e5be2c9285a0d6ffb7a29a"),
+        Sdist("brotli", "1.2.1", "02b2f7b5a83485efe448a44ddf7983def05c3bb1dcf917d4f7154070260e13de"),
+        # cmark, in GitHub's version.
+        Sdist("cmarkgfm", "2025.10.22", "5bec61007b65b919488442c838c58a6c8bf4741f5103c593b2ef180d39818eda"),
         # Lua in all its versions.
         Sdist("lupa", "2.8", "d8022641b9ec8ecf2c5ecbe9f47e5a70e0b87c4b5ae921b92cb02a638e0acd08"),
         # libyaml.

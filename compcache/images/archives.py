@@ -1,0 +1,92 @@
+"""Static libraries that a module names (`ModuleSource(archives=...)`): found, and asked which symbols they define.
+
+Format: ar(5) as System V has it. The first member, ``/``, lists the symbols: their number and as many offsets of members
+(32-bit, big-endian; 64-bit in ``/SYM64/``), then the names with a NUL behind each.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import NamedTuple
+
+from compcache.digest import digest
+from compcache.errors import LibraryError
+
+__all__ = ["Archive", "is_archive", "open_archive"]
+
+_MAGICS = (b"!<arch>\n", b"!<thin>\n")
+_HEADER = 60
+_SIZE = slice(48, 58)  # of a member, in its header
+#: Where compilers keep the static libraries of their run time, beside $LIBRARY_PATH.
+_PLACES = (
+    "/usr/local/lib", "/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/lib/gcc/*/*", "/usr/lib/llvm-*/lib",
+    "/usr/lib/llvm-*/lib/clang/*/lib/*", "/usr/lib/clang/*/lib/*",
+)  # fmt: skip
+
+
+class Archive(NamedTuple):
+    """A static library: its path, the symbols that it defines, and a digest of its content."""
+
+    name: str
+    symbols: frozenset[str]
+    digest: str
+
+    def path_of(self, symbol: str) -> str | None:
+        """The archive's path if it defines the symbol, else None."""
+        return self.name if symbol in self.symbols else None
+
+
+def is_archive(name: str) -> bool:
+    """Whether the name of a library is that of a static one."""
+    return name.endswith(".a")
+
+
+def open_archive(name: str) -> Archive:
+    """Read which symbols a static library defines.
+
+    Args:
+        name: its path, or the name of a file (``libflang_rt.runtime.a``), which is looked for in $LIBRARY_PATH and where compilers have
+            their run time.
+
+    Raises:
+        LibraryError: there is none, or it has no list of symbols.
+    """
+    path = _find(name)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise LibraryError(f"the archive {name!r} cannot be read: {error.strerror}", library=name) from error
+    return Archive(os.path.abspath(path), _symbols(data, name), digest([data], size=16, person=b"compcache-ar").hex())
+
+
+def _find(name: str) -> str:
+    if "/" in name or os.path.exists(name):
+        return name
+    places = [*os.environ.get("LIBRARY_PATH", "").split(os.pathsep), *_PLACES]
+    for place in filter(None, places):
+        found = sorted(glob.glob(os.path.join(place, glob.escape(name))))
+        if found:
+            return found[-1]  # of several versions the latest
+    raise LibraryError(
+        f"the archive {name!r} is in none of the usual places: give its path, or set LIBRARY_PATH", library=name
+    )
+
+
+def _symbols(data: bytes, name: str) -> frozenset[str]:
+    if not data.startswith(_MAGICS):
+        raise LibraryError(f"{name!r} is not an archive", library=name)
+    header = data[8 : 8 + _HEADER]
+    kind = header[:16].rstrip()
+    width = {b"/": 4, b"/SYM64/": 8}.get(kind)
+    try:
+        size = int(header[_SIZE])
+    except ValueError:
+        size = -1
+    table = data[8 + _HEADER : 8 + _HEADER + size]
+    if width is None or size < width or len(table) != size:
+        raise LibraryError(f"the archive {name!r} has no list of its symbols: run ranlib on it", library=name)
+    count = int.from_bytes(table[:width], "big")
+    names = table[width * (1 + count) :].split(b"\0")[:count]
+    return frozenset([text.decode("utf-8", "surrogateescape") for text in names])

@@ -1,0 +1,72 @@
+"""Static libraries: `ModuleSource(archives=[...])`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from helpers import run_fresh
+
+from compcache import Cache, LibraryError, ModuleSource, UndefinedSymbolError
+from compcache.content.names import content_digest
+
+USER = "declare i32 @add_two(i32)\ndefine i32 @answer() {\n  %x = call i32 @add_two(i32 40)\n  ret i32 %x\n}\n"
+SOURCES = {
+    "first": "#include <stdlib.h>\nint more(int);\nint add_two(int x) { return more(abs(x)) + 1; }\n",
+    "second": "int more(int x) { return x + 1; }\n",
+    "unused": "int nowhere(int);\nint unused(int x) { return nowhere(x); }\n",
+    "lacking": "int nowhere(int);\nint add_three(int x) { return nowhere(x); }\n",
+}
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library of several members, one of which needs another and the C library, and one what nobody has."""
+    if shutil.which("cc") is None or shutil.which("ar") is None:
+        pytest.skip("there is no C compiler")
+    directory = tmp_path_factory.mktemp("archive")
+    for name, text in SOURCES.items():
+        (directory / f"{name}.c").write_text(text, encoding="utf-8")
+        subprocess.run(["cc", "-O1", "-fPIC", "-c", f"{name}.c"], cwd=directory, check=True)
+    subprocess.run(["ar", "rcs", "libown.a", *[f"{name}.o" for name in SOURCES]], cwd=directory, check=True)
+    return directory / "libown.a"
+
+
+@pytest.mark.parametrize("linker", ["ld", "ld.lld", "mold", "ziglang"])
+def test_what_is_used_of_an_archive_is_in_the_image(
+    cache: Cache, archive: Path, linker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if linker != "ziglang" and shutil.which(linker) is None:
+        pytest.skip(f"{linker} is not installed")
+    monkeypatch.setenv("COMPCACHE_LINKER", linker)
+    copy = Path(shutil.copy(archive, tmp_path / "libcopy.a"))
+    cache.add_module(ModuleSource(USER, archives=[str(copy)]))
+    copy.unlink()
+    script = "from compcache import Cache; result = Cache(directory).get_target('answer')()"
+    assert run_fresh(cache.path, script) == 42
+
+
+def test_archives_are_found_by_their_names(cache: Cache, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIBRARY_PATH", str(archive.parent))
+    cache.add_module(ModuleSource(USER, archives="libown.a"))
+    assert cache.get_target("answer")() == 42
+
+
+def test_archives_that_cannot_be_used_are_named(cache: Cache, archive: Path, tmp_path: Path) -> None:
+    with pytest.raises(LibraryError, match=r"'libno-such-thing\.a' is in none of the usual places"):
+        cache.add_module(ModuleSource(USER, archives=["no-such-thing"]))
+    (tmp_path / "libbad.a").write_bytes(b"no archive")
+    with pytest.raises(LibraryError, match="is not an archive"):
+        cache.add_module(ModuleSource(USER, archives=[str(tmp_path / "libbad.a")]))
+    with pytest.raises(UndefinedSymbolError, match="the archives use 'nowhere'"):
+        cache.add_module(ModuleSource(USER.replace("add_two", "add_three"), archives=[str(archive)]))
+
+
+def test_names_of_content_know_what_is_in_an_archive(archive: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copy(archive, tmp_path / "libcopy.a"))
+    before = content_digest(ModuleSource(USER, archives=[str(copy)]))
+    with copy.open("ab") as file:
+        file.write(b"\n")
+    assert content_digest(ModuleSource(USER, archives=[str(copy)])) != before
