@@ -129,13 +129,13 @@ class Run(NamedTuple):
     seconds: float
 
 
-def python_of(package: Package) -> Path:
-    """The interpreter of the package's environment, which is made now where there is none.
+def python_of(package: Package, suite: str = "") -> Path:
+    """The interpreter of the package's environment, which is made now where there is none; `suite` tells it from others.
 
     Raises:
         subprocess.CalledProcessError: the package cannot be installed.
     """
-    directory = ENVIRONMENTS / package.name
+    directory = ENVIRONMENTS / f"{package.name}{suite}"
     python = directory / "bin" / "python"
     if not (directory / ".installed").exists():
         subprocess.run([sys.executable, "-m", "venv", directory], check=True)

@@ -1,0 +1,149 @@
+"""Test suites of packages that use Numba: where each comes from, and which slice of it is run."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import NamedTuple
+
+from helpers import PACKAGE_ROOT
+from numba_packages import ENVIRONMENTS, Package, python_of
+
+_SECONDS = 1500
+_RUNNER = Path(__file__).absolute().parent / "numba_suite_runner.py"
+
+
+class Suite(NamedTuple):
+    """What is installed, and the arguments that pytest gets.
+
+    `tests` are paths in the installed package (`from_source`: in its source distribution). `unstable` are tests that differ
+    between two runs of plain Numba, with the reason.
+    """
+
+    name: str
+    requirement: str
+    tests: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    from_source: bool = False
+    unstable: dict[str, str] = {}  # noqa: RUF012 - never changed
+
+
+SUITES = [
+    Suite("quantecon", "quantecon pytest", (
+        "quantecon/markov/tests/test_gth_solve.py", "quantecon/optimize/tests/test_linprog_simplex.py", "quantecon/random/tests",
+    )),
+    Suite("interpolation", "interpolation packaging pytest", (
+        "interpolation/splines/tests", "interpolation/multilinear/tests", "interpolation/tests",
+    )),
+    Suite("pynndescent", "pynndescent pytest", ("pynndescent/tests/test_distances.py", "pynndescent/tests/test_rank.py"),
+          from_source=True),
+]  # fmt: skip
+
+
+class SuiteRun(NamedTuple):
+    """The outcomes by test, what the backend counted, and the processor time."""
+
+    outcomes: dict[str, str]
+    counts: tuple[int, int, dict[str, str]] | None
+    seconds: float
+
+
+def tests_of(suite: Suite) -> Path:
+    """The directory that the paths of a suite start at.
+
+    Raises:
+        subprocess.CalledProcessError: it cannot be installed, or its source cannot be had.
+    """
+    python = python_of(Package(suite.name, suite.requirement, ""), suite="-suite")
+    if not suite.from_source:
+        command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+    source = ENVIRONMENTS / f"{suite.name}-source"
+    if not source.exists():
+        partial = ENVIRONMENTS / f"{suite.name}-download"
+        download = f"{python} -m pip download --quiet --no-deps --no-binary :all: --dest {partial} {suite.requirement.split()[0]}"
+        subprocess.run(download.split(), check=True, capture_output=True)
+        [archive] = partial.iterdir()
+        with tarfile.open(archive) as tar:
+            tar.extractall(partial / "content", filter="data")
+        [content] = (partial / "content").iterdir()
+        content.rename(source)
+    return source
+
+
+def run_suite(suite: Suite, directory: Path, *, forced: bool) -> SuiteRun:
+    """Run a suite, plain or with caching forced in this directory's cache."""
+    root = tests_of(suite)
+    python = python_of(Package(suite.name, suite.requirement, ""), suite="-suite")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_", "PYTHON"))}
+    work = directory / "work"
+    work.mkdir(exist_ok=True)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [python, _RUNNER, "forced" if forced else "plain", f"--rootdir={root}", *suite.options,
+         *[str(root / path) for path in suite.tests]],
+        capture_output=True, text=True, timeout=_SECONDS, check=False, cwd=work,
+        env=inherited | {
+            "COMPCACHE_DIR": str(directory / "compcache"), "NUMBA_CACHE_DIR": str(directory / "numba"), "NUMBA_NUM_THREADS": "2",
+            "PYTHONPATH": str(PACKAGE_ROOT), "PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "agg",
+        },
+    )  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    last = done.stdout.splitlines()[-1] if done.stdout else ""
+    if not last.startswith("["):
+        raise AssertionError(f"{suite.name}: exit status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}")
+    outcomes, counts = json.loads(last)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return SuiteRun(outcomes, tuple(counts) if counts else None, seconds)
+
+
+def differences(plain: SuiteRun, other: SuiteRun, suite: Suite) -> dict[str, tuple[str, str]]:
+    """The tests whose outcomes differ, with both."""
+    names = sorted(plain.outcomes.keys() | other.outcomes.keys())
+    pairs = {name: (plain.outcomes.get(name, "missing"), other.outcomes.get(name, "missing")) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and name not in suite.unstable}
+
+
+def main(names: list[str]) -> None:
+    """Print a row of the table for each suite."""
+    import tempfile
+
+    print("| package | tests | passed plain / cold / warm | misses cold | hits, misses warm | not cached | seconds |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for suite in SUITES:
+        if names and suite.name not in names:
+            continue
+        try:
+            tests_of(suite)
+        except subprocess.CalledProcessError as error:
+            print(f"| {suite.name} | cannot be installed | {str(error.stderr)[-300:]!r} |", flush=True)
+            continue
+        with tempfile.TemporaryDirectory() as directory:
+            try:
+                runs = [run_suite(suite, Path(directory), forced=forced) for forced in (False, True, True)]
+            except (AssertionError, subprocess.TimeoutExpired) as error:
+                print(f"| {suite.name} | {error} |", flush=True)
+                continue
+        plain, cold, warm = runs
+        passed = [sum(outcome == "passed" for outcome in run.outcomes.values()) for run in runs]
+        assert cold.counts is not None
+        assert warm.counts is not None
+        seconds = " / ".join(f"{run.seconds:.1f}" for run in runs)
+        print(
+            f"| {suite.name} | {len(plain.outcomes)} | {' / '.join(map(str, passed))} | {cold.counts[1]} "
+            f"| {warm.counts[0]}, {warm.counts[1]} | {len(warm.counts[2])} | {seconds} |", flush=True,
+        )  # fmt: skip
+        for title, other in (("cold", cold), ("warm", warm)):
+            for name, pair in differences(plain, other, suite).items():
+                print(f"    {title}: {name}: {pair}", flush=True)
+        for label, reason in warm.counts[2].items():
+            print(f"    refused: {label[:110]}: {reason[:200]}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
