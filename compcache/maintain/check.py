@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import stat
 import time
-from errno import EIO
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
@@ -118,14 +117,14 @@ class _Check:
     def unusable_for(self, module_id: bytes, error: Exception) -> None:
         """Report what is wrong with a module, and repair that if asked to, unless it was removed meanwhile.
 
-        Only what was read, or what the disk does not give back, is damaged: the file stays where this process lacks
-        permission, descriptors or memory.
+        Only what was read is damaged: a file that cannot be read now, for lack of permission, descriptors or memory or
+        because of the disk, stays.
         """
         if not self.store.exists(module_id):
             self.forget(module_id)
             return
         path = self.store.module_path(module_id)
-        if isinstance(error, OSError) and error.errno not in (None, EIO):
+        if isinstance(error, OSError) and error.errno is not None:
             reason = str(error) if isinstance(error, CompcacheError) else error.strerror
             self.find("unreadable", module_id.hex(), f"{path} cannot be checked: {reason}")
             self.forget(module_id)
