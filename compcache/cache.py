@@ -444,7 +444,7 @@ class Cache:
 
         return publish_built(self, [built])[0]
 
-    def add_modules(self, sources: Iterable[ModuleSource]) -> tuple[str, ...]:
+    def add_modules(self, sources: Iterable[ModuleSource]) -> list[str]:
         """Compile many modules and publish them together, which costs less for each than `add_module` does.
 
         Linkers run while the next module is compiled, files are synchronized together, and the index is written once for each
@@ -464,7 +464,7 @@ class Cache:
         self._require_open()
         from compcache.adding.many import add_modules
 
-        return add_modules(self, sources)
+        return list(add_modules(self, sources))
 
     def _remote_store(self) -> RemoteStore | None:
         if isinstance(self._remote, bool):
@@ -645,7 +645,7 @@ class Cache:
 
     def functions(
         self, select: Callable[[str], object] | None = None, *, progress: Progress | None = None
-    ) -> list[FunctionSummary]:
+    ) -> tuple[FunctionSummary, ...]:
         """The stored functions, or those whose names `select` accepts, sorted by name.
 
         `progress` is called with (done, all) now and then, here and below.
@@ -653,7 +653,7 @@ class Cache:
         self._require_open()
         from compcache.usage.listings import functions
 
-        return functions(self._store, progress, select)
+        return tuple(functions(self._store, progress, select))
 
     def labelled(self, label: str) -> tuple[str, ...]:
         """The func_names that `Identity` or `compile` made for this label; a part of the digest may follow it."""
@@ -662,12 +662,12 @@ class Cache:
 
         return labelled(self._store, label)
 
-    def modules(self, *, progress: Progress | None = None) -> list[ModuleSummary]:
+    def modules(self, *, progress: Progress | None = None) -> tuple[ModuleSummary, ...]:
         """The stored modules, sorted by module_id."""
         self._require_open()
         from compcache.usage.listings import modules
 
-        return modules(self._store, progress)
+        return tuple(modules(self._store, progress))
 
     def module(self, module_id: str) -> ModuleSummary:
         """One stored module.

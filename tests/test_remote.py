@@ -17,6 +17,7 @@ from compcache.remote.breaker import Breaker
 from compcache.remote.card import Card, decode_card, encode_card
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import shelf_of
+from compcache.signing.keys import new_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -201,6 +202,25 @@ def test_a_module_of_another_key_is_refused(open_cache: Callable[..., Cache]) ->
     with pytest.raises(NotCachedError):
         other.get_target(name.func_name)
     assert other.stats().counters["remote_rejected"] == 1
+
+
+def test_a_reader_with_trusted_keys_takes_what_they_signed(open_cache: Callable[..., Cache]) -> None:
+    pytest.importorskip("nacl")
+    mine, other = new_key("mine"), new_key("other")
+    name, unsigned = Identity("f", code=9), Identity("f", code=10)
+    first = open_cache("a", publish_key=str(mine))
+    first.get_or_compile(name, lambda: constant("f", 1))
+    upload(first, name)
+    plain = open_cache("b")
+    plain.get_or_compile(unsigned, lambda: constant("f", 2))
+    upload(plain, unsigned)
+    reader = open_cache("c", "read", trusted_keys=[str(mine.public())])
+    assert reader.get_or_compile(name, never)() == 1
+    stranger = open_cache("d", "read", trusted_keys=[str(other.public())])
+    for cache, wanted in ((reader, unsigned), (stranger, name)):
+        with pytest.raises(NotCachedError):
+            cache.get_target(wanted)
+        assert cache.stats().counters["remote_rejected"] == 1
 
 
 @pytest.mark.usefixtures("store")

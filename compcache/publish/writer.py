@@ -51,10 +51,12 @@ def publish_module(
     target: bytes,
     flags: int,
     key: bytes,
+    signs: bool = True,
 ) -> bytes:
     """Publish a module: its sections (image, records, graph, bitcode, notes) and its index entries.
 
-    A module that exists already, with the same digest, is left as it is.
+    A module that exists already, with the same digest, is left as it is. With `signs` it gets a signature of the store's key, if
+    there is one: not what another host has compiled.
 
     Returns:
         The module_id.
@@ -62,10 +64,10 @@ def publish_module(
     Raises:
         StorageError: it could not be stored; the cache is unchanged.
     """
-    return publish_modules(store, [Publication(sections, tuple(functions), target, flags, key)])[0]
+    return publish_modules(store, [Publication(sections, tuple(functions), target, flags, key)], signs=signs)[0]
 
 
-def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication]) -> list[bytes]:
+def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], *, signs: bool = True) -> list[bytes]:
     """Publish several modules as `publish_module` does: their files are synchronized together and indexed by one segment.
 
     Returns:
@@ -79,7 +81,7 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication]) 
     store.require_writable(path)
     try:
         prepare_root(store)
-        additions = _publish_files(store, {draft.module_id: draft for draft in drafts})
+        additions = _publish_files(store, {draft.module_id: draft for draft in drafts}, signs=signs)
     except OSError as error:
         message = f"cannot store {_number(len(drafts))} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=path, errno=error.errno) from error
@@ -99,9 +101,9 @@ def _number(modules: int) -> str:
     return "a module" if modules == 1 else f"{modules} modules"
 
 
-def _publish_files(store: Store, drafts: Mapping[bytes, _Draft]) -> list[Addition]:
+def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool) -> list[Addition]:
     """Publish the missing files of modules, and return their missing index entries."""
-    if store.publish_key is not None:
+    if signs and store.publish_key is not None:
         for module_id, draft in drafts.items():
             sign_module(store, module_id, draft.module.sections[1], draft.module.key)
     stamps: dict[bytes, Stamp] = {}

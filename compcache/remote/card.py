@@ -1,7 +1,7 @@
 """The card of a function in a remote store: which module realizes it, and the module itself where that is small.
 
-Layout: magic, a msgpack list ``[name, module_id, size, seconds, module]``, and the check of all that. `module` is empty where
-the module has an object of its own. A card is a pointer and decides nothing: the module that it leads to is verified
+Layout: magic, a msgpack list ``[name, module_id, size, seconds, module, signatures]``, and the check of all that. `module` is empty
+where the module has an object of its own; `signatures` is the file of signatures that its publisher keeps beside it. A card is a pointer and decides nothing: the module that it leads to is verified
 by its own digest (and signature), and must realize the function.
 
 Limitations: a card is at most `MAX_CARD` bytes.
@@ -25,13 +25,14 @@ MAX_CARD = INLINE_LIMIT + (128 << 10)  # the longest name, and what frames it
 
 
 class Card(NamedTuple):
-    """One function: its module, that module's size in bytes, the seconds that compiling it took, and the module if it is small."""
+    """One function: its module, that module's size in bytes, the seconds that compiling it took, the module if it is small."""
 
     name: str
     module_id: bytes
     size: int
     seconds: float
     module: bytes
+    signatures: bytes = b""
 
 
 def encode_card(card: Card) -> bytes:
@@ -51,16 +52,16 @@ def decode_card(data: bytes) -> Card:
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the card is damaged")
     try:
-        name, module_id, size, seconds, module = msgpack.unpackb(
+        name, module_id, size, seconds, module, signatures = msgpack.unpackb(
             data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass"
         )
     except (ValueError, TypeError) as error:
         raise FormatError(f"the card does not decode: {error}") from error
-    card = Card(name, module_id, size, seconds, module)
+    card = Card(name, module_id, size, seconds, module, signatures)
     if (
         not isinstance(name, str) or not isinstance(module_id, bytes) or len(module_id) != DIGEST_SIZE
         or not isinstance(size, int) or size < 0 or not isinstance(seconds, float) or not isinstance(module, bytes)
-        or (module and len(module) != size)
+        or (module and len(module) != size) or not isinstance(signatures, bytes)
     ):  # fmt: skip
         raise FormatError("a field of the card is of another type or size")
     return card

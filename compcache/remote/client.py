@@ -21,6 +21,7 @@ from compcache.remote.connection import ask, wake_helper
 from compcache.remote.messages import state_directory
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import card_key, module_key, platform_shelf, shelf_of, usable_shelves
+from compcache.store import SIGNATURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -127,11 +128,11 @@ class RemoteStore:
         """Verify and publish what was found, then fetch what it imports; the functions that came."""
         come: list[str] = []
         imports: dict[str, None] = {}
-        for name, (outcome, data) in zip(names, answers, strict=True):
-            if outcome != _FOUND or not isinstance(data, bytes):
+        for name, (outcome, data, *rest) in zip(names, answers, strict=True):
+            if outcome != _FOUND or not isinstance(data, bytes) or not rest or not isinstance(rest[0], bytes):
                 self.count("remote_errors" if outcome == _UNAVAILABLE else "remote_misses")
                 continue
-            adopted = self._adopt(name, data)
+            adopted = self._adopt(name, data, rest[0])
             if adopted is not None:
                 come.append(name)
                 imports.update(dict.fromkeys(adopted.imports))
@@ -140,9 +141,9 @@ class RemoteStore:
             self.fetch(absent, plain=True)
         return tuple(come)
 
-    def _adopt(self, name: str, data: bytes) -> Adopted | None:
+    def _adopt(self, name: str, data: bytes, signatures: bytes) -> Adopted | None:
         try:
-            adopted = adopt_module(self._store, data, wanted=name)
+            adopted = adopt_module(self._store, data, wanted=name, signatures=signatures)
         except (CompcacheError, OSError) as error:
             self.count("remote_rejected")
             self._store.stats.refused(name, f"remote store: {error}")
@@ -190,11 +191,12 @@ class RemoteStore:
         names = [(name, needs) for name, _, needs in functions if always or label_of(name) is not None]
         if not names:
             return None
+        signatures = self._store.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex())) or b""
         platform = platform_shelf(header.triple, header.abi)
         inline = data if len(data) <= INLINE_LIMIT else b""
         cards = []
         for name, needs in names:
-            card = Card(name, module_id, len(data), seconds, inline)
+            card = Card(name, module_id, len(data), seconds, inline, signatures)
             cards.append((card_key(platform, shelf_of(header.triple, needs.split("\0")[-1]), name), encode_card(card)))
         return Upload(module_key(module_id), b"" if inline else data, cards, seconds, always)
 

@@ -113,7 +113,7 @@ class Helper:
     # ---------------------------------------------------------------- requests
 
     async def _do_find(self, names: list[str], platform: str, shelves: list[str]) -> list[list[Any]]:
-        """For each function: FOUND and the module's bytes, MISSING, or UNAVAILABLE and why."""
+        """For each function: FOUND, the module and its signatures; MISSING; or UNAVAILABLE and why."""
         return await asyncio.gather(*[self._find(name, platform, shelves) for name in names])
 
     async def _do_has(self, names: list[str], platform: str, shelves: list[str]) -> list[bool]:
@@ -173,7 +173,7 @@ class Helper:
             if isinstance(data, bytes):
                 module = await self._module(data, name)
                 if module is not None:
-                    return [FOUND, module]
+                    return [FOUND, module, decode_card(data).signatures]
         return [MISSING, ""]
 
     async def _has(self, name: str, platform: str, shelves: list[str]) -> bool:
