@@ -50,8 +50,9 @@ class ModuleSource:
             under its own name, with the signature read off its LLVM type.
         globals: definitions of the module's external globals, ``{name: value}`` (see `compcache.globals`); a
             `NativeSymbol` may also stand for a declared function.
-        imports: functions that the module declares and another module of the cache provides, now or later: names,
-            or ``{symbol: func_name}``, where a call target or an `Identity` may stand for its func_name.
+        imports: functions and variables that the module declares and another module of the cache provides, now or later: names,
+            or ``{symbol: func_name}``, where a call target or an `Identity` may stand for its func_name. All modules that import
+            a variable see one; a variable that two modules define in `globals` is two.
         libraries: shared libraries that define what the module uses: names as a linker takes them (``"stdc++"``),
             sonames or paths. An image that uses one records its soname, and the library is loaded with it.
         archives: static libraries to link, such as compilers' run time: paths, or names of files that are looked for where

@@ -12,12 +12,13 @@ __all__ = ["exported_functions", "with_text"]
 
 
 def exported_functions(code: bytes) -> tuple[str, ...]:
-    """The functions that can be seen from outside. Raises `CompileError` where LLVM rejects the code."""
+    """The functions that can be seen from outside, without inline ones of headers. Raises `CompileError` where LLVM rejects the code."""
 
     def look(context: Any) -> tuple[str, ...]:
         module = codegen.parse(code, context)
         exports = choose_exports(module, None, aliases(str(module)))
-        return tuple([export.symbol for export in exports if not export.link_only])
+        inline = {function.name for function in module.functions if function.linkage.name.startswith("linkonce")}
+        return tuple([export.symbol for export in exports if not export.link_only and export.symbol not in inline])
 
     return codegen.run(look)
 

@@ -75,6 +75,8 @@ class _WithFlags(click.Command):
 @click.option(
     "--targets", metavar="LIST", help="Compile for each of these CPUs, e.g. x86-64-v2,x86-64-v3,native (COMPCACHE_TARGETS)."
 )
+@click.option("--library", "libraries", metavar="NAME", multiple=True, help="A shared library that the code uses: stdc++, libz.so.1 or a path. Repeatable.")
+@click.option("--archive", "archives", metavar="FILE", multiple=True, help="A static library to link. Repeatable.")
 @click.option("--cc", metavar="COMPILER", help="The compiler of source files, instead of clang, clang++, flang or rustc.")
 @click.option(
     "--untrusted", is_flag=True,
@@ -94,6 +96,8 @@ def command(
     cpu: str | None,
     features: str | None,
     targets: str | None,
+    libraries: tuple[str, ...],
+    archives: tuple[str, ...],
     cc: str | None,
     untrusted: bool,
     no_bitcode: bool,
@@ -117,6 +121,8 @@ def command(
         "targets": targets,
         "keep_bitcode": not no_bitcode,
         "untrusted": untrusted,
+        "libraries": libraries,
+        "archives": archives,
     }
     added = []
     failed = 0
@@ -137,7 +143,7 @@ def command(
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and not isinstance(error, CompcacheError):
         return f"cannot be read: {error.strerror}"
-    return str(error).replace("imports=", "--import").replace("globals=", "--global").replace("<string>:", "line ")
+    return str(error).replace("imports=", "--import").replace("globals=", "--global").replace("libraries=", "--library").replace("archives=", "--archive").replace("<string>:", "line ")
 
 
 def _functions(exports: tuple[str, ...], *, nogil: bool) -> dict[str, Any] | None:
