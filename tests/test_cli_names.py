@@ -153,10 +153,13 @@ def test_every_command_has_examples() -> None:
 def test_the_examples_work(tmp_path: Path) -> None:
     shutil.copytree(KERNELS, tmp_path / "kernels")
     shutil.copy(PACKAGE_ROOT / "examples" / "library.py", tmp_path)
+    (tmp_path / "kernels" / "blur.c").write_text("double blur(double a, double b) { return (a + b) / 2; }\n")
     for name, lines in EXAMPLES.items():
         directory = tmp_path / "cache"
         shutil.rmtree(directory, ignore_errors=True)
         for line in lines:
+            if "blur.c" in line and shutil.which("clang") is None:
+                continue
             fill(directory)  # some of them remove things
             words = shlex.split(line)
             if words[0] == "compcache" and "library.py" not in line:
