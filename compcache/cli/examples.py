@@ -13,7 +13,6 @@ EXAMPLES = {
         "compcache add kernels/sieve.ll",
         "compcache add kernels/dot.ll --export 'dot=f64(a: const f64[:], b: const f64[:])'",
         "compcache add kernels/norm.ll --import dot --targets x86-64-v3,native",
-        "compcache add kernels/blur.c -- -O3 -ffast-math",
     ),
     "batch": ("compcache batch kernels/dot.ll kernels/sieve.ll", "compcache batch library.py --workers 2 --quiet"),
     "call": ("compcache call norm 3,4,12", "compcache call sieve '1*30' --json"),
