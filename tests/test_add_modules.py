@@ -18,6 +18,7 @@ from mock_directory import FaultyFiles, cache_on
 import compcache
 from compcache import Cache, CompileError, ModuleSource, StorageError, UndefinedSymbolError
 from compcache.adding import many
+from compcache.images.linkers.find import find_linker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -226,5 +227,10 @@ def test_a_module_is_the_same_whatever_the_process_has_compiled_before(tmp_path:
         result = [cache.add_module(ModuleSource(text)) for text in given][-1]
         assert cache.get_target("last")(7, 1.0) == 7
     """
-    alone, after = [run_fresh(tmp_path / str(n), f"names = {names}\n" + textwrap.dedent(script)) for n, names in enumerate([["last"], ["a", "b", "last"]])]
+    linker = find_linker()
+    assert linker is not None
+    alone, after = [
+        run_fresh(tmp_path / str(n), f"names = {names}\n" + textwrap.dedent(script), COMPCACHE_LINKER=linker.argv[0])
+        for n, names in enumerate([["last"], ["a", "b", "last"]])
+    ]
     assert alone == after
