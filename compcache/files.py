@@ -72,7 +72,10 @@ class _Directory:
 
     def __del__(self) -> None:
         if getattr(self, "number", -1) >= 0:
-            self._files.close(self.number)
+            try:
+                self._files.close(self.number)
+            except OSError:
+                return  # code of others has closed it: an error cannot be raised here
 
 
 class Tree(Files):

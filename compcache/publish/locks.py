@@ -187,7 +187,8 @@ class _FlockLock:
     def _close(self) -> None:
         if self._descriptor >= 0:
             _open.pop(self._descriptor, None)
-            self._files.close(self._descriptor)
+            with contextlib.suppress(OSError):  # code of others has closed it
+                self._files.close(self._descriptor)
             self._descriptor = -1
 
 
