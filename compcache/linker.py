@@ -524,7 +524,7 @@ def _prepare(
         if value.is_declaration or name in kept or name.startswith("llvm."):
             continue
         if name in resolution.imports:
-            value.linkage = "weak_odr" if value.linkage.name.endswith("_odr") else "weak"
+            value.linkage = "weak_odr" if "_odr" in value.linkage.name else "weak_any"
             value.visibility = "default"
         elif name in exported:
             value.linkage = _EXTERNAL

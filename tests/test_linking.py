@@ -379,3 +379,16 @@ def test_a_closure_of_many_modules_needs_few_descriptors(directory: Path) -> Non
         result = cache.get_target("all")(1), len(os.listdir("/proc/self/fd")) - used
     """
     assert run_fresh(directory, script) == (2 * modules, 0)
+
+
+@pytest.mark.parametrize("linkage", ["weak", "linkonce", "weak_odr", "linkonce_odr", "common"])
+def test_definitions_that_linkers_merge(cache: Cache, linkage: str) -> None:
+    value = 0 if linkage == "common" else 5
+    cache.add_module(
+        ModuleSource(
+            f"@counter = {linkage} global i64 {value}\n"
+            "define i64 @count() {\n  %old = load i64, ptr @counter\n  %new = add i64 %old, 1\n"
+            "  store i64 %new, ptr @counter\n  ret i64 %new\n}\n"
+        )
+    )
+    assert [cache.get_target("count")() for _ in range(2)] == [value + 1, value + 2]
