@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING
 import msgpack
 
 from compcache.errors import FormatError
-from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, require_intact
+from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, sections_of
 from compcache.formats.graph import decode_notes
 from compcache.store import MODULES, SIGNATURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from compcache.formats.footer import Footer
 
-__all__ = ["LISTING", "MODULE_MEMBER", "SIGNATURE_MEMBER", "check_module", "content_only", "module_member", "read_bundle", "sections_of", "signature_member", "write_bundle"]
+__all__ = ["LISTING", "MODULE_MEMBER", "SIGNATURE_MEMBER", "content_only", "module_member", "read_bundle", "signature_member", "write_bundle"]
 
 LISTING = "compcache-bundle-1.txt"
 MODULE_MEMBER = re.compile(rf"modules/([0-9a-f]{{32}}){re.escape(MODULES.suffix)}")
@@ -37,16 +36,6 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 _UNIX, _MODE = 3, 0o100644 << 16
 #: What the notes of a module say of one compilation, not of the content.
 _OF_ONE_COMPILATION = ("created", "seconds")
-
-
-def sections_of(data: bytes, footer: Footer) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-    """Image, records, graph, bitcode and notes of a module file."""
-    found, at = [], 0
-    for size in (footer.image, footer.records, footer.graph, footer.bitcode, footer.notes):
-        found.append(data[at : at + size])
-        at += size
-    image, records, graph, bitcode, notes = found
-    return image, records, graph, bitcode, notes
 
 
 def content_only(data: bytes) -> bytes:
@@ -70,17 +59,6 @@ def module_member(module_id: bytes) -> str:
 def signature_member(module_id: bytes) -> str:
     """The name of the member with a module's signatures."""
     return f"signatures/{SIGNATURES.file_name(module_id.hex())}"
-
-
-def check_module(data: bytes, module_id: bytes) -> Footer:
-    """The footer of a module in a bundle.
-
-    Raises:
-        FormatError: the bytes are not the module of that id.
-    """
-    footer = decode_footer(data[-FOOTER_SIZE:], len(data))
-    require_intact(footer, module_id, lambda at, size: data[at : at + size])
-    return footer
 
 
 def write_bundle(path: str, members: Mapping[str, bytes]) -> None:

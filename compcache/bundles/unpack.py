@@ -6,27 +6,23 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from compcache.bundles.layout import MODULE_MEMBER, check_module, read_bundle, sections_of, signature_member
+from compcache.bundles.layout import MODULE_MEMBER, read_bundle, signature_member
 from compcache.digest import digest
 from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.formats import host
-from compcache.formats.footer import encode_container
+from compcache.formats.footer import encode_container, intact_footer, sections_of
 from compcache.formats.index import Stamp
-from compcache.formats.manifest import FUNCTION, GLOBAL, decode_function, decode_global, decode_module
-from compcache.formats.manifest_writer import image_flag, iterate_frames
+from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish, unique_name
 from compcache.publish.writer import prepare_root
 from compcache.store import SIGNATURES, ModuleFile, Store
 
 if TYPE_CHECKING:
-    from compcache.formats.manifest import ModuleRecord
     from compcache.signing.keys import PublicKey
 
 __all__ = ["import_bundle", "unpacked"]
 
-#: Kinds of globals that are read by unpickling.
-_PICKLED = frozenset(("pickle", "numba"))
 _NO_STAMP = Stamp(0, 0, 0, 0)
 
 
@@ -34,30 +30,19 @@ class _Module:
     """A module of a bundle, checked: its header, its functions as the index names them, and its file here."""
 
     def __init__(self, store: Store, module_id: bytes, data: bytes) -> None:
-        footer = check_module(data, module_id)
+        footer = intact_footer(data, module_id)
         sections = sections_of(data, footer)
+        manifest = WholeManifest(sections[1])
         self.module_id = module_id
         self.sizes = footer.image, footer.records
-        self.functions: list[tuple[str, int, str]] = []
-        self.header: ModuleRecord | None = None
-        self.is_pickled = False
-        records = sections[1]
-        for offset, payload in iterate_frames(records):
-            if offset == 0:
-                self.header = decode_module(payload)
-            elif payload[:1] == FUNCTION and self.header is not None:
-                record = decode_function(payload)
-                self.functions.append((record.name, offset, self.header.requirement(record.features)))
-            elif payload[:1] == GLOBAL:
-                self.is_pickled = self.is_pickled or decode_global(payload).kind in _PICKLED
-        if self.header is None:
-            raise FormatError("it has no header")
+        self.header = manifest.header
+        self.functions = manifest.functions()
+        self.is_pickled = manifest.is_pickled()
         _, self.parts = encode_container(*sections, store.signing_key)
 
     @property
     def requirement(self) -> str:
         """What the module requires of a host."""
-        assert self.header is not None
         return self.header.requirement()
 
 
@@ -128,7 +113,6 @@ def _publish(store: Store, modules: list[_Module], members: dict[str, bytes]) ->
         path = store.module_path(module.module_id)
         if not Store.exists(store, module.module_id):
             publish(store.files, store.temporary, path, module.parts, sync=False)
-        assert module.header is not None
         file = ModuleFile(store.files, path, module.module_id)
         flags = image_flag(module.header.image_kind)
         file.describe(*module.sizes, host.target_id(module.requirement), flags, module.header.key)

@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["FOOTER_SIZE", "Footer", "decode_footer", "encode_container", "is_signed_with", "module_digest", "require_intact"]
+__all__ = ["FOOTER_SIZE", "Footer", "decode_footer", "encode_container", "intact_footer", "is_signed_with", "module_digest", "require_intact", "sections_of"]
 
 _MAGIC = b"CCMODULE"
 _VERSION = 4
@@ -111,6 +111,27 @@ def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], 
         raise FormatError("its content does not have the digest that it was published with")
     if digest([read(footer.content, footer.notes)]) != footer.notes_digest:
         raise FormatError("its notes are not those that it was published with")
+
+
+def intact_footer(data: bytes, module_id: bytes | None = None) -> Footer:
+    """The footer of a whole module file, its content checked.
+
+    Raises:
+        FormatError: the bytes are not an intact module, or not the one with this id.
+    """
+    footer = decode_footer(data[-FOOTER_SIZE:], len(data))
+    require_intact(footer, footer.module_id if module_id is None else module_id, lambda at, size: data[at : at + size])
+    return footer
+
+
+def sections_of(data: bytes, footer: Footer) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+    """Image, records, graph, bitcode and notes of a module file."""
+    found, at = [], 0
+    for size in (footer.image, footer.records, footer.graph, footer.bitcode, footer.notes):
+        found.append(data[at : at + size])
+        at += size
+    image, records, graph, bitcode, notes = found
+    return image, records, graph, bitcode, notes
 
 
 def is_signed_with(footer: Footer, signing_key: bytes) -> bool:

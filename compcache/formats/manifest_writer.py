@@ -16,6 +16,10 @@ from compcache.formats.manifest import (
     IMAGE_SHARED,
     MODULE,
     NEEDS,
+    decode_function,
+    decode_global,
+    decode_module,
+    decode_needs,
     read_frame,
 )
 
@@ -24,11 +28,13 @@ if TYPE_CHECKING:
 
     from compcache.formats.manifest import FunctionRecord, GlobalRecord, ModuleRecord, NeedsRecord
 
-__all__ = ["ManifestWriter", "encode_function", "encode_global", "encode_module", "encode_needs", "image_flag", "iterate_frames"]
+__all__ = ["ManifestWriter", "WholeManifest", "encode_function", "encode_global", "encode_module", "encode_needs", "image_flag", "iterate_frames"]
 
 _U32 = Struct("<I")
 _PAIR = Struct("<II")
 _KEY_AT = 9  # where a module record holds its key: behind type, ABI and the length of the key
+#: Kinds of globals that are read by unpickling.
+_PICKLED = frozenset(("pickle", "numba"))
 _IMAGE_FLAGS = {"shared": IMAGE_SHARED, "object": IMAGE_OBJECT}
 
 
@@ -131,3 +137,34 @@ def iterate_frames(section: bytes) -> Iterator[tuple[int, bytes]]:
             key = _key_in(payload)
         yield offset, payload
         offset += FRAME.size + len(payload)
+
+
+class WholeManifest:
+    """A whole records section; the records of a kind are decoded when they are asked for.
+
+    Raises:
+        FormatError: a record is damaged, or the first one is not a module record; here and in every method.
+    """
+
+    __slots__ = ("_frames", "header")
+
+    def __init__(self, records: bytes) -> None:
+        self._frames = list(iterate_frames(records))
+        self.header = decode_module(self._frames[0][1] if self._frames else b"")
+
+    def functions(self) -> list[tuple[str, int, str]]:
+        """The (name, record offset, requirement) of every function, as the index has them."""
+        records = [(offset, decode_function(payload)) for offset, payload in self._of(FUNCTION)]
+        return [(record.name, offset, self.header.requirement(record.features)) for offset, record in records]
+
+    def imports(self) -> tuple[str, ...]:
+        """The functions and variables that the module imports, each once."""
+        needs = [decode_needs(payload) for _, payload in self._of(NEEDS)]
+        return tuple(dict.fromkeys(name for record in needs for _, name in record.imports))
+
+    def is_pickled(self) -> bool:
+        """Whether loading a global of the module unpickles it."""
+        return any(decode_global(payload).kind in _PICKLED for _, payload in self._of(GLOBAL))
+
+    def _of(self, kind: bytes) -> Iterator[tuple[int, bytes]]:
+        return ((offset, payload) for offset, payload in self._frames if payload[:1] == kind)

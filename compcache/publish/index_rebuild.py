@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
 from compcache.formats.index import Stamp
-from compcache.formats.manifest import FUNCTION, decode_function, decode_module
-from compcache.formats.manifest_writer import iterate_frames
+from compcache.formats.manifest_writer import WholeManifest
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.quarantine import is_shortage
@@ -27,14 +26,7 @@ def module_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
     Raises:
         FormatError: a record is damaged.
     """
-    section = module.read(module.image, module.records)
-    found = []
-    header = decode_module(module.read_record(0))
-    for offset, payload in iterate_frames(section):
-        if payload[:1] == FUNCTION:
-            record = decode_function(payload)
-            found.append((record.name, offset, header.requirement(record.features)))
-    return found
+    return WholeManifest(module.read(module.image, module.records)).functions()
 
 
 def rebuild_index(store: Store) -> int:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from compcache.errors import FormatError
-from compcache.formats.footer import FOOTER_SIZE, decode_footer, require_intact
+from compcache.formats.footer import intact_footer
 from compcache.remote.address import RemoteSettings
 from compcache.remote.breaker import Breaker
 from compcache.remote.card import decode_card
@@ -170,10 +170,9 @@ class Helper:
         if all(isinstance(answer, Exception) for answer in found):
             return [UNAVAILABLE, self._error]
         for data in found:
-            if isinstance(data, bytes):
-                module = await self._module(data, name)
-                if module is not None:
-                    return [FOUND, module, decode_card(data).signatures]
+            held = await self._held(data, name) if isinstance(data, bytes) else None
+            if held is not None:
+                return [FOUND, *held]
         return [MISSING, ""]
 
     async def _has(self, name: str, platform: str, shelves: list[str]) -> bool:
@@ -191,8 +190,8 @@ class Helper:
             self._breaker.succeeded()
         return found
 
-    async def _module(self, data: bytes, name: str) -> bytes | None:
-        """The intact module that a card leads to; None where it leads nowhere."""
+    async def _held(self, data: bytes, name: str) -> tuple[bytes, bytes] | None:
+        """The intact module that a card leads to, and its signatures; None where it leads nowhere."""
         try:
             card = decode_card(data)
             if card.name != name:
@@ -207,7 +206,7 @@ class Helper:
         except FormatError:
             self._count("rejected")
             return None
-        return module
+        return module, card.signatures
 
     async def _get(self, key: str, seconds: float) -> bytes | Exception | None:
         """An object, None where there is none, or what went wrong."""
@@ -293,15 +292,14 @@ class Helper:
         if await self._backend.create(key, card):
             return
         present = await self._backend.get(key)
-        if present is None or await self._module(present, decode_card(card).name) is None:
+        if present is None or await self._held(present, decode_card(card).name) is None:
             await self._backend.replace(key, card)
 
 
 def _require_module(card: Card, data: bytes) -> None:
-    if len(data) != card.size or len(data) < FOOTER_SIZE:
+    if len(data) != card.size:
         raise FormatError("the module has another size than its card says")
-    footer = decode_footer(data[-FOOTER_SIZE:], len(data))
-    require_intact(footer, card.module_id, lambda at, size: data[at : at + size])
+    intact_footer(data, card.module_id)
 
 
 def _words(error: Exception) -> str:
