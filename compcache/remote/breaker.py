@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import time
 
+from compcache.files import Files
+from compcache.publish.atomic_file import publish
+
 __all__ = ["Breaker"]
 
 _FAILURES = 3  # in a row open it
@@ -70,10 +73,8 @@ class Breaker:
         return values
 
     def _write(self, failures: int, until: float, pause: float) -> None:
-        new = f"{self._path}.{os.getpid()}"
+        content = f"{failures} {until} {pause}".encode("ascii")
         try:
-            with open(new, "w", encoding="ascii") as file:
-                file.write(f"{failures} {until} {pause}")
-            os.replace(new, self._path)
+            publish(Files(), os.path.dirname(self._path), self._path, [content], sync=False)
         except OSError:
             return  # every process finds out for itself then

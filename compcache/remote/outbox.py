@@ -14,6 +14,8 @@ import msgpack
 
 from compcache.digest import CHECK_SIZE, check
 from compcache.errors import FormatError
+from compcache.files import Files
+from compcache.publish.atomic_file import publish, unique_name
 
 __all__ = ["LIMIT", "Outbox", "Upload"]
 
@@ -50,13 +52,9 @@ class Outbox:
         """
         data = _MAGIC + msgpack.packb(list(upload), unicode_errors="surrogatepass")
         data += check(data)
-        os.makedirs(self._directory, mode=0o700, exist_ok=True)
         dropped = self._make_room(len(data))
-        name = f"{time.time_ns():020d}-{os.getpid():x}-{os.urandom(4).hex()}"
-        partial = os.path.join(self._directory, f".{name}")
-        with open(partial, "xb") as file:
-            file.write(data)
-        os.replace(partial, os.path.join(self._directory, f"{name}.upload"))
+        name = f"{time.time_ns():020d}-{unique_name()}.upload"
+        publish(Files(), self._directory, os.path.join(self._directory, name), [data], sync=False)
         return dropped
 
     def names(self) -> list[str]:
