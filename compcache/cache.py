@@ -148,29 +148,9 @@ class Cache:
         _require("signing_key", signing_key, (bytes, str))
         _require("lock_timeout", lock_timeout, (int, float))
         root = os.path.abspath(default_directory() if path is None else os.fspath(path))
-        if signing_key is not None and not signing_key:
-            raise ValueError("signing_key is empty: pass None for a cache without signatures")
-        key = signing_key if signing_key is not None else os.environ.get(KEY_VARIABLE)
-        options: dict[str, Any] = {
-            "open_beneath": path_opener(),
-            "readonly": readonly,
-            "verify": verify,
-            "signing_key": key.encode() if isinstance(key, str) else key,
-            "trust": trust,
-        }
-        trusted = trusted_keys if trusted_keys is not None else os.environ.get(TRUSTED_VARIABLE)
-        publishing = publish_key if publish_key is not None else os.environ.get(PUBLISH_VARIABLE)
-        if trusted or publishing:
-            from compcache.signing.keys import chosen_keys
-
-            options["trusted_keys"], options["publish_key"] = chosen_keys(trusted, publishing)
-        if layers or (layers is None and os.environ.get(LAYERS_VARIABLE)):
-            from compcache.layers.layered_store import LayeredStore
-            from compcache.layers.places import places_of
-
-            self._store: Store = LayeredStore(root, places_of(layers, root), options)
-        else:
-            self._store = Store(root, **options)
+        self._store = _open_store(
+            root, layers, signing_key, trusted_keys, publish_key, {"readonly": readonly, "verify": verify, "trust": trust}
+        )
         oldest = min_llvm if min_llvm is not None else os.environ.get(LLVM_VARIABLE)
         if oldest:
             from compcache.formats.manifest import version_numbers
@@ -193,7 +173,6 @@ class Cache:
         self._checks = sys.flags.dev_mode or bool(os.environ.get(CHECK_VARIABLE))
         self._tuners: dict[str, int] | None = {} if tune and not readonly else None  # processes by func_name
         self._remote_given = remote, remote_mode
-        self._remote: RemoteStore | bool | None = False  # False: not asked for yet
         if remote is not None or remote_mode is not None:
             self._remote_store()
         self._closed = False
@@ -467,15 +446,17 @@ class Cache:
         return list(add_modules(self, sources))
 
     def _remote_store(self) -> RemoteStore | None:
-        if isinstance(self._remote, bool):
-            url, mode = self._remote_given
-            self._remote = None
-            if not self.readonly and (url is not None or mode is not None or os.environ.get(REMOTE_VARIABLE)):
-                from compcache.remote.address import read_settings
-                from compcache.remote.client import RemoteStore
+        try:
+            return self._remote
+        except AttributeError:  # no miss has asked yet
+            self._remote: RemoteStore | None = None
+        url, mode = self._remote_given
+        if not self.readonly and (url is not None or mode is not None or os.environ.get(REMOTE_VARIABLE)):
+            from compcache.remote.address import read_settings
+            from compcache.remote.client import RemoteStore
 
-                settings = read_settings(url, mode)
-                self._remote = RemoteStore(self._store, settings) if settings is not None else None
+            settings = read_settings(url, mode)
+            self._remote = RemoteStore(self._store, settings) if settings is not None else None
         return self._remote
 
     @property
@@ -1024,6 +1005,34 @@ def _size_in_bytes(size: int | str) -> int:
 def _require(name: str, value: object, kinds: tuple[type, ...]) -> None:
     if value is not None and not isinstance(value, kinds):
         raise TypeError(f"Cache(): {name} must be {' or '.join(k.__name__ for k in kinds)}, not {type(value).__name__}")
+
+
+def _open_store(
+    root: str,
+    layers: Iterable[str | os.PathLike[str]] | None,
+    signing_key: bytes | str | None,
+    trusted_keys: Iterable[str] | str | None,
+    publish_key: str | None,
+    options: dict[str, Any],
+) -> Store:
+    """The store of a directory, with layers and keys as given, or else those of the environment."""
+    if signing_key is not None and not signing_key:
+        raise ValueError("signing_key is empty: pass None for a cache without signatures")
+    key = signing_key if signing_key is not None else os.environ.get(KEY_VARIABLE)
+    options["signing_key"] = key.encode() if isinstance(key, str) else key
+    options["open_beneath"] = path_opener()
+    trusted = trusted_keys if trusted_keys is not None else os.environ.get(TRUSTED_VARIABLE)
+    publishing = publish_key if publish_key is not None else os.environ.get(PUBLISH_VARIABLE)
+    if trusted or publishing:
+        from compcache.signing.keys import chosen_keys
+
+        options["trusted_keys"], options["publish_key"] = chosen_keys(trusted, publishing)
+    if layers or (layers is None and os.environ.get(LAYERS_VARIABLE)):
+        from compcache.layers.layered_store import LayeredStore
+        from compcache.layers.places import places_of
+
+        return LayeredStore(root, places_of(layers, root), options)
+    return Store(root, **options)
 
 
 def _func_name_of(name: str | Identity) -> str:
