@@ -262,7 +262,9 @@ class Cache:
         return self._holds(_func_name_of(func_name))
 
     def _can_import(self, name: str) -> bool:
-        return self._holds(name, to_import=True)
+        if self._holds(name, to_import=True):
+            return True
+        return self._remote_store() is not None and bool(self._fetch((name,)))
 
     def _holds(self, name: str, *, to_import: bool = False) -> bool:
         """See `has`; with `to_import`, variables and hidden functions count as well."""
@@ -370,13 +372,20 @@ class Cache:
         }  # fmt: skip
 
     def find_target(self, func_name: str) -> TypedCallTarget | None:
-        """The call target of a function, or None where it cannot be loaded; a miss is not counted."""
+        """The call target of a function, or None where it cannot be loaded; a miss is not counted.
+
+        The remote store is asked for what is missing, for as long as a compile would wait for it.
+        """
         try:
             return self._load(func_name)
-        except CompcacheError:
+        except CompcacheError as error:
             if self._closed:
                 raise
-            return None
+            if self._remote_store() is None:
+                return None
+            from compcache.publish.single_flight import find_fetched
+
+            return find_fetched(self, func_name, error)
 
     # -------------------------------------------------------------- miss path
 
@@ -473,13 +482,13 @@ class Cache:
         remote = self._remote_store()
         return remote.fetch(names, plain=plain) if remote is not None else ()
 
-    def prefetch(self, names: Iterable[str | Identity]) -> tuple[str, ...]:
+    def prefetch(self, names: Iterable[str | Identity], *, plain: bool = True) -> tuple[str, ...]:
         """Fetch functions that are not cached, and all that they import, from the remote store; those that came.
 
-        Names that do not stand for content are fetched as well: they were named here on purpose.
+        Names that do not stand for content are fetched as well, unless `plain` is false: they were named here on purpose.
         """
         self._require_open()
-        return self._fetch([_func_name_of(name) for name in names if not self.has(name)], plain=True)
+        return self._fetch([_func_name_of(name) for name in names if not self.has(name)], plain=plain)
 
     def has_many(self, names: Iterable[str | Identity]) -> tuple[bool, ...]:
         """For each function whether the cache, or else the remote store, has code of it that this host can use."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 import time
 from typing import TYPE_CHECKING
@@ -622,3 +623,37 @@ def test_a_package_of_three_hundred_functions_starts_warm(project: Project) -> N
     total, _, misses = project.run(script, backend=True)
     assert misses == 300
     assert project.run(script, backend=True) == (total, 300, 0)
+
+
+# --------------------------------------------------------------------- remote store
+
+
+def test_what_one_directory_compiled_another_one_takes_from_the_remote_store(project: Project) -> None:
+    """Numba's entries are pickled, so they travel only with a signature that the reader checks."""
+    script = """
+        from compcache import numba as backend_module
+        from compcache.publish import single_flight
+        single_flight.HEDGE_SECONDS = 60.0  # the machine may be busy
+        options = {"remote": %r, "signing_key": b"key"}
+        with backend_module.installed(%r, remote_mode=%r, **options) as backend:
+            from numba import njit
+
+            @njit(cache=True)
+            def add(x, y):
+                return x + y
+
+            result = add(1, 2), backend.hits, backend.misses
+            if %r == "write":
+                backend.cache.push(list(backend.cache))
+                backend.cache.flush_uploads(60)
+    """
+    runtime = project.directory / "run"
+    runtime.mkdir(mode=0o700)
+    store = (project.directory / "store").as_uri()
+    first, second = str(project.directory / "a"), str(project.directory / "b")
+    environment = {"XDG_RUNTIME_DIR": str(runtime)}
+    try:
+        assert project.run(script % (store, first, "write", "write"), backend=False, **environment) == (3, 0, 1)
+        assert project.run(script % (store, second, "read", "read"), backend=False, **environment) == (3, 1, 0)
+    finally:
+        shutil.rmtree(runtime)  # the helper process ends with it

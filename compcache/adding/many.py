@@ -101,7 +101,7 @@ class _Addition:
             self.publish()
 
     def _has(self, name: str) -> bool:
-        return name in self._provided or self._cache.has(name)
+        return name in self._provided or self._cache._can_import(name)
 
     def publish(self) -> None:
         """Publish what has been compiled."""

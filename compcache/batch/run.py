@@ -48,7 +48,8 @@ def compile_many(
 ) -> BatchReport:
     """Compile many modules in several processes, and store them.
 
-    Jobs that the cache holds are skipped, so an interrupted batch continues where it stopped. A worker process
+    Jobs that the cache holds are skipped, so an interrupted batch continues where it stopped. What a remote store has is fetched
+    first, with one question for all jobs. A worker process
     that LLVM aborts, that is killed or that exceeds `timeout` affects only its own job; the job is tried once more, by
     itself, before it counts as failed. A job that needs a function of another one is tried again when that was built.
 
@@ -86,7 +87,9 @@ def compile_many(
     pool = WorkerPool(settings, workers or _usable_cpus(), timeout)
     try:
         with batch.display:
-            missing = batch.skip_cached(opened)
+            missing = batch.skip_cached(opened, batch.jobs)
+            if opened.prefetch([name for job in missing for name in job.functions], plain=False):
+                missing = batch.skip_cached(opened, missing)
             if executor is not None and missing:
                 missing = _run_elsewhere(batch, executor, opened, missing, timeout, workers)
             batch.run(pool, missing)
@@ -146,7 +149,7 @@ class _Batch:
     """The state of each job of a batch."""
 
     def __init__(self, jobs: list[PreparedJob], display: Any) -> None:
-        self._jobs = jobs
+        self.jobs = jobs
         self.display = display
         self._started = time.perf_counter()
         self._ended: dict[int, BuiltJob | CachedJob | FailedJob] = {}
@@ -154,10 +157,10 @@ class _Batch:
         self._attempts: Counter[int] = Counter()
         self._running: dict[int, str] = {}
 
-    def skip_cached(self, cache: Cache) -> list[PreparedJob]:
-        """Record the jobs that are cached; return the others."""
+    def skip_cached(self, cache: Cache, jobs: list[PreparedJob]) -> list[PreparedJob]:
+        """Record those of the jobs that are cached; return the others."""
         missing = []
-        for job in self._jobs:
+        for job in jobs:
             outcome = _cached(cache, job.functions)
             if outcome is None:
                 missing.append(job)
@@ -234,7 +237,7 @@ class _Batch:
         running = tuple(self._running.values())
         self.display(
             BatchProgress(
-                len(self._jobs), counts["built"], counts["cached"], counts["failed"], running, last, seconds
+                len(self.jobs), counts["built"], counts["cached"], counts["failed"], running, last, seconds
             )
         )
 

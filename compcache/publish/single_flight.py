@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from compcache.linker import BuiltModule
     from compcache.remote.client import Inquiry
 
-__all__ = ["Addition", "add_missing", "compile_once", "ensure_compiled", "find_stored"]
+__all__ = ["Addition", "add_missing", "compile_once", "ensure_compiled", "find_fetched", "find_stored"]
 
 TIMEOUT_VARIABLE = "COMPCACHE_LOCK_TIMEOUT"
 _DEFAULT_TIMEOUT = 60.0
@@ -141,10 +141,37 @@ def add_missing(cache: Cache, functions: tuple[str, ...], build: Callable[[], Mo
         found = find_stored(cache, functions) if look_again else None
         if found is not None:
             return found
-        built = _build_exporting(cache, functions, build)
+        inquiry = cache._inquire(functions)
+        built = None
+        if inquiry is None or not inquiry.arrived(HEDGE_SECONDS) or not all(map(cache.has, functions)):
+            built = _build_exporting(cache, functions, build, inquiry)
+        if built is None:  # the remote store had it
+            found = find_stored(cache, functions)
+            if found is not None:
+                return found
+            built = _build_exporting(cache, functions, build)  # and it was pruned since
         module_id = cache._publish(built)[0]
         names = tuple([name for name, *_ in built.functions])
         return Addition(names, (module_id,), _size_of(cache, bytes.fromhex(module_id)), was_cached=False)
+
+
+def find_fetched(cache: Cache, func_name: str, error: CompcacheError) -> TypedCallTarget | None:
+    """Load a function after asking the remote store for it, as long as a compile waits; None where it does not come.
+
+    `error` is how the look-up in the cache failed.
+    """
+    if not isinstance(error, (NotCachedError, UndefinedSymbolError)):
+        return None
+    inquiry = cache._inquire((func_name,))
+    if inquiry is None:
+        return None
+    if not inquiry.arrived(HEDGE_SECONDS):
+        inquiry.give_up()
+        return None
+    try:
+        return cache._loader.load(func_name)
+    except CompcacheError:
+        return None
 
 
 def find_stored(cache: Cache, functions: tuple[str, ...]) -> Addition | None:

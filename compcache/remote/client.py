@@ -35,6 +35,7 @@ __all__ = ["Inquiry", "RemoteStore"]
 
 #: How long one that cannot compile waits for each round of a look-up.
 _PATIENCE = 10.0
+_PATIENCE_PER_NAME = 0.1
 _FOUND, _UNAVAILABLE = "found", "unavailable"
 _BATCH = 512  # names in one question
 
@@ -111,9 +112,15 @@ class RemoteStore:
         wanted = list(dict.fromkeys(names))
         come: list[str] = []
         for at in range(0, len(wanted), _BATCH):
-            inquiry = self.inquire(wanted[at : at + _BATCH], plain=plain)
-            if inquiry is not None and inquiry.arrived(_PATIENCE) and inquiry.fetched:
-                come += inquiry.fetched
+            names = wanted[at : at + _BATCH]
+            inquiry = self.inquire(names, plain=plain)
+            if inquiry is None:
+                continue
+            inquiry.arrived(_PATIENCE + _PATIENCE_PER_NAME * len(names))
+            if inquiry.fetched is None:
+                inquiry.give_up()
+                break
+            come += inquiry.fetched
         return tuple(come)
 
     def has(self, names: Sequence[str]) -> tuple[bool, ...]:

@@ -51,6 +51,10 @@ _PEER = struct.Struct("3i")
 _SOCKET = "socket"
 
 
+class _LeftAloneError(Exception):
+    """The store is left alone after failures."""
+
+
 class Helper:
     """What one helper process serves."""
 
@@ -210,9 +214,12 @@ class Helper:
 
     async def _get(self, key: str, seconds: float) -> bytes | Exception | None:
         """An object, None where there is none, or what went wrong."""
-        started = time.monotonic()
         try:
-            data = await self._within(seconds, self._backend.get(key))
+            async with self._slots:
+                if self._breaker.is_open():  # since this look-up began to wait for its turn
+                    return _LeftAloneError()
+                started = time.monotonic()
+                data = await asyncio.wait_for(self._backend.get(key), seconds)
         except Exception as error:  # noqa: BLE001 - whatever the client raises
             self._note_error(error)
             return error
