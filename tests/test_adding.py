@@ -223,6 +223,24 @@ def test_nogil_and_signature_are_stored_with_the_function(cache: Cache) -> None:
     assert target(2**63 - 1) == 2**64 - 2
 
 
+@pytest.mark.parametrize(
+    ("head", "complaint"),
+    [
+        ("hidden { i32, i32 } @f(i32 %x)", r"its result of type { i32, i32 }"),
+        ("noundef [2 x i64] @f()", r"its result of type \[2 x i64\]"),
+        ("i64 @f(i128 noundef %wide)", r"its parameter 'wide' of type i128"),
+        ("i64 @f(<4 x float> noundef %v)", r"its parameter 'v' of type <4 x float>"),
+        ("i64 @f(ptr byval(i32) %p)", r"its parameter 'p' of type ptr .*byval\(i32\)"),
+        ("i64 @f(i64 %x, ...)", r"it takes a variable number of arguments"),
+    ],
+)
+def test_a_type_that_no_signature_has_is_named_without_its_attributes(cache: Cache, head: str, complaint: str) -> None:
+    result = head.partition("@")[0].removeprefix("hidden ").removeprefix("noundef ")
+    cache.add_module(ModuleSource(f"define {head} {{ ret {result} {'0' if result == 'i64 ' else 'undef'} }}", {"f": None}))
+    with pytest.raises(SignatureError, match=complaint + r"(?: captures\(none\))?; other modules"):
+        cache.get_target("f")
+
+
 def test_a_function_without_a_signature_serves_other_modules_only(cache: Cache) -> None:
     text = "define {i64, i64} @pair(i64 %x) {\n%a = insertvalue {i64, i64} undef, i64 %x, 0\nret {i64, i64} %a\n}"
     cache.add_module(ModuleSource(text))

@@ -10,9 +10,10 @@ runtime. The layouts (`Callee`, `EntryApi`, `ModuleTable`) are those of `hit/nat
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.build.ir_text import Head, parse_head, quote
+from compcache.build.ir_text import Head, leading_type, parse_head, quote
 from compcache.errors import SignatureError, SignatureMismatchError
 from compcache.formats.host import ABI_VERSION
 from compcache.formats.module_table import TABLE_MAGIC, TABLE_SYMBOL
@@ -57,6 +58,7 @@ _BY_LLVM_TYPE = {
     "float": "f32", "double": "f64", "ptr": "ptr",
 }  # fmt: skip
 _IN_MEMORY = ("byval(", "sret(", "byref(", "preallocated(", "inalloca(", "inreg", "nest", "swift")
+_BEFORE_TYPE = re.compile(r"\A[^{\[<]*(?=[{\[<])")  # linkage, visibility and attributes before an aggregate
 _CONVENTIONS = ("fastcc", "coldcc", "tailcc", "preserve_", "win64cc", "x86_", "x86_64_sysvcc", "cc ", "swift", "ghccc")
 _DECLARATIONS = """\
 declare i64 @PyLong_AsLongLong(ptr)
@@ -144,12 +146,21 @@ def read_signature(function: FunctionHead) -> Signature:
     for text, llvm_type in zip(head.parameters, types, strict=True):
         name = _BY_LLVM_TYPE.get(llvm_type)
         if name is None or any(mark in text for mark in _IN_MEMORY):
-            raise SignatureError(f"no signature type matches its parameter '{text}'")
+            raise SignatureError(_unmatched(text))
         parameters.append(Parameter(_scalar(name, text), False, False, _parameter_name(text), 0))
     name = _BY_LLVM_TYPE.get(result)
     if name is None:
-        raise SignatureError(f"no signature type matches its result '{result}'")
+        raise SignatureError(f"no signature type matches its result of type {_BEFORE_TYPE.sub('', result)}")
     return Signature(tuple(parameters), _scalar(name, head.prefix))
+
+
+def _unmatched(text: str) -> str:
+    """Why a parameter has no signature type."""
+    if text == "...":
+        return "it takes a variable number of arguments"
+    name = _parameter_name(text)
+    shown = text.rpartition(" %")[0] if any(mark in text for mark in _IN_MEMORY) else leading_type(text)
+    return f"no signature type matches its parameter{f' {name!r}' if name else ''} of type {shown or text}"
 
 
 def _scalar(name: str, text: str) -> Type:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 
 from compcache.build.source import Function, ModuleSource, check_name
-from compcache.content.visible import exported_names
+from compcache.content.visible import exported_names, require_valid
 from compcache.digest import digest
 from compcache.errors import CompileError, LibraryError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any
+    from typing import Any, NoReturn
 
     from compcache.globals.definition import GlobalDefinition
     from compcache.identity import Identity
@@ -57,7 +57,7 @@ def name_by_content(given: Any) -> NamedSource:
     named = content_digest(source, size=_NAME_BYTES).hex()
     exports = dict(source.functions) if source.functions is not None else dict.fromkeys(exported_names(source.ir))
     if not exports:
-        raise CompileError(f"compile(): {_no_function(source.ir)}")
+        _refuse_without_functions(source.ir)
     names = {name: f"{check_name(name, 'function name')}-{named}" for name in exports}
     identity = source.identity
     source.functions = {names[name]: _exported_as(value, name) for name, value in exports.items()}
@@ -65,10 +65,11 @@ def name_by_content(given: Any) -> NamedSource:
     return NamedSource(names, source)
 
 
-def _no_function(code: str | bytes) -> str:
+def _refuse_without_functions(code: str | bytes) -> NoReturn:
     if isinstance(code, str) and 0 < len(code.splitlines()) <= 1 and code.rpartition(".")[2].strip() in _SUFFIXES:
-        return f"{code!r} looks like the name of a file: give what is in it, open({code!r}, 'rb').read()"
-    return "the code defines no externally visible function"
+        raise CompileError(f"compile(): {code!r} looks like the name of a file: give what is in it, open({code!r}, 'rb').read()")
+    require_valid(code)
+    raise CompileError("compile(): the code defines no externally visible function")
 
 
 def _exported_as(value: Any, symbol: str) -> Function:
