@@ -66,8 +66,9 @@ if TYPE_CHECKING:
         PrunedModule,
         PruneReport,
     )
+    from compcache.remote.answer import RemoteAnswer
     from compcache.signature import Signature
-    from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary
+    from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary, RemoteStats
 
 __version__ = "0.1.0"
 
@@ -111,6 +112,8 @@ __all__ = [
     "PrunedModule",
     "Realization",
     "ReentrantCompileError",
+    "RemoteAnswer",
+    "RemoteStats",
     "ShadowWarning",
     "Signature",
     "SignatureError",
@@ -148,6 +151,8 @@ _HOMES = {
     "PrunedFile": "maintain.report_types",
     "PrunedModule": "maintain.report_types",
     "Realization": "inspect.descriptions",
+    "RemoteAnswer": "remote.answer",
+    "RemoteStats": "usage.summaries",
     "Signature": "signature",
     "TypedCallTarget": "hit.target",
     "Variant": "inspect.explain",

@@ -748,7 +748,8 @@ class Cache:
     def explain(
         self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None
     ) -> Explanation:
-        """Explain why a function can or cannot be loaded: its realizations, and the stored variants nearest to it.
+        """Explain why a function can or cannot be loaded: its realizations, the stored variants nearest to it, and what the
+        remote store says, which is asked for that.
 
         Args:
             func_name: the function.
@@ -758,7 +759,10 @@ class Cache:
         self._require_open()
         from compcache.inspect.explain import explain
 
-        return explain(self._store, self._loader, _func_name_of(func_name), identity, progress)
+        name = _func_name_of(func_name)
+        remote = self._remote_store()
+        answer = remote.explain(name) if remote is not None else None
+        return explain(self._store, self._loader, name, identity, progress, answer)
 
     def note_uncached(self, name: str, reason: str) -> None:
         """Record for `explain` why a function was compiled and not cached; never fails."""

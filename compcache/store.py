@@ -223,6 +223,9 @@ class NullRecorder:
     def refused(self, name: str, reason: str) -> None:
         """A file is not used, or a function was not cached."""
 
+    def asked(self, name: str, answer: str) -> None:
+        """The remote store answered about a function."""
+
     def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
         """Another process was waited for."""
 

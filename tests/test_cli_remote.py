@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from cli_process import compcache
+from cli_process import Outcome
+from cli_process import compcache as command
 from helpers import constant
 
 from compcache import Cache, ModuleSource
@@ -24,6 +26,11 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     yield (tmp_path / "store").as_uri()
     shutil.rmtree(runtime)
+
+
+def compcache(*arguments: object, **variables: str) -> Outcome:
+    """Run a command, with the helper process of this test."""
+    return command(*arguments, XDG_RUNTIME_DIR=os.environ.get("XDG_RUNTIME_DIR", ""), **variables)
 
 
 def test_what_is_pushed_is_pulled_and_what_leads_nowhere_is_removed(url: str, tmp_path: Path) -> None:
@@ -46,6 +53,17 @@ def test_what_is_pushed_is_pulled_and_what_leads_nowhere_is_removed(url: str, tm
     assert not card.exists()
     status = json.loads(compcache("remote", "status", "--json", "--remote", url).out)
     assert (status["url"], status["waiting_uploads"], status["uploads"]) == (url, 0, 1)
+
+
+def test_explain_and_stats_tell_of_the_store(url: str, tmp_path: Path) -> None:
+    with Cache(tmp_path / "a") as cache:
+        cache.add_module(ModuleSource(constant("f", 4)))
+    compcache("--dir", tmp_path / "a", "remote", "push", "f", "--remote", url)
+    compcache("--dir", tmp_path / "b", "remote", "pull", "f", "--remote", url)
+    assert "remote store: 1 hit (" in " ".join(compcache("--dir", tmp_path / "b", "stats").out.split())
+    out = compcache("--dir", tmp_path / "b", "explain", "f", COMPCACHE_REMOTE=url).out
+    assert f"remote store {url}: found: it has module " in out
+    assert json.loads(compcache("--dir", tmp_path / "b", "explain", "f", "--json", COMPCACHE_REMOTE=url).out)["remote"]["outcome"] == "found"
 
 
 def test_without_a_store_it_says_how_to_name_one() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import constant, run_fresh
 
-from compcache import Cache, CacheWarning, Function, Identity, ModuleSource, NotCachedError
+from compcache import Cache, CacheWarning, Function, Identity, ModuleSource, NotCachedError, RemoteStats
 from compcache.batch import Job, compile_many
 from compcache.remote.breaker import Breaker
 from compcache.remote.card import Card, decode_card, encode_card
@@ -178,6 +178,55 @@ def test_what_is_added_by_the_group_is_uploaded(open_cache: Callable[..., Cache]
     assert first.flush_uploads(60)
     assert waiting.names() == []
     assert len(objects(store, "f")) + first.remote.status().get("not_worth_uploading", 0) == 4  # type: ignore[union-attr]
+
+
+def test_explain_tells_what_the_store_says(open_cache: Callable[..., Cache]) -> None:
+    name, absent = Identity("f", code="explained"), Identity("f", code="absent")
+    first = open_cache("a", signing_key=b"one")
+    first.get_or_compile(name, lambda: constant("f", 7))
+    upload(first, name)
+    second = open_cache("b", "read", signing_key=b"one")
+    found = second.explain(name).remote
+    assert found is not None
+    assert (found.outcome, found.is_asked, found.module_id) == ("found", True, first.realizations(name)[0].module_id)
+    assert not second.has(name)
+    missing, plain = second.explain(absent).remote, second.explain("plain").remote
+    assert missing is not None
+    assert (missing.outcome, "x86-64" in missing.message or "cpu-" in missing.message) == ("missing", True)
+    assert plain is not None
+    assert not plain.is_asked
+    other = open_cache("c", "read", signing_key=b"two").explain(name).remote
+    assert other is not None
+    assert (other.outcome, "signature" in other.message) == ("rejected", True)
+    assert open_cache("d", "off").explain(name).remote is None
+
+
+@pytest.mark.usefixtures("store")
+def test_explain_tells_that_the_store_is_left_alone(tmp_path: Path) -> None:
+    with Cache(tmp_path / "a", remote="redis://127.0.0.1:1/0") as cache:
+        breaker = Breaker(str(Path(cache.remote.directory()) / "breaker"))  # type: ignore[union-attr]
+        for _ in range(3):
+            breaker.failed()
+        answer = cache.explain("f").remote
+    assert answer is not None
+    assert answer.outcome == "skipped"
+    assert re.search(r"left alone for \d+ s more, after 3 failures in a row", answer.message)
+
+
+def test_statistics_count_the_store_apart(open_cache: Callable[..., Cache]) -> None:
+    name = Identity("f", code="counted")
+    first = open_cache("a")
+    first.get_or_compile(name, lambda: constant("f", 7))
+    upload(first, name)
+    second = open_cache("b", "read")
+    second.get_or_compile(name, never)
+    with pytest.raises(NotCachedError):
+        second.get_target(Identity("f", code="absent").func_name)
+    stats = second.stats()
+    size = stats.bytes
+    assert stats.remote == RemoteStats(hits=1, misses=1, bytes=size, answers=2, seconds=stats.remote.seconds)
+    assert stats.remote.latency == stats.remote.seconds / 2 > 0
+    assert first.stats().remote.offered >= 1
 
 
 def test_plain_names_are_shared_only_on_purpose(open_cache: Callable[..., Cache], store: Path) -> None:

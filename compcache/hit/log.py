@@ -70,6 +70,10 @@ class LoggingRecorder(NullRecorder):
         """A file is not used, or a function was not cached."""
         _logger.debug("refused %s: %s", name, reason)
 
+    def asked(self, name: str, answer: str) -> None:
+        """The remote store answered about a function."""
+        _logger.debug("remote store %s: %s", name, answer)
+
     def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
         """Another process or thread was waited for."""
         end = "and then did it here" if owned else "until it was done"

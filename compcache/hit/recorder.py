@@ -79,6 +79,9 @@ class Recorder:
     def refused(self, name: str, reason: str) -> None:
         """A file is not used, or a function was not cached: nothing is counted."""
 
+    def asked(self, name: str, answer: str) -> None:
+        """The remote store answered about a function: counted by who asked."""
+
     def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
         """Another process was waited for: nothing is counted."""
 

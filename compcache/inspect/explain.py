@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from compcache.identity import Identity
     from compcache.inspect.descriptions import Realization
+    from compcache.remote.answer import RemoteAnswer
     from compcache.store import Store
     from compcache.usage.module_files import Progress
 
@@ -75,7 +76,7 @@ class Explanation:
     realizations, and `variants` the stored functions of the same label, the most similar first. `refusals` tell why a
     function of that label was compiled and not cached, the latest first; on a miss `message` says it, too.
     `overloads` are there where the name is one without types, of a function that is stored for types of arguments: then
-    `hit` is whether one of these can be loaded.
+    `hit` is whether one of these can be loaded. `remote` is what the remote store says now, None for a cache without one.
     """
 
     func_name: str
@@ -86,6 +87,7 @@ class Explanation:
     variants: tuple[Variant, ...]
     refusals: tuple[Refusal, ...] = ()
     overloads: tuple[Overload, ...] = ()
+    remote: RemoteAnswer | None = None
 
 
 class _OneRealization(Loader):
@@ -109,6 +111,7 @@ def explain(
     func_name: str,
     identity: Identity | None = None,
     progress: Progress | None = None,
+    remote: RemoteAnswer | None = None,
 ) -> Explanation:
     """Why a function is to be had or not; see `Cache.explain`."""
     copies = {bytes.fromhex(copy.module_id): copy for copy in realizations(store, loader, func_name)}
@@ -141,6 +144,7 @@ def explain(
         _variants(store, same, own),
         refusals,
         overloads,
+        remote,
     )
 
 

@@ -12,9 +12,19 @@ from compcache.publish.writer import publish_file, publish_module
 from compcache.store import SIGNATURES
 
 if TYPE_CHECKING:
+    from compcache.formats.footer import Footer
     from compcache.store import Store
 
-__all__ = ["Adopted", "adopt_module"]
+__all__ = ["Acceptable", "Adopted", "adopt_module", "require_acceptable"]
+
+
+class Acceptable(NamedTuple):
+    """A module that may be taken in."""
+
+    footer: Footer
+    sections: tuple[bytes, bytes, bytes, bytes, bytes]
+    manifest: WholeManifest
+
 
 class Adopted(NamedTuple):
     """A module that was taken in: its id, its functions, and the functions that it imports."""
@@ -39,29 +49,34 @@ def adopt_module(store: Store, data: bytes, *, wanted: str, signatures: bytes) -
         PickleNotAllowedError: a global variable is pickled, and the cache has no key that signatures are checked with.
         StorageError: it could not be stored.
     """
-    footer = intact_footer(data)
-    name = footer.module_id.hex()
-    if store.signing_key and not is_signed_with(footer, store.signing_key):
-        raise IntegrityError(f"module {name} does not carry the signature of this cache's key", path=name)
-    sections = sections_of(data, footer)
-    manifest = WholeManifest(sections[1])
-    header, functions = manifest.header, manifest.functions()
-    if store.trusted_keys:
-        from compcache.signing.signatures import is_signed
-
-        if not is_signed(signatures, store.trusted_keys, footer.module_id, header.requirement()):
-            raise IntegrityError(f"module {name} is not signed with a key that is trusted here (trusted_keys)", path=name)
-    elif manifest.is_pickled() and not store.signing_key:
-        raise PickleNotAllowedError(
-            f"module {name} holds a pickled global: such modules are taken from elsewhere only with a trusted signature"
-        )
-    names = tuple(function for function, _, _ in functions)
-    if wanted not in names:
-        raise IntegrityError(f"module {name} does not define {wanted!r}", path=name)
+    footer, sections, manifest = require_acceptable(store, data, wanted=wanted, signatures=signatures)
+    header, functions, name = manifest.header, manifest.functions(), footer.module_id.hex()
     if signatures and store.trusted_keys:
         publish_file(store, SIGNATURES, SIGNATURES.file_name(name), signatures)
     module_id = publish_module(
         store, sections, functions,
         target=target_id(header.requirement()), flags=image_flag(header.image_kind), key=header.key, signs=False,
     )  # fmt: skip
-    return Adopted(module_id, names, manifest.imports())
+    return Adopted(module_id, tuple(function for function, _, _ in functions), manifest.imports())
+
+
+def require_acceptable(store: Store, data: bytes, *, wanted: str, signatures: bytes) -> Acceptable:
+    """Verify the bytes of a module file, and that this cache takes it; arguments and errors are those of `adopt_module`."""
+    footer = intact_footer(data)
+    name = footer.module_id.hex()
+    if store.signing_key and not is_signed_with(footer, store.signing_key):
+        raise IntegrityError(f"module {name} does not carry the signature of this cache's key", path=name)
+    sections = sections_of(data, footer)
+    manifest = WholeManifest(sections[1])
+    if store.trusted_keys:
+        from compcache.signing.signatures import is_signed
+
+        if not is_signed(signatures, store.trusted_keys, footer.module_id, manifest.header.requirement()):
+            raise IntegrityError(f"module {name} is not signed with a key that is trusted here (trusted_keys)", path=name)
+    elif manifest.is_pickled() and not store.signing_key:
+        raise PickleNotAllowedError(
+            f"module {name} holds a pickled global: such modules are taken from elsewhere only with a trusted signature"
+        )
+    if wanted not in [function for function, _, _ in manifest.functions()]:
+        raise IntegrityError(f"module {name} does not define {wanted!r}", path=name)
+    return Acceptable(footer, sections, manifest)

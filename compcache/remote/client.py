@@ -15,6 +15,7 @@ from compcache.publish.quarantine import warn
 from compcache.remote import maintenance
 from compcache.remote.address import WRITE
 from compcache.remote.adopt import adopt_module
+from compcache.remote.answer import FOUND, UNAVAILABLE, RemoteAnswer, left_alone, read_answer
 from compcache.remote.breaker import Breaker
 from compcache.remote.card import INLINE_LIMIT, Card, encode_card
 from compcache.remote.connection import ask, wake_helper
@@ -36,7 +37,6 @@ __all__ = ["Inquiry", "RemoteStore"]
 #: How long one that cannot compile waits for each round of a look-up.
 _PATIENCE = 10.0
 _PATIENCE_PER_NAME = 0.1
-_FOUND, _UNAVAILABLE = "found", "unavailable"
 _BATCH = 512  # names in one question
 
 
@@ -53,6 +53,7 @@ class Inquiry:
     def arrived(self, seconds: float = 0.0) -> bool:
         """Whether functions have come into the local cache, after waiting for so long at most."""
         if self.fetched is None and self._question.wait(seconds):
+            self._remote.count("remote_answers")
             self._remote.count("remote_seconds", time.monotonic() - self._asked)
             self.fetched = self._remote.take_in(self._names, self._question.answer)
         if self._question.problem and self.fetched is None:
@@ -131,13 +132,27 @@ class RemoteStore:
             return (False,) * len(names)
         return tuple(question.answer)
 
+    def explain(self, name: str) -> RemoteAnswer:
+        """What the store says about a function now; nothing is fetched into the cache, or counted."""
+        url = self.settings.shown
+        try:
+            breaker = Breaker(os.path.join(self.directory(), "breaker"))
+            if breaker.is_open():
+                return left_alone(url, name, *breaker.state())
+            question = ask(self.settings, "find", [name], platform_shelf(), list(usable_shelves(self._store.host())))
+        except OSError as error:
+            return read_answer(self._store, url, name, None, str(error))
+        answer = question.answer[0] if question.wait(_PATIENCE) else None
+        return read_answer(self._store, url, name, answer, question.problem)
+
     def take_in(self, names: tuple[str, ...], answers: list[list[object]]) -> tuple[str, ...]:
         """Verify and publish what was found, then fetch what it imports; the functions that came."""
         come: list[str] = []
         imports: dict[str, None] = {}
         for name, (outcome, data, *rest) in zip(names, answers, strict=True):
-            if outcome != _FOUND or not isinstance(data, bytes) or not rest or not isinstance(rest[0], bytes):
-                self.count("remote_errors" if outcome == _UNAVAILABLE else "remote_misses")
+            self._store.stats.asked(name, f"{outcome}{f': {data}' if isinstance(data, str) and data else ''}")
+            if outcome != FOUND or not isinstance(data, bytes) or not rest or not isinstance(rest[0], bytes):
+                self.count("remote_errors" if outcome == UNAVAILABLE else "remote_misses")
                 continue
             adopted = self._adopt(name, data, rest[0])
             if adopted is not None:
@@ -173,6 +188,7 @@ class RemoteStore:
             return False
         if dropped:
             self.count("remote_dropped", dropped)
+        self.count("remote_offered")
         wake_helper(self.settings)
         return True
 

@@ -12,7 +12,7 @@ from compcache.usage.ledger import fold, read_ledger, zero
 from compcache.usage.limits import effective_limit
 from compcache.usage.module_files import list_modules
 from compcache.usage.module_rows import load_rows
-from compcache.usage.summaries import CacheStats
+from compcache.usage.summaries import CacheStats, RemoteStats
 
 if TYPE_CHECKING:
     from compcache.store import Store
@@ -66,8 +66,14 @@ def cache_stats(
         evicted_modules=number("evicted_modules"),
         evicted_bytes=number("evicted_bytes"),
         corrupt=number("corrupt"),
+        remote=_remote_stats(totals),
         counters=dict(sorted(totals.items())),
     )
+
+
+def _remote_stats(totals: dict[str, float]) -> RemoteStats:
+    found = {name: totals.get(f"remote_{name}", 0) for name in RemoteStats._fields}
+    return RemoteStats(**{name: value if name == "seconds" else round(value) for name, value in found.items()})  # type: ignore[arg-type]
 
 
 def hits_and_misses(store: Store) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["CacheStats", "FunctionSummary", "ModuleSummary"]
+__all__ = ["CacheStats", "FunctionSummary", "ModuleSummary", "RemoteStats"]
 
 
 class ModuleSummary(NamedTuple):
@@ -53,6 +53,34 @@ class FunctionSummary(NamedTuple):
     directories: tuple[str, ...]
 
 
+class RemoteStats(NamedTuple):
+    """What the remote store did for the processes that use a cache.
+
+    `hits` are modules that came from it, of `bytes` in all; `misses` are functions that it did not have; `late` are questions
+    whose answer came after the compile; `skipped` are questions that were not asked because the store is left alone after failures;
+    `rejected` are modules that were not taken (damaged, or without a trusted signature); `errors` are look-ups that failed.
+    `answers` are answered questions, which took `seconds` in all. `offered` are modules that were queued for upload, and `dropped` those
+    that the queue had no room for.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    late: int = 0
+    skipped: int = 0
+    rejected: int = 0
+    errors: int = 0
+    bytes: int = 0
+    answers: int = 0
+    seconds: float = 0.0
+    offered: int = 0
+    dropped: int = 0
+
+    @property
+    def latency(self) -> float:
+        """The mean seconds until an answer; 0.0 without answers."""
+        return self.seconds / self.answers if self.answers else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class CacheStats:
     """The content of a cache, and the statistics of its processes since `since` (0.0: since its creation).
@@ -71,6 +99,7 @@ class CacheStats:
         added_modules, added_bytes: modules published, and their size.
         evicted_modules, evicted_bytes: modules that prunes removed, automatic ones included, and their size.
         corrupt: damaged files moved to quarantine.
+        remote: what came from the remote store.
         counters: all counters, by name.
     """
 
@@ -93,6 +122,7 @@ class CacheStats:
     evicted_modules: int
     evicted_bytes: int
     corrupt: int
+    remote: RemoteStats
     counters: dict[str, float]
 
     @property

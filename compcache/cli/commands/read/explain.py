@@ -29,7 +29,7 @@ def command(session: Session, name: str, as_json: bool) -> int:
     Lists each realization with the reason why it is not used: CPU, damage, signature, missing dependency, global.
     For names from compcache.Identity, also the stored variants with the same label, and the components in which they
     differ. For a Numba function, without types, each stored signature. Exit status 1 if the function is a
-    miss. COMPCACHE_DEBUG=1 logs the same as it happens.
+    miss. With COMPCACHE_REMOTE, also what the remote store has. COMPCACHE_DEBUG=1 logs the same as it happens.
     """
     with session.read() as cache:
         if not _has_variants(cache, name):
@@ -61,6 +61,10 @@ def _print(found: Explanation) -> None:
     for overload in found.overloads:
         state = style("hit", fg="green") if overload.hit else f"{style('miss', fg='red')}: {printable(overload.message)}"
         click.echo(f"  {printable(overload.label)}: {state}")
+    if found.remote is not None:
+        answer = found.remote
+        more = "" if answer.is_asked else "; misses do not ask for plain names: fetch it with compcache remote pull"
+        click.echo(printable(f"  remote store {answer.url}: {answer.outcome}: {answer.message}{more}"))
     if found.hit:
         for refusal in found.refusals:
             click.echo(f"  {printable(refusal.name)}: compiled and not cached: {printable(refusal.reason)}")

@@ -20,7 +20,7 @@ from compcache.cli.params import MOMENT
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
-    from compcache.usage.summaries import CacheStats
+    from compcache.usage.summaries import CacheStats, RemoteStats
 
 __all__ = ["command"]
 
@@ -49,7 +49,16 @@ def command(session: Session, since: float | None, zero: bool, as_json: bool) ->
         print_fields(_fields(stats))
 
 
+def _remote(remote: RemoteStats) -> str:
+    parts = [f"{plural(remote.hits, 'hit')} ({size_text(remote.bytes)})", f"{remote.misses:,} {'miss' if remote.misses == 1 else 'misses'}"]
+    for count, text in ((remote.late, "late"), (remote.skipped, "not asked"), (remote.rejected, "rejected"), (remote.dropped, "dropped")):
+        parts += [f"{count:,} {text}"] * bool(count)
+    parts += [plural(remote.errors, "error"), f"{1000 * remote.latency:.1f} ms until an answer"]
+    return ", ".join(parts)
+
+
 def _fields(stats: CacheStats) -> list[tuple[str, str]]:
+    remote = [("remote store", _remote(stats.remote))] if any(stats.remote) else []
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in stats.miss_reasons.items())
     return [
         ("directory", stats.path),
@@ -58,6 +67,7 @@ def _fields(stats: CacheStats) -> list[tuple[str, str]]:
         ("misses", f"{stats.misses:,}{f' ({reasons})' if reasons else ''}"),
         ("compiled", f"{plural(stats.compilations, 'module')} in {seconds_text(stats.compile_seconds)}"),
         ("loaded", f"{plural(stats.loads, 'module')}, which saved {seconds_text(stats.saved_seconds)}"),
+        *remote,
         ("added", f"{plural(stats.added_modules, 'module')}, {size_text(stats.added_bytes)}"),
         ("evicted", f"{plural(stats.evicted_modules, 'module')}, {size_text(stats.evicted_bytes)}"),
         ("damaged", f"{stats.corrupt:,}"),

@@ -1,0 +1,60 @@
+"""What a remote store says about one function, for `Cache.explain`: found, missing, rejected, unavailable, skipped, not asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.errors import CompcacheError
+from compcache.identity import label_of
+from compcache.remote.adopt import require_acceptable
+from compcache.remote.shelves import usable_shelves
+
+if TYPE_CHECKING:
+    from compcache.store import Store
+
+__all__ = ["FOUND", "UNAVAILABLE", "RemoteAnswer", "left_alone", "read_answer"]
+
+#: The first field of the helper's answer about a function; the third one is "missing".
+FOUND, UNAVAILABLE = "found", "unavailable"
+
+
+class RemoteAnswer(NamedTuple):
+    """What a remote store says about a function.
+
+    `url` is the store's, without a password. `outcome` is ``found``, ``missing``, ``rejected`` (it has a module that this cache
+    does not take), ``unavailable`` (it did not answer) or ``skipped`` (it is left alone after failures); `message`
+    says the same in words. `is_asked`: a miss asks for the function; names that do not stand for content are fetched by
+    `Cache.prefetch` and ``compcache remote pull`` alone. `module_id` and `size`, in bytes, are those of a module that was found.
+    """
+
+    url: str
+    outcome: str
+    message: str
+    is_asked: bool
+    module_id: str = ""
+    size: int = 0
+
+
+def left_alone(url: str, name: str, failures: int, seconds: float) -> RemoteAnswer:
+    """The store is not asked now."""
+    message = f"it is left alone for {seconds:.0f} s more, after {failures} failures in a row"
+    return RemoteAnswer(url, "skipped", message, label_of(name) is not None)
+
+
+def read_answer(store: Store, url: str, name: str, answer: list[Any] | None, problem: str) -> RemoteAnswer:
+    """The helper's answer about a function; None where there was none, and `problem` says why."""
+    is_asked = label_of(name) is not None
+    if answer is None or answer[0] == UNAVAILABLE:
+        why = str(answer[1]) if answer is not None else problem
+        return RemoteAnswer(url, UNAVAILABLE, why or "it does not answer", is_asked)
+    outcome, *rest = answer
+    if outcome != FOUND:
+        shelves = ", ".join(usable_shelves(store.host()))
+        return RemoteAnswer(url, "missing", f"it is on no shelf that this host can use: {shelves}", is_asked)
+    data, signatures = rest
+    try:
+        module = require_acceptable(store, data, wanted=name, signatures=signatures)
+    except CompcacheError as error:
+        return RemoteAnswer(url, "rejected", str(error), is_asked)
+    found = module.footer.module_id.hex()
+    return RemoteAnswer(url, FOUND, f"it has module {found[:12]}, {len(data):,} bytes", is_asked, found, len(data))
