@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     )
     from compcache.remote.answer import RemoteAnswer
     from compcache.signature import Signature
-    from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary, RemoteStats
+    from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary, RemoteStats, StatsPeriod
 
 __version__ = "0.1.0"
 
@@ -118,6 +118,7 @@ __all__ = [
     "Signature",
     "SignatureError",
     "SignatureMismatchError",
+    "StatsPeriod",
     "StorageError",
     "TargetUnloadedError",
     "TypedCallTarget",
@@ -154,6 +155,7 @@ _HOMES = {
     "RemoteAnswer": "remote.answer",
     "RemoteStats": "usage.summaries",
     "Signature": "signature",
+    "StatsPeriod": "usage.summaries",
     "TypedCallTarget": "hit.target",
     "Variant": "inspect.explain",
     "Verdict": "inspect.explain",

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from compcache.publish.single_flight import Addition
     from compcache.remote.client import Inquiry, RemoteStore
     from compcache.usage.module_files import Progress
-    from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary
+    from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary, StatsPeriod
 
     #: A `ModuleSource`, or LLVM code: assembly text, bitcode, an `llvmlite.ir.Module`, an `llvmlite.binding.ModuleRef`.
     Source = ModuleSource | str | bytes | Any
@@ -796,6 +796,19 @@ class Cache:
 
         self._store.stats.flush()
         return cache_stats(self._store, self._max_size, since, progress)
+
+    def history(self, since: float | None = None, *, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
+        """The counters of `stats` over time: the hours in which something was counted, days where that is a month ago.
+
+        Args:
+            since: only from this time on, in seconds since the epoch, to the hour.
+            progress: see `functions`.
+        """
+        self._require_open()
+        from compcache.usage.statistics import history
+
+        self._store.stats.flush()
+        return history(self._store, since, progress)
 
     def zero_stats(self) -> None:
         """Set the counters that `stats` shows to zero. Times of last use are kept.

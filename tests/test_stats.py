@@ -16,7 +16,7 @@ from mock_directory import FaultyFiles, Operation
 from compcache import Cache, ModuleSource, NotCachedError
 from compcache.errors import FormatError
 from compcache.files import Files, Tree
-from compcache.formats.statistics import StatsFile, decode_stats, encode_stats
+from compcache.formats.statistics import MISSES_ID, StatsFile, decode_stats, encode_stats
 from compcache.hit import recorder as stats_module
 from compcache.hit.recorder import Recorder
 from compcache.store import Store
@@ -69,6 +69,62 @@ def test_misses_are_counted_once_and_by_reason(cache: Cache) -> None:
     assert stats.compilations == 1
 
 
+MISSES = """
+from compcache import Cache, NotCachedError
+cache = Cache(directory)
+for name in ("f", "f", "g"):
+    try:
+        cache.get_target(name)
+    except NotCachedError:
+        pass
+result = None
+"""
+
+
+def test_misses_are_counted_for_each_function(cache: Cache, directory: Path) -> None:
+    for _ in range(2):
+        run_fresh(directory, MISSES)
+    add(cache)
+    add(cache, "other")
+    assert {row.func_name: row.misses for row in cache.functions()} == {"f": 4, "other": 0}
+    assert cache.stats().miss_reasons == {"absent": 6}
+    assert {row.func_name: (row.misses, row.uses, row.last_used) for row in cache.functions()} == {"f": (4, 0, 0.0), "other": (0, 0, 0.0)}
+    cache.zero_stats()
+    assert not any(row.misses for row in cache.functions())
+
+
+def test_a_program_that_asks_often_writes_one_line(directory: Path) -> None:
+    recorder = Recorder(Tree(Files(), str(directory)), str(directory))
+    for _ in range(5000):
+        recorder.missed(NotCachedError("absent", func_name="f"))
+    recorder.flush()
+    assert sum(path.stat().st_size for path in (directory / "stats").iterdir()) < 500
+    assert list(read_ledger(Store(str(directory))).misses().values()) == [5000]
+
+
+def test_misses_are_forgotten_a_month_after_the_last(directory: Path) -> None:
+    now = time.time()
+    month = 31 * 24 * 3600
+    uses = {(b"o" * 16, MISSES_ID): (3, now - month - 9000), (b"n" * 16, MISSES_ID): (4, now - month + 9000), (b"g" * 16, b"gone" * 4): (1, now)}
+    (directory / "stats").mkdir(parents=True)
+    for number in range(2):
+        (directory / "stats" / f"1-{number}.stats1").write_bytes(encode_stats({}, uses, [f"made-of-{number}"]))
+    fold(Store(str(directory), trust=True), lambda _: 1.0, now=now, present=())
+    assert read_ledger(Store(str(directory), trust=True)).misses() == {b"n" * 16: 8}
+
+
+def test_history_is_the_statistics_by_hour(cache: Cache, directory: Path) -> None:
+    add(cache)
+    run_fresh(directory, HIT)
+    with pytest.raises(NotCachedError):
+        cache.get_target("nothing")
+    stats, periods = cache.stats(), cache.history()
+    for name in ("hits", "misses", "saved_seconds", "compile_seconds", "added_bytes", "evicted_bytes"):
+        assert sum(getattr(period, name) for period in periods) == pytest.approx(getattr(stats, name)), name
+    assert all(period.start % 3600 == 0 and period.start <= time.time() for period in periods)
+    assert cache.history(since=time.time() + 7200) == ()
+
+
 def test_damage_is_a_reason_of_its_own_and_counted(cache: Cache, directory: Path) -> None:
     from helpers import flip_byte
 
@@ -89,7 +145,7 @@ def test_threads_lose_and_double_nothing(directory: Path) -> None:
 
     def work() -> None:
         for number in range(2000):
-            recorder.hit(f"f{number % 7}", bytes([number % 5]) * 16)
+            recorder.hit(f"f{number % 7}", bytes([number % 5 + 1]) * 16)
             if number % 100 == 0:
                 recorder.flush()
 

@@ -45,6 +45,7 @@ COMMANDS = {
     "config": ("commands.read.config", "Show every setting and where it comes from."),
     "stats": ("commands.read.stats", "Show statistics: hits, misses, time saved."),
     "top": ("commands.read.top", "Show the most expensive functions: compile time, space, misses."),
+    "report": ("report.command", "Write a page about the cache: content, savings, hits over time."),
     "check": ("commands.write.check", "Check the whole cache, and repair it."),
     "prune": ("commands.write.prune", "Remove modules by age, size, use or name."),
     "rm": ("commands.write.rm", "Remove functions by name."),

@@ -21,6 +21,7 @@ EXAMPLES = {
     "config": ("compcache config", "compcache config --json"),
     "stats": ("compcache stats --since 7d", "compcache stats --zero"),
     "top": ("compcache top", "compcache top --by size --limit 5", "compcache top --by misses --jsonl"),
+    "report": ("compcache report -o report.html", "compcache report --since 30d --json"),
     "check": ("compcache check", "compcache check --repair", "compcache check --recompile --json"),
     "prune": (
         "compcache prune --unused-for 30d --dry-run",

@@ -8,10 +8,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["BATCH_END", "HOUR", "encode_batch"]
+__all__ = ["BATCH_END", "HOUR", "MISSES_ID", "encode_batch"]
 
 BATCH_END = "= "
 HOUR = 3600  # seconds; what belongs to no module is counted by it
+#: Where others have the id of a module: the event is a miss of the function.
+MISSES_ID = bytes(16)
 
 
 def encode_batch(lines: Iterable[str]) -> bytes:

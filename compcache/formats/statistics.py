@@ -11,7 +11,8 @@ A sum is published once, complete or not at all::
 
 (little-endian). *Counters* are rows of ``hour u32 | value f64 | name length u8 | name``: what was counted in
 that hour since the epoch. *Uses* are rows of ``name key | module_id | count u64 | last use f64``; a name key of
-zeros counts the processes that loaded the module and whose saved seconds are not in the counters yet. *Inputs*
+zeros counts the processes that loaded the module and whose saved seconds are not in the counters yet, a module_id of
+zeros the misses of the name. *Inputs*
 are the names, one per line, of the files that were folded into this one: who finds both counts only this one,
 so that a fold that was interrupted counts nothing twice. *Rows* are items of the module rows of modules that were
 added (`compcache.usage.module_rows.encode_rows`), opaque here.
@@ -24,7 +25,7 @@ from struct import error as StructError  # noqa: N812 - it is an exception class
 
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, KEY_SIZE, check
 from compcache.errors import FormatError
-from compcache.formats.journal import BATCH_END, HOUR
+from compcache.formats.journal import BATCH_END, HOUR, MISSES_ID
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HEAD_SIZE",
     "LOADS_KEY",
+    "MISSES_ID",
     "StatsFile",
     "decode_stats",
     "encode_stats",
@@ -151,7 +153,7 @@ def _add_batch(
                 key = bytes.fromhex(rest[2]) if len(rest) > 2 and rest[2] else LOADS_KEY  # noqa: PLR2004
                 use = key, bytes.fromhex(rest[1])
                 count, last = uses.get(use, (0, 0.0))
-                uses[use] = count + 1, max(last, when)
+                uses[use] = count + round(amount), max(last, when)
     except (ValueError, IndexError):
         return  # of another version
 
@@ -182,3 +184,4 @@ def _decode_counters(section: bytes) -> dict[tuple[int, str], float]:
 
 
 assert _USE.size == KEY_SIZE + DIGEST_SIZE + 16
+assert len(MISSES_ID) == DIGEST_SIZE

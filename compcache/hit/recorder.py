@@ -16,7 +16,7 @@ from time import time
 
 from compcache.digest import name_key
 from compcache.files import FILE_MODE, Files, Tree
-from compcache.formats.journal import HOUR, encode_batch
+from compcache.formats.journal import HOUR, MISSES_ID, encode_batch
 from compcache.store import JOURNALS, NullRecorder
 
 TYPE_CHECKING = False
@@ -74,7 +74,8 @@ class Recorder:
         """A function was missing or had no usable realization; `error` says why."""
         from compcache.hit.miss import miss_reason
 
-        self.count(f"misses.{miss_reason(error)}")
+        func_name = getattr(error, "func_name", "")
+        self.count(f"misses.{miss_reason(error)}", 1, func_name, MISSES_ID if func_name else b"")
 
     def refused(self, name: str, reason: str) -> None:
         """A file is not used, or a function was not cached: nothing is counted."""
@@ -131,17 +132,19 @@ class Recorder:
         if not self._events:
             return
         lines = []
-        sums: dict[tuple[float, str], float] = {}
+        sums: dict[tuple[float, str, str], float] = {}
         for when, counter, amount, func_name, module_id in _drain(self._events):
-            if not module_id:
-                hour = when // HOUR * HOUR
-                sums[hour, counter] = sums.get((hour, counter), 0) + amount
+            if not module_id or module_id == MISSES_ID:  # programs may ask for what is not there very often
+                key = when // HOUR * HOUR, counter, func_name
+                sums[key] = sums.get(key, 0) + amount
                 continue
             lines.append(f"{when} {counter} {amount} {module_id.hex()} {name_key(func_name).hex()}")
             mine = object()
             if self._seen.setdefault(module_id, mine) is mine:  # atomic: threads may meet here
                 lines.append(f"{when} loads 1 {module_id.hex()}")
-        lines += [f"{hour} {counter} {amount}" for (hour, counter), amount in sums.items()]
+        for (hour, counter, func_name), amount in sums.items():
+            missed = f" {MISSES_ID.hex()} {name_key(func_name).hex()}" if func_name else ""
+            lines.append(f"{hour} {counter} {amount}{missed}")
         lines += [f"row {row.hex()}" for row in dict.fromkeys(_drain(self._rows))]
         self._write(encode_batch(lines))
 

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache import files as file_ops
 from compcache.errors import FormatError
 from compcache.formats.journal import HOUR
-from compcache.formats.statistics import LOADS_KEY, StatsFile, decode_stats, encode_stats, read_inputs
+from compcache.formats.statistics import (
+    LOADS_KEY,
+    MISSES_ID,
+    StatsFile,
+    decode_stats,
+    encode_stats,
+    read_inputs,
+)
 from compcache.publish.atomic_file import publish, unique_name
 from compcache.store import JOURNALS, STATISTICS
 from compcache.usage.module_rows import decode_rows
@@ -62,7 +69,12 @@ class Ledger(NamedTuple):
         for (_, module_id), (_, when) in self.uses.items():
             if when > last.get(module_id, 0.0):
                 last[module_id] = when
+        last.pop(MISSES_ID, None)
         return last
+
+    def misses(self) -> dict[bytes, int]:
+        """How often each function was missed, by name key; of those that have not been missed for a month some may lack."""
+        return {name: count for (name, module_id), (count, _) in self.uses.items() if module_id == MISSES_ID}
 
 
 def _names(store: Store) -> list[str]:
@@ -177,7 +189,7 @@ def fold(
             prepare(ledger)
         settled = {name: contents[name] for name in contents if _is_settled(store, name, contents[name], now)}
         if len(settled) > 1 or any(not content.inputs for content in settled.values()):
-            replaced = _replace(store, settled, contents, settle(_add_up(settled, ()), seconds_of, now), present)
+            replaced = _replace(store, settled, contents, settle(_add_up(settled, ()), seconds_of, now), present, now=now)
             ledger.files.update(replaced)
     return settle(ledger, seconds_of, now)
 
@@ -230,6 +242,7 @@ def _replace(
     ledger: Ledger,
     present: Container[bytes] | None = None,
     rows: bytes = b"",
+    now: float = 0.0,
 ) -> dict[str, int]:
     """Publish a sum and remove the files that it contains: the folded ones, and those that these already contained.
 
@@ -240,7 +253,11 @@ def _replace(
     names = [name for name in all_names if name in folded or name in contained]
     uses = ledger.uses
     if present is not None:
-        uses = {key: value for key, value in uses.items() if key[1] in present}
+        oldest = now - _HOURLY * HOUR  # of misses: there is no end to names that are asked for once
+        uses = {
+            key: value for key, value in uses.items()
+            if (value[1] >= oldest if key[1] == MISSES_ID else key[1] in present)
+        }  # fmt: skip
     uses = dict(sorted(uses.items(), key=_by_module))
     name = STATISTICS.file_name(unique_name())
     data = encode_stats(ledger.counters, uses, names, rows)
@@ -278,7 +295,7 @@ def zero(store: Store, now: float) -> bool:
             return False
         contents, torn = _read(store, _seal(store))
         ledger = settle(_add_up(contents, torn), lambda _: 0.0, now)
-        uses = {key: (0, last) for key, (_, last) in ledger.uses.items()}
+        uses = {key: (0, last) for key, (_, last) in ledger.uses.items() if key[1] != MISSES_ID}
         zeroed = ledger._replace(counters={(int(now) // HOUR, "zeroed"): now}, uses=uses)
         _replace(store, contents, contents, zeroed, rows=_rows(ledger))
         return True

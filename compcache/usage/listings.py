@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.digest import name_key
 from compcache.formats import host
 from compcache.formats.manifest import LINK_ONLY
-from compcache.formats.statistics import LOADS_KEY
+from compcache.formats.statistics import LOADS_KEY, MISSES_ID
 from compcache.store import Store
 from compcache.usage.ledger import read_ledger
 from compcache.usage.module_rows import Platform, Row, read_row
@@ -118,7 +118,7 @@ def _functions_in(
     present, rows, ledger = overview
     where = (store.root,)
     last, imported = _last_uses(ledger, rows)
-    counts = _counts(ledger)
+    counts, missed = _counts(ledger), ledger.misses()
     found: dict[str, FunctionSummary] = {}
     several: dict[str, list[FunctionSummary]] = {}
     problem_of = _Problems(store)
@@ -134,7 +134,8 @@ def _functions_in(
                 elif when:
                     uses, when = ledger.uses.get((name_key(name), module_id), _NEVER)
                     when = max(when, imported.get(name, 0.0))
-                copy = _new((name, signature, 1, size, created, problem, modules_, uses, when, where))
+                misses = missed.get(name_key(name), 0) if missed else 0
+                copy = _new((name, signature, 1, size, created, problem, modules_, uses, when, where, misses))
                 first = found.setdefault(name, copy)
                 if first is not copy:
                     several.setdefault(name, [first]).append(copy)
@@ -166,7 +167,7 @@ def _counts(ledger: Ledger) -> dict[bytes, int]:
     """The number of uses of each module's functions."""
     counts: dict[bytes, int] = {}
     for (key, module_id), (count, _) in ledger.uses.items():
-        if key != LOADS_KEY:
+        if key != LOADS_KEY and module_id != MISSES_ID:
             counts[module_id] = counts.get(module_id, 0) + count
     return counts
 

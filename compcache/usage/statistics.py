@@ -8,19 +8,24 @@ from typing import TYPE_CHECKING
 from compcache.errors import StorageError
 from compcache.formats.journal import HOUR
 from compcache.store import STATISTICS
-from compcache.usage.ledger import fold, read_ledger, zero
+from compcache.usage.ledger import fold, read_ledger, settle, zero
 from compcache.usage.limits import effective_limit
 from compcache.usage.module_files import list_modules
 from compcache.usage.module_rows import load_rows
-from compcache.usage.summaries import CacheStats, RemoteStats
+from compcache.usage.snapshot import look_over
+from compcache.usage.summaries import CacheStats, RemoteStats, StatsPeriod
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from compcache.store import Store
     from compcache.usage.ledger import Ledger
     from compcache.usage.module_files import Progress
     from compcache.usage.module_rows import Row
 
-__all__ = ["cache_stats", "hits_and_misses", "zero_stats"]
+__all__ = ["cache_stats", "history", "hits_and_misses", "zero_stats"]
+
+_MISSES = "misses."
 
 
 def cache_stats(
@@ -44,7 +49,7 @@ def cache_stats(
         return round(totals.get(counter, 0))
 
     reasons = {
-        name.removeprefix("misses."): round(n) for name, n in totals.items() if name.startswith("misses.")
+        name.removeprefix(_MISSES): round(n) for name, n in totals.items() if name.startswith(_MISSES)
     }
     return CacheStats(
         path=store.root,
@@ -79,7 +84,7 @@ def _remote_stats(totals: dict[str, float]) -> RemoteStats:
 def hits_and_misses(store: Store) -> tuple[int, int]:
     """The hits and misses of all processes since the statistics were zeroed."""
     totals, _ = _totals(read_ledger(store), None)
-    missed = sum(number for name, number in totals.items() if name.startswith("misses."))
+    missed = sum(number for name, number in totals.items() if name.startswith(_MISSES))
     return round(totals.get("hits", 0)), round(missed)
 
 
@@ -94,6 +99,33 @@ def _totals(ledger: Ledger, since: float | None) -> tuple[dict[str, float], floa
         elif hour >= first:
             totals[name] = totals.get(name, 0) + value
     return totals, start
+
+
+def history(store: Store, since: float | None = None, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
+    """The periods from `since` on in which something was counted, the oldest first."""
+    overview = look_over(store, progress)
+    ledger = settle(overview.ledger, overview.seconds_of, time.time())
+    first = int(since) // HOUR if since is not None else 0
+    hours: dict[int, dict[str, float]] = {}
+    for (hour, name), value in ledger.counters.items():
+        if hour >= first and name != "zeroed":
+            hours.setdefault(hour, {})[name] = value
+    return tuple(_period(hour, hours[hour].items()) for hour in sorted(hours))
+
+
+def _period(hour: int, items: Iterable[tuple[str, float]]) -> StatsPeriod:
+    counters = dict(items)
+    reasons = {name.removeprefix(_MISSES): round(n) for name, n in sorted(counters.items()) if name.startswith(_MISSES)}
+    return StatsPeriod(
+        start=float(hour * HOUR),
+        hits=round(counters.get("hits", 0)),
+        misses=sum(reasons.values()),
+        miss_reasons=reasons,
+        saved_seconds=counters.get("saved_seconds", 0.0),
+        compile_seconds=counters.get("compile_seconds", 0.0),
+        added_bytes=round(counters.get("added_bytes", 0)),
+        evicted_bytes=round(counters.get("evicted_bytes", 0)),
+    )
 
 
 def zero_stats(store: Store) -> None:

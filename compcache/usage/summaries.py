@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["CacheStats", "FunctionSummary", "ModuleSummary", "RemoteStats"]
+__all__ = ["CacheStats", "FunctionSummary", "ModuleSummary", "RemoteStats", "StatsPeriod"]
 
 
 class ModuleSummary(NamedTuple):
@@ -38,7 +38,8 @@ class FunctionSummary(NamedTuple):
 
     `created` is that of the newest; `uses` counts loads of the function; `last_used` is the last use of it or of a module
     that imports it (0.0: never); `problem` is empty if this host can use a realization; `directories` are the caches that
-    hold one, this one or layers.
+    hold one, this one or layers; `misses` counts the requests that found no usable realization, for as long as there is one a
+    month.
     """
 
     func_name: str
@@ -51,6 +52,7 @@ class FunctionSummary(NamedTuple):
     uses: int
     last_used: float
     directories: tuple[str, ...]
+    misses: int
 
 
 class RemoteStats(NamedTuple):
@@ -130,3 +132,20 @@ class CacheStats:
         """The share of hits among requests not answered from memory; 0.0 without requests."""
         requests = self.hits + self.misses
         return self.hits / requests if requests else 0.0
+
+
+class StatsPeriod(NamedTuple):
+    """What all processes counted from `start` (seconds since the epoch) on, for an hour, or a day if that is a month ago.
+
+    `hits`, `misses` and `miss_reasons` are as in `CacheStats`; `saved_seconds` are the compile times of modules that were
+    loaded instead, `compile_seconds` those that were spent; bytes are those of modules that were added and evicted.
+    """
+
+    start: float
+    hits: int
+    misses: int
+    miss_reasons: dict[str, int]
+    saved_seconds: float
+    compile_seconds: float
+    added_bytes: int
+    evicted_bytes: int

@@ -118,7 +118,7 @@ def _print_functions(rows: Sequence[FunctionSummary], layers: tuple[str, ...]) -
         [
             (name, signature, str(copies), str(size), time_text(created), str(uses), time_text(used), problem)
             + ((" ".join(directories),) if layers else ())
-            for name, signature, copies, size, created, problem, _, uses, used, directories in rows
+            for name, signature, copies, size, created, problem, _, uses, used, directories, _ in rows
         ],
     )
 
@@ -141,7 +141,7 @@ def _print_function_table(rows: Sequence[FunctionSummary], layers: tuple[str, ..
             label[len(prefix) :], identity, signature, str(copies), size_text(size), age_text(created), str(uses), age_text(used),
             problem, " ".join(directories),
         )
-        for (label, identity), (_, signature, copies, size, created, problem, _, uses, used, directories)
+        for (label, identity), (_, signature, copies, size, created, problem, _, uses, used, directories, _)
         in zip(names, rows, strict=True)
     ]  # fmt: skip
     print_rows([columns[n] for n in kept], [[row[n] for n in kept] for row in cells])

@@ -1,0 +1,311 @@
+"""The charts of a report, drawn by Vega-Lite (https://vega.github.io/vega-lite) through the package ``vl-convert-python``.
+
+They are drawn once, to SVG: the page needs no script, and works where pages from a build server may not run any. Colours are CSS
+variables of the page, so that one drawing serves the light and the dark scheme. Each chart is drawn twice, for wide and for
+narrow windows; the page shows one of them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from html import escape
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.cli.output import printable, seconds_text, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from compcache.cli.report.story import Group, Story
+
+__all__ = ["Chart", "charts", "draw", "drawing_is_possible"]
+
+_WIDE, _NARROW = 740, 340
+_HOUR, _DAY = 3600, 86400
+#: The longest span of time, in seconds, that is shown in steps of this length.
+_STEPS = ((3 * _DAY, _HOUR), (120 * _DAY, _DAY), (900 * _DAY, 7 * _DAY), (float("inf"), 30 * _DAY))
+_LEAST_STEPS = 12
+_MOST_BARS = 12
+_HIT, _MISS = "var(--hit)", "var(--miss)"
+_MARK = re.compile(r'<(path|line|circle)( aria-label="([^"]*)"[^>]*?)(?:/>|></\1>)')
+
+
+class Chart(NamedTuple):
+    """A chart: its specification in Vega-Lite but for the width, what it shows in a sentence, and its data as a table."""
+
+    key: str
+    title: str
+    summary: str
+    spec: dict[str, Any]
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+class _Step(NamedTuple):
+    """The counters of one step on the axis of time; `start` and `end` in seconds since the epoch, `label` in local time."""
+
+    start: float
+    end: float
+    label: str
+    hits: int
+    misses: int
+    saved: float
+    spent: float
+    added: int
+    evicted: int
+
+
+def drawing_is_possible() -> bool:
+    """Whether the package that draws is installed."""
+    from importlib.util import find_spec
+
+    return find_spec("vl_convert") is not None
+
+
+def charts(story: Story) -> list[Chart]:
+    """The charts that there is something to draw in."""
+    steps = _steps(story)
+    found = []
+    if any(step.hits or step.misses for step in steps):
+        found += [_hit_rate(steps), _requests(steps)]
+    if story.stats.miss_reasons:
+        found.append(_reasons(story))
+    if any(step.saved or step.spent for step in steps):
+        found.append(_seconds(steps))
+    if story.packages:
+        found += [
+            _bars("packages", "Size by package", story.packages, "functions", "package"),
+            _bars("last-use", "Size by last use", story.last_uses, "modules", "last use", sort=False),
+        ]
+    if any(step.added or step.evicted for step in steps):
+        found.append(_growth(steps))
+    return found
+
+
+def draw(chart: Chart) -> str:
+    """The chart as two SVG elements, one for each width."""
+    return "".join(
+        f'<div class="{name}">{_svg(chart, width)}</div>' for name, width in (("wide", _WIDE), ("narrow", _NARROW))
+    )
+
+
+def _svg(chart: Chart, width: int) -> str:
+    import vl_convert
+
+    axis = {
+        "labelColor": "var(--faint)", "titleColor": "var(--faint)", "gridColor": "var(--rule)", "domainColor": "var(--rule)",
+        "tickColor": "var(--rule)", "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelLimit": width // 3,
+    }  # fmt: skip
+    legend = {"labelColor": "var(--ink)", "labelFontSize": 12, "title": None, "orient": "top"}
+    config = {"background": None, "font": "sans-serif", "axis": axis, "legend": legend, "view": {"stroke": None}}
+    spec = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json", "width": width, **chart.spec, "config": config,
+        "autosize": {"type": "fit-x", "contains": "padding"}, "padding": 2,
+    }  # fmt: skip
+    text: str = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
+    label = f'role="graphics-document" aria-label="{escape(chart.summary)}" preserveAspectRatio="xMinYMin"'
+    return _MARK.sub(r"<\1\2><title>\3</title></\1>", text.replace("<svg ", f"<svg {label} ", 1))
+
+
+def _steps(story: Story) -> list[_Step]:
+    """The periods of a story in steps of equal length, those in which nothing happened included."""
+    if not story.periods:
+        return []
+    span = max(story.created - story.periods[0].start, 1)
+    length = next(step for longest, step in _STEPS if span <= longest)
+    offset = _utc_offset(story.created) if length > _HOUR else 0
+    last = int(story.created + offset) // length
+    first = min(int(story.periods[0].start + offset) // length, last + 1 - _LEAST_STEPS)
+    sums = [[0, 0, 0.0, 0.0, 0, 0] for _ in range(last - first + 1)]
+    for period in story.periods:
+        own = sums[min(int(period.start + offset) // length - first, len(sums) - 1)]
+        values = (
+            period.hits, period.misses, period.saved_seconds, period.compile_seconds, period.added_bytes, period.evicted_bytes
+        )  # fmt: skip
+        for position, value in enumerate(values):
+            own[position] += value
+    starts = [(first + number) * length - offset for number in range(len(sums))]
+    return [
+        _Step(start, start + length, _label(start, length), *own)  # type: ignore[arg-type]  # ints stay ints
+        for start, own in zip(starts, sums, strict=True)
+    ]
+
+
+def _utc_offset(when: float) -> int:
+    offset = dt.datetime.fromtimestamp(when).astimezone().utcoffset()
+    return int(offset.total_seconds()) if offset is not None else 0
+
+
+def _label(start: float, length: int) -> str:
+    moment = dt.datetime.fromtimestamp(start).astimezone()
+    return moment.strftime("%Y-%m-%d %H:%M" if length == _HOUR else "%Y-%m-%d") + (" ff." if length > _DAY else "")
+
+
+def _time_axis(steps: Sequence[_Step]) -> dict[str, Any]:
+    """The axis of time: local times are passed off as UTC, so that the chart does not know of zones."""
+    domain = [_local(steps[0].start), _local(steps[-1].end)]
+    return {
+        "field": "start", "type": "temporal", "scale": {"type": "utc", "domain": domain, "nice": False},
+        "axis": {"title": None, "grid": False, "tickCount": 6},
+    }  # fmt: skip
+
+
+def _local(seconds: float) -> int:
+    return round((seconds + _utc_offset(seconds)) * 1000)
+
+
+def _times(step: _Step) -> dict[str, Any]:
+    return {"start": _local(step.start), "end": _local(step.end), "middle": _local((step.start + step.end) / 2), "when": step.label}
+
+
+def _y(field: str, title: str, format_: str = ",~f", **more: Any) -> dict[str, Any]:
+    return {"field": field, "type": "quantitative", "axis": {"title": title, "format": format_, "tickCount": 4}, **more}
+
+
+def _unit(size: float) -> tuple[str, int]:
+    """The unit for an axis of bytes that ends at `size`, and its factor."""
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB")
+    power = min(max(int(size).bit_length() - 1, 0) // 10, len(units) - 1)
+    return units[power], 1 << 10 * power
+
+
+def _described(field: str) -> dict[str, Any]:
+    return {"description": {"field": field, "type": "nominal"}}
+
+
+def _hit_rate(steps: Sequence[_Step]) -> Chart:
+    asked = [step for step in steps if step.hits or step.misses]
+    values = [
+        {**_times(step), "rate": (rate := step.hits / (step.hits + step.misses)), "text": f"{step.label}: {rate:.1%} hits"}
+        for step in asked
+    ]
+    total = sum(step.hits for step in asked) / sum(step.hits + step.misses for step in asked)
+    y = _y("rate", "", "%", scale={"domain": [0, 1]})
+    y["axis"] = {"title": None, "format": "%", "tickCount": 4}
+    x = {**_time_axis(steps), "field": "middle"}
+    spec = {
+        "height": 150, "data": {"values": values},
+        "layer": [
+            {"mark": {"type": "line", "color": _HIT, "strokeWidth": 2, "aria": False}, "encoding": {"x": x, "y": y}},
+            {"mark": {"type": "circle", "color": _HIT, "size": 45, "opacity": 1}, "encoding": {"x": x, "y": y, **_described("text")}},
+        ],
+    }  # fmt: skip
+    return Chart(
+        "hit-rate", "Hit rate", f"{total:.1%} of all requests that memory did not answer were hits.", spec, ("time", "hit rate"),
+        tuple((step.label, f"{step.hits / (step.hits + step.misses):.1%}") for step in asked),
+    )  # fmt: skip
+
+
+def _stacked(
+    steps: Sequence[_Step], kinds: Sequence[tuple[str, str, Callable[[_Step], float]]], title: str, text: Callable[[float], str],
+    factor: float = 1,
+) -> dict[str, Any]:
+    """Bars over time, one above the other; a kind is a name, a colour and its value in a step."""
+    values = []
+    for step in steps:
+        base = 0.0
+        for name, _, value_of in kinds:
+            value = value_of(step)
+            low = base if value > 0 else 0.0  # what is negative goes down from the axis
+            if value:
+                values.append({
+                    **_times(step), "kind": name, "low": low / factor, "high": (low + value) / factor,
+                    "text": f"{step.label}: {text(abs(value))} {name}",
+                })  # fmt: skip
+            base = max(base, low + value)
+    colour = {
+        "field": "kind", "type": "nominal", "scale": {"domain": [kind[0] for kind in kinds], "range": [kind[1] for kind in kinds]},
+    }  # fmt: skip
+    encoding = {
+        "x": _time_axis(steps), "x2": {"field": "end"}, "y": _y("low", title), "y2": {"field": "high"}, "color": colour,
+        **_described("text"),
+    }  # fmt: skip
+    return {"height": 150, "data": {"values": values}, "mark": {"type": "bar", "binSpacing": 1}, "encoding": encoding}
+
+
+def _requests(steps: Sequence[_Step]) -> Chart:
+    hits, misses = sum(step.hits for step in steps), sum(step.misses for step in steps)
+    kinds = (("hits", _HIT, lambda step: step.hits), ("misses", _MISS, lambda step: step.misses))
+    return Chart(
+        "requests", "Requests", f"{hits:,} hits and {misses:,} misses.", _stacked(steps, kinds, "requests", "{:,.0f}".format),
+        ("time", "hits", "misses"),
+        tuple((step.label, f"{step.hits:,}", f"{step.misses:,}") for step in steps if step.hits or step.misses),
+    )  # fmt: skip
+
+
+def _seconds(steps: Sequence[_Step]) -> Chart:
+    values = []
+    saved = spent = 0.0
+    for step in steps:
+        saved, spent = saved + step.saved, spent + step.spent
+        for kind, value in (("saved by loads", saved), ("spent on compilation", spent)):
+            values.append({**_times(step), "kind": kind, "value": value, "text": f"{step.label}: {seconds_text(value)} {kind} so far"})
+    x = {**_time_axis(steps), "field": "end"}
+    y = _y("value", "seconds, summed up")
+    colour = {
+        "field": "kind", "type": "nominal",
+        "scale": {"domain": ["saved by loads", "spent on compilation"], "range": [_HIT, _MISS]},
+    }  # fmt: skip
+    spec = {
+        "height": 150, "data": {"values": values},
+        "layer": [
+            {"mark": {"type": "line", "strokeWidth": 2, "interpolate": "step-after", "aria": False}, "encoding": {"x": x, "y": y, "color": colour}},
+            {"mark": {"type": "circle", "size": 24, "opacity": 1}, "encoding": {"x": x, "y": y, "color": colour, **_described("text")}},
+        ],
+    }  # fmt: skip
+    return Chart(
+        "seconds", "Time saved", f"Loads saved {seconds_text(saved)} of compilation; {seconds_text(spent)} were spent on it.", spec,
+        ("time", "saved", "spent"),
+        tuple((step.label, seconds_text(step.saved), seconds_text(step.spent)) for step in steps if step.saved or step.spent),
+    )  # fmt: skip
+
+
+def _growth(steps: Sequence[_Step]) -> Chart:
+    added, evicted = sum(step.added for step in steps), sum(step.evicted for step in steps)
+    kinds = (("added", _HIT, lambda step: step.added), ("evicted", _MISS, lambda step: -step.evicted))
+    unit, factor = _unit(max(max(step.added, step.evicted) for step in steps))
+    spec = _stacked(steps, kinds, unit, size_text, factor)
+    return Chart(
+        "growth", "Added and evicted", f"{size_text(added)} were added and {size_text(evicted)} evicted.", spec,
+        ("time", "added", "evicted"),
+        tuple((step.label, size_text(step.added), size_text(step.evicted)) for step in steps if step.added or step.evicted),
+    )  # fmt: skip
+
+
+def _reasons(story: Story) -> Chart:
+    reasons = sorted(story.stats.miss_reasons.items(), key=lambda item: -item[1])
+    values = [{"name": name, "value": count, "text": f"{name}: {count:,}"} for name, count in reasons]
+    return Chart(
+        "reasons", "Misses by reason", f"{story.stats.misses:,} misses, most of them because: {reasons[0][0]}.",
+        _across(values, "misses", _MISS), ("reason", "misses"), tuple((name, f"{count:,}") for name, count in reasons),
+    )  # fmt: skip
+
+
+def _bars(key: str, title: str, groups: Sequence[Group], noun: str, head: str, *, sort: bool = True) -> Chart:
+    shown = list(groups)
+    if sort and len(shown) > _MOST_BARS:
+        rest = shown[_MOST_BARS - 1 :]
+        other = type(rest[0])(f"{len(rest)} others", sum(group.size for group in rest), sum(group.number for group in rest))
+        shown = [*shown[: _MOST_BARS - 1], other]
+    largest = max(shown, key=lambda group: group.size)
+    unit, factor = _unit(largest.size)
+    values = [
+        {"name": printable(name) or "(no name)", "value": size / factor, "text": f"{printable(name)}: {size_text(size)}, {count:,} {noun}"}
+        for name, size, count in shown
+    ]  # fmt: skip
+    return Chart(
+        key, title, f"The largest part, {size_text(largest.size)}, is: {printable(largest.name)}.", _across(values, unit, _HIT),
+        (head, "size", noun), tuple((name, size_text(size), f"{count:,}") for name, size, count in groups),
+    )  # fmt: skip
+
+
+def _across(values: list[dict[str, Any]], title: str, colour: str) -> dict[str, Any]:
+    """Horizontal bars in the order of `values`."""
+    encoding = {
+        "y": {"field": "name", "type": "nominal", "sort": None, "axis": {"title": None, "grid": False, "ticks": False, "domain": False}},
+        "x": {"field": "value", "type": "quantitative", "axis": {"title": title, "format": ",~f", "tickCount": 4}},
+        **_described("text"),
+    }  # fmt: skip
+    return {"height": {"step": 24}, "data": {"values": values}, "mark": {"type": "bar", "color": colour}, "encoding": encoding}

@@ -1,0 +1,193 @@
+"""The page of ``compcache report``: one HTML file without scripts and without any other file."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from compcache.cli.output import age_text, fullness, plural, printable, seconds_text, size_text, time_text
+from compcache.cli.report.charts import charts, draw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from compcache.cli.commands.read.top import Cost
+    from compcache.cli.report.charts import Chart
+    from compcache.cli.report.story import Group, ModuleRow, Story
+
+__all__ = ["page"]
+
+#: What the reasons of misses mean, and what to do.
+_REASONS = {
+    "absent": "the cache held no such function: the first request of each function is such a miss",
+    "cpu": "compiled for another CPU: add it with --targets, or open the cache with retarget=True",
+    "damaged": "the file was not what was written: compcache check",
+    "dependency": "something that it imports was not in the cache: compcache explain NAME",
+    "global": "a global variable was not what it was at compilation: compcache explain NAME",
+    "signature": "it was stored with another signature",
+    "link": "its image could not be linked or mapped: compcache explain NAME",
+    "storage": "the directory could not be read",
+    "other": "compcache explain NAME",
+}
+_ALMOST_FULL = 0.9
+_FEW_HITS, _MANY_REQUESTS = 0.5, 20
+
+
+def page(story: Story, *, drawn: bool) -> Iterator[str]:
+    """The parts of the page; with `drawn` False charts are shown as their tables."""
+    template = resources.files(__package__).joinpath("report.html").read_text(encoding="utf-8")
+    head, _, tail = template.replace("<!--TITLE-->", _text(f"compcache: {story.directory}")).partition("<!--STORY-->")
+    yield head
+    yield from _head(story)
+    yield from _tiles(story)
+    yield from _advice(story)
+    for chart in charts(story):
+        yield from _figure(chart, drawn=drawn)
+    yield from _lists(story)
+    yield tail
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))
+
+
+def _head(story: Story) -> Iterator[str]:
+    since = f"counted since {time_text(story.since)}" if story.since else "counted since its creation"
+    yield (
+        f"<header><h1>What this cache did</h1><p><code>{_text(story.directory)}</code></p>"
+        f"<p>{_text(time_text(story.created))}, {since}; compcache {_text(story.version)}</p></header>\n"
+    )
+
+
+def _tiles(story: Story) -> Iterator[str]:
+    stats = story.stats
+    asked = stats.hits + stats.misses
+    tiles = [
+        ("hit rate", f"{stats.hit_rate:.1%}" if asked else "none yet", f"{stats.hits:,} of {plural(asked, 'request')}"),
+        ("time saved", seconds_text(stats.saved_seconds) if stats.saved_seconds else "none yet", _gain(story)),
+        ("functions", f"{stats.functions:,}", f"in {plural(stats.modules, 'module')}"),
+        ("size", size_text(stats.bytes), _share(stats.bytes, stats.max_size)),
+    ]
+    yield '<ul class="tiles">\n'
+    for name, value, more in tiles:
+        yield f"<li><span>{name}</span><strong>{_text(value)}</strong><small>{_text(more)}</small></li>\n"
+    yield "</ul>\n"
+
+
+def _share(size: int, limit: int | None) -> str:
+    return f"{size / limit:.1%} of {size_text(limit)}" if limit else "without a limit"
+
+
+def _gain(story: Story) -> str:
+    stats = story.stats
+    if not stats.compile_seconds:
+        return f"by {plural(stats.loads, 'load')}"
+    return f"{stats.saved_seconds / stats.compile_seconds:.1f} times the {seconds_text(stats.compile_seconds)} of compilation"
+
+
+def _advice(story: Story) -> Iterator[str]:
+    items = list(_proposals(story))
+    if items:
+        yield '<section><h2>What to do</h2><ul class="advice">\n'
+        yield from (f"<li>{item}</li>\n" for item in items)
+        yield "</ul></section>\n"
+
+
+def _proposals(story: Story) -> Iterator[str]:
+    """What could be better, each with the command that shows or does it."""
+    stats = story.stats
+    asked = stats.hits + stats.misses
+    if not stats.modules:
+        yield "The cache is empty: <code>compcache add FILE</code>, or a program that uses it, fills it."
+    if asked >= _MANY_REQUESTS and stats.hit_rate < _FEW_HITS:
+        yield (
+            f"Only {stats.hit_rate:.0%} of the requests were hits. Names whose identity changes too often have many misses: "
+            "<code>compcache top --by misses</code>"
+        )
+    if stats.max_size and stats.bytes > _ALMOST_FULL * stats.max_size:
+        yield f"{fullness(stats.bytes, stats.max_size)} are used, so additions evict: <code>COMPCACHE_MAX_SIZE</code> sets the limit."
+    if story.duplicate_size:
+        yield (
+            f"{plural(story.duplicate_modules, 'module')} ({size_text(story.duplicate_size)}) hold only functions that others hold, too: "
+            "<code>compcache prune --duplicates</code>"
+        )
+    if story.unused_size:
+        yield (
+            f"{plural(story.unused_modules, 'module')} ({size_text(story.unused_size)}) were not used for 30 days: "
+            "<code>compcache prune --unused-for 30d</code>"
+        )
+    if stats.corrupt:
+        yield f"{plural(stats.corrupt, 'file')} were damaged and set aside: <code>compcache check</code> reads every other file."
+    if stats.miss_reasons.get("cpu"):
+        yield "Hosts with other CPUs use this cache: <code>compcache add --targets</code> compiles for several."
+
+
+def _figure(chart: Chart, *, drawn: bool) -> Iterator[str]:
+    table = "".join(_table(chart.title, chart.heads, chart.rows, numeric=range(1, len(chart.heads))))
+    notes = _meanings(chart) if chart.key == "reasons" else ""
+    yield f'<figure id="{chart.key}"><figcaption><h2>{chart.title}</h2><p>{_text(chart.summary)}</p></figcaption>\n'
+    if drawn:
+        yield f"{draw(chart)}\n{notes}<details><summary>The same as a table</summary>{table}</details></figure>\n"
+    else:
+        yield f"{table}{notes}</figure>\n"
+
+
+def _meanings(chart: Chart) -> str:
+    items = (f"<dt>{_text(name)}</dt><dd>{_text(_REASONS.get(name, _REASONS['other']))}</dd>" for name, _ in chart.rows)
+    return f'<dl class="reasons">{"".join(items)}</dl>'
+
+
+def _lists(story: Story) -> Iterator[str]:
+    yield from _modules("Biggest modules", story.biggest)
+    yield from _modules("Oldest modules", story.oldest)
+    yield from _modules("Slowest to compile", story.slowest)
+    yield from _functions("Most used", story.most_used)
+    yield from _functions("Most missed", story.most_missed)
+    yield from _section("Stored several times", _table(
+        "Functions with several realizations", ("function", "realizations", "size"),
+        ((row.name, f"{row.realizations:,}", size_text(row.size)) for row in story.duplicates), numeric=(1, 2),
+    ) if story.duplicates else ())  # fmt: skip
+    yield from _groups("Compiled for", "CPU", story.cpus)
+    yield from _groups("Compiled by LLVM", "version", story.llvm_versions)
+
+
+def _modules(title: str, rows: Sequence[ModuleRow]) -> Iterator[str]:
+    heads = ("functions", "size", "compiled in", "age", "uses", "last use", "module")
+    cells: Callable[[ModuleRow], tuple[str, ...]] = lambda row: (  # noqa: E731 - one row of this table
+        ", ".join(row.functions) + (f" and {row.more} more" if row.more else ""), size_text(row.size), seconds_text(row.seconds),
+        age_text(row.created), f"{row.uses:,}", f"{age_text(row.last_used)} ago" if row.last_used else "never", row.module_id[:12],
+    )  # fmt: skip
+    yield from _section(title, _table(title, heads, map(cells, rows), numeric=(1, 2, 3, 4, 5)) if rows else ())
+
+
+def _functions(title: str, rows: Sequence[Cost]) -> Iterator[str]:
+    heads = ("function", "uses", "misses", "compiled in", "size", "realizations")
+    cells = (
+        (row.name, f"{row.uses:,}", f"{row.misses:,}", seconds_text(row.seconds), size_text(row.size), f"{row.realizations:,}") for row in rows
+    )  # fmt: skip
+    yield from _section(title, _table(title, heads, cells, numeric=range(1, 6)) if rows else ())
+
+
+def _groups(title: str, head: str, rows: Sequence[Group]) -> Iterator[str]:
+    cells = ((row.name, f"{row.number:,}", size_text(row.size)) for row in rows)
+    yield from _section(title, _table(title, (head, "modules", "size"), cells, numeric=(1, 2)) if rows else ())
+
+
+def _section(title: str, parts: Iterable[str]) -> Iterator[str]:
+    text = "".join(parts)
+    if text:
+        yield f"<section><h2>{title}</h2>{text}</section>\n"
+
+
+def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Iterable[int]) -> Iterator[str]:
+    """A table that scrolls by itself where the window is narrow; its first column are names."""
+    right = set(numeric)
+    kinds = [' class="number"' if n in right else "" for n in range(len(heads))]
+    yield f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}"><table><thead><tr>'
+    yield from (f'<th scope="col"{kind}>{_text(head)}</th>' for head, kind in zip(heads, kinds, strict=True))
+    yield "</tr></thead><tbody>\n"
+    for first, *others in rows:
+        cells = "".join(f"<td{kind}>{_text(cell)}</td>" for cell, kind in zip(others, kinds[1:], strict=True))
+        yield f'<tr><th scope="row">{_text(first)}</th>{cells}</tr>\n'
+    yield "</tbody></table></div>"
