@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from compcache.build.source import ModuleSource
     from compcache.cache import Cache
+    from compcache.clang.run import Translation
     from compcache.clang.units import Unit
 
 __all__ = ["compiled_functions", "source_of_unit"]
@@ -52,7 +53,7 @@ def _names_of(cache: Cache, given: str) -> dict[str, str] | None:
         if not cache.has(given):
             return None
         name, *files = _read(cache, given)
-        if any(file_digest(path) != digest for digest, _, path in (line.partition(" ") for line in files)):
+        if any(not digest or file_digest(path) != digest for digest, _, path in (line.partition(" ") for line in files)):
             return None
         return _functions_in(cache, name)
     except CompcacheError:
@@ -83,15 +84,24 @@ def _compile(
     identity = identity_of_unit(unit, translation).extend(**asked)
     listed = identity.func_name
     if not cache.has(listed):
-        source = source_of_unit(unit, identity, functions, options)
+        source = source_of_unit(unit, translation, identity, functions, options)
         cache.get_or_compile(listed, lambda: source)
-    files = [f"{file_digest(path)} {path}" for path in translation.files]
-    cache.get_or_compile(given, lambda: _text_source(given, "\n".join([listed, *files])))
+    _keep_shortcut(cache, unit, translation, given, listed)
     return _functions_in(cache, listed)
 
 
+def _keep_shortcut(cache: Cache, unit: Unit, translation: Translation, given: str, listed: str) -> None:
+    """Let the next call find the functions without the compiler, unless it could not tell that a header has changed."""
+    files = translation.files
+    if files is None or any("\n" in path for path in files):
+        return
+    lines = [f"{file_digest(path)} {path}" for path in files]
+    if all(line[0] != " " for line in lines) and translation.is_settled(unit):
+        cache.get_or_compile(given, lambda: _text_source(given, "\n".join([listed, *lines])))
+
+
 def source_of_unit(
-    unit: Unit, identity: Identity, functions: Mapping[str, Any] | None, options: Mapping[str, Any]
+    unit: Unit, translation: Translation, identity: Identity, functions: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> ModuleSource:
     """The code of a unit with names of its content, and a function that lists these.
 
@@ -102,7 +112,7 @@ def source_of_unit(
     from compcache.clang.bitcode import exported_functions, with_text
     from compcache.clang.run import optimization_level, translate
 
-    code = translate(unit)
+    code = translate(unit, translation)
     exports: dict[str, Any] = dict(functions) if functions is not None else dict.fromkeys(exported_functions(code))
     names = {plain: Identity(plain, unit=identity).func_name for plain in exports}
     named: dict[str, Any] = {}

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import tempfile
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompileError
@@ -23,14 +24,37 @@ _NO_BITCODE = "{} gives no LLVM bitcode: choose a compiler that is built on LLVM
 _VERSIONS: dict[str, str] = {}
 #: Where a language is named to compilers that read from standard input.
 _INPUT = {"c": "c", "c++": "c++", "fortran": "f95-cpp-input"}
+#: The line by which preprocessors say that another file begins (GCC's manual, "Preprocessor Output"); the name is written as in C.
+_MARKER = re.compile(rb'#(?:line)? \d+ "((?:[^"\\]|\\.)*)"((?: \d)*)\s*\Z')
+_ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
+#: Flags and words of a source by which numbers of lines get into the code.
+_LINE_FLAGS = ("-g", "-fsanitize", "-fprofile", "-fcoverage")
+_LINE_WORDS = (b"__builtin_LINE", b"__builtin_COLUMN", b"__builtin_FILE", b"__builtin_source_location")
+#: File systems may take times from a clock that is late by this many seconds.
+_TICK = 0.02
+_ATTEMPTS = 2
 
 
 class Translation(NamedTuple):
-    """What the identity of a unit is made of: the preprocessed source, the compiler's version; and the files that were read."""
+    """What the identity of a unit is made of: the preprocessed source, the compiler's version.
+
+    `files` are the headers that were read, None where one of them cannot be told by its name; `started` is when that began, in
+    seconds since the epoch.
+    """
 
     preprocessed: bytes
     version: str
-    files: tuple[str, ...]
+    files: tuple[str, ...] | None
+    started: float
+
+    def is_settled(self, unit: Unit) -> bool:
+        """Whether source and headers are still what was read: none was written since, or just before."""
+        names = [*(self.files or ()), *([os.path.join(unit.directory, unit.path)] if unit.path else [])]
+        try:
+            late = any(os.stat(name).st_ctime > self.started - _TICK for name in names)
+            return not late and (not unit.path or _content(names[-1]) == unit.code)
+        except OSError:
+            return False
 
 
 def optimization_level(unit: Unit) -> int:
@@ -43,25 +67,60 @@ def optimization_level(unit: Unit) -> int:
 
 
 def preprocess(unit: Unit) -> Translation:
-    """Run the preprocessor.
+    """Run the preprocessor; once more where a file was being written meanwhile.
 
     Raises:
         CompileError: it reports errors.
     """
+    for _ in range(_ATTEMPTS):
+        translation = _preprocess(unit)
+        if translation.is_settled(unit):
+            break
+    return translation
+
+
+def _preprocess(unit: Unit) -> Translation:
+    started = time.time()
     with tempfile.TemporaryDirectory(prefix="compcache-clang-") as scratch:
         listed = os.path.join(scratch, "files.d")
         if unit.compiler.language == "rust":
             _run(unit, ["--emit=dep-info", "--crate-type=lib", *unit.flags, "-o", listed])
-            files = _listed_files(listed, unit)
-            code = b"\0".join([unit.code, *map(_content, files)])
+            names = _listed_names(listed)
+            code = b"\0".join([unit.code, *[_content(path) for path in _paths(names, unit)]])
         else:
-            lines = [] if any(flag.startswith("-g") and flag != "-g0" for flag in unit.flags) else ["-P"]
             depends = [] if unit.compiler.language == "fortran" else ["-MD", "-MF", listed]
-            code = _run(unit, ["-E", *lines, *unit.flags, *depends])
-            if lines:  # no numbers of lines: empty ones mean nothing
-                code = b"\n".join([line for line in code.splitlines() if line.strip()])
-            files = _listed_files(listed, unit)
-    return Translation(code, _version(unit), files)
+            printed = _run(unit, ["-E", *unit.flags, *depends])
+            names = [*_listed_names(listed), *_entered_names(printed)]
+            code = printed if _numbers_lines(unit, printed) else _without_markers(printed)
+    files = _paths(names, unit)
+    if not all(map(os.path.isfile, files)) or (unit.compiler.language == "fortran" and b"\n#" not in b"\n" + printed):
+        return Translation(code, _version(unit), None, started)
+    return Translation(code, _version(unit), files, started)
+
+
+def _numbers_lines(unit: Unit, code: bytes) -> bool:
+    """Whether the machine code may depend on which line of which file something stands in."""
+    flags = any(flag.startswith(_LINE_FLAGS) and flag != "-g0" for flag in unit.flags)
+    return flags or any(word in code for word in _LINE_WORDS)
+
+
+def _without_markers(code: bytes) -> bytes:
+    return b"\n".join([line for line in code.splitlines() if line.strip() and not _MARKER.match(line)])
+
+
+def _entered_names(code: bytes) -> list[str]:
+    """The files that markers say were entered (flag 1); the others are what the source says of itself."""
+    found: dict[bytes, None] = {}
+    for line in code.splitlines():
+        match = _MARKER.match(line) if line.startswith(b"#") else None
+        if match and b"1" in match[2].split():
+            found[match[1]] = None
+    names = [os.fsdecode(_ESCAPE.sub(_unescaped, name)) for name in found]
+    return [name for name in names if not (name.startswith("<") and name.endswith(">"))]
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    return bytes([int(match[1], 8)]) if match[1].isdigit() else {b"n": b"\n", b"t": b"\t", b"r": b"\r"}.get(match[1], match[1])
 
 
 def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
@@ -72,15 +131,23 @@ def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
         language=unit.compiler.language,
         compiler=translation.version,
         flags=unit.flags,
+        **({"flag_files": unit.flag_files()} if unit.flag_files() else {}),
     )
 
 
-def translate(unit: Unit) -> bytes:
+def translate(unit: Unit, translation: Translation) -> bytes:
     """The bitcode of a unit, not optimized yet where that can be left to the LLVM that makes machine code of it.
 
     Raises:
-        CompileError: the compiler reports errors, or gives something else.
+        CompileError: the compiler reports errors, or gives something else; or the source is no longer what `preprocess` gave.
     """
+    bitcode = _translate(unit)
+    if not translation.is_settled(unit) and _preprocess(unit).preprocessed != translation.preprocessed:
+        raise CompileError(f"{unit.label}, or a file that it includes, was changed while it was compiled: compile it again")
+    return bitcode
+
+
+def _translate(unit: Unit) -> bytes:
     with tempfile.TemporaryDirectory(prefix="compcache-clang-") as scratch:
         output = os.path.join(scratch, "unit.bc")
         if unit.compiler.language == "rust":
@@ -135,11 +202,15 @@ def _run(unit: Unit, arguments: list[str]) -> bytes:
     return done.stdout
 
 
-def _listed_files(path: str, unit: Unit) -> tuple[str, ...]:
-    """The files that a makefile rule says were read, without the source itself."""
+def _listed_names(path: str) -> list[str]:
+    """The files that a makefile rule says were read, as far as the syntax of makefiles can name them."""
     text = _content(path).decode("utf-8", "surrogateescape").replace("\\\n", " ")
-    rule = text.partition("\n")[0].partition(": ")[2]
-    names = [name.replace("\\ ", " ").replace("$$", "$") for name in re.findall(r"(?:\\ |\S)+", rule)]
+    rule = text.partition(": ")[2].strip("\n").split("\n\n")[0]
+    return [re.sub(r"\\([ #])", r"\1", name).replace("$$", "$") for name in re.findall(r"(?:\\ |\S)+", rule)]
+
+
+def _paths(names: list[str], unit: Unit) -> tuple[str, ...]:
+    """Absolute paths of these files, without the source itself."""
     found = [os.path.join(unit.directory, name) for name in names if name not in (unit.path, "-", "<stdin>")]
     return tuple(dict.fromkeys(found))
 

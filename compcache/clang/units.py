@@ -40,7 +40,30 @@ class Unit(Record):
         parts = [self.code, os.path.abspath(self.path).encode("utf-8", "surrogateescape") if self.path else b""]
         texts = [self.compiler.language, self.compiler.stamp, self.directory, *self.flags]
         texts += [f"{name}={os.environ.get(name)}" for name in _VARIABLES]
+        texts += self.flag_files()
         return _digest([*parts, *[text.encode("utf-8", "surrogateescape") for text in texts]])
+
+    def flag_files(self) -> tuple[str, ...]:
+        """The files that flags name (``@options``, ``-fplugin=a.so``), each with a digest of its content."""
+        found: dict[str, str] = {}
+        words = list(self.flags)
+        while words:
+            word = words.pop()
+            for name in {word, word[1:] if word.startswith("@") else "", word.partition("=")[2]}:
+                path = os.path.join(self.directory, name)
+                if name and path not in found and os.path.isfile(path):
+                    found[path] = file_digest(path)
+                    words += _words_of(path) if word.startswith("@") else []
+        return tuple([f"{found[path]} {path}" for path in sorted(found)])
+
+
+def _words_of(path: str) -> list[str]:
+    """The words of a file of options, which may name further files."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().split()
+    except OSError:
+        return []
 
 
 def make_unit(
@@ -53,6 +76,8 @@ def make_unit(
         OSError: the file cannot be read.
     """
     path = _path_of(source)
+    if path.startswith(("-", "@")):
+        path = f"./{path}"  # else compilers take it for an option, or for a file of options
     if path:
         with open(path, "rb") as file:
             code = file.read()

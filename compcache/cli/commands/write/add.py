@@ -199,7 +199,8 @@ def _from_compiler(
     from compcache.clang.units import make_unit
 
     unit = make_unit(Path(path), flags, cc)
-    return ModuleSource(translate(unit), identity=identity_of_unit(unit, preprocess(unit)), **options)
+    translation = preprocess(unit)
+    return ModuleSource(translate(unit, translation), identity=identity_of_unit(unit, translation), **options)
 
 
 def _read(path: str) -> bytes:

@@ -1,0 +1,100 @@
+"""What compilers read, by whatever name and at whatever time it changes: code of another source is never taken for this one's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+
+from compcache import Cache, CompileError, clang
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from _pytest.mark.structures import ParameterSet
+
+pytestmark = pytest.mark.skipif(shutil.which("clang") is None, reason="clang is not installed")
+SCALE = "long scale(long x) { return FACTOR * x; }\n"
+#: A compiler that changes a file before or after one of its runs.
+CHANGING = """#!/bin/sh
+case " $* " in *{run}*) changes=1;; esac
+[ -n "$changes" ] && [ {when} = before ] && {change}
+{clang} "$@"
+status=$?
+[ -n "$changes" ] && [ {when} = after ] && {change}
+exit $status
+"""
+
+
+def longer(*values: str) -> ParameterSet:
+    return pytest.param(*values, marks=pytest.mark.fault)
+
+
+@pytest.mark.parametrize("name", ["a\nb#c", *map(longer, ["a#b", "a\\b", "a\\ b", "a\nb", "a$b c", "-x", 'a"b'])], ids=repr)
+def test_a_changed_header_is_seen_whatever_its_name(cache: Cache, tmp_path: Path, name: str) -> None:
+    header, included = tmp_path / name / "factor.h", tmp_path / "all.h"
+    header.parent.mkdir()
+    included.write_text('#include "factor.h"\n', encoding="utf-8")
+    source = tmp_path / "scale.c"
+    source.write_text(f'#include "all.h"\n{SCALE}', encoding="utf-8")
+    found = []
+    for factor in (2, 3):
+        header.write_text(f"#define FACTOR {factor}\n", encoding="utf-8")
+        found += [clang.compile(source, flags=["-O1", f"-I{header.parent}"], cache=cache).scale(10) for _ in range(2)]
+    assert found == [20, 20, 30, 30]
+
+
+@pytest.mark.parametrize("name", ["-fsyntax-only.c", longer("@options.c"), longer("-.c")])
+def test_a_file_name_is_never_an_option(cache: Cache, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text(SCALE.replace("FACTOR", "7"), encoding="utf-8")
+    assert clang.compile(name, cache=cache).scale(10) == 70
+
+
+def test_files_of_options_count_with_their_content(cache: Cache, tmp_path: Path) -> None:
+    inner, outer = tmp_path / "inner", tmp_path / "outer"
+    outer.write_text(f"-O1 @{inner}", encoding="utf-8")
+    for factor in (2, 3):
+        inner.write_text(f"-DFACTOR={factor}", encoding="utf-8")
+        assert clang.compile(SCALE, flags=[f"@{outer}"], cache=cache).scale(10) == 10 * factor
+
+
+def test_numbers_of_lines_are_part_of_code_that_asks_for_them(cache: Cache) -> None:
+    text = "long line(void) { return __builtin_LINE(); }\n"
+    for empty in (0, 3):
+        assert clang.compile("\n" * empty + text, cache=cache).line() == 1 + empty
+
+
+@pytest.mark.parametrize(
+    ("changed", "run", "when"),
+    [
+        ("factor.h", " -E ", "after"), ("scale.c", " -c ", "before"),
+        *[longer(*case) for case in product(("scale.c", "factor.h"), (" -E ", " -c "), ("before", "after"))],
+    ],
+)  # fmt: skip
+def test_what_changes_while_it_is_compiled_is_not_believed(
+    cache: Cache, tmp_path: Path, changed: str, run: str, when: str
+) -> None:
+    """An editor saves a file between two runs of the compiler: no later call may get what was made of the other text."""
+    source, header, compiler = tmp_path / "scale.c", tmp_path / "factor.h", tmp_path / "cc"
+    header.write_text("#define FACTOR 2\n", encoding="utf-8")
+    source.write_text(f'#include "factor.h"\n{SCALE}', encoding="utf-8")
+    new = "#define FACTOR 3" if changed == "factor.h" else SCALE.replace("FACTOR", "3").strip()
+    change = f"[ ! -e {tmp_path}/done ] && touch {tmp_path}/done && printf '%s\\n' '{new}' > {tmp_path / changed}"
+    text = CHANGING.format(run=f'"{run}"', when=when, change=change, clang=shutil.which("clang"))
+    compiler.write_text(text, encoding="utf-8")
+    compiler.chmod(0o755)
+    try:
+        first = clang.compile(source, cc=str(compiler), cache=cache).scale(10)
+    except CompileError as error:
+        assert "compile it again" in str(error)  # noqa: PT017 - or it is right
+    else:
+        assert first in (20, 30)
+    assert os.path.exists(tmp_path / "done")
+    assert clang.compile(source, cc=str(compiler), cache=cache).scale(10) == 30
+    header.write_text("#define FACTOR 2\n", encoding="utf-8")
+    source.write_text(f'#include "factor.h"\n{SCALE}', encoding="utf-8")
+    assert clang.compile(source, cc=str(compiler), cache=cache).scale(10) == 20
