@@ -12,8 +12,11 @@ directory, which says where everything is, stands at its end: a bundle that was 
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import zipfile
+from struct import error as StructError  # noqa: N812 - it is an exception class
 from typing import TYPE_CHECKING
 
 import msgpack
@@ -82,20 +85,35 @@ def read_bundle(path: str) -> dict[str, bytes]:
         OSError: it cannot be read.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open(path, "rb", opener=_open) as file, zipfile.ZipFile(file) as archive:
             names = archive.namelist()
             if LISTING not in names:
                 raise FormatError(f"{path} is not a compcache bundle of a known version: it has no {LISTING}")
             wanted = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
-            return {name: _read(archive, name) for name in wanted}
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError, ValueError) as error:
-        if isinstance(error, FormatError):
-            raise
+            _require_plain([archive.getinfo(name) for name in wanted], os.fstat(file.fileno()).st_size)
+            return {name: archive.read(name) for name in wanted}
+    except FormatError:
+        raise
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, StructError) as error:
         raise FormatError(f"{path} is not a compcache bundle, or a part of it is missing: {error}") from error
 
 
-def _read(archive: zipfile.ZipFile, name: str) -> bytes:
-    info = archive.getinfo(name)
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-        raise FormatError(f"the member {name} is compressed, as none in a bundle is")
-    return archive.read(info)
+def _open(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # a pipe without another end must not be waited for
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FormatError(f"{path} is not a compcache bundle: it is not a regular file")
+    return descriptor
+
+
+def _require_plain(members: list[zipfile.ZipInfo], size: int) -> None:
+    """Refuse what no bundle has and what archives can be made to do: other names for the same bytes, sizes beyond the file."""
+    seen: set[str] = set()
+    for info in members:
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+            raise FormatError(f"the member {info.filename} is compressed, as none in a bundle is")
+        if info.filename in seen:
+            raise FormatError(f"there are two members {info.filename}")
+        seen.add(info.filename)
+    if sum(info.file_size for info in members) > size:
+        raise FormatError(f"its members are larger than the file, which has {size} bytes")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from compcache.bundles.layout import MODULE_MEMBER, read_bundle, signature_member
 from compcache.digest import digest
-from compcache.errors import FormatError, IntegrityError, StorageError
+from compcache.errors import FormatError, IntegrityError, StorageError, UntrustedDirectoryError
 from compcache.formats import host
 from compcache.formats.footer import encode_container, intact_footer, sections_of
 from compcache.formats.index import Stamp
@@ -62,11 +62,12 @@ def import_bundle(
             raise
         raise StorageError(f"cannot read the bundle {path}: {error.strerror or error}", path=path, errno=error.errno) from error
     modules = [_checked(store, path, name, members[name]) for name in members if MODULE_MEMBER.fullmatch(name)]
+    keys = (*store.trusted_keys, *trusted)
     for module in () if as_layer else modules:
-        _require_signature(path, module, members.get(signature_member(module.module_id), b""), (*store.trusted_keys, *trusted))
+        _require_signature(path, module, members.get(signature_member(module.module_id), b""), keys)
     try:
         prepare_root(store)
-        _publish(store, modules, members)
+        _publish(store, modules, members, keys)
     except OSError as error:
         message = f"cannot store the modules of {path} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=store.root, errno=error.errno) from error
@@ -97,7 +98,7 @@ def _require_signature(path: str, module: _Module, content: bytes, keys: tuple[P
     raise IntegrityError(f"the module {name} in the bundle {path} is refused: {reason}", path=path, reason=reason)
 
 
-def _publish(store: Store, modules: list[_Module], members: dict[str, bytes]) -> None:
+def _publish(store: Store, modules: list[_Module], members: dict[str, bytes], keys: tuple[PublicKey, ...]) -> None:
     """Write what is not there yet, then tell the index of everything at once.
 
     Nothing is synced: without stamps, each file is checked against its digest before its first use.
@@ -109,7 +110,12 @@ def _publish(store: Store, modules: list[_Module], members: dict[str, bytes]) ->
         name = module.module_id.hex()
         signature = members.get(signature_member(module.module_id))
         if signature is not None:
-            publish(store.files, store.temporary, store.path(SIGNATURES, SIGNATURES.file_name(name)), [signature], sync=False)
+            from compcache.signing.signatures import merged_signatures
+
+            file_name = SIGNATURES.file_name(name)
+            known = store.read_file(SIGNATURES, file_name) or b""
+            merged = merged_signatures(known, signature, keys, module.module_id, module.requirement)
+            publish(store.files, store.temporary, store.path(SIGNATURES, file_name), [merged], sync=False)
         path = store.module_path(module.module_id)
         if not Store.exists(store, module.module_id):
             publish(store.files, store.temporary, path, module.parts, sync=False)
@@ -129,22 +135,39 @@ def unpacked(path: str, root: str) -> str:
 
     Raises:
         FormatError, OSError: the bundle is none, or cannot be unpacked.
+        UntrustedDirectoryError: the directory belongs to another user, or others can write to it.
     """
     status = os.stat(path)
     state = f"{os.path.abspath(path)}\0{status.st_dev}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}"
     home = f"{root}-bundles"
     place = f"{home}/{digest([os.fsencode(state)]).hex()}"
+    _require_own(home)
     if os.path.isdir(place):
         return place
-    os.makedirs(home, mode=0o700, exist_ok=True)
     scratch = f"{home}/{unique_name()}"
     try:
         import_bundle(Store(scratch), path, (), as_layer=True)
         os.rename(scratch, place)
-    except FileExistsError:  # another process was as fast
-        shutil.rmtree(scratch, ignore_errors=True)
     except OSError:
-        shutil.rmtree(scratch, ignore_errors=True)
-        if not os.path.isdir(place):
+        if not os.path.isdir(place):  # else another process was as fast
             raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     return place
+
+
+def _require_own(home: str) -> None:
+    """Make the directory of unpacked bundles; refuse one in which other users could exchange what was unpacked.
+
+    Raises:
+        UntrustedDirectoryError: they could.
+        OSError: it cannot be made.
+    """
+    os.makedirs(home, mode=0o700, exist_ok=True)
+    status, link = os.stat(home), os.lstat(home)
+    user = os.geteuid()
+    others = {status.st_uid, link.st_uid} - {user, 0}
+    if others or status.st_mode & 0o022:
+        what = f"belongs to user {min(others)}, not to you ({user})" if others else "can be written by other users"
+        reason = f"{home}, where bundles are unpacked, {what}, who could exchange what is there: remove it, or unpack them yourself"
+        raise UntrustedDirectoryError(f"{reason} ('compcache import')", path=home, reason=reason)

@@ -298,7 +298,10 @@ def _checksums(state: _Check) -> tuple[int, dict[str, int]]:
         try:
             with ModuleSections(state.store, module_id) as reader:
                 size += reader.size
-                _verify(state.store, reader)
+                _verify(reader)
+                signed = not state.store.signing_key or is_signed_with(reader.footer, state.store.signing_key)
+            if not signed:
+                _foreign(state, module_id)
         except FileNotFoundError:
             continue
         except (OSError, FormatError) as error:
@@ -326,12 +329,16 @@ def _code(state: _Check) -> tuple[int, dict[str, int]]:
     return total, {"recompiled": kept, "compared": compared}
 
 
-def _verify(store: Store, reader: ModuleSections) -> None:
+def _foreign(state: _Check, module_id: bytes) -> None:
+    """Report an intact module that others have added: it is theirs, and stays."""
+    path = state.store.module_path(module_id)
+    message = f"{path} does not carry the signature of this cache's key and is not used; it is there for others"
+    state.find("unsigned", module_id.hex(), message, note=True)
+
+
+def _verify(reader: ModuleSections) -> None:
     """Raise `FormatError` with the reason if a module is not as it was published."""
-    footer = reader.footer
-    if store.signing_key and not is_signed_with(footer, store.signing_key):
-        raise FormatError("it does not carry the signature of this cache's key")
-    require_intact(footer, reader.module_id, reader.read)
+    require_intact(reader.footer, reader.module_id, reader.read)
     _compare(reader.image(), reader.records())
 
 

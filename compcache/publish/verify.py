@@ -14,12 +14,10 @@ from compcache.errors import (
     UnknownVersionError,
     UntrustedDirectoryError,
 )
-from compcache.formats import host
 from compcache.formats.footer import is_signed_with, require_intact
-from compcache.formats.manifest import decode_module
-from compcache.formats.manifest_writer import image_flag
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
+from compcache.publish.index_rebuild import describe, rebuild_index
 from compcache.publish.quarantine import quarantine, refuse, warn, warn_once
 from compcache.store import SIGNATURES, ModuleFile
 
@@ -66,14 +64,9 @@ def verify_module(
         require_intact(module.footer(), module.module_id, module.read)
     if not signed:
         raise refuse(store, module.path, "it does not carry the signature of this cache's key")
-    footer = module.footer()
-    module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))
-    record = decode_module(module.read_record(0))
-    flags = image_flag(record.image_kind)
-    target = host.target_id(record.requirement())
-    module.describe(footer.image, footer.records, target, flags, record.key)
+    requirement = describe(module)
     if store.trusted_keys:
-        _require_trusted(store, module, record.requirement())
+        _require_trusted(store, module, requirement)
     if store.verify and leave_stamp and not module.copied and is_settled(status):
         store.remember(store.entry_of(module, status))
     return module
@@ -189,8 +182,6 @@ def recover_index(store: Store) -> None:
         )
     if store.readonly:
         return
-    from compcache.publish.index_rebuild import rebuild_index
-
     try:
         if any(True for _ in store.module_ids()):
             rebuild_index(store)

@@ -52,7 +52,11 @@ def adopt_module(store: Store, data: bytes, *, wanted: str, signatures: bytes) -
     footer, sections, manifest = require_acceptable(store, data, wanted=wanted, signatures=signatures)
     header, functions, name = manifest.header, manifest.functions(), footer.module_id.hex()
     if signatures and store.trusted_keys:
-        publish_file(store, SIGNATURES, SIGNATURES.file_name(name), signatures)
+        from compcache.signing.signatures import merged_signatures
+
+        known = store.read_file(SIGNATURES, SIGNATURES.file_name(name)) or b""
+        merged = merged_signatures(known, signatures, store.trusted_keys, footer.module_id, header.requirement())
+        publish_file(store, SIGNATURES, SIGNATURES.file_name(name), merged)
     module_id = publish_module(
         store, sections, functions,
         target=target_id(header.requirement()), flags=image_flag(header.image_kind), key=header.key, signs=False,

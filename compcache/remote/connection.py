@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from compcache.remote.messages import LENGTH, decode, encode, state_directory
+from compcache.remote.messages import LENGTH, decode, encode, owner_of, state_directory
 
 if TYPE_CHECKING:
     from compcache.remote.address import RemoteSettings
@@ -65,6 +65,11 @@ class Question:
             # By descriptor: paths of sockets have 107 bytes at most.
             folder = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             connection.connect(f"/proc/self/fd/{folder}/socket")
+            owner = owner_of(connection)
+            if owner != os.geteuid():
+                connection.close()
+                self.problem = f"the helper process at {self._directory} is user {owner}'s, not yours: remove that directory"
+                return False
             connection.sendall(self._unsent)
             connection.setblocking(False)
         except OSError:

@@ -75,8 +75,19 @@ class Outbox:
             data = file.read()
         if data[: len(_MAGIC)] != _MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
             raise FormatError("the upload is damaged or of another version")
-        key, module, cards, seconds, always = msgpack.unpackb(data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass")
-        return Upload(key, module, [(card_key, card) for card_key, card in cards], seconds, always)
+        try:
+            fields = msgpack.unpackb(data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass")
+            key, module, cards, seconds, always = fields
+            upload = Upload(key, module, [(card_key, card) for card_key, card in cards], seconds, always)
+        except (ValueError, TypeError) as error:
+            raise FormatError(f"the upload does not decode: {error}") from error
+        texts = [upload.key, *[card_key for card_key, _ in upload.cards]]
+        contents = [upload.module, *[card for _, card in upload.cards]]
+        if not all(isinstance(text, str) for text in texts) or not all(isinstance(content, bytes) for content in contents):
+            raise FormatError("a field of the upload is of another type")
+        if not isinstance(upload.seconds, float) or not isinstance(upload.always, bool):
+            raise FormatError("a field of the upload is of another type")
+        return upload
 
     def remove(self, name: str) -> None:
         """Forget an upload."""

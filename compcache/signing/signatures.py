@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
     from compcache.signing.keys import PublicKey, SecretKey
 
-__all__ = ["add_signature", "is_signed", "message_of", "signers"]
+__all__ = ["add_signature", "is_signed", "merged_signatures", "message_of", "signers"]
 
 _MAX_LINES = 64
+_SIZE = 64
 
 
 def message_of(module_id: bytes, requirement: str) -> bytes:
@@ -34,6 +35,18 @@ def add_signature(content: bytes, key: SecretKey, module_id: bytes, requirement:
     lines = {name: signature for name, signature in _lines(content) if name != key.name}
     lines[key.name] = key.sign(message_of(module_id, requirement))
     return "".join([f"{name} {base64.b64encode(lines[name]).decode()}\n" for name in sorted(lines)]).encode()
+
+
+def merged_signatures(
+    known: bytes, more: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str
+) -> bytes:
+    """Two files of signatures in one: neither takes anything from the other, and what is right for one of `keys` comes first."""
+    keys = tuple(keys)
+    lines = dict.fromkeys([*_lines(known), *_lines(more)])
+    message = message_of(module_id, requirement)
+    right = [line for line in lines if any(key.name == line[0] and key.accepts(message, line[1]) for key in keys)]
+    merged = list(dict.fromkeys([*right, *lines]))[:_MAX_LINES]
+    return "".join([f"{name} {base64.b64encode(signature).decode()}\n" for name, signature in merged]).encode()
 
 
 def is_signed(content: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bool:
@@ -53,7 +66,9 @@ def _lines(content: bytes) -> list[tuple[str, bytes]]:
     for line in content.decode("ascii", "replace").splitlines()[:_MAX_LINES]:
         name, _, encoded = line.partition(" ")
         try:
-            found.append((name, base64.b64decode(encoded, validate=True)))
+            signature = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
             continue
+        if len(signature) == _SIZE:
+            found.append((name, signature))
     return found

@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import socket
-import struct
 import sys
 import time
 from contextlib import suppress
@@ -23,7 +22,7 @@ from compcache.remote.address import RemoteSettings
 from compcache.remote.breaker import Breaker
 from compcache.remote.card import decode_card
 from compcache.remote.helper.backends import BackendMissingError, open_backend
-from compcache.remote.messages import LENGTH, MAX_MESSAGE, decode, encode
+from compcache.remote.messages import LENGTH, MAX_MESSAGE, decode, encode, owner_of
 from compcache.remote.outbox import Outbox
 from compcache.remote.shelves import card_key, module_key
 
@@ -47,7 +46,6 @@ _SECONDS_PER_BYTE = 1.0 / (1 << 20)
 _UPLOAD_ATTEMPTS = 3
 _UPLOAD_SECONDS = 60.0
 _IDLE_SECONDS = 60.0
-_PEER = struct.Struct("3i")
 _SOCKET = "socket"
 
 
@@ -94,8 +92,7 @@ class Helper:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
         try:
-            peer = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-            if _PEER.unpack(peer)[1] == os.geteuid():
+            if owner_of(writer.get_extra_info("socket")) == os.geteuid():
                 await self._converse(reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError, ValueError):
             return  # the other side has hung up, or is not one of ours
