@@ -58,6 +58,8 @@ KEY_VARIABLE = "COMPCACHE_SIGNING_KEY"
 CHECK_VARIABLE = "COMPCACHE_CHECK"
 LLVM_VARIABLE = "COMPCACHE_MIN_LLVM"
 LAYERS_VARIABLE = "COMPCACHE_LAYERS"
+_MODULE_ID_DIGITS = 32
+_HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 REMOTE_VARIABLE = "COMPCACHE_REMOTE"
 TRUSTED_VARIABLE = "COMPCACHE_TRUSTED_KEYS"
 PUBLISH_VARIABLE = "COMPCACHE_PUBLISH_KEY"
@@ -147,6 +149,8 @@ class Cache:
         _require("path", path, (str, os.PathLike))
         _require("signing_key", signing_key, (bytes, str))
         _require("lock_timeout", lock_timeout, (int, float))
+        for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm), ("remote", remote), ("remote_mode", remote_mode)):
+            _require(name, value, (str,))
         root = os.path.abspath(default_directory() if path is None else os.fspath(path))
         self._store = _open_store(
             root, layers, signing_key, trusted_keys, publish_key, {"readonly": readonly, "verify": verify, "trust": trust}
@@ -452,6 +456,8 @@ class Cache:
         self._require_open()
         from compcache.adding.many import add_modules
 
+        if not hasattr(sources, "__iter__"):
+            raise TypeError(f"add_modules() takes several sources, [source] for example, not one {type(sources).__name__}")
         return list(add_modules(self, sources))
 
     def _remote_store(self) -> RemoteStore | None:
@@ -488,12 +494,12 @@ class Cache:
         Names that do not stand for content are fetched as well, unless `plain` is false: they were named here on purpose.
         """
         self._require_open()
-        return self._fetch([_func_name_of(name) for name in names if not self.has(name)], plain=plain)
+        return self._fetch([name for name in _func_names_of(names) if not self.has(name)], plain=plain)
 
     def has_many(self, names: Iterable[str | Identity]) -> tuple[bool, ...]:
         """For each function whether the cache, or else the remote store, has code of it that this host can use."""
         self._require_open()
-        wanted = [_func_name_of(name) for name in names]
+        wanted = _func_names_of(names)
         known = {name: self.has(name) for name in wanted}
         absent = [name for name, there in known.items() if not there]
         remote = self._remote_store()
@@ -515,7 +521,7 @@ class Cache:
         remote = self._remote_store()
         if remote is None or not remote.writes:
             raise ValueError("push needs a remote store to write to: open the cache with remote= and remote_mode='write'")
-        wanted = dict.fromkeys([function for name in map(_func_name_of, names) for function in (name, *self.dependencies(name, transitive=True))])
+        wanted = dict.fromkeys([each for name in _func_names_of(names) for each in (name, *self.dependencies(name, transitive=True))])
         found = dict.fromkeys([each.module_id for function in wanted for each in self.realizations(function)])
         return sum([remote.offer(bytes.fromhex(module_id), always=True) for module_id in found])
 
@@ -541,14 +547,16 @@ class Cache:
         self._require_open()
         from compcache.publish.single_flight import add_missing
 
-        return add_missing(self, tuple(functions), build)
+        if not callable(build):
+            raise TypeError(f"add_missing(): build must be a function that returns the source, not {type(build).__name__}")
+        return add_missing(self, tuple(_func_names_of(functions)), build)
 
     def find_stored(self, functions: Iterable[str]) -> Addition | None:
         """The modules that hold these functions if this host can use a realization of each; else None."""
         self._require_open()
         from compcache.publish.single_flight import find_stored
 
-        return find_stored(self, tuple(functions))
+        return find_stored(self, tuple(_func_names_of(functions)))
 
     def compile(self, source: Source) -> CompiledFunctions:
         """Compile LLVM code once ever, and return its functions, whose names are digests of the content.
@@ -668,7 +676,7 @@ class Cache:
         self._require_open()
         from compcache.usage.listings import describe_module
 
-        return describe_module(self._store, module_id)
+        return describe_module(self._store, _module_key(module_id).hex())
 
     def function(self, func_name: str | Identity) -> FunctionReport:
         """Everything that the cache holds about one function.
@@ -714,8 +722,7 @@ class Cache:
         self._require_open()
         from compcache.inspect.call_graph import cache_graph
 
-        roots = [names] if isinstance(names, str) else names
-        chosen = None if roots is None else [_func_name_of(name) for name in roots]
+        chosen = None if names is None else _func_names_of(names)
         with _Suggesting(self):
             return cache_graph(self._store, self._loader, chosen, reverse=reverse, progress=progress)
 
@@ -759,6 +766,8 @@ class Cache:
         self._require_open()
         from compcache.inspect.explain import explain
 
+        if identity is not None and not hasattr(identity, "components"):
+            raise TypeError(f"explain(): identity must be a compcache.Identity, not {type(identity).__name__}")
         name = _func_name_of(func_name)
         remote = self._remote_store()
         answer = remote.explain(name) if remote is not None else None
@@ -884,7 +893,7 @@ class Cache:
         from compcache.maintain.remove import remove_modules
 
         self._store.require_writable()
-        return bool(remove_modules(self._store, [bytes.fromhex(module_id)]))
+        return bool(remove_modules(self._store, [_module_key(module_id)]))
 
     def clear(self) -> int:
         """Remove every module and return their number. Loaded code stays loaded."""
@@ -922,11 +931,9 @@ class Cache:
         self._require_open()
         from compcache.bundles.export import export
 
-        wanted = [names] if isinstance(names, str) else names
+        wanted = _func_names_of(names)
         with _Suggesting(self):
-            return export(
-                self._store, [_func_name_of(name) for name in wanted], os.path.abspath(os.fspath(path)), targets, closure=closure
-            )
+            return export(self._store, wanted, os.path.abspath(os.fspath(path)), targets, closure=closure)
 
     def import_bundle(
         self, path: str | os.PathLike[str], *, trusted_keys: Iterable[str] | str | None = None
@@ -1068,6 +1075,21 @@ def _func_name_of(name: str | Identity) -> str:
     if not isinstance(func_name, str):
         raise TypeError(f"the name of a function is a str or a compcache.Identity, not {type(name).__name__}")
     return func_name
+
+
+def _func_names_of(names: Any) -> list[str]:
+    """Several functions, or one."""
+    if isinstance(names, str) or hasattr(names, "func_name"):
+        return [_func_name_of(names)]
+    if not hasattr(names, "__iter__"):
+        raise TypeError(f"the names of functions are several str or compcache.Identity, like ['dot'], not {type(names).__name__}")
+    return [_func_name_of(name) for name in names]
+
+
+def _module_key(module_id: str) -> bytes:
+    if not isinstance(module_id, str) or len(module_id) != _MODULE_ID_DIGITS or not _HEXADECIMAL.issuperset(module_id):
+        raise ValueError(f"a module_id has {_MODULE_ID_DIGITS} hexadecimal digits, as modules() lists them, unlike {module_id!r}")
+    return bytes.fromhex(module_id)
 
 
 def _open_cache(path: str, *, signed: bool) -> Cache | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,60 @@ from compcache import Cache, CompcacheError, CompileError, Identity, ModuleSourc
 def test_arguments_of_another_type_are_refused_by_name(cache: Cache, call: Any, kind: type[Exception], complaint: str) -> None:
     with pytest.raises(kind, match=complaint):
         call(cache)
+
+
+PARAMETERS_OF_ANY_TYPE = ("ir", "keep_bitcode", "untrusted", "optimize")  # refused when it is compiled, or true or false
+SOURCE_PARAMETERS = sorted(set(inspect.signature(ModuleSource).parameters) - set(PARAMETERS_OF_ANY_TYPE))
+
+
+@pytest.mark.parametrize("value", [5, b"bytes", object()], ids=["int", "bytes", "object"])
+@pytest.mark.parametrize("parameter", SOURCE_PARAMETERS)
+def test_every_parameter_of_a_source_is_refused_by_name(parameter: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=rf"ModuleSource\(\): {parameter} must be .*, not {type(value).__name__}"):
+        ModuleSource("", **{parameter: value})
+
+
+def test_a_source_takes_one_text_or_several(tmp_path: Path) -> None:
+    source = ModuleSource("", imports=iter(["f"]), libraries="z", archives=tmp_path / "libx.a", targets=iter(["native"]))
+    assert (source.imports, source.libraries, source.archives, source.targets) == (("f",), "z", (tmp_path / "libx.a",), ("native",))
+    assert ModuleSource("", libraries=None, archives=None).archives == ()
+
+
+CACHE_OPTIONS = ("signing_key", "lock_timeout", "layers", "trusted_keys", "publish_key", "max_size", "min_llvm", "remote", "remote_mode")
+
+
+@pytest.mark.parametrize("option", CACHE_OPTIONS)
+def test_every_option_of_a_cache_is_refused_by_name(directory: Path, option: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=option.replace("_", "[_ ]")):
+        Cache(directory, **{option: object()})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (lambda cache: cache.has_many(5), "names of functions are several .*not int"),
+        (lambda cache: cache.graph(5), "names of functions are several .*not int"),
+        (lambda cache: cache.add_missing(5, lambda: None), "names of functions are several .*not int"),
+        (lambda cache: cache.add_missing(["f"], "f"), "build must be a function"),
+        (lambda cache: cache.add_modules(ModuleSource("")), "takes several sources"),
+        (lambda cache: cache.explain("f", {"a": "b"}), "identity must be a compcache.Identity, not dict"),
+        (lambda cache: cache.remove_module("zz"), "32 hexadecimal digits"),
+        (lambda cache: cache.module(""), "32 hexadecimal digits"),
+        (lambda cache: cache.export("f", "b.ccb", targets=[5]), "targets must be names of CPUs"),
+        (lambda cache: cache.compile("\ud800"), "characters that UTF-8 does not have"),
+    ],
+)
+def test_what_a_method_cannot_take_is_refused_in_words(cache: Cache, call: Any, complaint: str) -> None:
+    with pytest.raises((TypeError, ValueError, CompileError), match=complaint):
+        call(cache)
+
+
+def test_one_name_is_not_a_name_for_each_letter(cache: Cache) -> None:
+    cache.add_module(ModuleSource(adder("fg", 1)))
+    assert cache.has_many("fg") == (True,)
+    assert cache.find_stored("fg") is not None
+    assert cache.prefetch("fg") == ()
+    assert [node.name for node in cache.graph("fg").nodes] == ["fg"]
 
 
 def test_an_identity_stands_for_its_name(cache: Cache) -> None:

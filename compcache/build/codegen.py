@@ -152,6 +152,8 @@ def parse(ir: _Plain, context: Any) -> Any:
         module = _parse(ir, context)
     except RuntimeError as error:
         raise CompileError(f"LLVM does not accept the code: {str(error).strip()}") from error
+    except UnicodeEncodeError as error:
+        raise CompileError(f"the code holds characters that UTF-8 does not have: {error}") from error
     context.modules.append(module)
     try:
         module.verify()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os import PathLike
+
 from compcache.errors import InvalidNameError
 from compcache.record import Record
 
@@ -13,8 +15,18 @@ if TYPE_CHECKING:
 __all__ = ["MAX_NAME_BYTES", "Function", "ModuleSource", "check_name"]
 
 MAX_NAME_BYTES = 1 << 16
-_FUNCTIONS_LIKE = "{'dot': 'f64(a: f64[:], b: f64[:])'}"
-_GLOBALS_LIKE = "{'limit': 10}"
+#: The form of each parameter that an object of any type could be given for.
+_LIKE = {
+    "functions": "a mapping, like {'dot': 'f64(a: f64[:], b: f64[:])'}, or None",
+    "globals": "a mapping, like {'limit': 10}, or None",
+    "identity": "an Identity, a mapping, like {'version': '3'}, or None",
+    "imports": "names, like ['dot'], a mapping of symbols to names, or None",
+    "libraries": "names, like ['stdc++', 'z']",
+    "archives": "paths or names, like ['libflang_rt.runtime.a']",
+    "targets": "names of CPUs, like ('x86-64-v3', 'native'), or None",
+    "cpu": "the name of a CPU, like 'x86-64-v3', or None",
+    "features": "text, like '+avx2,-fma', or None",
+}
 
 
 class Function(Record):
@@ -70,6 +82,9 @@ class ModuleSource:
         untrusted: translate the code in a child process first, with limits of time and memory, so that code which ends LLVM or
             keeps it busy costs no more than an error. It takes about twice the time.
 
+    Raises:
+        TypeError: a parameter is of another type; the message names it, and the form that it has.
+
     The source is read when it is added; changing any of these objects afterwards changes nothing stored.
     """
 
@@ -81,8 +96,8 @@ class ModuleSource:
         *,
         imports: Mapping[str, str] | Iterable[str] | None = None,
         optimize: int = 2,
-        libraries: Iterable[str] = (),
-        archives: Iterable[str] = (),
+        libraries: Iterable[str] | str | None = (),
+        archives: Iterable[str | PathLike[str]] | str | PathLike[str] | None = (),
         cpu: str | None = None,
         features: str | None = None,
         targets: Iterable[str] | str | None = None,
@@ -90,19 +105,22 @@ class ModuleSource:
         identity: Any = None,
         untrusted: bool = False,
     ) -> None:
-        for name, value, like in (("functions", functions, _FUNCTIONS_LIKE), ("globals", globals, _GLOBALS_LIKE)):
-            if value is not None and not hasattr(value, "items"):
-                raise TypeError(f"ModuleSource(): {name} must be a mapping, like {like}, or None, not {type(value).__name__}")
+        for name, value in (("functions", functions), ("globals", globals), ("identity", identity)):
+            if value is not None and not hasattr(value, "items") and not hasattr(value, "components"):
+                raise _wrong_type(name, value)
+        for name, value in (("cpu", cpu), ("features", features)):
+            if value is not None and not isinstance(value, str):
+                raise _wrong_type(name, value)
         self.ir = ir
         self.functions = functions
         self.globals = globals
-        self.imports = imports
-        self.libraries = libraries
-        self.archives = archives
+        self.imports = imports if imports is None or hasattr(imports, "items") else _several("imports", imports)
+        self.libraries = _several("libraries", () if libraries is None else libraries)
+        self.archives = _several("archives", () if archives is None else archives, (str, PathLike))
         self.optimize = optimize
         self.cpu = cpu
         self.features = features
-        self.targets = targets
+        self.targets = targets if targets is None else _several("targets", targets, (str,))
         self.keep_bitcode = keep_bitcode
         self.identity = identity
         self.untrusted = untrusted
@@ -110,6 +128,25 @@ class ModuleSource:
     def __repr__(self) -> str:
         names = "every function" if self.functions is None else ", ".join(map(repr, self.functions))
         return f"<ModuleSource of {type(self.ir).__name__} exporting {names}>"
+
+
+def _several(name: str, value: Any, types: tuple[type, ...] = (object,)) -> Any:
+    """The value of a parameter that takes one text or several."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, PathLike) and PathLike in types:
+        return (value,)
+    if isinstance(value, (bytes, bytearray)) or not hasattr(value, "__iter__"):
+        raise _wrong_type(name, value)
+    items = tuple(value)
+    for item in items:
+        if not isinstance(item, types):
+            raise _wrong_type(name, item)
+    return items
+
+
+def _wrong_type(name: str, value: object) -> TypeError:
+    return TypeError(f"ModuleSource(): {name} must be {_LIKE[name]}, not {type(value).__name__}")
 
 
 def check_name(name: object, what: str) -> str:
@@ -121,15 +158,19 @@ def check_name(name: object, what: str) -> str:
         InvalidNameError: it is not text, is empty, contains NUL or lone surrogates, or is longer than 64 KiB.
     """
     if not isinstance(name, str):
-        raise InvalidNameError(f"a {what} must be a str, not {type(name).__name__}: {name!r}")
+        raise InvalidNameError(f"{_article(what)} must be a str, not {type(name).__name__}: {name!r}")
     if not name:
-        raise InvalidNameError(f"a {what} must not be empty")
+        raise InvalidNameError(f"{_article(what)} must not be empty")
     if "\0" in name:
-        raise InvalidNameError(f"a {what} must not contain NUL: {name[:80]!r}")
+        raise InvalidNameError(f"{_article(what)} must not contain NUL: {name[:80]!r}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidNameError(f"a {what} must be encodable as UTF-8: {name[:80]!r}") from None
+        raise InvalidNameError(f"{_article(what)} must be encodable as UTF-8: {name[:80]!r}") from None
     if size > MAX_NAME_BYTES:
-        raise InvalidNameError(f"a {what} has at most {MAX_NAME_BYTES} bytes, not {size}: {name[:80]!r}...")
+        raise InvalidNameError(f"{_article(what)} has at most {MAX_NAME_BYTES} bytes, not {size}: {name[:80]!r}...")
     return name
+
+
+def _article(what: str) -> str:
+    return f"an {what}" if what[:1] in "aeiou" else f"a {what}"

@@ -32,4 +32,7 @@ def _paths(layers: Iterable[str | os.PathLike[str]] | None) -> list[str]:
         return [path for path in os.environ.get("COMPCACHE_LAYERS", "").split(os.pathsep) if path]
     if isinstance(layers, (str, bytes, os.PathLike)):
         raise TypeError(f"layers are several directories, [{os.fspath(layers)!r}] for example")
-    return [os.fspath(path) for path in layers]
+    try:
+        return [os.fspath(path) for path in layers]
+    except TypeError as error:
+        raise TypeError(f"layers are several directories, ['/opt/app/cache'] for example: {error}") from None

@@ -113,10 +113,13 @@ def parse_publics(keys: Any) -> tuple[PublicKey, ...]:
     """Public keys: texts, one text of several with spaces, commas or lines between them, or ``@file`` that holds such a text.
 
     Raises:
+        TypeError: it is neither text nor several texts.
         ValueError: one of them is not a key.
         OSError: a file cannot be read.
     """
     found: dict[PublicKey, None] = {}
+    if isinstance(keys, (bytes, bytearray)) or not hasattr(keys, "__iter__"):
+        raise TypeError(f"trusted keys are text of the form name:base64, one or several, not {type(keys).__name__}")
     for item in [keys] if isinstance(keys, str) else keys:
         for word in str(item).replace(",", " ").split():
             if word.startswith("@"):

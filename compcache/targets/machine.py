@@ -130,7 +130,10 @@ def requested_targets(source: ModuleSource) -> list[tuple[str | None, str | None
 def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | None]]:
     """Targets as (CPU, changes to it), each once: ``"x86-64-v2,haswell,-avx2,native"`` are three."""
     found: list[tuple[str, list[str]]] = []
-    for item in [targets] if isinstance(targets, str) else targets:
+    items = [targets] if isinstance(targets, str) or not hasattr(targets, "__iter__") else list(targets)
+    for item in items:
+        if not isinstance(item, str):
+            raise CompileError(f"targets must be names of CPUs, like ('x86-64-v3', 'native'), not {type(item).__name__}")
         for part in filter(None, [part.strip() for part in item.split(",")]):
             if part[0] not in "+-":
                 found.append((part, []))
