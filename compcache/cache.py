@@ -347,8 +347,8 @@ class Cache:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The directories of caches that are only read, below this one, in the order in which they are asked."""
-        return tuple([layer.root for layer in self._store.layers])
+        """The directories of caches (or bundles) that are only read, below this one, in the order in which they are asked."""
+        return tuple([layer.source for layer in self._store.layers])
 
     @property
     def allow_pickle(self) -> bool:
@@ -1062,10 +1062,20 @@ def _open_store(
         options["trusted_keys"], options["publish_key"] = chosen_keys(trusted, publishing)
     if layers or (layers is None and os.environ.get(LAYERS_VARIABLE)):
         from compcache.layers.layered_store import LayeredStore
-        from compcache.layers.places import places_of
 
-        return LayeredStore(root, places_of(layers, root), options)
+        return LayeredStore(root, _layer_paths(layers), options)
     return Store(root, **options)
+
+
+def _layer_paths(layers: Iterable[str | os.PathLike[str]] | None) -> list[str]:
+    if layers is None:
+        return [path for path in os.environ.get(LAYERS_VARIABLE, "").split(os.pathsep) if path]
+    if isinstance(layers, (str, bytes, os.PathLike)):
+        raise TypeError(f"layers are several directories, [{os.fspath(layers)!r}] for example")
+    try:
+        return [os.fspath(path) for path in layers]
+    except TypeError as error:
+        raise TypeError(f"layers are several directories, ['/opt/app/cache'] for example: {error}") from None
 
 
 def _func_name_of(name: str | Identity) -> str:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     Sections = tuple[bytes, bytes, bytes, bytes, bytes]
 
 __all__ = [
+    "BUNDLES",
     "FORMER_DIRECTORIES",
     "HOSTS",
     "INDEX",
@@ -103,6 +104,7 @@ INDEX = Place("index-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 HOSTS = Place("hosts-v3/<boot and processor>.host", derived=True)
 LAYERS = Place("layers-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 MERGED_LAYERS = Place("layers-v1/<digest>.all", derived=True, cleared=True)
+BUNDLES = Place("bundles-v1/<bundle and its state>.unpacked", derived=True, cleared=True)
 SIGNATURES = Place("signatures-v1/<module_id>.ed25519", cleared=True)
 MODULE_ROWS = Place("module-lists-v2/modules", derived=True, cleared=True)
 MODULE_FILES = Place("module-lists-v2/files", derived=True, cleared=True)
@@ -116,9 +118,8 @@ TEMPORARY = Place("tmp/<unique>")
 QUARANTINE = Place("quarantine/<name>.<unique>", cleared=True)
 #: Every kind of file that the package writes into a cache directory.
 PLACES = (
-    TAG, MODULES, INDEX, HOSTS, LAYERS, MERGED_LAYERS, SIGNATURES, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE, PINS, UNCACHED,
-    LOCKS, TEMPORARY,
-    QUARANTINE,
+    TAG, MODULES, INDEX, HOSTS, LAYERS, MERGED_LAYERS, BUNDLES, SIGNATURES, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE, PINS,
+    UNCACHED, LOCKS, TEMPORARY, QUARANTINE,
 )  # fmt: skip
 #: What earlier versions of the package wrote to, less the version of the format.
 FORMER_DIRECTORIES = ("runtime-v", "catalog-v", "roster-v", "refusals-v")
@@ -264,7 +265,7 @@ class Store:
         StorageError: the path exists but is not a directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_end", "_owners", "_trust", "accepted", "complaints", "exposed", "files", "index", "layers", "min_llvm", "readonly", "publish_key", "root", "signing_key", "stamp_key", "stats", "temporary", "trusted_keys", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_end", "_owners", "_trust", "accepted", "complaints", "exposed", "files", "index", "layers", "min_llvm", "readonly", "publish_key", "root", "signing_key", "source", "stamp_key", "stats", "temporary", "trusted_keys", "verify")
 
     def __init__(
         self,
@@ -280,6 +281,7 @@ class Store:
         publish_key: SecretKey | None = None,
     ) -> None:
         self.root = root
+        self.source = root  # what the user named: a bundle, where this is the directory that it was unpacked to
         self.layers: tuple[Store, ...] = ()  # read-only caches below it; see `compcache.layers`
         self.files = file_ops.Tree(files or file_ops.Files(), root, open_beneath)
         self.readonly = readonly

@@ -157,18 +157,6 @@ def test_targets_are_what_hosts_of_that_kind_would_take(cache: Cache, tmp_path: 
         cache.export(["g"], path, targets=["nehalem"])
 
 
-def test_a_bundle_is_a_layer(bundle: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    for _ in range(2):
-        with Cache(own, layers=[bundle]) as cache:
-            assert cache.get_target("top")(1) == 112
-            assert len(cache.modules()) == 3
-    broken = tmp_path / "broken.ccb"
-    broken.write_bytes(bundle.read_bytes()[:-30])
-    with pytest.raises(FormatError):
-        Cache(own, layers=[broken])
-
-
 @pytest.mark.parametrize("signer", [None, "team-1", "other"])
 def test_a_trusted_key_must_have_signed(cache: Cache, tmp_path: Path, signer: str | None) -> None:
     path = tmp_path / "app.ccb"

@@ -104,15 +104,20 @@ def bundle(tmp_path: Path) -> Path:
 
 
 @as_root
-@pytest.mark.parametrize("owner", [0, OTHER])
-def test_bundles_are_not_unpacked_where_others_could_exchange_them(bundle: Path, tmp_path: Path, owner: int) -> None:
-    home = tmp_path / "cache-bundles"
-    home.mkdir()
-    home.chmod(0o777 if not owner else 0o755)
-    os.chown(home, owner, owner)
-    with pytest.raises(UntrustedDirectoryError, match=r"cache-bundles, where bundles are unpacked, .*: remove it"):
+@pytest.mark.parametrize("how", ["owner", "mode", "link"])
+def test_an_unpacked_bundle_that_others_could_have_exchanged_is_refused(bundle: Path, tmp_path: Path, how: str) -> None:
+    Cache(tmp_path / "cache", layers=[bundle]).close()
+    (place,) = (tmp_path / "cache" / "bundles-v1").iterdir()
+    if how == "owner":
+        os.chown(place, OTHER, OTHER)
+    elif how == "mode":
+        place.chmod(0o777)
+    else:
+        place.rename(tmp_path / "elsewhere")
+        place.symlink_to(tmp_path / "elsewhere")
+        os.lchown(place, OTHER, OTHER)
+    with pytest.raises(UntrustedDirectoryError, match="bundles-v1"):
         Cache(tmp_path / "cache", layers=[bundle])
-    assert list(home.iterdir()) == []
 
 
 def rewritten(bundle: Path, change: Callable[[Members], object]) -> Path:
@@ -223,10 +228,11 @@ def test_an_interrupted_unpacking_leaves_nothing(bundle: Path, tmp_path: Path, m
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("os.rename", interrupted)
+    monkeypatch.setattr("compcache.publish.index_merge.publish_segment", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Cache(tmp_path / "cache", layers=[bundle])
-    assert list((tmp_path / "cache-bundles").iterdir()) == []
+    assert list((tmp_path / "cache" / "bundles-v1").iterdir()) == []
+    assert list((tmp_path / "cache" / "tmp").iterdir()) == []
 
 
 # ------------------------------------------------------------------------- modules of holders of other keys

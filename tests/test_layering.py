@@ -51,7 +51,7 @@ _GROUND = frozenset(FLOORS[0])
 DOORS = {
     ("store", "publish.verify"): "a look-up that meets a file which no stamp vouches for verifies it, or sets it aside",
     ("layers.layered_store", "maintain.layer_segment"): "who finds no segment of all layers makes it for the next process",
-    ("layers.places", "bundles.unpack"): "a bundle that is given as a layer is unpacked before it is first used",
+    ("layers.unpacked_bundle", "bundles.unpacked_layer"): "a bundle that is given as a layer is unpacked before it is first used",
     ("layers.layered_store", "publish.verify"): "that a file of a layer was verified is remembered in the writable directory",
     ("store", "publish.quarantine"): "a file that a look-up finds damaged is set aside",
     ("store", "publish.host_file"): "the first use on a machine asks LLVM what it is, and keeps the answer",

@@ -15,7 +15,7 @@ from helpers import PACKAGE_ROOT, constant
 from compcache import Cache, ModuleSource, PrunePolicy
 from compcache.inspect.uncached import note
 from compcache.signing.keys import new_key
-from compcache.store import FORMER_DIRECTORIES, MODULES, PLACES, QUARANTINE, TAG, TEMPORARY, Place
+from compcache.store import BUNDLES, FORMER_DIRECTORIES, MODULES, PLACES, QUARANTINE, TAG, TEMPORARY, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,14 +109,21 @@ def everything(cache: Cache) -> Cache:
     time.sleep(0.15)  # what changed just now may change again unnoticed
     with Cache(cache.path, layers=[layer]) as layered:
         layered.get_target("below")
+        layered.export(["below"], f"{layer}.ccb")
+    with Cache(cache.path, layers=[f"{layer}.ccb"]) as bundled:
+        bundled.get_target("below")
     return cache
 
 
 def kinds_present(cache: Cache) -> set[str]:
     found = set()
-    for folder, _, names in os.walk(cache.path):
+    for folder, folders, names in os.walk(cache.path):
         top = os.path.relpath(folder, cache.path).partition("/")[0].replace(".", "", 1)
-        for name in names:
+        units = list(names)
+        if folder == cache._store.directory(BUNDLES):  # of directories that are one thing each
+            units += folders
+            folders.clear()
+        for name in units:
             kinds = [place for place in PLACES if place.directory == top and place.includes(name)]
             assert len(kinds) == 1, f"{folder}/{name} is of {[kind.form for kind in kinds]}"
             found.add(kinds[0].form)

@@ -55,6 +55,9 @@ def full(_prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         layer.add_module(ModuleSource(adder("of_a_layer", 1)))
     with Cache(directory, layers=[directory.with_name("layer")]) as cache:
         cache.get_target("of_a_layer")
+        cache.export(["of_a_layer"], directory.with_name("app.ccb"))
+    with Cache(directory, layers=[directory.with_name("app.ccb")]) as cache:
+        cache.get_target("of_a_layer")
     for name in ("tmp", "quarantine", "locks"):
         (directory / name).mkdir(exist_ok=True, mode=0o700)
         (directory / name / "left").write_bytes(b"behind")
@@ -67,6 +70,7 @@ def filled(full: Path, tmp_path: Path) -> Path:
     directory = tmp_path / "cache"
     shutil.copytree(full, directory)
     shutil.copytree(full.with_name("layer"), tmp_path / "layer")
+    shutil.copy(full.with_name("app.ccb"), tmp_path / "app.ccb")
     age(directory)
     return directory
 
@@ -97,6 +101,7 @@ def everything(directory: Path, key: bytes | None = None) -> list[str]:
         operations: dict[str, Callable[[], object]] = {
             "get": lambda: cache.get_target("f3"),
             "layer": lambda: cache.get_target("of_a_layer"),
+            "bundle": lambda: Cache(directory, signing_key=key, layers=[directory.with_name("app.ccb")]).close(),
             "compile": lambda: cache.get_or_compile("new", lambda: ModuleSource(adder("new", 1), optimize=0)),
             "add": lambda: cache.add_module(ModuleSource(adder("newer", 1), optimize=0)),
             "pin": lambda: cache.pin("f4"),

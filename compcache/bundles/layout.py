@@ -17,7 +17,7 @@ import re
 import stat
 import zipfile
 from struct import error as StructError  # noqa: N812 - it is an exception class
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgpack
 
@@ -77,20 +77,20 @@ def write_bundle(path: str, members: Mapping[str, bytes]) -> None:
             archive.writestr(info, members[name])
 
 
-def read_bundle(path: str) -> dict[str, bytes]:
-    """The modules and signatures of a bundle, by the names of their members.
+def read_bundle(path: str, file: BinaryIO | None = None) -> dict[str, bytes]:
+    """The modules and signatures of a bundle, by the names of their members; of the open `file` where it is given, which is closed.
 
     Raises:
         FormatError: it is not a bundle, or damaged, or a part of it is missing.
         OSError: it cannot be read.
     """
     try:
-        with open(path, "rb", opener=_open) as file, zipfile.ZipFile(file) as archive:
+        with file or open(path, "rb", opener=_open) as opened, zipfile.ZipFile(opened) as archive:
             names = archive.namelist()
             if LISTING not in names:
                 raise FormatError(f"{path} is not a compcache bundle of a known version: it has no {LISTING}")
             wanted = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
-            _require_plain([archive.getinfo(name) for name in wanted], os.fstat(file.fileno()).st_size)
+            _require_plain([archive.getinfo(name) for name in wanted], os.fstat(opened.fileno()).st_size)
             return {name: archive.read(name) for name in wanted}
     except FormatError:
         raise

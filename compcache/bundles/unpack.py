@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from compcache.bundles.layout import MODULE_MEMBER, read_bundle, signature_member
-from compcache.digest import digest
-from compcache.errors import FormatError, IntegrityError, StorageError, UntrustedDirectoryError
+from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.formats import host
 from compcache.formats.footer import encode_container, intact_footer, sections_of
 from compcache.formats.index import Stamp
 from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.publish import index_merge
-from compcache.publish.atomic_file import publish, unique_name
+from compcache.publish.atomic_file import publish
 from compcache.publish.writer import prepare_root
 from compcache.store import SIGNATURES, ModuleFile, Store
 
 if TYPE_CHECKING:
     from compcache.signing.keys import PublicKey
 
-__all__ = ["import_bundle", "unpacked"]
+__all__ = ["import_bundle"]
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
 
@@ -47,16 +44,16 @@ class _Module:
 
 
 def import_bundle(
-    store: Store, path: str, trusted: tuple[PublicKey, ...], *, as_layer: bool = False
+    store: Store, path: str, trusted: tuple[PublicKey, ...], *, as_layer: BinaryIO | None = None
 ) -> tuple[str, ...]:
     """See `Cache.import_bundle`.
 
-    `trusted` are keys beside those of the store. A directory that is to be a layer (`as_layer`) gets all modules: signatures are
-    checked when they are loaded.
+    `trusted` are keys beside those of the store. A directory that is to be a layer gets all modules of the open bundle
+    `as_layer`: signatures are checked when they are loaded.
     """
     store.require_writable(path)
     try:
-        members = read_bundle(path)
+        members = read_bundle(path, as_layer)
     except OSError as error:
         if isinstance(error, FormatError):
             raise
@@ -128,46 +125,3 @@ def _publish(store: Store, modules: list[_Module], members: dict[str, bytes], ke
     level = index_merge.segment_level(len(modules)) if modules else 0
     index_merge.publish_segment(store.index, level, sorted(entries), sorted(rows), requirements)
     store.index.refresh()
-
-
-def unpacked(path: str, root: str) -> str:
-    """The directory in which a bundle is unpacked, once: beside `root`, under a name that follows from the bundle's state.
-
-    Raises:
-        FormatError, OSError: the bundle is none, or cannot be unpacked.
-        UntrustedDirectoryError: the directory belongs to another user, or others can write to it.
-    """
-    status = os.stat(path)
-    state = f"{os.path.abspath(path)}\0{status.st_dev}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}"
-    home = f"{root}-bundles"
-    place = f"{home}/{digest([os.fsencode(state)]).hex()}"
-    _require_own(home)
-    if os.path.isdir(place):
-        return place
-    scratch = f"{home}/{unique_name()}"
-    try:
-        import_bundle(Store(scratch), path, (), as_layer=True)
-        os.rename(scratch, place)
-    except OSError:
-        if not os.path.isdir(place):  # else another process was as fast
-            raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return place
-
-
-def _require_own(home: str) -> None:
-    """Make the directory of unpacked bundles; refuse one in which other users could exchange what was unpacked.
-
-    Raises:
-        UntrustedDirectoryError: they could.
-        OSError: it cannot be made.
-    """
-    os.makedirs(home, mode=0o700, exist_ok=True)
-    status, link = os.stat(home), os.lstat(home)
-    user = os.geteuid()
-    others = {status.st_uid, link.st_uid} - {user, 0}
-    if others or status.st_mode & 0o022:
-        what = f"belongs to user {min(others)}, not to you ({user})" if others else "can be written by other users"
-        reason = f"{home}, where bundles are unpacked, {what}, who could exchange what is there: remove it, or unpack them yourself"
-        raise UntrustedDirectoryError(f"{reason} ('compcache import')", path=home, reason=reason)

@@ -460,7 +460,7 @@ class Loader:
 
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
         record = root.record
-        context = TargetContext(record.name, record.symbol, root.loaded, record.signature, self.store.root, bool(self.store.stamp_key), owner, tuple([layer.root for layer in self.store.layers]))
+        context = TargetContext(record.name, record.symbol, root.loaded, record.signature, self.store.root, bool(self.store.stamp_key), owner, tuple([layer.source for layer in self.store.layers]))
         try:
             target: TypedCallTarget = runtime.make_target(
                 root.loaded.image, record.function, record.entry, record.name, context

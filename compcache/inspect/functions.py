@@ -131,8 +131,8 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
     from compcache.images.linkers.find import find_linkers
     from compcache.usage.limits import effective_limit
     from compcache.usage.module_files import list_modules
-    from compcache.usage.other_formats import other_formats
     from compcache.usage.statistics import hits_and_misses
+    from compcache.usage.whole_directories import other_formats
 
     store._renew_index()
     present = list_modules(store, progress)

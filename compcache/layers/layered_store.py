@@ -37,9 +37,10 @@ class _Layer(Store):
 
     __slots__ = ("_above",)
 
-    def __init__(self, root: str, above: LayeredStore, options: dict[str, Any]) -> None:
+    def __init__(self, root: str, source: str, above: LayeredStore, options: dict[str, Any]) -> None:
         self._above = above
         super().__init__(root, **{**options, "readonly": True})
+        self.source = source
         self.accepted = above.accepted
         self.complaints = above.complaints
         self.index.share_ranks(above.index)
@@ -77,11 +78,12 @@ class LayeredStore(Store):
 
     Args:
         root: the writable directory.
-        layers: the directories below it, the first to be asked first. One that is not there is left out.
+        layers: the directories and bundles below it, the first to be asked first. One that is not there is left out.
         options: further arguments of `Store`, for the layers as well.
 
     Raises:
         UntrustedDirectoryError: a layer belongs to another user, or others can write to it.
+        FormatError: a file is not a bundle.
     """
 
     __slots__ = ("_found_in", "_looked", "entries", "merged", "verified")
@@ -96,7 +98,15 @@ class LayeredStore(Store):
         self.entries: dict[bytes, bytes] = {}  # what the segment of all layers says of the modules that were asked for
         places = dict.fromkeys(os.path.abspath(place) for place in layers)
         places.pop(root, None)
-        self.layers = tuple([_Layer(place, self, options) for place in places])
+        self.layers = tuple([_Layer(self._directory_of(place), place, self, options) for place in places])
+
+    def _directory_of(self, place: str) -> str:
+        """The directory of a layer; a bundle is unpacked before it is first used."""
+        if os.path.isfile(place):
+            from compcache.layers.unpacked_bundle import directory_of_bundle
+
+            return directory_of_bundle(place, self)
+        return place
 
     # ------------------------------------------------------- the segment of all layers
 

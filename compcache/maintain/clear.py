@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from compcache.store import MODULES, PLACES
+from compcache.usage.whole_directories import remove_directory
 
 if TYPE_CHECKING:
     from compcache.store import Store
@@ -30,6 +30,5 @@ def clear(store: Store) -> int:
     removed = sum([store.remove_module(module_id) for module_id in store.module_ids()])
     store.index.close()
     for path in others:
-        with contextlib.suppress(OSError):
-            store.files.unlink(path)
+        remove_directory(store, path)
     return removed

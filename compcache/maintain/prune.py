@@ -26,7 +26,7 @@ from compcache.store import QUARANTINE, STATISTICS
 from compcache.usage.ledger import fold, last_uses_since, read_ledger, settle
 from compcache.usage.module_files import list_modules
 from compcache.usage.module_rows import load_rows
-from compcache.usage.other_formats import other_formats
+from compcache.usage.whole_directories import files_below, other_formats, remove_path, unused_bundles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -356,7 +356,7 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes
 def find_leftovers(
     store: Store, policy: PrunePolicy, now: float, ledger: Ledger | None = None
 ) -> tuple[PrunedFile, ...]:
-    """Temporary and quarantined files past their age limit, and, with `stale`, directories of other formats."""
+    """Temporary and quarantined files past their age limit, unpacked bundles that nobody uses, and, with `stale`, directories of other formats."""
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
     assert isinstance(policy.quarantine_for, float | int)
     found = [
@@ -365,6 +365,8 @@ def find_leftovers(
     ]
     torn = (ledger or read_ledger(store)).torn
     found += _older(store, store.directory(STATISTICS), now - policy.grace, "damaged statistics", torn)
+    for directory in unused_bundles(store, now):
+        found += [PrunedFile(path, size, "an unpacked bundle that is not used") for path, size, _ in files_below(store, directory)]
     if policy.stale is not None:
         assert isinstance(policy.stale, float | int)
         found += _other_formats(store, now - policy.stale)
@@ -382,45 +384,22 @@ def _older(
         except OSError:
             continue
         # The change time as well: a rename into quarantine sets it, but keeps the modification time.
-        if max(status.st_mtime, status.st_ctime) < before and not stat.S_ISDIR(status.st_mode):
-            yield PrunedFile(path, status.st_size, reason)
+        if max(status.st_mtime, status.st_ctime) >= before:
+            continue
+        files = list(files_below(store, path)) if stat.S_ISDIR(status.st_mode) else [(path, status.st_size, 0.0)]
+        if all(changed < before for _, _, changed in files):
+            yield from [PrunedFile(below, size, reason) for below, size, _ in files]
 
 
 def _other_formats(store: Store, before: float) -> list[PrunedFile]:
     found: list[PrunedFile] = []
     for name in other_formats(store):
-        files = list(_walk(store, f"{store.root}/{name}"))
+        files = list(files_below(store, f"{store.root}/{name}"))
         if all(changed < before for _, _, changed in files):
             found += [PrunedFile(path, size, "another format") for path, size, _ in files]
     return found
 
 
-def _walk(store: Store, path: str) -> Iterator[tuple[str, int, float]]:
-    """The files below a directory, then the directory, as (path, size, modification time)."""
-    waiting = [(path, False)]
-    while waiting:
-        path, listed = waiting.pop()
-        try:
-            status = store.files.lstat(path)
-        except OSError:
-            continue
-        if stat.S_ISDIR(status.st_mode) and not listed:
-            waiting.append((path, True))
-            waiting += [(f"{path}/{name}", False) for name in store.names_in(path)]
-        else:
-            yield path, 0 if listed else status.st_size, status.st_mtime
-
-
 def clear_leftovers(store: Store, leftovers: tuple[PrunedFile, ...]) -> tuple[PrunedFile, ...]:
     """Remove these files; return those removed. Failures are ignored."""
-    removed = []
-    for leftover in leftovers:
-        try:
-            try:
-                store.files.unlink(leftover.path)
-            except (IsADirectoryError, PermissionError):
-                store.files.rmdir(leftover.path)
-        except OSError:
-            continue
-        removed.append(leftover)
-    return tuple(removed)
+    return tuple([leftover for leftover in leftovers if remove_path(store, leftover.path)])

@@ -53,7 +53,7 @@ def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
         row = rows[module_id]
         size, modified = present[module_id]
         used = counts.get(module_id, 0), last.get(module_id, 0.0)
-        found.append(_summary(row, size, min(modified, now), problem_of[row.platform], used, store.root))
+        found.append(_summary(row, size, min(modified, now), problem_of[row.platform], used, store.source))
     return found
 
 
@@ -93,7 +93,7 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
         count for (name, other), (count, _) in ledger.uses.items() if other == key and name != LOADS_KEY
     ]
     used = sum(counts), ledger.last_uses().get(key, 0.0)
-    return _summary(row, status.st_size, status.st_mtime, _problem(store, row.platform), used, holder.root)
+    return _summary(row, status.st_size, status.st_mtime, _problem(store, row.platform), used, holder.source)
 
 
 def functions(
@@ -116,7 +116,7 @@ def _functions_in(
 ) -> dict[str, FunctionSummary]:
     now = time.time()
     present, rows, ledger = overview
-    where = (store.root,)
+    where = (store.source,)
     last, imported = _last_uses(ledger, rows)
     counts, missed = _counts(ledger), ledger.misses()
     found: dict[str, FunctionSummary] = {}

@@ -1,0 +1,90 @@
+"""Finds the directory that a bundle is unpacked to, which is its layer: the dynamic linker maps whole files, from their beginning.
+
+It is in the cache directory, one for each state of the file. Where it is not there yet, `compcache.bundles.unpacked_layer` makes it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from compcache.digest import digest
+from compcache.errors import StorageError, UntrustedDirectoryError
+from compcache.store import BUNDLES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from compcache.store import Store
+
+__all__ = ["directory_of_bundle", "is_unpacked", "name_of_state"]
+
+_WRITABLE_BY_OTHERS = 0o022
+_DAY = 86400.0
+
+
+def directory_of_bundle(path: str, store: Store) -> str:
+    """The directory with the modules of the bundle `path`, as a layer below `store`.
+
+    Raises:
+        FormatError: the file is not a bundle, or a part of it is missing.
+        UntrustedDirectoryError: another user could have written it, and there is neither trust nor a key.
+        StorageError: it cannot be read, or there is no directory to unpack it to.
+    """
+    try:
+        with open(path, "rb") as file:
+            return _directory_of(path, file, store)
+    except OSError as error:
+        if isinstance(error, StorageError | UntrustedDirectoryError):
+            raise
+        raise StorageError(f"cannot use the bundle {path} as a layer: {error.strerror or error}", path=path, errno=error.errno) from error
+
+
+def _directory_of(path: str, file: BinaryIO, store: Store) -> str:
+    status = os.fstat(file.fileno())
+    _require_trust(path, status, store)
+    place = store.path(BUNDLES, name_of_state(path, status))
+    if not store.exposed and is_unpacked(store, place):  # where others can write they could exchange it
+        return place
+    from compcache.bundles.unpacked_layer import unpack_layer
+
+    return unpack_layer(store, path, file, place)
+
+
+def name_of_state(path: str, status: os.stat_result) -> str:
+    """The name of the directory that the bundle is unpacked to while its file has this status."""
+    state = f"{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}".encode()
+    return BUNDLES.file_name("-".join([digest([part], size=16).hex() for part in (os.fsencode(path), state)]))
+
+
+def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
+    """Check that nobody else could have written a bundle; modules that must be signed need no such check."""
+    if store._trust or store.stamp_key:
+        return
+    user = os.geteuid()
+    others = {status.st_uid, os.lstat(path).st_uid} - {user, 0}
+    if others:
+        reason = f"the bundle {path} belongs to user {others.pop()}, not to you ({user}): loading from it would run their code"
+    elif status.st_mode & _WRITABLE_BY_OTHERS:
+        mode = f"{status.st_mode & 0o7777:o}"
+        reason = f"the bundle {path} can be written by other users (mode {mode}): loading from it would run their code"
+    else:
+        return
+    advice = "name the keys that you trust (trusted_keys), or pass trust=True if you trust all users who can write it"
+    raise UntrustedDirectoryError(f"{reason}; {advice}", path=path, reason=reason)
+
+
+def is_unpacked(store: Store, place: str) -> bool:
+    """Whether a bundle is unpacked there; that it is used is noted once a day, in the directory's modification time."""
+    try:
+        status = store.files.stat(place)
+        if status.st_mtime < time.time() - _DAY and not store.readonly:
+            descriptor = store.files.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                store.files.utime(descriptor)
+            finally:
+                store.files.close(descriptor)
+    except FileNotFoundError:
+        return False
+    return True
