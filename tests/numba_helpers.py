@@ -15,7 +15,7 @@ from helpers import PACKAGE_ROOT, FreshProcessError
 if TYPE_CHECKING:
     from pathlib import Path
 
-_SECONDS = 240
+_SECONDS = 600
 _OWN = ""
 _INSTALLED = "import compcache.numba\nbackend = compcache.numba.install({root!r})\n"
 _LAST = "\nsys.stdout.write('\\n' + repr(result) + '\\n')\n"

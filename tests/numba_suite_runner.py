@@ -73,6 +73,8 @@ def main(mode: str, arguments: list[str]) -> None:
     import pytest
 
     outcomes = Outcomes()
+    if mode == "forced":  # Numba warns when it is asked to cache what it cannot, and many suites make warnings errors
+        arguments = ["-W", "ignore:Cannot cache compiled function", *arguments]
     pytest.main(["-q", "-p", "no:cacheprovider", *arguments], plugins=[outcomes])
     counts = [backend.hits, backend.misses, backend.refused] if backend is not None else None
     print()

@@ -37,11 +37,30 @@ SUITES = [
     Suite("quantecon", "quantecon pytest", (
         "quantecon/markov/tests/test_gth_solve.py", "quantecon/optimize/tests/test_linprog_simplex.py", "quantecon/random/tests",
     )),
+    Suite("numba_stats", "numba_stats scipy pytest", ("tests/test_norm.py", "tests/test_scalar.py", "tests/test_expon.py"),
+          from_source=True),
+    Suite("numbagg", "numbagg pandas pytest hypothesis", ("numbagg/test/test_matrix_functions.py", "numbagg/test/test_moving_exp.py"),
+          from_source=True),
     Suite("interpolation", "interpolation packaging pytest", (
         "interpolation/splines/tests", "interpolation/multilinear/tests", "interpolation/tests",
     )),
+    Suite("rocket-fft", "rocket-fft scipy pytest", ("tests/test_extras.py", "tests/parity/test_numpy_fft.py"), from_source=True),
     Suite("pynndescent", "pynndescent pytest", ("pynndescent/tests/test_distances.py", "pynndescent/tests/test_rank.py"),
           from_source=True),
+    Suite("umap-learn", "umap-learn pytest", ("umap/tests/test_umap_metrics.py",), from_source=True),
+    Suite("stumpy", "stumpy pytest pandas", ("tests/test_stamp.py", "tests/test_aamp.py"), from_source=True),
+    Suite("resampy", "resampy pytest", ("tests/test_core.py",), from_source=True),
+    Suite("librosa", "librosa pytest", ("tests/test_sequence.py",), from_source=True),
+    Suite("galois", "galois pytest", ("tests/fields/test_squares.py", "tests/test_fibonacci_lfsr.py", "tests/test_berlekamp_massey.py"),
+          from_source=True),
+    Suite("sparse", "sparse scipy pytest", ("sparse/numba_backend/tests/test_dot.py", "sparse/numba_backend/tests/test_coo_numba.py")),
+    Suite("pyts", "pyts pytest", ("pyts/metrics/tests", "pyts/image/tests", "pyts/approximation/tests")),
+    Suite("tslearn", "tslearn pytest", ("tests/test_metrics.py",), from_source=True),
+    Suite("datashader", "datashader pytest", ("datashader/tests/test_glyphs.py", "datashader/tests/test_raster.py")),
+    Suite("awkward", "awkward pytest", (
+        "tests/test_0397_arrays_as_constants_in_numba.py", "tests/test_1240_v2_implementation_of_numba_1.py",
+        "tests/test_1677_array_builder_in_numba.py", "tests/test_4250_numba_native_strings.py",
+    ), from_source=True),
 ]  # fmt: skip
 
 
@@ -85,7 +104,7 @@ def run_suite(suite: Suite, directory: Path, *, forced: bool) -> SuiteRun:
     work.mkdir(exist_ok=True)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [python, _RUNNER, "forced" if forced else "plain", f"--rootdir={root}", *suite.options,
+        [python, _RUNNER, "forced" if forced else "plain", f"--rootdir={root}", "--override-ini=addopts=", *suite.options,
          *[str(root / path) for path in suite.tests]],
         capture_output=True, text=True, timeout=_SECONDS, check=False, cwd=work,
         env=inherited | {

@@ -80,7 +80,7 @@ def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded
     if scope is None:
         parts.append(_content_of(scopes.asked_early.values()))
     else:
-        parts.append(_content_of(scope.asked.values(), scope.names, scope.generators.values()))
+        parts.append(_content_of(scope.asked.values(), scope.names, scope.generators.values(), scope.accepted))
     dependencies, names, problems = zip(*parts, strict=True)
     problem = next((problem for problem in problems if problem), None)
     _known[library] = Recorded(frozenset().union(*dependencies), frozenset().union(*names), problem)
@@ -88,10 +88,14 @@ def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded
 
 
 def _content_of(
-    functions: Iterable[Any], names: Iterable[int] = (), generators: Iterable[Any] = ()
-) -> Recorded:
+    functions: Iterable[Any], names: Iterable[int] = (), generators: Iterable[Any] = (),
+    accepted: set[int] | None = None,
+) -> Recorded:  # fmt: skip
     try:
-        found = {dependency_of(function) for function in functions}
+        found = {
+            dependency_of(function, declined=accepted is not None and id(function) not in accepted)
+            for function in functions
+        }
         found |= {row for row in map(dependency_of_generator, generators) if row is not None}
         return Recorded(frozenset(found), frozenset(names))
     except Unidentifiable as error:

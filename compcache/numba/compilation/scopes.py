@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Miss",
     "Scope",
+    "accept",
     "asked_early",
     "compile_scope",
     "defer",
@@ -55,7 +56,7 @@ class Miss(NamedTuple):
 class Scope:
     """A function being compiled: its symbols' digest, and the user's implementations that the compiler used."""
 
-    __slots__ = ("asked", "function", "generators", "miss", "names", "token", "used")
+    __slots__ = ("accepted", "asked", "function", "generators", "miss", "names", "token", "used")
 
     def __init__(self, function: Any, token: str, miss: Miss | None) -> None:
         self.function = function
@@ -63,6 +64,7 @@ class Scope:
         self.miss = miss
         self.used = 0
         self.asked: dict[int, Any] = {}
+        self.accepted: set[int] = set()
         self.names: set[int] = set()
         self.generators: dict[int, Any] = {}
 
@@ -211,11 +213,17 @@ def next_unique_id(function: Any) -> str:
 
 
 def record(function: Any) -> None:
-    """Record that the compiler uses one of the user's implementations."""
+    """Record that the compiler asks one of the user's implementations."""
     if not _stack.scopes:
         asked_early[id(function)] = function
     for scope in _stack.scopes:
         scope.asked[id(function)] = function
+
+
+def accept(function: Any) -> None:
+    """Record that one of the user's implementations is for the types that the compiler has."""
+    for scope in _stack.scopes:
+        scope.accepted.add(id(function))
 
 
 def note(name: str) -> None:

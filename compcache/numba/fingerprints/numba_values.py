@@ -96,7 +96,7 @@ def _ufunc(walk: Walk, value: Any, where: str) -> None:
     walk.token("ufunc", getattr(value, "__name__", ""), *value.types)
     if is_library_module(getattr(value, "__module__", "numpy")):
         return
-    walk.overloads(value, where)
+    walk.overloads(value)
 
 
 def _gufunc(walk: Walk, value: Any, where: str) -> None:

@@ -43,14 +43,14 @@ def refuse_outside(value: object, where: str) -> None:
         raise Unidentifiable(f"{where} is {name}, whose results have no identity by content")
 
 
-def reads_by_name(code: CodeType, reads: Reads) -> tuple[str, ...]:
+def reads_by_name(code: CodeType, reads: Reads, *, may_read_files: bool = False) -> tuple[str, ...]:
     """The attributes that code reads from any object, including names given as text if it reads attributes by those.
 
     Raises:
-        Unidentifiable: one of them reads files.
+        Unidentifiable: one of them reads files, unless this is allowed.
     """
     files = _FILE_READERS.intersection(reads.attributes)
-    if files:
+    if files and not may_read_files:
         raise Unidentifiable(
             f"{code.co_qualname} reads a file ({min(files)}), which has no identity by content"
         )

@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.library_code import is_library_module
-from compcache.numba.fingerprints.outside import refuse_outside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,7 +75,7 @@ class Reach:
                     walk.mode = "run"
                     walk.token("member", where, name)
                     if isinstance(owner, python_types.ModuleType):
-                        refuse_outside(value, f"{where}, {name!r},")
+                        walk.refuse_outside(value, f"{where}, {name!r},")
                     if not _is_library(owner):
                         _feed_member(walk, value, f"{where}, {name!r}")
                     walk.end_part()

@@ -42,7 +42,7 @@ def handler_of(value: Any) -> Handler:
 
 def _plain_function(walk: Walk, value: Any, where: str) -> None:
     """Feed a plain function: compiled code uses its overloads only, but its own code may still matter."""
-    walk.overloads(value, where)
+    walk.overloads(value)
     if is_library_function(value):
         walk.token("library function", value.__module__, value.__qualname__)
     else:
@@ -57,14 +57,14 @@ def _wrapper(walk: Walk, value: Any, where: str) -> None:
 
 def _partial(walk: Walk, value: Any, where: str) -> None:
     walk.token("partial")
-    walk.overloads(value, where)
+    walk.overloads(value)
     walk.value(value.func, where)
     walk.sequence(value.args, f"an argument of {where}")
     walk.value(value.keywords, f"the arguments of {where}")
 
 
 def _method(walk: Walk, value: Any, where: str) -> None:
-    walk.overloads(value, where)
+    walk.overloads(value)
     function = value.__func__
     if is_library_module(type(value.__self__).__module__) and is_library_module(
         getattr(function, "__module__", None)
@@ -78,21 +78,21 @@ def _method(walk: Walk, value: Any, where: str) -> None:
 
 def _library_object(walk: Walk, value: Any, where: str) -> None:
     walk.by_name(value, where)
-    walk.overloads(value, where)
+    walk.overloads(value)
 
 
 def _overloaded(walk: Walk, value: Any, where: str) -> None:
     """Feed a callable with user implementations, which are compiled in its place."""
     kind = type(value)
     walk.token("overloaded", kind.__module__, kind.__qualname__, getattr(value, "__qualname__", ""))
-    walk.overloads(value, where)
+    walk.overloads(value)
 
 
 def _class(walk: Walk, value: Any, where: str) -> None:
     import enum
 
     walk.token("class", value.__module__, value.__qualname__)
-    walk.overloads(value, where)
+    walk.overloads(value)
     if is_library_module(value.__module__) or walk.is_again(value):
         return
     if hasattr(value, "class_type"):

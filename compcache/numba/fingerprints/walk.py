@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.code_digest import digest_and_reads, plain_name
 from compcache.numba.fingerprints.errors import Unidentifiable
-from compcache.numba.fingerprints.implementations import Implementation, find_overloads
+from compcache.numba.fingerprints.implementations import Implementation, find_overloads, name_of
 from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library
 from compcache.numba.fingerprints.outside import reads_by_name, refuse_outside
 from compcache.numba.fingerprints.reach import Reach
@@ -85,10 +85,17 @@ def fingerprint_of_value(value: object, where: str) -> str:
     return walk.finish().content
 
 
-def fingerprint_of_implementations(implementations: Iterable[Implementation]) -> str:
-    """The digest of functions that run while code is generated. Raises `Unidentifiable`."""
+def fingerprint_of_implementations(
+    implementations: Iterable[Implementation], *, overlooks_members: bool = False
+) -> str:
+    """The digest of functions that run while code is generated. Raises `Unidentifiable`.
+
+    `overlooks_members`: a value without an identity counts by its type where it is only a member of something that they can
+    access, and no function that they name leads to it.
+    """
     walk = Walk()
     walk.mode = RUN
+    walk.overlooks_members = overlooks_members
     for implementation in implementations:
         walk.implementation(implementation, "")
     return walk.finish().content
@@ -111,6 +118,8 @@ class Walk:
     def __init__(self) -> None:
         self.mode = COMPILED
         self.lenient = False  # the current function has blocks in object mode
+        self.overlooks_members = False
+        self._overlooks = False
         self._lines = blake2b(digest_size=_SIZE)
         self._reads: dict[str, str] = {}
         self._numbers: dict[tuple[int, str], int] = {}
@@ -137,9 +146,14 @@ class Walk:
     def unknown(self, value: object, where: str) -> None:
         """Handle a value without an identity: raise if it matters, feed its type if it is only named."""
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        if self.mode != NAMED and not self.lenient:
+        if self.mode != NAMED and not self.lenient and not self._overlooks:
             raise Unidentifiable(f"{where} is of type {kind}, which has no identity by content")
         self.token("opaque", kind)
+
+    def refuse_outside(self, value: object, where: str) -> None:
+        """Raise `Unidentifiable` for a value whose results depend on what is outside of all code."""
+        if not self._overlooks:
+            refuse_outside(value, where)
 
     def is_again(self, value: object) -> bool:
         """Whether the current function has reached this value before; if so, feed a back reference."""
@@ -177,6 +191,7 @@ class Walk:
                 digest = self.end_part()
                 if pending.mode == COMPILED:
                     self._parts.append(Part(pending.function, digest))
+            self._overlooks = self.overlooks_members
             if self._reach is None or not self._reach.follow(self):
                 break
         return Fingerprint(self._total.hexdigest(), self._lines.hexdigest(), self._reads, tuple(self._parts))
@@ -205,10 +220,13 @@ class Walk:
         self.add_function(implementation.function, where)
         self.mode = mode
 
-    def overloads(self, value: Any, where: str) -> None:
-        """Feed the user's implementations of a callable for the compiler."""
+    def overloads(self, value: Any) -> None:
+        """Feed the names of the user's implementations of a callable for the compiler, in the order in which it asks them.
+
+        What they do is not fed: the compiler may ask only some of them, and these are recorded (`identity.dependencies`).
+        """
         for implementation in find_overloads(value):
-            self.implementation(implementation, f"an overload of {where}")
+            self.token("overload", name_of(implementation.function))
 
     def reach(self) -> Reach:
         """The reach of code that is run, created when first needed."""
@@ -261,7 +279,7 @@ class Walk:
         for chain, value, at in chains:
             self._chain(chain, value, at, reads.attributes, name)
         if self.mode == RUN:
-            self.reach().read(self, reads_by_name(code, reads))
+            self.reach().read(self, reads_by_name(code, reads, may_read_files=self._overlooks))
             for module in reads.imports:
                 self.reach().add_import(self, module, namespace, name)
         for constant in code.co_consts:
@@ -278,7 +296,7 @@ class Walk:
         self.token("global", shown)
         where = f"the global {shown!r} of {name}"
         if self.mode == RUN:
-            refuse_outside(value, where)
+            self.refuse_outside(value, where)
         if isinstance(value, python_types.ModuleType):
             self.module(value, attributes, where)
         else:

@@ -194,8 +194,12 @@ def _noting_generator(original: Any) -> Any:
 def _recording(original: Any) -> Any:
     def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
         function = source_function(type(self))
-        if function is not None:
-            scopes.record(function)
-        return original(self, *args, **kwargs)
+        if function is None:
+            return original(self, *args, **kwargs)
+        scopes.record(function)
+        found = original(self, *args, **kwargs)
+        if found is not None:
+            scopes.accept(function)
+        return found
 
     return ask

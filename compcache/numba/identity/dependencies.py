@@ -9,6 +9,7 @@ from __future__ import annotations
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.implementations import GENERATOR, Implementation, name_of, registry
 from compcache.numba.fingerprints.walk import fingerprint_of_implementations
 
@@ -26,8 +27,13 @@ __all__ = [
 ]
 
 
+#: The prefix of the digest of an implementation that was asked, had nothing for these types, and can reach something
+#: without an identity (`overlooks_members`): every function that uses `len` asks every package that overloads `len`.
+_DECLINED = "declined "
+
+
 class Dependency(NamedTuple):
-    """An implementation that the compiler used: the name that it is registered under, and its digest."""
+    """An implementation that the compiler asked: the name that it is registered under, and its digest."""
 
     name: str
     content: str
@@ -51,12 +57,17 @@ def matching_names(asked: bytes) -> tuple[str, ...]:
     return tuple(sorted({name for number in numbers for name in registry.by_asked[number]}))
 
 
-def dependency_of(function: Any) -> Dependency:
-    """The dependency to record for an implementation. Raises `Unidentifiable`."""
+def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
+    """The dependency to record for an implementation; `declined`: it had none for these types. Raises `Unidentifiable`."""
     name = name_of(function)
     registry.refresh()
     registered = registry.by_name.get(name) or [Implementation(function, ())]
-    return Dependency(name, fingerprint_of_implementations(registered))
+    try:
+        return Dependency(name, fingerprint_of_implementations(registered))
+    except Unidentifiable:
+        if not declined:
+            raise
+        return Dependency(name, _DECLINED + fingerprint_of_implementations(registered, overlooks_members=True))
 
 
 def dependency_of_generator(implementation: Any) -> Dependency | None:
@@ -75,4 +86,6 @@ def is_current(dependency: Dependency) -> bool:
     registered = registry.by_name.get(dependency.name)
     if registered is None:
         return False
+    if dependency.content.startswith(_DECLINED):
+        return _DECLINED + fingerprint_of_implementations(registered, overlooks_members=True) == dependency.content
     return fingerprint_of_implementations(registered) == dependency.content
