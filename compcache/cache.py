@@ -221,15 +221,15 @@ class Cache:
 
         return suggestion(self._store, func_name)
 
-    def _load(self, func_name: str | Identity, owner: object = None) -> TypedCallTarget:
+    def _load(self, func_name: str | Identity, owner: object = None, request: object = None) -> TypedCallTarget:
         self._require_open()
         if not isinstance(func_name, str):
             func_name = _func_name_of(func_name)
         started = perf_counter()
         try:
-            target = self._loader.load(func_name, owner)
+            target = self._loader.load(func_name, owner, request)
         except CompcacheError as error:
-            target = self._load_retargeted(func_name, owner, error)
+            target = self._load_retargeted(func_name, owner, request, error)
         if self._tuners is not None and func_name not in self._tuners:
             from compcache.publish.retarget import tune_later
 
@@ -237,7 +237,9 @@ class Cache:
         self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
 
-    def _load_retargeted(self, func_name: str, owner: object, error: CompcacheError) -> TypedCallTarget:
+    def _load_retargeted(
+        self, func_name: str, owner: object, request: object, error: CompcacheError
+    ) -> TypedCallTarget:
         """Compile the kept bitcode for this host and load the function again; raise `error` where that does not help."""
         if not self._retarget or not isinstance(error.__cause__, IncompatibleTargetError):
             raise error
@@ -246,7 +248,7 @@ class Cache:
         except ImportError:  # only what runs kernels is installed
             raise error from error.__cause__
 
-        target = load_retargeted(self, func_name, owner, error)
+        target = load_retargeted(self, func_name, owner, request, error)
         self._store.stats.missed(error)
         return target
 
@@ -375,13 +377,14 @@ class Cache:
             "remote": self._remote_given[0], "remote_mode": self._remote_given[1],
         }  # fmt: skip
 
-    def find_target(self, func_name: str) -> TypedCallTarget | None:
+    def find_target(self, func_name: str, request: object = None) -> TypedCallTarget | None:
         """The call target of a function, or None where it cannot be loaded; a miss is not counted.
 
+        Global variables that are decoded for it are given `request` (`LoadContext.request`), and may refuse.
         The remote store is asked for what is missing, for as long as a compile would wait for it.
         """
         try:
-            return self._load(func_name)
+            return self._load(func_name, request=request)
         except CompcacheError as error:
             if self._closed:
                 raise
@@ -389,7 +392,7 @@ class Cache:
                 return None
             from compcache.publish.single_flight import find_fetched
 
-            return find_fetched(self, func_name, error)
+            return find_fetched(self, func_name, error, request)
 
     # -------------------------------------------------------------- miss path
 

@@ -121,14 +121,16 @@ class _StartedModule(LoadedModule):
 class Source:
     """A module as one load sees it: its open file, and the mapped module once there is one.
 
-    `suspended` says that the file was closed to save a descriptor, and is opened again when something is read of it.
+    `suspended` says that the file was closed to save a descriptor, and is opened again when something is read of it. `request` is
+    what the caller of the load has for the definitions of global variables (`LoadContext.request`).
     """
 
-    __slots__ = ("file", "loaded", "suspended")
+    __slots__ = ("file", "loaded", "request", "suspended")
 
-    def __init__(self, file: ModuleFile, loaded: LoadedModule | None) -> None:
+    def __init__(self, file: ModuleFile, loaded: LoadedModule | None, request: object = None) -> None:
         self.file = file
         self.loaded = loaded
+        self.request = request
         self.suspended = False
 
     def suspend(self) -> None:
@@ -147,6 +149,15 @@ class Source:
         """Release everything that the load holds of the module."""
         self.file.close()
         self.loaded = None
+
+
+class Sources(dict[bytes, Source]):
+    """The modules that one load has opened, and the request that it is for."""
+
+    __slots__ = ("request",)
+
+    def __init__(self, request: object) -> None:
+        self.request = request
 
 
 class Choice:
@@ -193,8 +204,9 @@ class Loader:
 
     # ------------------------------------------------------------------- plan
 
-    def load(self, func_name: str, owner: object = None) -> TypedCallTarget:
-        """The call target of a function, loaded if necessary. `owner` is kept alive by the target.
+    def load(self, func_name: str, owner: object = None, request: object = None) -> TypedCallTarget:
+        """The call target of a function, loaded if necessary. `owner` is kept alive by the target; global variables that are
+        decoded for this load are given `request`.
 
         Raises:
             NotCachedError: this host can use none of the realizations.
@@ -203,24 +215,24 @@ class Loader:
         index = self.store.index
         known = index.segments
         try:
-            return self._load(func_name, owner)
+            return self._load(func_name, owner, request)
         except CompcacheError as error:
             if isinstance(error, NotCachedError) and error.__cause__ is None:
                 raise  # the look-up has looked at the disk just now
             index.refresh()
             if index.segments is known:
                 raise
-        return self._load(func_name, owner)  # the index has changed meanwhile
+        return self._load(func_name, owner, request)  # the index has changed meanwhile
 
-    def _load(self, func_name: str, owner: object) -> TypedCallTarget:
+    def _load(self, func_name: str, owner: object, request: object) -> TypedCallTarget:
         target = None
         while target is None:  # again where another thread has loaded or unloaded one of the modules meanwhile
-            target = self._load_once(func_name, owner)
+            target = self._load_once(func_name, owner, request)
         return target
 
-    def _load_once(self, func_name: str, owner: object) -> TypedCallTarget | None:
+    def _load_once(self, func_name: str, owner: object, request: object) -> TypedCallTarget | None:
         """The usual case without a plan: the first realization is usable and needs nothing but its own module."""
-        sources: dict[bytes, Source] = {}
+        sources = Sources(request)
         candidates = self.candidates(func_name)
         choice = error = None
         try:
@@ -265,7 +277,7 @@ class Loader:
         """Whether this loader has mapped a module, and somebody uses it."""
         return self._loaded(module_id) is not None
 
-    def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: dict[bytes, Source]) -> Choice:
+    def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
         """Read the record of a realization. Raises one of the errors that rule it out.
 
         `sources` has the modules that this load has opened; who started the load releases them.
@@ -285,7 +297,7 @@ class Loader:
             raise self.condemn(sources, module_id, error) from error
         return Choice(source, record)
 
-    def _open_source(self, module_id: bytes, sources: dict[bytes, Source]) -> Source:
+    def _open_source(self, module_id: bytes, sources: Sources) -> Source:
         if sources and len(sources) % _MOST_FILES == 0:
             for source in sources.values():
                 source.suspend()
@@ -293,7 +305,7 @@ class Loader:
         try:
             if file.target_id not in self.store.accepted or self.store.min_llvm:
                 self.require_usable(file)
-            source = sources[module_id] = Source(file, self._loaded(module_id))
+            source = sources[module_id] = Source(file, self._loaded(module_id), sources.request)
         except FormatError as error:
             raise self.store.condemn(file, error) from error
         except BaseException:
@@ -301,7 +313,7 @@ class Loader:
             raise
         return source
 
-    def condemn(self, sources: dict[bytes, Source], module_id: bytes, error: FormatError) -> CompcacheError:
+    def condemn(self, sources: Sources, module_id: bytes, error: FormatError) -> CompcacheError:
         """The exception for a module that does not decode; this load stops using it."""
         source = sources.pop(module_id)
         source.loaded = None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.formats.manifest import FunctionRecord
-    from compcache.hit.loader import Choice, LoadedModule, Loader, Source
+    from compcache.hit.loader import Choice, LoadedModule, Loader, Sources
     from compcache.store import ModuleFile, Store
 
 __all__ = [
@@ -63,7 +63,7 @@ class Plan:
         loader: Loader,
         root: str,
         candidates: Iterator[tuple[bytes, int]],
-        sources: dict[bytes, Source],
+        sources: Sources,
         opened: Choice | None,
         error: Exception | None,
     ) -> None:

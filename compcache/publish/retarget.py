@@ -44,13 +44,16 @@ with Cache(path, trust=trust == "1") as cache:
 """
 
 
-def load_retargeted(cache: Cache, func_name: str, owner: object, error: CompcacheError) -> TypedCallTarget:
+def load_retargeted(
+    cache: Cache, func_name: str, owner: object, request: object, error: CompcacheError
+) -> TypedCallTarget:
     """Compile realizations for this host, of the function and its imports, and load it.
 
     Args:
         cache: the cache that holds it.
         func_name: the function.
         owner: an object that the target keeps alive.
+        request: what the global variables are given, as in `Cache.find_target`.
         error: why it could not be loaded; raised if retargeting does not help.
     """
     tried: set[str] = set()
@@ -60,7 +63,7 @@ def load_retargeted(cache: Cache, func_name: str, owner: object, error: Compcach
             raise error
         tried.add(name)
         try:
-            return cache._loader.load(func_name, owner)
+            return cache._loader.load(func_name, owner, request)
         except (NotCachedError, UndefinedSymbolError) as next_error:
             error = next_error
 

@@ -155,10 +155,12 @@ def add_missing(cache: Cache, functions: tuple[str, ...], build: Callable[[], Mo
         return Addition(names, (module_id,), _size_of(cache, bytes.fromhex(module_id)), was_cached=False)
 
 
-def find_fetched(cache: Cache, func_name: str, error: CompcacheError) -> TypedCallTarget | None:
+def find_fetched(
+    cache: Cache, func_name: str, error: CompcacheError, request: object = None
+) -> TypedCallTarget | None:
     """Load a function after asking the remote store for it, as long as a compile waits; None where it does not come.
 
-    `error` is how the look-up in the cache failed.
+    `error` is how the look-up in the cache failed; `request` is that of `Cache.find_target`.
     """
     if not isinstance(error, (NotCachedError, UndefinedSymbolError)):
         return None
@@ -169,7 +171,7 @@ def find_fetched(cache: Cache, func_name: str, error: CompcacheError) -> TypedCa
         inquiry.give_up()
         return None
     try:
-        return cache._loader.load(func_name)
+        return cache._loader.load(func_name, request=request)
     except CompcacheError:
         return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import marshal
-from _thread import _local
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 
@@ -26,13 +25,10 @@ _HEAD = Struct("<III")
 
 
 class Request:
-    """A look-up of an entry by the process that wants to use it.
+    """A look-up of an entry by the process that wants to use it: what `Cache.find_target` is given.
 
-    `lines` is a digest of the current source lines; `cpu` is the CPU that the user has chosen (`chosen_cpu`).
-
-    While it is made (``with request:``), the descriptions that this thread loads are checked against it; `found` is the
-    first one that holds, or `only` the one that the process has just made. Look-ups nest: to compare implementations may
-    import modules, which look up functions of theirs.
+    `lines` is a digest of the current source lines; `cpu` is the CPU that the user has chosen (`chosen_cpu`). The descriptions
+    that are loaded are checked against it; `found` is the first one that holds, or `only` the one that the process has just made.
     """
 
     __slots__ = ("cpu", "found", "lines", "only")
@@ -42,21 +38,6 @@ class Request:
         self.cpu = cpu
         self.only = only
         self.found: Description | None = None
-
-    def __enter__(self) -> Request:
-        _requests.stack.append(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _requests.stack.pop()
-
-
-class _Requests(_local):
-    def __init__(self) -> None:
-        self.stack: list[Request] = []
-
-
-_requests = _Requests()
 
 
 def _invalid(reason: str) -> GlobalValidationError:
@@ -109,8 +90,8 @@ class Description(GlobalDefinition):
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         """Check that the entry is still valid; the request keeps the description."""
-        request = _requests.stack[-1] if _requests.stack else None
-        if request is not None:  # otherwise only the code is used, and nothing is unpickled
+        request = context.request
+        if isinstance(request, Request):  # otherwise only the code is used, and nothing is unpickled
             if not context.allow_pickle:
                 reason = "it is a Numba entry, which is pickled, and the cache was not opened with allow_pickle=True"
                 raise PickleNotAllowedError(reason, reason=reason)

@@ -36,8 +36,8 @@ __all__ = ["find", "load_library", "load_result", "run_image"]
 
 def find(cache: Cache, name: str, lines: str) -> tuple[TypedCallTarget, Description] | None:
     """The first entry of this name that is valid in this process."""
-    with Request(lines, chosen_cpu()) as request:
-        target = cache.find_target(name)
+    request = Request(lines, chosen_cpu())
+    target = cache.find_target(name, request)
     return (target, request.found) if target is not None and request.found is not None else None
 
 
@@ -145,8 +145,8 @@ def _recorded(description: Description) -> libraries.Recorded:
 
 def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], cres: Any) -> None:
     """Let this process run what was just stored of a compile result, so that no other code needs to be generated for it."""
-    with Request("", only=description) as request:
-        target = cache.find_target(name)
+    request = Request("", only=description)
+    target = cache.find_target(name, request)
     if target is None or request.found is None:
         return
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}

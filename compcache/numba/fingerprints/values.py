@@ -81,7 +81,7 @@ def _library_object(walk: Walk, value: Any, where: str) -> None:
     walk.overloads(value)
 
 
-def _overloaded(walk: Walk, value: Any, where: str) -> None:
+def _overloaded(walk: Walk, value: Any, _where: str) -> None:
     """Feed a callable with user implementations, which are compiled in its place."""
     kind = type(value)
     walk.token("overloaded", kind.__module__, kind.__qualname__, getattr(value, "__qualname__", ""))

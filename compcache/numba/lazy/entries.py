@@ -139,9 +139,9 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
     """
     from compcache.numba.entries.description import Request
 
+    request = Request(record.lines)
     try:
-        with Request(record.lines) as request:
-            target = cache.find_target(record.entry)
+        target = cache.find_target(record.entry, request)
     except CompcacheError:
         return None
     if target is None or request.found is None:
