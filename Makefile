@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RUN_PYTEST := $(BIN)/python -m pytest
 # The extension modules in C are built with each installation, and anew when one of these changes.
-NATIVE := $(wildcard compcache/hit/native/*.[ch] compcache/numba/lazy/native/*.[ch])
+NATIVE := $(wildcard compcache/hit/native/*.[ch] compcache/numba/*/native/*.[ch])
 BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/hit/native_build.py $(NATIVE)
 
 .PHONY: help build demo test types sanitize lint format stress fault peer bench oldest docs wheels screenshots clean

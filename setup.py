@@ -71,12 +71,12 @@ def runtime_extension() -> Extension:
     )
 
 
-def dispatch_extension() -> Extension:
-    """What calls functions that Numba has compiled, without Numba."""
-    folder = "compcache/numba/lazy/native"
+def numba_extension(name: str) -> Extension:
+    """What runs functions that Numba has compiled: its sources are in `native` beside it."""
+    folder = f"{os.path.dirname(name.replace('.', '/'))}/native"
     names = sorted(os.listdir(folder))
     return Extension(
-        "compcache.numba.lazy._dispatch",
+        name,
         sources=[f"{folder}/{name}" for name in names if name.endswith(".c")],
         depends=[f"{folder}/{name}" for name in names if name.endswith(".h")],
         define_macros=[("COMPCACHE_LIMITED_API", LIMITED_API)] if LIMITED_API else [],
@@ -98,6 +98,10 @@ setup(
     long_description=readme(),
     long_description_content_type="text/markdown",
     cmdclass={"build_ext": BuildExtension},
-    ext_modules=[runtime_extension(), dispatch_extension()],
+    ext_modules=[
+        runtime_extension(),
+        numba_extension("compcache.numba.lazy._dispatch"),
+        numba_extension("compcache.numba.exports._objects"),
+    ],
     options={"bdist_wheel": {"py_limited_api": "cp311", **({"plat_name": PLATFORM} if PLATFORM else {})}} if LIMITED_API else {},
 )

@@ -5,13 +5,14 @@ Grammar::
     signature = result "(" [parameter ("," parameter)*] ")"
     parameter = [name ":"] ["const"] type [buffer]
     buffer    = "[:]" | "[" (":" ",")* "::1" "]"
-    type      = bool | i8 | i16 | i32 | i64 | u8 | u16 | u32 | u64 | f32 | f64 | ptr | cstr
+    type      = bool | i8 | i16 | i32 | i64 | u8 | u16 | u32 | u64 | f32 | f64 | ptr | cstr | object
     result    = type | void | "tuple[" type ("," type)* "]"
 
 `T[:]` is a C-contiguous buffer of that element type, of whatever shape; the function gets a pointer and a 64-bit count
 of elements. `T[::1]`, `T[:, ::1]` and so on are C-contiguous buffers of one, two, ... dimensions; the function gets a
 pointer and each dimension's 64-bit extent. A function whose result is a tuple (of scalars other than `ptr` and `cstr`)
-returns nothing and gets a pointer first, to one 8-byte slot per item. `const T[:]` says that the function only reads, so that read-only buffers are accepted. Parameter names are optional: they show
+returns nothing and gets a pointer first, to one 8-byte slot per item. `const T[:]` says that the function only reads, so that read-only buffers are accepted. `object` is any Python object: the function, which holds the GIL, gets a borrowed `PyObject *` and
+returns a new reference, or NULL with an exception set. Parameter names are optional: they show
 in `help()` and do not take part in comparisons.
 """
 
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
     from typing import ClassVar
 
 __all__ = [
-    "BOOL", "CSTR", "FLOAT", "POINTER", "SIGNED", "TUPLE", "UNSIGNED", "VOID", "Parameter", "Signature", "Type",
+    "BOOL", "CSTR", "FLOAT", "OBJECT", "POINTER", "SIGNED", "TUPLE", "UNSIGNED", "VOID", "Parameter", "Signature", "Type",
 ]  # fmt: skip
 
 VOID, BOOL, SIGNED, UNSIGNED, FLOAT, POINTER, CSTR = "void", "bool", "signed", "unsigned", "float", "ptr", "cstr"
-TUPLE = "tuple"
+TUPLE, OBJECT = "tuple", "object"
 _TUPLE_HEAD = "tuple["
 
 
@@ -60,6 +61,7 @@ for _type in (
     Type("f64", FLOAT, 8),
     Type("ptr", POINTER, 8),
     Type("cstr", CSTR, 8),
+    Type("object", OBJECT, 8),
 ):
     Type.by_name[_type.name] = _type
 
@@ -142,7 +144,7 @@ def _parse_result(name: str, text: str) -> Type:
     if not (name.startswith(_TUPLE_HEAD) and name.endswith("]")):
         return _parse_type(name, text)
     items = [_parse_type(item.strip(), text) for item in name[len(_TUPLE_HEAD) : -1].split(",")]
-    if any(item.kind in (VOID, POINTER, CSTR) for item in items):
+    if any(item.kind in (VOID, POINTER, CSTR, OBJECT) for item in items):
         raise SignatureError(f"signature {text!r} has a tuple for a result whose items are not all numbers")
     return Type(f"{_TUPLE_HEAD}{', '.join(map(str, items))}]", TUPLE, 8 * len(items))
 
@@ -201,6 +203,6 @@ def _read_parameter(part: str, text: str) -> Parameter:
     words = type_text.split()
     is_const = words[:1] == ["const"]
     type_ = _parse_type("".join(words[1:] if is_const else words), text)
-    if type_.kind == VOID or (is_buffer and type_.kind in (POINTER, CSTR)) or (is_const and not is_buffer):
+    if type_.kind == VOID or (is_buffer and type_.kind in (POINTER, CSTR, OBJECT)) or (is_const and not is_buffer):
         raise SignatureError(f"signature {text!r} has a parameter {part.strip()!r}, which is not a parameter type")
     return Parameter(type_, is_buffer, is_const, name, dimensions)

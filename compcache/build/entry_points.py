@@ -22,6 +22,7 @@ from compcache.signature import (
     BOOL,
     CSTR,
     FLOAT,
+    OBJECT,
     POINTER,
     SIGNED,
     TUPLE,
@@ -192,6 +193,12 @@ def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogi
             + (f" (parameter '{by_value[0]}')" if by_value else f": it means '{_show_expected(signature)}'{_note(signature)}"),
             func_name=name,
         )
+    if nogil and any(type_.kind == OBJECT for type_ in (signature.result, *[p.type for p in signature.parameters])):
+        raise SignatureMismatchError(
+            f"the signature {signature} of function {label_of(name) or name!r} has objects, and nogil=True takes the GIL away that "
+            "the function needs for them: let the function release it where it works on numbers",
+            func_name=name,
+        )
     return EntryPoint(str(signature), types, result, _readonly(signature, head), convention, nogil)
 
 
@@ -236,7 +243,9 @@ def _result_types(type_: Type) -> tuple[str, ...]:
         return ("i1", "i8")
     if type_.kind in (SIGNED, UNSIGNED):
         return (f"i{8 * type_.size}",)
-    return ({VOID: "void", TUPLE: "void", POINTER: "ptr", CSTR: "ptr", FLOAT: "float" if type_.size == 4 else "double"}[type_.kind],)  # noqa: PLR2004 - bytes
+    if type_.kind in (POINTER, CSTR, OBJECT):
+        return ("ptr",)
+    return ({VOID: "void", TUPLE: "void", FLOAT: "float" if type_.size == 4 else "double"}[type_.kind],)  # noqa: PLR2004 - bytes
 
 
 def _readonly(signature: Signature, head: Head) -> tuple[bool, ...]:
@@ -349,6 +358,8 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, re
             next(types)  # type: ignore[call-overload]
         return _convert_buffer(body, index, parameter, item, writable=not readonly)
     kind, size = parameter.type.kind, parameter.type.size
+    if kind == OBJECT:
+        return [f"ptr {item}"]
     if kind == FLOAT:
         return _convert_float(body, index, item, llvm_type)
     if kind == BOOL:
@@ -463,8 +474,9 @@ def _result_lines(body: _Body, result: Type, llvm_type: str, value: str) -> list
     if result.kind == FLOAT:
         wide = body.value(f"fpext float {value} to double") if llvm_type == "float" else value
         return [f"%result = call ptr @PyFloat_FromDouble(double {wide})"]
-    if result.kind == POINTER:
-        return [f"%result = call ptr @PyLong_FromVoidPtr(ptr {value})"]
+    if result.kind in (POINTER, OBJECT):
+        made = "call ptr @PyLong_FromVoidPtr(ptr {})" if result.kind == POINTER else "select i1 true, ptr {}, ptr null"
+        return [f"%result = {made.format(value)}"]
     if result.kind == CSTR:
         return [f"%result = call ptr {body.api(_FROM_CSTR)}(ptr {value})"]
     if result.kind == BOOL:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cli.output import plural
-from compcache.signature import BOOL, CSTR, FLOAT, POINTER, SIGNED, UNSIGNED
+from compcache.signature import BOOL, CSTR, FLOAT, OBJECT, POINTER, SIGNED, UNSIGNED
 
 if TYPE_CHECKING:
     from typing import Any
@@ -65,9 +65,21 @@ def _parse_scalar(type_: Type, text: str) -> Any:
         return text
     if type_.kind == POINTER:
         return _parse_pointer(text)
+    if type_.kind == OBJECT:
+        return _parse_literal(text)
     if type_.kind == BOOL:
         return _parse_truth(text)
     return _parse_float(text) if type_.kind == FLOAT else _parse_integer(text)
+
+
+def _parse_literal(text: str) -> Any:
+    """A literal of Python's, or the text itself."""
+    import ast
+
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
 
 
 def _parse_pointer(text: str) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from compcache.errors import ArgumentBufferError, TargetUnloadedError
 from compcache.identity import label_of
-from compcache.signature import CSTR, FLOAT, POINTER, TUPLE
+from compcache.signature import CSTR, FLOAT, OBJECT, POINTER, TUPLE
 
 if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["describe", "find_pointer", "raise_arity", "raise_unloaded", "raise_value"]
 
 _MAX_SHOWN = 60
-_PYTHON_TYPES = {"signed": "int", "unsigned": "int", "float": "float", "bool": "bool", "void": "None", CSTR: "str"}
+_PYTHON_TYPES = {"signed": "int", "unsigned": "int", "float": "float", "bool": "bool", "void": "None", CSTR: "str", OBJECT: "object"}
 
 
 def describe(target: TypedCallTarget) -> str:
@@ -42,6 +42,8 @@ def _explain(parameter: Parameter) -> str:
         return f"a C-contiguous buffer of {parameter.type} elements{shape}"
     if parameter.type.kind == CSTR:
         return "str (passed as UTF-8) or bytes, without NUL"
+    if parameter.type.kind == OBJECT:
+        return "a Python object"
     if parameter.type.kind == POINTER:
         return "an address: int, None, a ctypes object, a call target or a buffer"
     return f"{_PYTHON_TYPES[parameter.type.kind]} ({parameter.type})"

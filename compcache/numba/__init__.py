@@ -194,8 +194,8 @@ def export(
     Args:
         func: a Python function, or one decorated with `njit` (whose options are used).
         signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``.
-            Parameters are integers, floats, booleans and C-contiguous arrays of these; the result is a scalar,
-            a tuple of scalars or None.
+            Parameters and results are numbers, booleans, None, text, bytes, arrays of any dtype and order, optional values,
+            tuples and named tuples of these, and lists.
         cache: the cache to store in; None for that of the installed backend, else the default one.
         name: the func_name for `Cache.get_target`; None for the module and the qualified name. A previous export of
             that name is replaced.

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llvmlite import binding
 
 from compcache.numba.entries.image_source import CannotLink, load_exception_classes
 from compcache.numba.entries.recursion import MissingCallee, resolve_recursion, with_recursive_callees
 from compcache.numba.exports.memory_runtime import MEMORY_RUNTIME
-from compcache.numba.exports.parameters import Parameter, refusal
+from compcache.numba.exports.objects import objects_text
+from compcache.numba.exports.parameters import OBJECT, Parameter, refusal
+from compcache.numba.exports.plan import Unsupported, encode_plan
 from compcache.numba.exports.raising import describe_exceptions, raising_text
-from compcache.numba.exports.wrapper import ENTRY, wrapper_text
+from compcache.numba.exports.wrapper import ENTRY, Shape, wrapper_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["assemble"]
+__all__ = ["Assembled", "assemble"]
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
 
@@ -28,15 +30,24 @@ _LOADED_ENVIRONMENT = re.compile(rf'^  (%\S+) = load ptr, ptr @"?{_ENVIRONMENT}.
 _DEFINITION_AND_USE = 2
 
 
-def assemble(func_name: str, cres: Any, parameters: list[Parameter]) -> str:
+class Assembled(NamedTuple):
+    """The assembly of a kernel, and whether it releases the GIL by itself."""
+
+    text: str
+    releases_gil: bool
+
+
+def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: str, *, nogil: bool) -> Assembled:
     """The wrapper, the function, its exceptions and the memory runtime, without unused parts."""
     context = cres.target_context
-    with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals need one
-        module = binding.parse_assembly(wrapper_text(cres, parameters))
     try:
         compiled = with_recursive_callees(cres.library)
-    except MissingCallee as error:
+        plan = _plan(func_name, context, cres, parameters, result)
+    except (MissingCallee, Unsupported) as error:
         raise refusal(func_name, str(error)) from error
+    shape = Shape(parameters, is_object=result == OBJECT, uses_plan=plan is not None, nogil=nogil and plan is not None)
+    with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals need one
+        module = binding.parse_assembly(wrapper_text(cres, shape))
     module.link_in(compiled.clone())
     module = _rewritten(module)
     exceptions = describe_exceptions(func_name, str(module))
@@ -46,12 +57,25 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter]) -> str:
             variable.linkage = "external"  # so that code linked later can refer to it
     module.link_in(binding.parse_assembly(_with_layout(raising_text(exceptions), module)))
     module.link_in(binding.parse_assembly(_with_layout(MEMORY_RUNTIME, module)))
+    if plan is not None:
+        module.link_in(binding.parse_assembly(_with_layout(objects_text(plan), module)))
     _drop_unused(module)
     _check(func_name, module)
     try:
-        return load_exception_classes(str(module))
+        return Assembled(load_exception_classes(str(module)), shape.nogil)
     except CannotLink as error:
         raise refusal(func_name, str(error)) from error
+
+
+def _plan(func_name: str, context: Any, cres: Any, parameters: list[Parameter], result: str) -> bytes | None:
+    """The plan of a kernel; None for one that needs nothing of the extension module."""
+    from numba.core import types
+
+    given = [(parameter.name, parameter.type) for parameter in parameters if parameter.is_object]
+    if not given and result != OBJECT:
+        return None
+    made = types.unliteral(cres.signature.return_type) if result == OBJECT else None
+    return encode_plan(func_name, context, given, made)
 
 
 def _rewritten(module: Any) -> Any:

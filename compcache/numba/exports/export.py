@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.build.source import Function, ModuleSource
 from compcache.errors import CompileError
 from compcache.numba.exports.assembly import assemble
-from compcache.numba.exports.parameters import parameters_of, refusal, result_text
+from compcache.numba.exports.parameters import parameters_of, refusal, require_count, result_text
 from compcache.numba.exports.wrapper import ENTRY
 from compcache.numba.identity.settings import compiled_for
 from compcache.targets.machine import NATIVE, TARGETS_VARIABLE
@@ -35,8 +35,8 @@ def export(
     Args:
         func: a Python function, or one decorated with `njit` (whose options are used).
         signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``.
-            Parameters are integers, floats, booleans and C-contiguous arrays of these; the result is a scalar,
-            a tuple of scalars or None.
+            Parameters and results are numbers, booleans, None, text, bytes, arrays of any dtype and order, optional values,
+            tuples and named tuples of these, and lists.
         cache: the cache to store in.
         name: the func_name for `Cache.get_target`; None for the module and the qualified name. A previous export of
             that name is replaced.
@@ -52,17 +52,19 @@ def export(
     function, options, local_types = _describe(func)
     func_name = name or f"{function.__module__}.{function.__qualname__}"
     args, result = _types_of(signature)
-    parameters = parameters_of(function, func_name, args)
+    require_count(function, func_name, args)  # before anything is compiled: their number
     cpu, features = compiled_for()
     chosen = features is not None or cpu != NATIVE
     portable = not chosen and bool(targets or os.environ.get(TARGETS_VARIABLE))
     with _without_vectors() if portable else nullcontext():
-        cres = _compile(function, options, local_types, args, result)
+        cres = _compile(func_name, function, options, local_types, args, result)
     text = result_text(func_name, cres.signature.return_type)
-    module = assemble(func_name, cres, parameters)
+    parameters = parameters_of(function, func_name, args, cres.signature.return_type)
+    nogil = bool(options.get("nogil"))
+    assembled = assemble(func_name, cres, parameters, text, nogil=nogil)
     shown = f"{text}({', '.join(f'{p.name}: {p.text}' for p in parameters)})"
     source = ModuleSource(
-        module, {func_name: Function(shown, symbol=ENTRY, nogil=bool(options.get("nogil")))}, optimize=2,
+        assembled.text, {func_name: Function(shown, symbol=ENTRY, nogil=nogil and not assembled.releases_gil)}, optimize=2,
         cpu=cpu if chosen else None, features=features, targets=None if chosen else targets,
         identity={"name": func_name, "numba signature": str(cres.signature), "exported by": "compcache.numba"},
     )  # fmt: skip
@@ -112,7 +114,7 @@ def _types_of(signature: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def _compile(
-    function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any
+    func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any
 ) -> Any:
     from numba.core import compiler
     from numba.core.compiler_lock import global_compiler_lock
@@ -122,7 +124,6 @@ def _compile(
     cpu_target.options.parse_as_flags(flags, {**options, "nopython": True})
     flags.no_cpython_wrapper = True
     flags.no_cfunc_wrapper = True
-    func_name = f"{function.__module__}.{function.__qualname__}"
     if flags.auto_parallel.enabled:
         raise refusal(func_name, "it is compiled with parallel=True, whose threads are Numba's")
     if options.get("forceobj"):

@@ -1,13 +1,19 @@
-"""The parameter and result types that exported kernels may have, and their text in compcache's signatures."""
+"""The parameters and results of exported kernels, and their text in compcache's signatures.
+
+Numbers, tuples of them and C-contiguous buffers are what compcache's entry points convert themselves. Everything else is an
+`object`, which the extension module of exports converts, as the kernel's plan says.
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from compcache.errors import CompileError
+from compcache.numba.exports.plan import holds_arrays
 
-__all__ = ["Parameter", "parameters_of", "refusal", "result_text"]
+__all__ = ["OBJECT", "Parameter", "parameters_of", "refusal", "require_count", "result_text"]
 
+OBJECT = "object"
 _INTEGERS = {
     f"{'u' if prefix else ''}int{bits}": f"{prefix or 'i'}{bits}"
     for prefix in ("", "u")
@@ -25,47 +31,51 @@ class Parameter(NamedTuple):
     type: Any
     text: str
 
+    @property
+    def is_object(self) -> bool:
+        """Whether it is converted by the extension module."""
+        return self.text == OBJECT
+
 
 def refusal(func_name: str, reason: str) -> CompileError:
     """The exception for a function that cannot be exported."""
     return CompileError(f"{func_name} cannot be exported: {reason}")
 
 
-def parameters_of(function: Any, func_name: str, args: tuple[Any, ...]) -> list[Parameter]:
-    """The parameters of a function for these argument types. Raises `CompileError` if one is not supported."""
+def require_count(function: Any, func_name: str, args: tuple[Any, ...]) -> list[str]:
+    """The names of a function's parameters. Raises `CompileError` if there are not as many as argument types."""
     import inspect
 
     names = list(inspect.signature(function).parameters)
     if len(names) != len(args):
         raise refusal(func_name, f"it has {len(names)} parameters, but the signature has {len(args)}")
-    return [Parameter(n, t, _parameter_text(func_name, n, t)) for n, t in zip(names, args, strict=True)]
+    return names
 
 
-def _parameter_text(func_name: str, name: str, type_: Any) -> str:
+def parameters_of(function: Any, func_name: str, args: tuple[Any, ...], result: Any) -> list[Parameter]:
+    """The parameters of a function for these argument types.
+
+    Args:
+        result: Numba's type of the result, which may refer to arrays among the arguments.
+    """
+    names = require_count(function, func_name, args)
+    may_return = holds_arrays(result)
+    return [Parameter(n, t, _parameter_text(t, may_return=may_return)) for n, t in zip(names, args, strict=True)]
+
+
+def _parameter_text(type_: Any, *, may_return: bool) -> str:
     from numba.core import types
 
-    if isinstance(type_, types.Array):
-        element = _SCALARS.get(str(type_.dtype))
-        if type_.ndim == 0:
-            raise refusal(func_name, f"parameter {name!r} is an array without dimensions")
-        if type_.layout == "F" and type_.ndim > 1:
-            raise refusal(func_name, f"parameter {name!r} is an array in Fortran order")
-        if element is None:
-            raise refusal(func_name, f"parameter {name!r} is an array of {type_.dtype}")
-        return (
-            f"{'' if type_.mutable else 'const '}{element}[{', '.join([*[':'] * (type_.ndim - 1), '::1'])}]"
-        )
-    text = _SCALARS.get(str(type_))
-    if text is None:
-        raise refusal(
-            func_name,
-            f"parameter {name!r} is of type {type_}; scalars and arrays are supported",
-        )
-    return text
+    if not isinstance(type_, types.Array):
+        return _SCALARS.get(str(type_), OBJECT)
+    element = _SCALARS.get(str(type_.dtype))
+    if may_return or element is None or type_.ndim == 0 or type_.layout != "C":
+        return OBJECT
+    return f"{'' if type_.mutable else 'const '}{element}[{', '.join([*[':'] * (type_.ndim - 1), '::1'])}]"
 
 
 def result_text(func_name: str, type_: Any) -> str:
-    """The result type in compcache's signature. Raises `CompileError` if it is not supported."""
+    """The result type in compcache's signature. Raises `CompileError` if it is a generator."""
     from numba.core import types
 
     if isinstance(type_, types.Generator):
@@ -76,9 +86,4 @@ def result_text(func_name: str, type_: Any) -> str:
         items = [_SCALARS.get(str(types.unliteral(item))) for item in type_]
         if None not in items:
             return f"tuple[{', '.join(map(str, items))}]"
-    text = _SCALARS.get(str(types.unliteral(type_)))
-    if text is None:
-        raise refusal(
-            func_name, f"its result is of type {type_}; scalars, tuples of scalars and None are supported"
-        )
-    return text
+    return _SCALARS.get(str(types.unliteral(type_)), OBJECT)

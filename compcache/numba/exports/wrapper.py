@@ -1,4 +1,8 @@
-"""The wrapper of a kernel: converts scalars and pointers with counts to Numba's arguments, and raises exceptions."""
+"""The wrapper of a kernel: converts what compcache's entry points pass to Numba's arguments, and raises exceptions.
+
+Scalars and contiguous buffers arrive as numbers and pointers. Objects are converted by the extension module that the plan is
+for, before and after the kernel; `objects.py` has the calls.
+"""
 
 from __future__ import annotations
 
@@ -7,56 +11,192 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 
+from compcache.numba.exports import objects
 from compcache.numba.exports.raising import RAISE
 
 if TYPE_CHECKING:
     from compcache.numba.exports.parameters import Parameter
 
-__all__ = ["ENTRY", "wrapper_text"]
+__all__ = ["ENTRY", "Shape", "wrapper_text"]
 
 ENTRY = "compcache.numba.entry"
+_POINTER, _COUNT = ir.IntType(8).as_pointer(), ir.IntType(64)
 
 
-def wrapper_text(cres: Any, parameters: list[Parameter]) -> str:
+class Shape:
+    """How a kernel is called: its parameters, and what is not as plain as numbers.
+
+    Args:
+        parameters: the parameters.
+        is_object: whether the result is made by the extension module.
+        uses_plan: whether the code calls the extension module at all.
+        nogil: whether the wrapper releases the GIL around the kernel.
+    """
+
+    def __init__(self, parameters: list[Parameter], *, is_object: bool, uses_plan: bool, nogil: bool) -> None:
+        self.parameters = parameters
+        self.is_object = is_object
+        self.uses_plan = uses_plan
+        self.nogil = nogil
+
+
+def wrapper_text(cres: Any, shape: Shape) -> str:
     """A function that takes pointers and counts for arrays, calls the compiled one, and reports its exceptions."""
-    from numba.core import types
+    return _Wrapper(cres, shape).text()
 
-    context = cres.target_context
-    module = context.create_module("compcache.numba.export")
-    pointer, count = ir.IntType(8).as_pointer(), ir.IntType(64)
-    argument_types: list[Any] = []
-    result = types.unliteral(cres.signature.return_type)
-    is_tuple = isinstance(result, types.BaseTuple)
-    is_void = result == types.none or is_tuple
-    if is_tuple:
-        argument_types.append(count.as_pointer())
-    for parameter in parameters:
-        if isinstance(parameter.type, types.Array):
-            argument_types += [pointer, *[count] * parameter.type.ndim]
+
+class _Wrapper:
+    """The function while it is written."""
+
+    def __init__(self, cres: Any, shape: Shape) -> None:
+        from numba.core import types
+
+        self._cres, self._shape = cres, shape
+        self._context = cres.target_context
+        self._module = self._context.create_module("compcache.numba.export")
+        self._result = types.unliteral(cres.signature.return_type)
+        self._is_tuple = isinstance(self._result, types.BaseTuple) and not shape.is_object
+        self._is_void = (self._result == types.none and not shape.is_object) or self._is_tuple
+        self._function = ir.Function(self._module, self._function_type(), ENTRY)
+        self._builder = ir.IRBuilder(self._function.append_basic_block("entry"))
+
+    def _function_type(self) -> Any:
+        from numba.core import types
+
+        arguments: list[Any] = [_COUNT.as_pointer()] if self._is_tuple else []
+        for parameter in self._shape.parameters:
+            if parameter.is_object:
+                arguments.append(_POINTER)
+            elif isinstance(parameter.type, types.Array):
+                arguments += [_POINTER, *[_COUNT] * parameter.type.ndim]
+            else:
+                arguments.append(self._context.get_value_type(parameter.type))
+        if self._is_void:
+            return ir.FunctionType(ir.VoidType(), arguments)
+        result = _POINTER if self._shape.is_object else self._context.get_value_type(self._result)
+        return ir.FunctionType(result, arguments)
+
+    def _declare(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        known = self._module.globals.get(name)
+        return known or ir.Function(self._module, ir.FunctionType(result, arguments), name)
+
+    def text(self) -> str:
+        builder = self._builder
+        given = iter(self._function.args)
+        slots = next(given) if self._is_tuple else None
+        plan = self._plan() if self._shape.uses_plan else None
+        objects_at, places_at, values = self._arguments(plan, given)
+        thread = self._release() if self._shape.nogil else None
+        status, out = self._call(values)
+        if thread is not None:
+            builder.call(self._declare("PyEval_RestoreThread", ir.VoidType(), [_POINTER]), [thread])
+        made = self._object(plan, status, out) if self._shape.is_object else None
+        with builder.if_then(status.is_error, likely=False):
+            raising = self._declare(RAISE, ir.VoidType(), [ir.IntType(32), _POINTER])
+            builder.call(raising, [status.code, builder.bitcast(status.excinfoptr, _POINTER)])
+        if places_at is not None:
+            leave = self._declare(objects.LEAVE_SYMBOL, ir.VoidType(), [_POINTER] * 3)
+            builder.call(leave, [plan, objects_at, places_at])
+        self._return(out, slots, made)
+        return str(self._module)
+
+    def _return(self, out: Any, slots: Any, made: Any) -> None:
+        builder = self._builder
+        if self._is_tuple:
+            _store_items(self._context, builder, self._cres.fndesc.restype, out, slots)
+        if self._is_void:
+            builder.ret_void()
+        elif made is not None:
+            builder.ret(builder.load(made))
         else:
-            argument_types.append(context.get_value_type(parameter.type))
-    result_type = ir.VoidType() if is_void else context.get_value_type(result)
-    wrapper = ir.Function(module, ir.FunctionType(result_type, argument_types), ENTRY)
-    callee_type = context.call_conv.get_function_type(cres.fndesc.restype, cres.fndesc.argtypes)
-    callee = ir.Function(module, callee_type, cres.fndesc.llvm_func_name)
-    builder = ir.IRBuilder(wrapper.append_basic_block("entry"))
-    given = iter(wrapper.args)
-    slots = next(given) if is_tuple else None
-    values = [_value(context, builder, parameter, given) for parameter in parameters]
-    status, out = context.call_conv.call_function(
-        builder, callee, cres.fndesc.restype, cres.fndesc.argtypes, values
-    )
-    with builder.if_then(status.is_error, likely=False):
-        raise_type = ir.FunctionType(ir.VoidType(), [ir.IntType(32), pointer])
-        info = builder.bitcast(status.excinfoptr, pointer)
-        builder.call(ir.Function(module, raise_type, RAISE), [status.code, info])
-    if is_tuple:
-        _store_items(context, builder, cres.fndesc.restype, out, slots)
-    if is_void:
-        builder.ret_void()
-    else:
-        builder.ret(context.cast(builder, out, cres.fndesc.restype, result))
-    return str(module)
+            builder.ret(self._context.cast(builder, out, self._cres.fndesc.restype, self._result))
+
+    def _fail(self) -> None:
+        """Return; an exception is set."""
+        if self._is_void:
+            self._builder.ret_void()
+        else:
+            self._builder.ret(ir.Constant(self._function.function_type.return_type, None))
+
+    def _plan(self) -> Any:
+        builder = self._builder
+        plan = builder.call(self._declare(objects.PLAN_SYMBOL, _POINTER, []), [])
+        with builder.if_then(builder.icmp_unsigned("==", plan, ir.Constant(_POINTER, None)), likely=False):
+            self._fail()
+        return plan
+
+    def _call(self, values: list[Any]) -> Any:
+        fndesc, call_conv = self._cres.fndesc, self._context.call_conv
+        callee_type = call_conv.get_function_type(fndesc.restype, fndesc.argtypes)
+        callee = ir.Function(self._module, callee_type, fndesc.llvm_func_name)
+        return call_conv.call_function(self._builder, callee, fndesc.restype, fndesc.argtypes, values)
+
+    def _release(self) -> Any:
+        return self._builder.call(self._declare("PyEval_SaveThread", _POINTER, []), [])
+
+    def _arguments(self, plan: Any, given: Any) -> tuple[Any, Any, list[Any]]:
+        """The objects, the places of their values (None without objects), and Numba's arguments."""
+        builder, context = self._builder, self._context
+        passed: list[Any] = []
+        converted: list[tuple[Any, Any]] = []
+        for parameter in self._shape.parameters:
+            if parameter.is_object:
+                place = builder.alloca(context.get_data_type(parameter.type))
+                place.align = _ALIGNMENT
+                converted.append((next(given), place))
+                passed.append((parameter.type, place))
+            else:
+                passed.append(_value(context, builder, parameter, given))
+        objects_at = places_at = None
+        if converted:
+            objects_at = self._array([item for item, _ in converted])
+            places_at = self._array([builder.bitcast(place, _POINTER) for _, place in converted])
+            enter = self._declare(objects.ENTER_SYMBOL, ir.IntType(32), [_POINTER] * 3)
+            entered = builder.call(enter, [plan, objects_at, places_at])
+            with builder.if_then(builder.icmp_unsigned("==", entered, ir.Constant(ir.IntType(32), 0)), likely=False):
+                self._fail()
+        values = [
+            context.unpack_value(builder, *value) if isinstance(value, tuple) else value for value in passed
+        ]
+        return objects_at, places_at, values
+
+    def _array(self, pointers: list[Any]) -> Any:
+        """An array of these pointers on the stack."""
+        builder = self._builder
+        array = builder.alloca(_POINTER, size=len(pointers))
+        for number, pointer in enumerate(pointers):
+            builder.store(pointer, builder.gep(array, [ir.Constant(ir.IntType(32), number)]))
+        return builder.bitcast(array, _POINTER)
+
+    def _object(self, plan: Any, status: Any, out: Any) -> Any:
+        """Where the object for the result is; null if the kernel raised."""
+        builder, context = self._builder, self._context
+        made = builder.alloca(_POINTER)
+        builder.store(ir.Constant(_POINTER, None), made)
+        with builder.if_then(status.is_ok):
+            place = builder.alloca(context.get_data_type(self._result))
+            place.align = _ALIGNMENT
+            context.pack_value(builder, self._result, self._result_value(status, out), place)
+            box = self._declare(objects.BOX_SYMBOL, _POINTER, [_POINTER] * 2)
+            builder.store(builder.call(box, [plan, builder.bitcast(place, _POINTER)]), made)
+        return made
+
+    def _result_value(self, status: Any, out: Any) -> Any:
+        from numba.core import types
+
+        builder, context = self._builder, self._context
+        restype = self._cres.fndesc.restype
+        if not isinstance(restype, types.Optional):
+            return context.cast(builder, out, restype, self._result)
+        # Numba's calling convention tells by the status that there is no value.
+        place = builder.alloca(context.get_value_type(restype))
+        builder.store(context.make_optional_none(builder, restype.type), place)
+        with builder.if_then(builder.not_(status.is_none)):
+            builder.store(context.make_optional_value(builder, restype.type, out), place)
+        return builder.load(place)
+
+
+_ALIGNMENT = 16
 
 
 def _store_items(context: Any, builder: Any, type_: Any, value: Any, slots: Any) -> None:
@@ -74,6 +214,7 @@ def _store_items(context: Any, builder: Any, type_: Any, value: Any, slots: Any)
 
 
 def _value(context: Any, builder: Any, parameter: Parameter, given: Any) -> Any:
+    """Numba's value of a scalar or a contiguous buffer."""
     from numba.core import types
     from numba.np.arrayobj import make_array, populate_array
 

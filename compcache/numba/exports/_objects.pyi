@@ -1,0 +1,5 @@
+from typing import Any
+
+functions: Any
+
+class Memory: ...

@@ -1,0 +1,265 @@
+/* Arrays: those of NumPy by its C interface, where NumPy is loaded; others by the buffer protocol. Nothing here loads NumPy,
+ * except for a dtype that no buffer format stands for.
+ *
+ * Numbers in NumPy's table of functions are those of numpy/__multiarray_api.h, the same in versions 1 and 2. */
+#include "objects.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NP_ARRAY = 2, NP_NEW_FROM_DESCRIPTOR = 94, NP_EQUIVALENT = 182, NP_SET_BASE = 282 };
+enum { NP_C_CONTIGUOUS = 1, NP_F_CONTIGUOUS = 2, NP_ALIGNED = 0x100, NP_WRITEABLE = 0x400 };
+
+typedef struct {
+    PyObject_HEAD
+    char *data;
+    int ndim;
+    Py_ssize_t *shape;
+    Py_ssize_t *strides;
+    PyObject *base;
+    PyObject *descriptor;
+    int flags;
+} Array;
+
+static void **numpy; /* its table, once NumPy is loaded */
+static PyObject *make_dtype;
+static PyTypeObject *array_type;
+
+static void *const *table_in(const char *module_name) {
+    PyObject *name = PyUnicode_FromString(module_name);
+    PyObject *module = name != NULL ? PyImport_GetModule(name) : NULL;
+    PyObject *capsule = module != NULL ? PyObject_GetAttrString(module, "_ARRAY_API") : NULL;
+    PyObject *dtype = capsule != NULL ? PyObject_GetAttrString(module, "dtype") : NULL;
+    void *const *table = dtype != NULL ? PyCapsule_GetPointer(capsule, NULL) : NULL;
+    if (table != NULL && make_dtype == NULL) {
+        make_dtype = Py_NewRef(dtype);
+    }
+    Py_XDECREF(name);
+    Py_XDECREF(module);
+    Py_XDECREF(capsule);
+    Py_XDECREF(dtype);
+    PyErr_Clear();
+    return table;
+}
+
+static int has_numpy(void) {
+    if (numpy == NULL) {
+        void *const *table = table_in("numpy._core._multiarray_umath");
+        if (table == NULL) {
+            table = table_in("numpy.core._multiarray_umath");
+        }
+        if (table != NULL) {
+            array_type = table[NP_ARRAY];
+            numpy = (void **)table;
+        }
+    }
+    return numpy != NULL;
+}
+
+/* The dtype of an array type; a borrowed reference. */
+static PyObject *dtype_of(Plan *plan, const Node *node) {
+    PyObject **cached = cached_of(plan, node);
+    if (*cached == NULL) {
+        const char *text = text_of(plan, node->text);
+        PyObject *described = NULL;
+        if (*text == '{') { /* a record: a literal */
+            PyObject *ast = PyImport_ImportModule("ast");
+            described = ast != NULL ? PyObject_CallMethod(ast, "literal_eval", "s", text) : NULL;
+            Py_XDECREF(ast);
+        }
+        else {
+            described = PyUnicode_FromString(text);
+        }
+        *cached = described != NULL ? PyObject_CallFunctionObjArgs(make_dtype, described, NULL) : NULL;
+        Py_XDECREF(described);
+    }
+    return *cached;
+}
+
+static int is_dtype(PyObject *one, PyObject *other) {
+    return one == other || ((unsigned char (*)(PyObject *, PyObject *))numpy[NP_EQUIVALENT])(one, other);
+}
+
+/* ----------------------------------------------------------------------------------------------------- arguments */
+
+static int fill(const Node *node, ArrayValue *value, void *data, const Py_ssize_t *shape, const Py_ssize_t *strides) {
+    const uint32_t ndim = node->detail;
+    value->data = data;
+    value->itemsize = node->itemsize;
+    value->count = 1;
+    for (uint32_t i = 0; i < ndim; i++) {
+        value->extents[i] = shape[i];
+        value->extents[ndim + i] = strides[i];
+        value->count *= shape[i];
+    }
+    return 1;
+}
+
+static int unbox_numpys(Plan *plan, const Node *node, Array *array, ArrayValue *value) {
+    const int order = node->flags & LAYOUT_C ? NP_C_CONTIGUOUS : node->flags & LAYOUT_F ? NP_F_CONTIGUOUS : 0;
+    const int wanted = order | NP_ALIGNED | (node->flags & READ_ONLY ? 0 : NP_WRITEABLE);
+    if ((uint32_t)array->ndim != node->detail || (array->flags & wanted) != wanted) {
+        return 0;
+    }
+    PyObject *dtype = dtype_of(plan, node);
+    if (dtype == NULL || !is_dtype(array->descriptor, dtype)) {
+        return 0;
+    }
+    if (node->flags & OWNED) {
+        value->memory = new_block(array->data, 0, free_object, Py_NewRef((PyObject *)array));
+        if (value->memory == NULL) {
+            Py_DECREF(array);
+            return 0;
+        }
+    }
+    value->parent = (PyObject *)array;
+    return fill(node, value, array->data, array->shape, array->strides);
+}
+
+/* Whether a buffer's format stands for the one that is wanted. Integers have several letters for one size. */
+static int is_format(const char *given, const char *wanted, Py_ssize_t itemsize) {
+    static const char signed_letters[] = "bhilqn", unsigned_letters[] = "BHILQN";
+    if (given == NULL) {
+        given = "B";
+    }
+    if (*given == '@' || *given == '=' || *given == '<') {
+        given++;
+    }
+    if (strcmp(given, wanted) == 0) {
+        return 1;
+    }
+    if (given[0] == '\0' || given[1] != '\0' || wanted[0] == '\0' || wanted[1] != '\0' || itemsize > 8) {
+        return 0;
+    }
+    return (strchr(signed_letters, given[0]) != NULL && strchr(signed_letters, wanted[0]) != NULL)
+        || (strchr(unsigned_letters, given[0]) != NULL && strchr(unsigned_letters, wanted[0]) != NULL);
+}
+
+static int is_usable(const Plan *plan, const Node *node, const Py_buffer *view) {
+    const char *format = text_of(plan, node->format);
+    return (uint32_t)view->ndim == node->detail && view->itemsize == (Py_ssize_t)node->itemsize && *format != '\0'
+        && is_format(view->format, format, view->itemsize);
+}
+
+/* Without NumPy's array the buffer is held by a block, with the value for its only owner where the result cannot refer to it. */
+static int unbox_buffer(const Plan *plan, const Node *node, PyObject *object, ArrayValue *value) {
+    Py_buffer *view = malloc(sizeof *view);
+    if (view == NULL) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    const int order = node->flags & LAYOUT_C ? PyBUF_C_CONTIGUOUS : node->flags & LAYOUT_F ? PyBUF_F_CONTIGUOUS : PyBUF_STRIDES;
+    if (PyObject_GetBuffer(object, view, order | PyBUF_FORMAT | (node->flags & READ_ONLY ? 0 : PyBUF_WRITABLE)) != 0) {
+        free(view);
+        return 0;
+    }
+    if (!is_usable(plan, node, view) || (value->memory = new_block(view->buf, 0, free_buffer, view)) == NULL) {
+        PyBuffer_Release(view);
+        free(view);
+        return 0;
+    }
+    value->parent = object;
+    return fill(node, value, view->buf, view->shape, view->strides);
+}
+
+int unbox_array(Plan *plan, const Node *node, PyObject *object, ArrayValue *value) {
+    if (has_numpy() && PyObject_TypeCheck(object, array_type)) {
+        return unbox_numpys(plan, node, (Array *)object, value);
+    }
+    return unbox_buffer(plan, node, object, value);
+}
+
+/* ------------------------------------------------------------------------------------------------------- results */
+
+/* Whether the result is the argument that it was made from. */
+static int is_parent(Plan *plan, const Node *node, const ArrayValue *value) {
+    if (numpy == NULL || !PyObject_TypeCheck(value->parent, array_type)) {
+        return 0;
+    }
+    const Array *array = (const Array *)value->parent;
+    const size_t bytes = node->detail * sizeof *array->shape;
+    PyObject *dtype = dtype_of(plan, node);
+    return dtype != NULL && array->data == value->data && (uint32_t)array->ndim == node->detail
+        && is_dtype(array->descriptor, dtype) && memcmp(array->shape, value->extents, bytes) == 0
+        && memcmp(array->strides, value->extents + node->detail, bytes) == 0;
+}
+
+/* A copy of an array, in C order: of data that belongs to the code, which may be unmapped. */
+static MemInfo *copy_of(const Node *node, ArrayValue *value) {
+    const uint32_t ndim = node->detail;
+    const size_t itemsize = node->itemsize;
+    char *copy = malloc((size_t)value->count * itemsize + 1);
+    MemInfo *memory = copy != NULL ? new_block(copy, 0, free_data, NULL) : NULL;
+    if (memory == NULL) {
+        free(copy);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t number = 0; number < value->count; number++) {
+        Py_ssize_t rest = number;
+        const char *from = value->data;
+        for (uint32_t axis = ndim; axis-- > 0; rest /= value->extents[axis]) {
+            from += rest % value->extents[axis] * value->extents[ndim + axis];
+        }
+        memcpy(copy + (size_t)number * itemsize, from, itemsize);
+    }
+    Py_ssize_t stride = node->itemsize;
+    for (uint32_t axis = ndim; axis-- > 0; stride *= value->extents[axis]) {
+        value->extents[ndim + axis] = stride;
+    }
+    value->data = copy;
+    return memory;
+}
+
+static PyObject *numpys_array(Plan *plan, const Node *node, ArrayValue *value, PyObject *owner) {
+    PyObject *dtype = dtype_of(plan, node);
+    if (dtype == NULL) {
+        Py_DECREF(owner);
+        return NULL;
+    }
+    PyObject *(*make)(PyTypeObject *, PyObject *, int, const Py_ssize_t *, const Py_ssize_t *, void *, int, PyObject *) =
+        (PyObject * (*)(PyTypeObject *, PyObject *, int, const Py_ssize_t *, const Py_ssize_t *, void *, int, PyObject *))
+            numpy[NP_NEW_FROM_DESCRIPTOR];
+    int (*set_base)(PyObject *, PyObject *) = (int (*)(PyObject *, PyObject *))numpy[NP_SET_BASE];
+    const int flags = node->flags & READ_ONLY ? 0 : NP_WRITEABLE;
+    PyObject *array = make(array_type, Py_NewRef(dtype), (int)node->detail, value->extents, value->extents + node->detail,
+                           value->data, flags, NULL);
+    if (array == NULL) {
+        Py_DECREF(owner);
+        return NULL;
+    }
+    if (set_base(array, owner) != 0) { /* takes the reference in any case */
+        Py_CLEAR(array);
+    }
+    return array;
+}
+
+/* NumPy's array where NumPy is loaded, else a memoryview. */
+PyObject *box_array(Plan *plan, const Node *node, ArrayValue *value) {
+    const char *format = text_of(plan, node->format);
+    if (*format == '\0' && !has_numpy()) { /* only NumPy can say what the elements are */
+        PyObject *module = PyImport_ImportModule("numpy");
+        Py_XDECREF(module);
+        if (module == NULL) {
+            return NULL;
+        }
+    }
+    const int is_numpys = has_numpy();
+    if (value->parent != NULL && is_parent(plan, node, value)) {
+        return Py_NewRef(value->parent);
+    }
+    MemInfo *memory = value->memory;
+    if (memory != NULL && is_independent(memory)) {
+        __atomic_add_fetch(&memory->references, 1, __ATOMIC_RELAXED);
+    }
+    else if ((memory = copy_of(node, value)) == NULL) {
+        return NULL;
+    }
+    PyObject *owner = make_memory(plan, node, value, memory);
+    if (owner == NULL || is_numpys) {
+        return owner != NULL ? numpys_array(plan, node, value, owner) : NULL;
+    }
+    PyObject *view = PyMemoryView_FromObject(owner);
+    Py_DECREF(owner);
+    return view;
+}

@@ -1,0 +1,45 @@
+/* The extension module, and the table of functions that exported code calls. */
+#include "objects.h"
+
+PyObject *buffer_error;
+
+/* Numbers in this table are in exported code (compcache/numba/exports/plan.py). */
+static void *const functions[] = {
+    (void *)prepare_plan,
+    (void *)enter,
+    (void *)leave,
+    (void *)box_result,
+};
+const uint32_t function_count = sizeof functions / sizeof *functions;
+
+static int execute(PyObject *module) {
+    if (memory_type == NULL) {
+        memory_type = (PyTypeObject *)PyType_FromSpec(&memory_spec); /* once per process */
+    }
+    PyObject *errors = PyImport_ImportModule("compcache.errors");
+    buffer_error = errors != NULL ? PyObject_GetAttrString(errors, "ArgumentBufferError") : NULL;
+    Py_XDECREF(errors);
+    if (memory_type == NULL || buffer_error == NULL) {
+        return -1;
+    }
+    PyObject *capsule = PyCapsule_New((void *)functions, "compcache.numba.exports._objects.functions", NULL);
+    const int added = capsule != NULL ? PyModule_AddObjectRef(module, "functions", capsule) : -1;
+    Py_XDECREF(capsule);
+    return added != 0 ? -1 : PyModule_AddObjectRef(module, "Memory", (PyObject *)memory_type);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)execute},
+    {0, NULL},
+};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "compcache.numba.exports._objects",
+    .m_doc = "What exported kernels call for values that are more than numbers and contiguous buffers.",
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__objects(void) {
+    return PyModuleDef_Init(&definition);
+}

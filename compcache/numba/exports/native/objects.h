@@ -1,0 +1,155 @@
+/* What exported kernels call for values that are more than numbers and contiguous buffers: what the files share.
+ *
+ *   module.c    the extension module, and the table of functions that exported code calls
+ *   plan.c      plans: the types of a kernel's parameters and result, as the exporter describes them
+ *   unbox.c     arguments -> Numba's values
+ *   box.c       Numba's values -> results
+ *   arrays.c    arrays of NumPy, where it is loaded, and buffers
+ *   memory.c    blocks of Numba's memory runtime, and the objects that own them
+ *
+ * Values are laid out as Numba's data models say (numba/core/datamodel/models.py). Exported code is on disk: whoever changes a
+ * layout here raises PLAN_VERSION, in compcache/numba/exports/plan.py as well; functions are added at the end of the table.
+ */
+#ifndef COMPCACHE_NUMBA_OBJECTS_H
+#define COMPCACHE_NUMBA_OBJECTS_H
+
+#include "../../../hit/native/limited_api.h"
+
+#include <stdint.h>
+
+#define PLAN_MAGIC 0x504e4343u /* "CCNP" */
+#define PLAN_VERSION 1
+#define NO_NODE UINT32_MAX
+
+enum Kind {
+    KIND_NONE,
+    KIND_BOOL,
+    KIND_SIGNED,
+    KIND_UNSIGNED,
+    KIND_FLOAT,
+    KIND_COMPLEX,
+    KIND_OPTIONAL, /* one item; `detail`: where the byte is that says whether it is valid */
+    KIND_TUPLE,
+    KIND_NAMED_TUPLE, /* `text`: module, NUL, qualified name */
+    KIND_ARRAY,       /* `detail`: dimensions; `itemsize`: of elements; `text`: dtype; `format`: of the struct module */
+    KIND_TEXT,
+    KIND_BYTES,
+    KIND_LIST, /* one item; `itemsize`: distance of items; `detail`: where the first is in the payload */
+};
+
+enum Flag {
+    LAYOUT_C = 1, /* arrays: contiguous in this order; neither flag: any strides */
+    LAYOUT_F = 2,
+    READ_ONLY = 4,
+    OWNED = 8, /* parameters: the result may refer to it */
+};
+
+typedef struct {
+    uint32_t kind;
+    uint32_t offset; /* of the value in that of its parent */
+    uint32_t size;
+    uint32_t first, count; /* its items: numbers of nodes */
+    uint32_t detail;
+    uint32_t flags;
+    uint32_t itemsize;
+    uint32_t name;  /* offsets of texts: the parameter's name */
+    uint32_t wish;  /* what a person calls the type */
+    uint32_t text;
+    uint32_t format;
+} Node;
+
+typedef struct {
+    const Node *nodes;
+    const char *texts;
+    PyObject **cached; /* by number of the node: a dtype, a class */
+    uint32_t node_count;
+    uint32_t parameters; /* the first nodes */
+    uint32_t result;     /* a number, or NO_NODE */
+    const char *function;
+} Plan;
+
+/* The head of Numba's blocks (numba/core/runtime/nrt.h). */
+typedef struct MemInfo {
+    size_t references;
+    void (*destroy)(void *data, size_t size, void *info);
+    void *info;
+    void *data;
+    size_t size;
+    void *allocator;
+} MemInfo;
+
+/* Numba's value of an array; `extents` has the shape, then the strides. */
+typedef struct {
+    MemInfo *memory;
+    PyObject *parent;
+    Py_ssize_t count;
+    Py_ssize_t itemsize;
+    void *data;
+    Py_ssize_t extents[];
+} ArrayValue;
+
+typedef struct {
+    void *data;
+    Py_ssize_t length;
+    int32_t width; /* bytes of a character */
+    uint32_t is_ascii;
+    Py_ssize_t hash;
+    MemInfo *memory;
+    PyObject *parent;
+} TextValue;
+
+typedef struct {
+    MemInfo *memory;
+    PyObject *parent;
+} ListValue;
+
+typedef struct {
+    Py_ssize_t size;
+    Py_ssize_t allocated;
+    unsigned char is_dirty;
+} ListPayload;
+
+static inline const char *text_of(const Plan *plan, uint32_t offset) {
+    return plan->texts + offset;
+}
+
+/* plan.c */
+/* The plan that these bytes describe; NULL with an exception. Plans live as long as the process, one for equal bytes. */
+Plan *prepare_plan(const void *data, uint64_t size);
+/* The class of a named tuple; a borrowed reference. */
+PyObject *class_of(Plan *plan, const Node *node);
+static inline PyObject **cached_of(Plan *plan, const Node *node) {
+    return &plan->cached[node - plan->nodes];
+}
+
+/* unbox.c */
+int enter(Plan *plan, PyObject *const *objects, void *const *places);
+void leave(Plan *plan, PyObject *const *objects, void *const *places);
+/* Give back the references that a value holds. */
+void drop(const Plan *plan, const Node *node, char *value);
+
+/* box.c */
+PyObject *box(Plan *plan, const Node *node, char *value);
+PyObject *box_result(Plan *plan, void *value);
+
+/* arrays.c */
+int unbox_array(Plan *plan, const Node *node, PyObject *object, ArrayValue *value);
+PyObject *box_array(Plan *plan, const Node *node, ArrayValue *value);
+
+/* memory.c */
+MemInfo *new_block(void *data, size_t size, void (*destroy)(void *, size_t, void *), void *info);
+void release_block(MemInfo *memory);
+void free_data(void *data, size_t size, void *info);
+void free_buffer(void *data, size_t size, void *info); /* `info`: a Py_buffer from malloc */
+void free_object(void *data, size_t size, void *info); /* `info`: a reference */
+/* Whether the block can outlive the code that made it. */
+int is_independent(const MemInfo *memory);
+extern PyType_Spec memory_spec;
+extern PyTypeObject *memory_type;
+/* An object that owns a block, which it takes over, and offers `value` as a buffer. */
+PyObject *make_memory(const Plan *plan, const Node *node, const ArrayValue *value, MemInfo *memory);
+
+/* module.c */
+extern PyObject *buffer_error; /* compcache.errors.ArgumentBufferError */
+
+#endif

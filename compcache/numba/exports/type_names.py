@@ -1,0 +1,70 @@
+"""Types of arguments and results in the words of those who read them: people, NumPy, and the struct module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["describe_type", "element_format", "element_text"]
+
+_FORMATS = {
+    "bool": "?", "boolean": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H",
+    "uint32": "I", "uint64": "Q", "float32": "f", "float64": "d", "complex64": "Zf", "complex128": "Zd",
+}  # fmt: skip
+_ORDERS = {"C": " in C order", "F": " in Fortran order", "A": ""}
+
+
+def element_format(dtype: Any) -> str:
+    """The format of elements in buffers (PEP 3118); empty where only NumPy describes them."""
+    return _FORMATS.get(str(dtype), "")
+
+
+def element_text(dtype: Any) -> str | None:
+    """What `numpy.dtype` makes the dtype of: a name, or a literal for records; None where there is none."""
+    from numba.np import numpy_support
+
+    try:
+        made = numpy_support.as_dtype(dtype)
+    except NotImplementedError:
+        return None
+    if made.hasobject:
+        return None
+    return str(made.str) if made.names is None else repr(_fields(made))
+
+
+def _fields(dtype: Any) -> dict[str, Any]:
+    """The argument of `numpy.dtype` that makes this record again."""
+    fields = [dtype.fields[name] for name in dtype.names]
+    made = {
+        "names": list(dtype.names),
+        "formats": [_field(field[0]) for field in fields],
+        "offsets": [int(field[1]) for field in fields],
+        "itemsize": int(dtype.itemsize),
+    }
+    return made | ({"aligned": True} if dtype.isalignedstruct else {})
+
+
+def _field(dtype: Any) -> Any:
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return (_field(base), tuple(map(int, shape)))
+    return str(dtype.str) if dtype.names is None else _fields(dtype)
+
+
+def describe_type(type_: Any) -> str:
+    """What a caller passes for this type."""
+    from numba.core import types
+
+    if isinstance(type_, types.Array):
+        writable = "" if type_.mutable else "(read-only or not) "
+        plural = "" if type_.ndim == 1 else "s"
+        order = _ORDERS[type_.layout] if type_.ndim > 1 or type_.layout == "A" else " without gaps"
+        return f"an array {writable}of {type_.dtype} with {type_.ndim} dimension{plural}{order}"
+    if isinstance(type_, types.Optional):
+        return f"{describe_type(type_.type)} or None"
+    if isinstance(type_, types.BaseNamedTuple):
+        return f"a {type_.instance_class.__qualname__} ({', '.join(map(str, type_))})"
+    if isinstance(type_, types.BaseTuple):
+        return f"a tuple ({', '.join(map(str, type_))})"
+    if isinstance(type_, types.List):
+        return f"a list of {type_.dtype}"
+    return {"unicode_type": "str", "none": "None"}.get(str(type_), str(type_).partition("(")[0])
