@@ -487,9 +487,9 @@ class Cache:
         remote = self._remote_store()
         return remote.inquire(names) if remote is not None else None
 
-    def _fetch(self, names: Iterable[str], *, plain: bool = False) -> tuple[str, ...]:
+    def _fetch(self, names: Iterable[str]) -> tuple[str, ...]:
         remote = self._remote_store()
-        return remote.fetch(names, plain=plain) if remote is not None else ()
+        return remote.fetch(names) if remote is not None else ()
 
     def prefetch(self, names: Iterable[str | Identity], *, plain: bool = True) -> tuple[str, ...]:
         """Fetch functions that are not cached, and all that they import, from the remote store; those that came.
@@ -497,7 +497,9 @@ class Cache:
         Names that do not stand for content are fetched as well, unless `plain` is false: they were named here on purpose.
         """
         self._require_open()
-        return self._fetch([name for name in _func_names_of(names) if not self.has(name)], plain=plain)
+        remote = self._remote_store()
+        absent = [name for name in _func_names_of(names) if not self.has(name)]
+        return remote.fetch(absent, plain=plain, insists=True) if remote is not None else ()
 
     def has_many(self, names: Iterable[str | Identity]) -> tuple[bool, ...]:
         """For each function whether the cache, or else the remote store, has code of it that this host can use."""
@@ -513,6 +515,8 @@ class Cache:
     def push(self, names: Iterable[str | Identity]) -> int:
         """Upload the modules of functions, and of all that these import, to the remote store in the background.
 
+        What is pushed together makes a pack as well: `prefetch` of the same functions takes one request.
+
         Returns:
             How many modules were queued; `flush_uploads` waits for them.
 
@@ -526,7 +530,9 @@ class Cache:
             raise ValueError("push needs a remote store to write to: open the cache with remote= and remote_mode='write'")
         wanted = dict.fromkeys([each for name in _func_names_of(names) for each in (name, *self.dependencies(name, transitive=True))])
         found = dict.fromkeys([each.module_id for function in wanted for each in self.realizations(function)])
-        return sum([remote.offer(bytes.fromhex(module_id), always=True) for module_id in found])
+        count = sum([remote.offer(bytes.fromhex(module_id), always=True) for module_id in found])
+        remote.pack(wanted)
+        return count
 
     def flush_uploads(self, timeout: float = 60.0) -> bool:
         """Wait until what was compiled or pushed is in the remote store, for so many seconds at most; whether it is."""

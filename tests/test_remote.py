@@ -17,7 +17,7 @@ from helpers import constant, run_fresh
 from compcache import Cache, CacheWarning, Function, Identity, ModuleSource, NotCachedError, RemoteStats
 from compcache.batch import Job, compile_many
 from compcache.remote.breaker import Breaker
-from compcache.remote.card import Card, decode_card, encode_card
+from compcache.remote.card import Card, decode_card, decode_pack, encode_card, encode_pack
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import shelf_of
 from compcache.signing.keys import new_key
@@ -404,3 +404,58 @@ def test_shelves_are_levels_and_then_single_cpus() -> None:
 def test_a_card_is_what_it_was() -> None:
     card = Card("a-name", bytes(range(16)), 3, 0.25, b"abc")
     assert decode_card(encode_card(card)) == card
+
+
+# ------------------------------------------------------------------------------------------------- packs
+
+
+def without_cards(store: Path) -> None:
+    """Leave nothing in the store but packs."""
+    for kind in "fm":
+        shutil.rmtree(store / "ccr1" / kind, ignore_errors=True)
+
+
+def test_what_was_pushed_together_is_fetched_with_one_pack(open_cache: Callable[..., Cache], store: Path) -> None:
+    names = [Identity("f", number=number) for number in range(6)]
+    first = open_cache("a")
+    for number, name in enumerate(names):
+        first.get_or_compile(name, partial(constant, "f", number))
+    upload(first, *names)
+    packs = [decode_pack(path.read_bytes()) for path in objects(store, "p")]  # of what was pushed, and of what was asked for
+    assert set(packs[0]) == set(packs[-1]) == {name.func_name for name in names}
+    without_cards(store)
+    second = open_cache("b", "read")
+    assert set(second.prefetch(reversed(names))) == {name.func_name for name in names}
+    assert [second.get_target(name)() for name in names] == list(range(6))
+    assert first.remote.status()["found_in_packs"] == 6  # type: ignore[union-attr]
+
+
+def test_packs_are_learned_from_what_a_start_up_asks_for(open_cache: Callable[..., Cache], store: Path) -> None:
+    names = [Identity("f", number=number) for number in range(6)]
+    first = open_cache("a")
+    for number, name in enumerate(names):
+        assert first.get_or_compile(name, partial(constant, "f", number))() == number
+    assert first.flush_uploads(60)
+    (pack,) = objects(store, "p")
+    without_cards(store)
+    second = open_cache("b", "read")
+    assert second.get_or_compile(names[0], partial(constant, "f", 0))() == 0  # it does not wait for all the others
+    assert [second.get_or_compile(name, never)() for name in names[1:]] == list(range(1, 6))
+    assert pack.exists()
+
+
+@pytest.mark.parametrize("harm", ["truncated", "flipped", "with other modules"])
+def test_a_pack_that_is_not_right_is_passed_over(open_cache: Callable[..., Cache], store: Path, harm: str) -> None:
+    names = [Identity("f", number=number) for number in range(4)]
+    first = open_cache("a")
+    for number, name in enumerate(names):
+        first.get_or_compile(name, partial(constant, name.label, number))
+    upload(first, *names)
+    for path in objects(store, "p"):
+        data = path.read_bytes()
+        items = list(decode_pack(data).values())
+        other = encode_pack([items[0]._replace(module=item.module, card=item.card._replace(size=9)) for item in items])
+        path.write_bytes({"truncated": data[:-9], "flipped": data[:60] + b"\xff" + data[61:], "with other modules": other}[harm])
+    second = open_cache("b", "read")
+    assert len(second.prefetch(names)) == 4
+    assert [second.get_target(name)() for name in names] == list(range(4))

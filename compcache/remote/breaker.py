@@ -1,6 +1,6 @@
-"""A circuit breaker in one file for all processes of a host: a store that fails is left alone for a while.
+"""When a store that fails is left alone: a circuit breaker for all processes of a host, and the patience of one process.
 
-The file holds three numbers as text: failures in a row, the time until which the store is left alone (seconds since the epoch),
+The breaker is a file. It holds three numbers as text: failures in a row, the time until which the store is left alone (seconds since the epoch),
 and for how many seconds. A file that is damaged or missing counts as a healthy store.
 """
 
@@ -12,11 +12,14 @@ import time
 from compcache.files import Files
 from compcache.publish.atomic_file import publish
 
-__all__ = ["Breaker"]
+__all__ = ["Breaker", "Patience"]
 
 _FAILURES = 3  # in a row open it
 _FIRST_PAUSE = 30.0
 _LONGEST_PAUSE = 600.0
+#: The seconds that one process waits in vain before it stops waiting for a while, and again before each longer while.
+_FIRST_LOSS, _NEXT_LOSS = 0.4, 0.1
+_FIRST_WHILE, _LONGEST_WHILE = 1.0, 60.0
 
 
 class Breaker:
@@ -78,3 +81,28 @@ class Breaker:
             publish(Files(), os.path.dirname(self._path), self._path, [content], sync=False)
         except OSError:
             return  # every process finds out for itself then
+
+
+class Patience:
+    """How long one process goes on waiting for a store that does not answer: what it loses until the breaker opens, or to a slow store."""
+
+    def __init__(self) -> None:
+        self.answered()
+
+    def answered(self) -> None:
+        """The store has answered a question."""
+        self._left = _FIRST_LOSS
+        self._while = _FIRST_WHILE
+        self._until = 0.0
+
+    def lost(self, seconds: float) -> None:
+        """So long was waited in vain."""
+        self._left -= seconds
+        if self._left <= 0:
+            self._until = time.monotonic() + self._while
+            self._while = min(2 * self._while, _LONGEST_WHILE)
+            self._left = _NEXT_LOSS
+
+    def allows(self) -> bool:
+        """Whether to wait for the next answer."""
+        return time.monotonic() >= self._until

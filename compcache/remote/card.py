@@ -1,24 +1,30 @@
-"""The card of a function in a remote store: which module realizes it, and the module itself where that is small.
+"""The card of a function in a remote store: which module realizes it, and the module itself where that is small; packs of cards.
 
 Layout: magic, a msgpack list ``[name, module_id, size, seconds, module, signatures]``, and the check of all that. `module` is empty
-where the module has an object of its own; `signatures` is the file of signatures that its publisher keeps beside it. A card is a pointer and decides nothing: the module that it leads to is verified
-by its own digest (and signature), and must realize the function.
+where the module has an object of its own; `signatures` is the file of signatures that its publisher keeps beside it. A card is a
+pointer and decides nothing: the module that it leads to is verified by its own digest (and signature), and must realize the function.
+
+A pack is a magic, a msgpack list of the cards (without their modules) and of the modules, each once, and the check of all that.
 
 Limitations: a card is at most `MAX_CARD` bytes.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgpack
 
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError
 
-__all__ = ["INLINE_LIMIT", "MAX_CARD", "Card", "decode_card", "encode_card"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["INLINE_LIMIT", "MAX_CARD", "Card", "Packed", "decode_card", "decode_pack", "encode_card", "encode_pack"]
 
 _MAGIC = b"CCCARD1\0"
+_PACK_MAGIC = b"CCPACK1\0"
 #: The size of modules, in bytes, up to which the card holds them: one request instead of two.
 INLINE_LIMIT = 32 << 10
 MAX_CARD = INLINE_LIMIT + (128 << 10)  # the longest name, and what frames it
@@ -65,3 +71,36 @@ def decode_card(data: bytes) -> Card:
     ):  # fmt: skip
         raise FormatError("a field of the card is of another type or size")
     return card
+
+
+class Packed(NamedTuple):
+    """A function in a pack: its card without the module, and the module."""
+
+    card: Card
+    module: bytes
+
+
+def encode_pack(items: Iterable[Packed]) -> bytes:
+    """The bytes of a pack."""
+    items = list(items)
+    cards = [encode_card(item.card._replace(module=b"")) for item in items]
+    modules = {item.card.module_id: item.module for item in items}
+    data: bytes = _PACK_MAGIC + msgpack.packb([cards, list(modules.items())])
+    return data + check(data)
+
+
+def decode_pack(data: bytes) -> dict[str, Packed]:
+    """The functions in a pack, by name.
+
+    Raises:
+        FormatError: the bytes are not a pack, or damaged.
+    """
+    if data[: len(_PACK_MAGIC)] != _PACK_MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
+        raise FormatError("it is not a pack of a known version, or damaged")
+    try:
+        cards, rows = msgpack.unpackb(data[len(_PACK_MAGIC) : -CHECK_SIZE])
+        modules = {bytes(module_id): bytes(module) for module_id, module in rows}
+        known = [decode_card(card) for card in cards]
+        return {card.name: Packed(card, modules[card.module_id]) for card in known}
+    except (ValueError, TypeError, KeyError) as error:
+        raise FormatError(f"the pack does not decode: {error}") from error

@@ -16,7 +16,7 @@ from compcache.remote import maintenance
 from compcache.remote.address import WRITE
 from compcache.remote.adopt import adopt_module
 from compcache.remote.answer import FOUND, UNAVAILABLE, RemoteAnswer, left_alone, read_answer
-from compcache.remote.breaker import Breaker
+from compcache.remote.breaker import Breaker, Patience
 from compcache.remote.card import INLINE_LIMIT, Card, encode_card
 from compcache.remote.connection import ask, wake_helper
 from compcache.remote.messages import state_directory
@@ -43,23 +43,39 @@ _BATCH = 512  # names in one question
 class Inquiry:
     """A look-up that is under way."""
 
-    def __init__(self, remote: RemoteStore, names: tuple[str, ...], question: Question) -> None:
+    def __init__(self, remote: RemoteStore, names: tuple[str, ...], question: Question, *, insists: bool) -> None:
         self._remote = remote
+        self._insists = insists
         self._names = names
         self._question = question
         self._asked = time.monotonic()
         self.fetched: tuple[str, ...] | None = None  # the functions that came; None until the answer is there
 
     def arrived(self, seconds: float = 0.0) -> bool:
-        """Whether functions have come into the local cache, after waiting for so long at most."""
-        if self.fetched is None and self._question.wait(seconds):
-            self._remote.count("remote_answers")
-            self._remote.count("remote_seconds", time.monotonic() - self._asked)
-            self.fetched = self._remote.take_in(self._names, self._question.answer)
+        """Whether functions have come into the local cache, after waiting for so long at most.
+
+        It is not waited for a store that has not answered lately, unless the question insists.
+        """
+        patience = self._remote.patience
+        if self.fetched is None:
+            started = time.monotonic()
+            if self._question.wait(seconds if self._insists or patience.allows() else 0.0):
+                self._take_in(time.monotonic() - started)
+            elif seconds:
+                patience.lost(time.monotonic() - started)
         if self._question.problem and self.fetched is None:
             self.fetched = ()
             self._remote.complain(self._question.problem)
         return bool(self.fetched)
+
+    def _take_in(self, waited: float) -> None:
+        self._remote.count("remote_answers")
+        self._remote.count("remote_seconds", time.monotonic() - self._asked)
+        if all(outcome == UNAVAILABLE for outcome, *_ in self._question.answer):
+            self._remote.patience.lost(waited)
+        else:
+            self._remote.patience.answered()
+        self.fetched = self._remote.take_in(self._names, self._question.answer)
 
     def give_up(self) -> None:
         """The function was compiled meanwhile."""
@@ -76,6 +92,8 @@ class RemoteStore:
         self.settings = settings
         self._directory: str | None = None
         self._complained = False
+        self.patience = Patience()
+        self._start_up = 0, b""  # a process, and the token by which the helper knows its questions
 
     @property
     def writes(self) -> bool:
@@ -90,10 +108,11 @@ class RemoteStore:
 
     # ---------------------------------------------------------------- fetching
 
-    def inquire(self, names: Iterable[str], *, plain: bool = False) -> Inquiry | None:
+    def inquire(self, names: Iterable[str], *, plain: bool = False, insists: bool = False) -> Inquiry | None:
         """Ask for functions; None where there is nothing to ask, or the store is left alone after failures.
 
-        Only names that stand for content are asked for, unless `plain` says that the caller named them on purpose.
+        Only names that stand for content are asked for, unless `plain` says that the caller named them on purpose. `insists`: the answer
+        is waited for even if the store has not answered lately.
         """
         wanted = tuple(name for name in names if plain or label_of(name) is not None)
         if not wanted:
@@ -102,19 +121,19 @@ class RemoteStore:
             if Breaker(os.path.join(self.directory(), "breaker")).is_open():
                 self.count("remote_skipped")
                 return None
-            question = ask(self.settings, "find", list(wanted), platform_shelf(), list(usable_shelves(self._store.host())))
+            question = ask(self.settings, "find", list(wanted), *self._places(), self._token(), self.writes)
         except OSError as error:
             self.complain(str(error))
             return None
-        return Inquiry(self, wanted, question)
+        return Inquiry(self, wanted, question, insists=insists)
 
-    def fetch(self, names: Iterable[str], *, plain: bool = False) -> tuple[str, ...]:
-        """Fetch functions and all that they import into the local cache; those of them that came."""
+    def fetch(self, names: Iterable[str], *, plain: bool = False, insists: bool = False) -> tuple[str, ...]:
+        """Fetch functions and all that they import into the local cache; those of them that came. See `inquire`."""
         wanted = list(dict.fromkeys(names))
         come: list[str] = []
         for at in range(0, len(wanted), _BATCH):
             names = wanted[at : at + _BATCH]
-            inquiry = self.inquire(names, plain=plain)
+            inquiry = self.inquire(names, plain=plain, insists=insists)
             if inquiry is None:
                 continue
             inquiry.arrived(_PATIENCE + _PATIENCE_PER_NAME * len(names))
@@ -126,11 +145,21 @@ class RemoteStore:
 
     def has(self, names: Sequence[str]) -> tuple[bool, ...]:
         """For each function whether the store has code of it that this host can use."""
-        question = ask(self.settings, "has", list(names), platform_shelf(), list(usable_shelves(self._store.host())))
+        question = ask(self.settings, "has", list(names), *self._places())
         if not question.wait(_PATIENCE):
             self.complain(question.problem)
             return (False,) * len(names)
         return tuple(question.answer)
+
+    def _places(self) -> tuple[str, list[str]]:
+        """The platform, and the shelves that this host can use."""
+        return platform_shelf(), list(usable_shelves(self._store.host()))
+
+    def _token(self) -> bytes:
+        """What tells the questions of this process from those of others; a forked child begins anew."""
+        if self._start_up[0] != os.getpid():
+            self._start_up = os.getpid(), os.urandom(8)
+        return self._start_up[1]
 
     def explain(self, name: str) -> RemoteAnswer:
         """What the store says about a function now; nothing is fetched into the cache, or counted."""
@@ -139,7 +168,7 @@ class RemoteStore:
             breaker = Breaker(os.path.join(self.directory(), "breaker"))
             if breaker.is_open():
                 return left_alone(url, name, *breaker.state())
-            question = ask(self.settings, "find", [name], platform_shelf(), list(usable_shelves(self._store.host())))
+            question = ask(self.settings, "find", [name], *self._places(), b"", False)
         except OSError as error:
             return read_answer(self._store, url, name, None, str(error))
         answer = question.answer[0] if question.wait(_PATIENCE) else None
@@ -188,15 +217,23 @@ class RemoteStore:
             return False
         if dropped:
             self.count("remote_dropped", dropped)
+        self._token()
         self.count("remote_offered")
         wake_helper(self.settings)
         return True
 
+    def pack(self, names: Iterable[str]) -> None:
+        """Have a pack made of functions that were offered, for those who fetch them together."""
+        try:
+            ask(self.settings, "pack", list(names), *self._places()).wait(_PATIENCE)
+        except OSError as error:
+            self.complain(str(error))
+
     def flush(self, seconds: float) -> int:
         """Wait until what waits is uploaded; how many uploads are left."""
         waiting = Outbox(os.path.join(self.directory(), "outbox"))
-        if not waiting.names():
-            return 0
+        if not waiting.names() and not (self.writes and self._start_up[1]):
+            return 0  # nor has this process anything to leave in a pack
         question = ask(self.settings, "flush", seconds)
         if not question.wait(seconds + 0.5):
             question.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import FormatError, StorageError
-from compcache.remote.card import decode_card
+from compcache.remote.card import decode_card, decode_pack
 from compcache.remote.connection import ask
 from compcache.remote.shelves import LAYOUT, module_key
 
@@ -32,10 +33,11 @@ class RemoteObject(NamedTuple):
 
 
 class RemoteReport(NamedTuple):
-    """What a remote store holds: cards, modules of their own, bytes, functions; `problems` by key, `unused` modules."""
+    """What a remote store holds: cards, modules of their own, packs, bytes, functions; `problems` by key, `unused` modules."""
 
     cards: int
     modules: int
+    packs: int
     bytes: int
     functions: tuple[str, ...]
     problems: dict[str, str]
@@ -59,7 +61,7 @@ def verify(settings: RemoteSettings) -> RemoteReport:
         StorageError: the store cannot be listed, or does not answer.
     """
     modules = {item.key: item for item in _listed(settings, "m")}
-    cards = _listed(settings, "f")
+    cards, packs = _listed(settings, "f"), _listed(settings, "p")
     problems: dict[str, str] = {}
     functions: dict[str, None] = {}
     unused = dict.fromkeys(modules)
@@ -77,8 +79,15 @@ def verify(settings: RemoteSettings) -> RemoteReport:
         if not card.module and own not in modules:
             problems[item.key] = f"the module of function {card.name!r} is missing"
         unused.pop(own, None)
-    size = sum(item.size for item in (*cards, *modules.values()))
-    return RemoteReport(len(cards), len(modules), size, tuple(sorted(functions)), problems, tuple(unused))
+    for item in packs:
+        with suppress(FormatError):
+            data = _asked(settings, "get", item.key)
+            if isinstance(data, bytes):
+                decode_pack(data)
+                continue
+        problems[item.key] = "it is not an intact pack"
+    size = sum(item.size for item in (*cards, *modules.values(), *packs))
+    return RemoteReport(len(cards), len(modules), len(packs), size, tuple(sorted(functions)), problems, tuple(unused))
 
 
 def collect_garbage(
@@ -94,7 +103,7 @@ def collect_garbage(
     """
     now = time.time()
     report = verify(settings)
-    objects = {item.key: item for kind in "fm" for item in _listed(settings, kind)}
+    objects = {item.key: item for kind in "fmp" for item in _listed(settings, kind)}
     doomed = dict.fromkeys(report.problems)
     for key in report.unused:
         if now - objects[key].modified > _SETTLED:

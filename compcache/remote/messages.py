@@ -18,7 +18,7 @@ __all__ = ["LENGTH", "MAX_MESSAGE", "decode", "encode", "owner_of", "private_dir
 
 LENGTH = Struct("<I")
 MAX_MESSAGE = 1 << 30
-_PROTOCOL = 1
+_PROTOCOL = 2
 _PEER = Struct("3i")
 _WRITE = 0o022  # for group and others
 _TEMPORARY = "/tmp"  # noqa: S108 - what is made there is private, and checked

@@ -15,7 +15,7 @@ from compcache.targets.cpu_table import cpu_table
 if TYPE_CHECKING:
     from compcache.formats.host import Host
 
-__all__ = ["card_key", "module_key", "platform_shelf", "shelf_of", "usable_shelves"]
+__all__ = ["card_key", "module_key", "pack_key", "platform_shelf", "shelf_of", "usable_shelves"]
 
 #: The layout of the store; a change of it, or of the format of cards, begins a new one beside the old one.
 LAYOUT = "ccr1"
@@ -49,8 +49,17 @@ def usable_shelves(host: Host) -> tuple[str, ...]:
 
 def card_key(platform: str, shelf: str, func_name: str) -> str:
     """Where the card of a function is: ``ccr1/f/<platform>/<shelf>/<kk>/<key of the name>``."""
+    return f"{LAYOUT}/f/{_place(platform, shelf, func_name)}"
+
+
+def pack_key(platform: str, shelf: str, first_name: str) -> str:
+    """Where the pack of a start-up is: ``ccr1/p/<platform>/<shelf>/<kk>/<key of the name that it asks for first>``."""
+    return f"{LAYOUT}/p/{_place(platform, shelf, first_name)}"
+
+
+def _place(platform: str, shelf: str, func_name: str) -> str:
     key = name_key(func_name).hex()
-    return f"{LAYOUT}/f/{platform}/{shelf}/{key[:2]}/{key}"
+    return f"{platform}/{shelf}/{key[:2]}/{key}"
 
 
 def module_key(module_id: bytes) -> str:

@@ -22,6 +22,7 @@ from compcache.remote.address import RemoteSettings
 from compcache.remote.breaker import Breaker
 from compcache.remote.card import decode_card
 from compcache.remote.helper.backends import BackendMissingError, open_backend
+from compcache.remote.helper.packs import Packs
 from compcache.remote.messages import LENGTH, MAX_MESSAGE, decode, encode, owner_of
 from compcache.remote.outbox import Outbox
 from compcache.remote.shelves import card_key, module_key
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from compcache.remote.card import Card
     from compcache.remote.helper.backends import Backend
+    from compcache.remote.helper.packs import StartUp
     from compcache.remote.outbox import Upload
 
     _T = TypeVar("_T")
@@ -43,6 +45,10 @@ FOUND, MISSING, UNAVAILABLE = "found", "missing", "unavailable"
 _CONCURRENT = 32
 _LOOKUP_SECONDS = 1.0
 _SECONDS_PER_BYTE = 1.0 / (1 << 20)
+_PACK_SECONDS = 10.0
+_MANY = 4  # names in one question
+#: How long the pack of a start-up is waited for, with many names and with few: a store that does not answer must be noticed by look-ups.
+_WAIT_OF_MANY, _WAIT_OF_FEW = 2.0, 0.05
 _UPLOAD_ATTEMPTS = 3
 _UPLOAD_SECONDS = 60.0
 _IDLE_SECONDS = 60.0
@@ -61,6 +67,7 @@ class Helper:
         self._directory = directory
         self._breaker = Breaker(os.path.join(directory, "breaker"))
         self._outbox = Outbox(os.path.join(directory, "outbox"))
+        self._packs = Packs(lambda key: self._get(key, _PACK_SECONDS), self._put_pack)
         self._slots = asyncio.Semaphore(_CONCURRENT)
         self._last_use = time.monotonic()
         self._connections = 0
@@ -113,9 +120,25 @@ class Helper:
 
     # ---------------------------------------------------------------- requests
 
-    async def _do_find(self, names: list[str], platform: str, shelves: list[str]) -> list[list[Any]]:
-        """For each function: FOUND, the module and its signatures; MISSING; or UNAVAILABLE and why."""
-        return await asyncio.gather(*[self._find(name, platform, shelves) for name in names])
+    async def _do_find(
+        self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: bool
+    ) -> list[list[Any]]:
+        """For each function: FOUND, the module and its signatures; MISSING; or UNAVAILABLE and why.
+
+        `token` names the process whose questions make a start-up, `writes` says whether it may leave a pack behind.
+        """
+        if self._breaker.is_open():
+            return [[UNAVAILABLE, "it is left alone after failures"] for _ in names]
+        is_known = self._packs.knows(token)
+        start_up = self._packs.join(token, names, platform, shelves, writes=writes)
+        wait = _WAIT_OF_MANY if len(names) >= _MANY else _WAIT_OF_FEW
+        if not is_known and len(names) < _MANY:
+            wait = 0.0  # the first function must not wait for all the others
+        return await asyncio.gather(*[self._find(name, platform, shelves, start_up, wait) for name in names])
+
+    async def _do_pack(self, names: list[str], platform: str, shelves: list[str]) -> None:
+        """These functions, which are being uploaded, are to be a pack."""
+        self._packs.announce(names, platform, shelves)
 
     async def _do_has(self, names: list[str], platform: str, shelves: list[str]) -> list[bool]:
         """For each function whether there is a card on one of the shelves."""
@@ -133,7 +156,7 @@ class Helper:
     async def _do_flush(self, seconds: float) -> int:
         """Upload what waits; how many uploads are left."""
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._upload_all(), seconds)
+            await asyncio.wait_for(self._upload_all(packs_now=True), seconds)
         return len(self._outbox.names())
 
     async def _do_news(self) -> None:
@@ -164,16 +187,25 @@ class Helper:
 
     # ---------------------------------------------------------------- look-ups
 
-    async def _find(self, name: str, platform: str, shelves: list[str]) -> list[Any]:
+    async def _find(
+        self, name: str, platform: str, shelves: list[str], start_up: StartUp | None, wait: float
+    ) -> list[Any]:
+        packed = await start_up.find(name, wait) if start_up is not None else None
+        if packed is not None and _is_intact(packed.card, packed.module):
+            self._count("found_in_packs")
+            return [FOUND, packed.module, packed.card.signatures]
         if not self._breaker.allows():
             return [UNAVAILABLE, "it is left alone after failures"]
         found = await self._cards(name, platform, shelves)
         if all(isinstance(answer, Exception) for answer in found):
             return [UNAVAILABLE, self._error]
-        for data in found:
+        for shelf, data in zip(shelves, found, strict=True):
             held = await self._held(data, name) if isinstance(data, bytes) else None
             if held is not None:
-                return [FOUND, *held]
+                card, module = held
+                if start_up is not None and start_up.writes:
+                    self._packs.remember(platform, shelf, card, module)
+                return [FOUND, module, card.signatures]
         return [MISSING, ""]
 
     async def _has(self, name: str, platform: str, shelves: list[str]) -> bool:
@@ -191,8 +223,8 @@ class Helper:
             self._breaker.succeeded()
         return found
 
-    async def _held(self, data: bytes, name: str) -> tuple[bytes, bytes] | None:
-        """The intact module that a card leads to, and its signatures; None where it leads nowhere."""
+    async def _held(self, data: bytes, name: str) -> tuple[Card, bytes] | None:
+        """The card, and the intact module that it leads to; None where it leads nowhere."""
         try:
             card = decode_card(data)
             if card.name != name:
@@ -207,7 +239,7 @@ class Helper:
         except FormatError:
             self._count("rejected")
             return None
-        return module, card.signatures
+        return card, module
 
     async def _get(self, key: str, seconds: float) -> bytes | Exception | None:
         """An object, None where there is none, or what went wrong."""
@@ -252,7 +284,7 @@ class Helper:
             self._news.clear()
             await self._upload_all()
 
-    async def _upload_all(self) -> None:
+    async def _upload_all(self, *, packs_now: bool = False) -> None:
         async with self._uploading:
             for name in self._outbox.names():
                 try:
@@ -260,11 +292,31 @@ class Helper:
                 except (OSError, FormatError):
                     self._outbox.remove(name)
                     continue
+                self._remember(upload)
                 if not self._is_worth_it(upload):
                     self._count("not_worth_uploading")
                 elif not await self._upload(upload):
                     return  # the store is down: what waits stays
                 self._outbox.remove(name)
+            if self._breaker.allows():
+                try:
+                    await self._packs.store_packs(now=packs_now)
+                except Exception as error:  # noqa: BLE001 - whatever the client raises
+                    self._breaker.failed()
+                    self._note_error(error)
+
+    async def _put_pack(self, key: str, data: bytes) -> None:
+        await self._within(_UPLOAD_SECONDS, self._backend.replace(key, data))
+        self._breaker.succeeded()
+        self._count("packs_stored")
+
+    def _remember(self, upload: Upload) -> None:
+        """Keep what is uploaded for packs, and what is not worth a request of its own."""
+        for key, data in upload.cards:
+            _, _, platform, shelf, *_ = key.split("/")
+            with suppress(FormatError):
+                card = decode_card(data)
+                self._packs.remember(platform, shelf, card, card.module or upload.module)
 
     def _is_worth_it(self, upload: Upload) -> bool:
         size = len(upload.module) + sum(len(card) for _, card in upload.cards[:1])
@@ -298,6 +350,14 @@ class Helper:
         present = await self._backend.get(key)
         if present is None or await self._held(present, decode_card(card).name) is None:
             await self._backend.replace(key, card)
+
+
+def _is_intact(card: Card, module: bytes) -> bool:
+    try:
+        _require_module(card, module)
+    except FormatError:
+        return False
+    return True
 
 
 def _require_module(card: Card, data: bytes) -> None:

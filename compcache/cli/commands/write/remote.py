@@ -100,9 +100,10 @@ def verify(session: Session, url: str | None, as_json: bool) -> int:
     if as_json:
         print_json(report._asdict())
     else:
+        packs = f"{plural(report.packs, 'pack')}, " if report.packs else ""
         print_text(
             f"{plural(len(report.functions), 'function')}, {plural(report.cards, 'card')}, {plural(report.modules, 'module')}, "
-            f"{size_text(report.bytes)}"
+            f"{packs}{size_text(report.bytes)}"
         )
         for key, problem in report.problems.items():
             print_text(printable(f"{key}: {problem}"))

@@ -1,0 +1,173 @@
+"""Packs: the functions that the start-up of a program asks for, in one object, so that one request warms a worker.
+
+A pack is stored under the name that its start-up asks for first: ``ccr1/p/<platform>/<shelf>/<kk>/<key of the name>``. That name
+stands for content, so a program that has changed has another pack. Packs are learned: processes that may write leave one behind
+when they have asked for a while. A pack decides nothing, as a card does not: each module in it is verified by its digest (and
+signature), and what it lacks is looked up by cards.
+
+Limitations: names that do not stand for content are left out, because they may come to mean something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from compcache.errors import FormatError
+from compcache.identity import label_of
+from compcache.remote.card import Packed, decode_pack, encode_pack
+from compcache.remote.shelves import pack_key
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from compcache.remote.card import Card
+
+__all__ = ["Packs", "StartUp"]
+
+#: The size of a pack, in bytes, and of a module in it.
+MAX_PACK = 32 << 20
+_MAX_MODULE = 4 << 20
+#: Fewer functions than these are not worth a request of their own.
+_FEWEST = 4
+#: The bytes of modules that are remembered to make packs of.
+_REMEMBERED = 64 << 20
+#: A start-up is over when nothing was asked for so many seconds; after as many minutes a program does something else.
+_QUIET_SECONDS = 20.0
+_LONGEST_SECONDS = 600.0
+#: How many more functions a pack must have to take the place of one that was stored.
+_GROWTH = 1.25
+
+
+class StartUp:
+    """What one process has asked for so far, and the pack that it began with."""
+
+    def __init__(self, first: str, platform: str, shelves: list[str], *, writes: bool) -> None:
+        self.first = first
+        self.platform = platform
+        self.shelves = shelves
+        self.writes = writes
+        self.names: dict[str, None] = {}
+        self.began = self.asked = time.monotonic()
+        self.loading: asyncio.Task[None] | None = None
+        self.shelf = ""  # where the pack was
+        self.pack: dict[str, Packed] = {}
+        self.stored = 0  # functions of the pack in the store, as far as this start-up knows
+
+    async def find(self, name: str, seconds: float) -> Packed | None:
+        """A function in the pack, after waiting for that for so long at most."""
+        if self.loading is not None and not self.loading.done():
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self.loading), seconds)
+        return self.pack.get(name)
+
+    def is_over(self) -> bool:
+        """Whether what is asked for from now on does not belong to it."""
+        now = time.monotonic()
+        return now - self.asked > _QUIET_SECONDS or now - self.began > _LONGEST_SECONDS
+
+
+class Packs:
+    """Fetches and learns the packs of one store.
+
+    Args:
+        fetch: gets an object; None or an error where it is not to be had.
+        store: stores an object in place of the one that is there.
+    """
+
+    def __init__(
+        self, fetch: Callable[[str], Awaitable[bytes | Exception | None]], store: Callable[[str, bytes], Awaitable[None]]
+    ) -> None:
+        self._fetch = fetch
+        self._store = store
+        self._start_ups: dict[bytes, StartUp] = {}
+        self._remembered: OrderedDict[tuple[str, str, str], Packed] = OrderedDict()
+        self._bytes = 0
+
+    def knows(self, token: bytes) -> bool:
+        """Whether the start-up has asked something before."""
+        return token in self._start_ups
+
+    def join(self, token: bytes, names: list[str], platform: str, shelves: list[str], *, writes: bool) -> StartUp | None:
+        """The start-up that a question belongs to; None for one that belongs to none. The first question has the pack fetched."""
+        named = [name for name in names if label_of(name) is not None]
+        start_up = self._start_ups.get(token)
+        if not token or not (start_up or named):
+            return start_up
+        if start_up is None:
+            start_up = self._start_ups[token] = StartUp(min(named), platform, shelves, writes=writes)
+            start_up.loading = asyncio.ensure_future(self._load(start_up))
+        start_up.asked = time.monotonic()
+        start_up.names.update(dict.fromkeys(named))
+        return start_up
+
+    def announce(self, names: list[str], platform: str, shelves: list[str]) -> None:
+        """These functions belong together: a pack is to be made of them."""
+        named = [name for name in names if label_of(name) is not None]
+        if named:
+            start_up = StartUp(min(named), platform, shelves, writes=True)
+            start_up.names.update(dict.fromkeys(named))
+            self._start_ups[repr(sorted(named)).encode()] = start_up
+
+    def remember(self, platform: str, shelf: str, card: Card, module: bytes) -> None:
+        """Keep a function for packs that it may belong to."""
+        if label_of(card.name) is None or len(module) > _MAX_MODULE:
+            return
+        key = platform, card.name, shelf
+        self._bytes += len(module) - len(self._remembered[key].module if key in self._remembered else b"")
+        self._remembered[key] = Packed(card._replace(module=b""), module)
+        while self._bytes > _REMEMBERED:
+            _, dropped = self._remembered.popitem(last=False)
+            self._bytes -= len(dropped.module)
+
+    async def store_packs(self, *, now: bool) -> None:
+        """Store the packs of start-ups that are over, with `now` those of all.
+
+        Raises:
+            Exception: what the store raises.
+        """
+        for token, start_up in list(self._start_ups.items()):
+            is_over = start_up.is_over()
+            if is_over:
+                del self._start_ups[token]
+            if (is_over or now) and start_up.writes:
+                await self._store_pack(start_up)
+
+    async def _store_pack(self, start_up: StartUp) -> None:
+        items: dict[str, Packed] = {}
+        best = len(start_up.shelves)
+        room = MAX_PACK
+        for name in start_up.names:
+            found = self._known(start_up, name)
+            if found is not None and room >= len(found[1].module):
+                best = min(best, found[0])
+                items[name] = found[1]
+                room -= len(found[1].module)
+        if len(items) < max(_FEWEST, _GROWTH * start_up.stored):
+            return
+        key = pack_key(start_up.platform, start_up.shelves[best], start_up.first)
+        await self._store(key, encode_pack(items.values()))
+        start_up.stored = len(items)
+
+    def _known(self, start_up: StartUp, name: str) -> tuple[int, Packed] | None:
+        """The best realization that is known, and the number of its shelf."""
+        for number, shelf in enumerate(start_up.shelves):
+            found = self._remembered.get((start_up.platform, name, shelf))
+            if found is None and shelf == start_up.shelf:
+                found = start_up.pack.get(name)
+            if found is not None:
+                return number, found
+        return None
+
+    async def _load(self, start_up: StartUp) -> None:
+        keys = [pack_key(start_up.platform, shelf, start_up.first) for shelf in start_up.shelves]
+        found = await asyncio.gather(*[self._fetch(key) for key in keys])
+        for shelf, data in zip(start_up.shelves, found, strict=True):
+            if isinstance(data, bytes):
+                with suppress(FormatError):
+                    start_up.pack = decode_pack(data)
+                    start_up.shelf, start_up.stored = shelf, len(start_up.pack)
+                    return
