@@ -918,6 +918,7 @@ class Cache:
         targets: Iterable[str] | str | None = None,
         *,
         closure: bool = True,
+        minisign: bool = False,
     ) -> tuple[str, ...]:
         """Write functions to a bundle: one file, a ZIP archive, for `import_bundle` or to be used as a layer.
 
@@ -929,11 +930,14 @@ class Cache:
             path: the file; one of this name is replaced.
             targets: of each function what a host of each of these CPUs would use (see `ModuleSource`); None is every realization.
             closure: include all functions that these ones import, transitively.
+            minisign: write a signature of the whole file by the `publish_key` beside it (``<path>.minisig``), which `minisign -V` checks
+                against the key that ``compcache key show --minisign`` prints.
 
         Returns:
             The func_names in the bundle, sorted.
 
         Raises:
+            ValueError: no function is named, or there is no `publish_key` for `minisign`.
             NotCachedError: one of the functions is not in the cache, or has no realization for a target.
             StorageError: the file could not be written.
         """
@@ -942,7 +946,7 @@ class Cache:
 
         wanted = _func_names_of(names)
         with _Suggesting(self):
-            return export(self._store, wanted, os.path.abspath(os.fspath(path)), targets, closure=closure)
+            return export(self._store, wanted, os.path.abspath(os.fspath(path)), targets, closure=closure, minisign=minisign)
 
     def import_bundle(
         self, path: str | os.PathLike[str], *, trusted_keys: Iterable[str] | str | None = None

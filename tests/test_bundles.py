@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import shutil
 import subprocess
@@ -24,7 +26,7 @@ from compcache import (
 )
 from compcache.formats.host import platform_name
 from compcache.globals import Pickled
-from compcache.signing.keys import new_key
+from compcache.signing.keys import new_key, parse_public
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -211,3 +213,31 @@ def test_the_commands_export_and_import(cache: Cache, tmp_path: Path) -> None:
     assert (refused.status, "trusted keys" in refused.err) == (2, True), refused.err
     compcache("--dir", cache.path, "export", "top", "-o", path, COMPCACHE_PUBLISH_KEY=f"@{tmp_path}/k")
     assert compcache("--dir", tmp_path / "third", "import", path, XDG_CONFIG_HOME=str(tmp_path)).status == 0
+
+
+def test_minisign_verifies_a_bundle(cache: Cache, tmp_path: Path) -> None:
+    """By the Debian package; what it reads is written down at https://jedisct1.github.io/minisign/#signature-format."""
+    fill(cache)
+    path, secret = tmp_path / "app.ccb", tmp_path / "k"
+    public = compcache("key", "new", "team-1", "-o", secret).out.strip()
+    refused = compcache("--dir", cache.path, "export", "top", "-o", path, "--minisign")
+    assert (refused.status, "COMPCACHE_PUBLISH_KEY" in refused.err, path.exists()) == (2, True, False), refused.err
+    written = []
+    for _ in range(2):
+        done = compcache("--dir", cache.path, "export", "top", "-o", path, "--minisign", COMPCACHE_PUBLISH_KEY=f"@{secret}")
+        assert done.status == 0, done.err
+        written.append((tmp_path / "app.ccb.minisig").read_bytes())
+    assert written[0] == written[1]
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["app.ccb", "app.ccb.minisig", "cache", "k"]
+    key = compcache("key", "show", "--minisign", secret).out.strip()
+    assert compcache("key", "trust", public, XDG_CONFIG_HOME=str(tmp_path / "home")).status == 0
+    assert compcache("key", "show", "--minisign", XDG_CONFIG_HOME=str(tmp_path / "home")).out.strip() == key
+    lines = written[0].decode().splitlines()
+    content = hashlib.blake2b(path.read_bytes()).digest()
+    assert parse_public(public).accepts(content, base64.b64decode(lines[1])[10:])
+    minisign = shutil.which("minisign")
+    if minisign is None:
+        pytest.skip("minisign is not installed: only the parts were checked")
+    assert subprocess.run([minisign, "-V", "-m", path, "-P", key], check=False, stdout=subprocess.DEVNULL).returncode == 0
+    path.write_bytes(path.read_bytes()[:-1])
+    assert subprocess.run([minisign, "-V", "-m", path, "-P", key], check=False, stderr=subprocess.DEVNULL).returncode == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from compcache.formats import host
 from compcache.formats.host import Host
 from compcache.formats.manifest import decode_function, decode_module
 from compcache.publish.atomic_file import unique_name
+from compcache.signing.minisign import SUFFIX, minisign_signature
 from compcache.store import SIGNATURES
 from compcache.targets.machine import NATIVE, as_text, machine_for, parse_targets
 from compcache.usage.module_rows import make_row
@@ -18,6 +20,7 @@ from compcache.usage.module_rows import make_row
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from compcache.signing.keys import SecretKey
     from compcache.store import Store
     from compcache.usage.module_rows import Row
 
@@ -34,12 +37,15 @@ class _Candidate:
 
 
 def export(
-    store: Store, names: Iterable[str], path: str, targets: Iterable[str] | str | None, *, closure: bool
+    store: Store, names: Iterable[str], path: str, targets: Iterable[str] | str | None, *, closure: bool, minisign: bool
 ) -> tuple[str, ...]:
     """See `Cache.export`."""
     wanted = list(dict.fromkeys(names))
     if not wanted:
         raise ValueError("a bundle of no functions: name one at least")
+    signer = store.publish_key if minisign else None
+    if minisign and signer is None:
+        raise ValueError("minisign=True signs the bundle, and this cache has no publish_key ($COMPCACHE_PUBLISH_KEY)")
     hosts = _hosts(store, targets)
     chosen: dict[bytes, bytes] = {}
     rows: dict[bytes, Row] = {}
@@ -60,7 +66,7 @@ def export(
     members = {module_member(key): data for key, data in chosen.items()}
     members |= {signature_member(key): data for key, data in signatures.items() if data}
     members[LISTING] = "".join(sorted(lines)).encode("utf-8", "surrogateescape")
-    _write(path, members)
+    _write(path, members, signer)
     return tuple(sorted({line.partition("\t")[0] for line in lines}))
 
 
@@ -132,15 +138,21 @@ def _read(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
     return data, row, known
 
 
-def _write(path: str, members: dict[str, bytes]) -> None:
+def _write(path: str, members: dict[str, bytes], signer: SecretKey | None) -> None:
     scratch = f"{path}.{unique_name()}"
+    scratch_signature = scratch + SUFFIX
     try:
         try:
             write_bundle(scratch, members)
+            if signer is not None:
+                with open(scratch_signature, "xb") as file:
+                    file.write(minisign_signature(scratch, os.path.basename(path), signer))
             os.replace(scratch, path)
-        except BaseException:
-            if os.path.exists(scratch):
-                os.unlink(scratch)
-            raise
+            if signer is not None:
+                os.replace(scratch_signature, path + SUFFIX)
+        finally:
+            for left in (scratch, scratch_signature):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(left)
     except OSError as error:
         raise StorageError(f"cannot write the bundle {path}: {error.strerror or error}", path=path, errno=error.errno) from error

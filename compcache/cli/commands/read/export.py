@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
+from compcache.cache import PUBLISH_VARIABLE
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.names import resolve_all
@@ -22,17 +25,20 @@ __all__ = ["command"]
 @click.option(
     "--targets", metavar="LIST", help="Include what these CPUs would use, e.g. x86-64-v2,x86-64-v3; default: every realization."
 )
+@click.option("--minisign", is_flag=True, help="Also write FILE.minisig, the key's signature of the whole file for `minisign -V`.")
 @json_option
 @pass_session
 def command(
-    session: Session, names: tuple[str, ...], output: str, closure: bool, targets: str | None, as_json: bool
+    session: Session, names: tuple[str, ...], output: str, closure: bool, targets: str | None, minisign: bool, as_json: bool
 ) -> None:
     """Write functions to a bundle: one file that `compcache import` reads and a cache can use as a layer.
 
     The same modules give the same bytes. With COMPCACHE_PUBLISH_KEY its modules are signed.
     """
+    if minisign and not os.environ.get(PUBLISH_VARIABLE):
+        raise click.UsageError(f"--minisign signs the bundle: set {PUBLISH_VARIABLE} to the secret key, or @ and its file")
     with session.read() as cache:
-        functions = cache.export(resolve_all(cache, names), output, targets=targets, closure=closure)
+        functions = cache.export(resolve_all(cache, names), output, targets=targets, closure=closure, minisign=minisign)
     if as_json:
         print_json(list(functions))
     else:

@@ -9,6 +9,7 @@ import click
 
 from compcache.cli.output import print_text
 from compcache.signing.keys import new_key, parse_public, parse_publics, parse_secret
+from compcache.signing.minisign import minisign_public_key
 from compcache.signing.trusted_file import add_trusted, trusted_file
 
 if TYPE_CHECKING:
@@ -51,18 +52,20 @@ def new(name: str, output: str | None) -> None:
 
 @command.command("show")
 @click.argument("file", required=False)
-def show(file: str | None) -> None:
+@click.option("--minisign", is_flag=True, help="Print it as `minisign -V -P` takes it, for signatures of `compcache export --minisign`.")
+def show(file: str | None, minisign: bool) -> None:
     """Print the public key of a secret key's FILE; without FILE the keys that are trusted."""
+    written = minisign_public_key if minisign else str
     if file is None:
         for key in parse_publics(f"@{trusted_file()}") if os.path.exists(trusted_file()) else ():
-            print_text(str(key))
+            print_text(written(key))
         return
     try:
         with open(file, encoding="utf-8") as opened:
             text = opened.read()
     except (OSError, UnicodeDecodeError) as error:
         raise click.ClickException(f"cannot read {file}: {error}") from error
-    print_text(str(_usable(lambda: parse_secret(text)).public()))
+    print_text(written(_usable(lambda: parse_secret(text)).public()))
 
 
 @command.command("trust")

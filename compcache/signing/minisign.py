@@ -1,0 +1,54 @@
+"""Signatures of whole files and public keys as `minisign <https://jedisct1.github.io/minisign/>`_ writes them, by the keys of this package.
+
+A signature file has four lines: a comment; ``ED``, the key's id and the Ed25519 signature of the file's BLAKE2b-512 digest, in base64; a
+comment that is signed, too; the signature of the first signature and of that comment. Ids are eight bytes; here they follow from the key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import TYPE_CHECKING
+
+from compcache.digest import digest
+
+if TYPE_CHECKING:
+    from compcache.signing.keys import PublicKey, SecretKey
+
+__all__ = ["SUFFIX", "minisign_public_key", "minisign_signature"]
+
+SUFFIX = ".minisig"
+_PREHASHED, _KEY = b"ED", b"Ed"
+_ID_SIZE = 8
+
+
+def minisign_public_key(key: PublicKey) -> str:
+    """The line that `minisign -V -P` takes."""
+    return base64.b64encode(_KEY + _id_of(key) + key.data).decode()
+
+
+def minisign_signature(path: str, name: str, key: SecretKey) -> bytes:
+    """The content of a signature file of the file at `path`; the signed comment calls it `name`. The same file gives the same bytes.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with open(path, "rb") as file:
+        content = hashlib.file_digest(file, "blake2b").digest()
+    signature = key.sign(content)
+    comment = f"file:{name}\tkey:{key.name}\thashed"
+    lines = [
+        f"untrusted comment: signature by the compcache key {key.name}",
+        base64.b64encode(_PREHASHED + _id_of(key.public()) + signature).decode(),
+        f"trusted comment: {comment}",
+        base64.b64encode(key.sign(signature + _encoded(comment))).decode(),
+    ]
+    return _encoded("".join([f"{line}\n" for line in lines]))
+
+
+def _id_of(key: PublicKey) -> bytes:
+    return digest([key.data], size=_ID_SIZE)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
