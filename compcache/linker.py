@@ -28,6 +28,7 @@ from compcache.build.exports import (
     read_exports,
 )
 from compcache.build.ir_text import Definition, extreme_of, is_vectorized, passes_vectors, read_module
+from compcache.build.large_data.variables import abridged, set_data_aside, with_data
 from compcache.build.pic import (
     INITIALIZE,
     TERMINATE,
@@ -54,7 +55,7 @@ from compcache.build.slots import (
 )
 from compcache.build.source import ModuleSource
 from compcache.build.trial import UNTRUSTED, assembly_parts, has_assembly, try_in_child
-from compcache.content.names import code_digest, content_digest, frozen
+from compcache.content.names import frozen, source_digests
 from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
 from compcache.errors import CacheWarning, CompileError, GlobalValidationError, LinkerError
@@ -148,6 +149,7 @@ class _Prepared(NamedTuple):
     globals: tuple[tuple[str, str, bytes], ...]
     needs: dict[str, frozenset[str]]
     code: bytes  # before it is optimized, where it is to be kept
+    data: Mapping[str, bytes] = {}  # values of large variables, by section (compcache.build.large_data)
 
 
 class _Translated(NamedTuple):
@@ -317,7 +319,8 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
     check_attributes(attributes, host.platform_name())
     request = request._replace(machine=_safe_machine(request.machine, attributes))
     _try_if_suspicious(module, request, attributes)
-    text = request.ir if isinstance(request.ir, str) else str(module)
+    data = set_data_aside(module, context, _size(request.ir), _refuse_extremes)
+    text = request.ir if isinstance(request.ir, str) and not data else str(module)
     if text is not request.ir:
         _refuse_extremes(text)
     if any(word in text for word in ("dso_local", "thread_local(", "hidden", "protected")):
@@ -347,7 +350,7 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
     codegen.optimize(module, target, request.level)
     if not request.portable and not is_vectorized(str(module)):
         code = b""
-    prepared = _Prepared(exports, names, resolution, encoded, needs, code)
+    prepared = _Prepared(exports, names, resolution, encoded, needs, code, data)
     return _emit(module, context, target, request, prepared)
 
 
@@ -373,7 +376,8 @@ def _translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linke
     resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)
     encoded = codegen.in_caller(_encode_all, resolution)
     code = b"" if recipe.optimized else recipe.code
-    return _emit(module, context, emitter, request, _Prepared(recipe.exports, names, resolution, encoded, needs, code))
+    prepared = _Prepared(recipe.exports, names, resolution, encoded, needs, code, recipe.data)
+    return _emit(module, context, emitter, request, prepared)
 
 
 def _require_portable(module: Any, text: str, machine: Machine) -> None:
@@ -393,8 +397,13 @@ def _raw(ir: Any) -> Iterable[str | bytes]:
     return [ir if isinstance(ir, (str, bytes)) else in_llvm_thread(lambda: str(ir))]
 
 
+def _size(ir: Any) -> int:
+    """The length of a source's code."""
+    return sum(map(len, ir)) if isinstance(ir, tuple) else len(ir)
+
+
 def _refuse_extremes(text: str) -> None:
-    reason = extreme_of(text)
+    reason = extreme_of(abridged(text))
     if reason is not None:
         raise CompileError(f"the code has {reason}")
 
@@ -407,7 +416,7 @@ def _snapshot(source: ModuleSource, machine: Host, maker: str) -> list[_Request]
     ir, exports, requests = codegen.plain_source(source.ir), read_exports(source), read_requests(source)
     digests = {"maker": maker}
     if isinstance(source.ir, (str, bytes)):
-        digests |= {"code": code_digest(source).hex(), "source": content_digest(source).hex()}
+        digests |= dict(zip(("code", "source"), [part.hex() for part in source_digests(source)], strict=True))
     return [
         _Request(
             ir, exports, requests, source.optimize, machine_for(cpu, features, machine, host.platform_name()),
@@ -573,14 +582,14 @@ def _emit(module: Any, context: Any, target: Any, request: _Request, prepared: _
     shared = [own.get(name, name) for name in shared]
     apart = request.by_linker
     module.link_in(codegen.parse(table_text(key, named, entries.points, slots, shared, with_entries=not apart), context))
-    obj = codegen.emit_object(module, target)
+    obj = with_data(codegen.emit_object(module, target), prepared.data)
     if own:
         obj = set_aside(obj, own)
     entry_object = _entry_object(entries.points, request.machine[:2], request.level) if apart else EntryObject()
     machine = request.machine
     requires = machine.required_by(text)
     return _Translated(
-        machine, requires, prepared, definitions, constructors, startup, entries, slots, key, bitcode, request.level, obj,
+        machine, requires, prepared._replace(data={}), definitions, constructors, startup, entries, slots, key, bitcode, request.level, obj,
         entry_object, request.digests,
     )
 
@@ -640,7 +649,7 @@ def _key(text: str, request: _Request, prepared: _Prepared) -> bytes:
     settings = (
         prepared.exports, request.machine[:2], request.level, prepared.resolution.imported(), list(prepared.globals), libraries
     )  # fmt: skip
-    parts = [text.encode("utf-8", "surrogateescape"), repr(settings).encode(), codegen.llvm_version().encode()]
+    parts = [*prepared.data.values(), text.encode("utf-8", "surrogateescape"), repr(settings).encode(), codegen.llvm_version().encode()]
     return digest(parts, size=KEY_SIZE)
 
 

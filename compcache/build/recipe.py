@@ -51,7 +51,8 @@ class Recipe(NamedTuple):
     """How to make an image again.
 
     `code` is bitcode; `optimized` says that it must not be optimized again. `storage` is as in
-    `compcache.build.slots.Resolution`; `libraries` are those that the source named.
+    `compcache.build.slots.Resolution`; `libraries` are those that the source named; `data` are values of large
+    variables, by section (`compcache.build.large_data`), which are in the image.
     """
 
     code: bytes
@@ -61,6 +62,7 @@ class Recipe(NamedTuple):
     slots: dict[str, str]
     storage: dict[str, tuple[Any, Storage]]
     libraries: tuple[str, ...]
+    data: Mapping[str, bytes] = {}
 
 
 def write_recipe(

@@ -9,7 +9,7 @@ import sys
 
 from compcache.build.source import Function, ModuleSource, check_name
 from compcache.content.visible import exported_names, require_valid
-from compcache.digest import digest
+from compcache.digest import blake2b, digest
 from compcache.errors import CompileError, LibraryError
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from compcache.globals.definition import GlobalDefinition
     from compcache.identity import Identity
 
-__all__ = ["NamedSource", "as_source", "code_digest", "content_digest", "frozen", "name_by_content", "source_of"]
+__all__ = ["NamedSource", "as_source", "content_digest", "frozen", "name_by_content", "source_digests", "source_of"]
 
 _VERSION = b"1"  # of what is digested: a name means the same for as long as this stays
 _PERSON = b"compcache-source"
@@ -164,11 +164,15 @@ def content_digest(source: ModuleSource, *, size: int = _NAME_BYTES) -> bytes:
     that is asked for. A source that names no CPU is for the machine that compiles it: its name says so, and each kind of machine
     has a realization of its own.
     """
+    return digest(_framed([*_code_parts(source), *_options_of(source)]), size=size, person=_PERSON)
+
+
+def _options_of(source: ModuleSource) -> list[bytes]:
     options = [str(source.optimize), str(source.cpu), str(source.features), str(source.keep_bitcode)]
     options += [str(item) for given in (source.targets, source.libraries) for item in ["list", *(given or ())]]
     options += _archives_of(source.archives)
     options += [text for pair in _identity_of(source).items() for text in pair]
-    return digest(_framed([*_code_parts(source), *_texts(options)]), size=size, person=_PERSON)
+    return _texts(options)
 
 
 def _archives_of(archives: Any) -> list[str]:
@@ -186,9 +190,17 @@ def _archives_of(archives: Any) -> list[str]:
     return found
 
 
-def code_digest(source: ModuleSource) -> bytes:
-    """A digest of what the functions of a frozen source mean: `content_digest` without the options, the CPU and the identity."""
-    return digest(_framed(_code_parts(source)), size=_NAME_BYTES, person=_PERSON)
+def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
+    """A digest of what the functions of a frozen source mean, which is `content_digest` without the options, the CPU and the
+    identity, and the latter: the code is read once.
+    """
+    state = blake2b(digest_size=_NAME_BYTES, person=_PERSON)
+    for part in _framed(_code_parts(source)):
+        state.update(part)
+    code = state.digest()
+    for part in _framed(_options_of(source)):
+        state.update(part)
+    return code, state.digest()
 
 
 def _code_parts(source: ModuleSource) -> Iterator[bytes]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 __all__ = [
     "EM_AARCH64",
@@ -28,7 +28,9 @@ __all__ = [
     "EM_RISCV",
     "EM_X86_64",
     "CodeSection",
+    "Datum",
     "code_sections",
+    "data_of",
     "dynamic_undefined",
     "has_fixed_code",
     "hide_symbols",
@@ -38,10 +40,12 @@ __all__ = [
     "needed_libraries",
     "needed_versions",
     "rename_versioned",
+    "sections_like",
     "set_aside",
     "take_places",
     "undefined_symbols",
     "weaken_undefined",
+    "with_sections",
 ]
 
 EM_PPC64 = 21
@@ -62,7 +66,7 @@ _FILE_TYPES = {
 }
 _SHT_GNU_VERNEED = 0x6FFFFFFE
 _SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_DYNAMIC, _SHT_NOBITS, _SHT_DYNSYM = 1, 2, 4, 6, 8, 11
-_SHF_ALLOC, _SHF_EXECINSTR = 2, 4
+_SHF_WRITE, _SHF_ALLOC, _SHF_EXECINSTR = 1, 2, 4
 _SHN_UNDEF = 0
 _STB_LOCAL, _STB_GLOBAL, _STB_WEAK = 0, 1, 2
 _STT_FUNC, _STT_TLS = 2, 6
@@ -71,7 +75,7 @@ _DT_NULL, _DT_NEEDED = 0, 1
 
 # One format per record of the file; "x" skips the fields that are not read here.
 _HEADER = Struct("<4sBB10xHH20xQ10xHHH")
-_SECTION = Struct("<IIQ8xQQII8xQ")
+_SECTION = Struct("<IIQ8xQQIIQQ")
 _SYMBOL = Struct("<IBBHQQ")
 _RELOCATION = Struct("<QI4x8x")
 _DYNAMIC_RELOCATION = Struct("<QIIq")
@@ -119,6 +123,7 @@ class _Section(NamedTuple):
     size: int
     link: int
     info: int
+    alignment: int
     entry_size: int
 
 
@@ -155,6 +160,14 @@ class CodeSection(NamedTuple):
     functions: tuple[tuple[int, int, str], ...]
 
 
+class Datum(NamedTuple):
+    """The initial value of a variable in a relocatable object, and how its section is mapped."""
+
+    content: bytes
+    alignment: int
+    writable: bool
+
+
 def is_elf(data: bytes) -> bool:
     """Whether the bytes start as an ELF file does, of whatever class and byte order."""
     return data[: len(_MAGIC)] == _MAGIC
@@ -189,12 +202,12 @@ def weaken_undefined(data: bytes, keep: Collection[str] = ()) -> bytes:
     what a library provides. Raises `FormatError`.
     """
     kept = frozenset(keep)
-    patched = bytearray(data)
+    edits = []
     for symbol in _object_symbols(data):
         strong = symbol.binding == _STB_GLOBAL and symbol.type != _STT_TLS
         if strong and not symbol.defined and symbol.name not in kept:
-            patched[symbol.position + _INFO_AT] = _STB_WEAK << 4 | symbol.type
-    return bytes(patched)
+            edits.append((symbol.position + _INFO_AT, bytes([_STB_WEAK << 4 | symbol.type])))
+    return _patched(data, edits)
 
 
 def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
@@ -204,12 +217,23 @@ def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
     image does not have them. Unlike in a version script, any name will do. Raises `FormatError`.
     """
     kept = frozenset(keep)
-    patched = bytearray(data)
+    edits = []
     for symbol in _object_symbols(data):
         visible = symbol.other & 3 in (_STV_DEFAULT, _STV_PROTECTED)
         if visible and symbol.defined and symbol.name not in kept:
-            patched[symbol.position + _OTHER_AT] = symbol.other & ~3 | _STV_HIDDEN
-    return bytes(patched)
+            edits.append((symbol.position + _OTHER_AT, bytes([symbol.other & ~3 | _STV_HIDDEN])))
+    return _patched(data, edits)
+
+
+def _patched(data: bytes, edits: Iterable[tuple[int, bytes]]) -> bytes:
+    """The same bytes with others from some offsets on, copied once: objects may be large. Edits do not overlap."""
+    rest = memoryview(data)
+    parts: list[bytes | memoryview] = []
+    at = 0
+    for offset, new in sorted(edits):
+        parts += [rest[at:offset], new]
+        at = offset + len(new)
+    return b"".join([*parts, rest[at:]]) if parts else data
 
 
 def rename_versioned(data: bytes) -> bytes:
@@ -358,16 +382,67 @@ def _chain(content: bytes, record: Struct, at: int, count: int) -> Iterator[tupl
 
 def named_sections(data: bytes, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
     """The sections of a relocatable object that have one of these names, with their content. Raises `FormatError`."""
+    for name, section in _named(data, _read_sections(data, _ET_REL)):
+        if name in names:
+            yield name, _read_bytes(data, section.offset, section.size, f"the section {name}")
+
+
+def sections_like(data: bytes, prefix: str) -> dict[str, bytes]:
+    """The sections of an object or a shared object whose names begin so, with their content. Raises `FormatError`."""
+    sections = _read_sections(data, _read_header(data).type)
+    return {
+        name: _read_bytes(data, section.offset, section.size, f"the section {name}")
+        for name, section in _named(data, sections)
+        if name.startswith(prefix)
+    }
+
+
+def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
+    """The same object with other contents of the same length in those of its sections that have one of these names.
+
+    Raises `FormatError` where one of them has another length.
+    """
+    edits = []
+    for name, section in _named(data, _read_sections(data, _ET_REL)):
+        if name in contents:
+            if len(contents[name]) != section.size:
+                raise FormatError(f"the section {name} has {section.size} bytes, and not {len(contents[name])}")
+            edits.append((section.offset, contents[name]))
+    return _patched(data, edits)
+
+
+def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dict[str, Datum]:
+    """The values of variables that a relocatable object defines in sections of these names (`places`).
+
+    Left out are those that linking would change, and those that the file does not hold (.bss). Raises `FormatError`.
+    """
     sections = _read_sections(data, _ET_REL)
+    usable = {
+        number
+        for number, (name, section) in enumerate(_named(data, sections, every=True))
+        if section.type == _SHT_PROGBITS and name in places
+    }
+    usable -= {table.info for table in sections if table.type == _SHT_RELA}
+    found = {}
+    for symbol in _object_symbols(data):
+        if symbol.name in names and symbol.section in usable:
+            section = sections[symbol.section]
+            content = _read_bytes(data, section.offset + symbol.value, symbol.size, f"the variable {symbol.name}")
+            alignment = section.alignment if not symbol.value else min(section.alignment, symbol.value & -symbol.value)
+            found[symbol.name] = Datum(content, max(alignment, 1), bool(section.flags & _SHF_WRITE))
+    return found
+
+
+def _named(data: bytes, sections: tuple[_Section, ...], *, every: bool = False) -> Iterator[tuple[str, _Section]]:
+    """Sections with their names; those that the file does not hold only where `every` is set."""
     header = _read_header(data)
     if header.names_section >= len(sections):
         return
     table = sections[header.names_section]
     strings = _read_bytes(data, table.offset, table.size, "a string table")
     for section in sections:
-        name = _read_string(strings, section.name) if section.type != _SHT_NOBITS else ""
-        if name in names:
-            yield name, _read_bytes(data, section.offset, section.size, f"the section {name}")
+        if every or section.type != _SHT_NOBITS:
+            yield _read_string(strings, section.name), section
 
 
 def code_sections(data: bytes) -> tuple[CodeSection, ...]:

@@ -102,6 +102,7 @@ def _retarget(cache: Cache, func_name: str) -> bool:
 
 def _rebuilt(cache: Cache, module_id: bytes) -> BuiltModule | None:
     """The module compiled for this host; None if it is for another platform or has no stored bitcode."""
+    from compcache.build.large_data.variables import data_in
     from compcache.build.recipe import read_recipe
     from compcache.linker import rebuild_module
     from compcache.publish.host_file import linker_for
@@ -115,7 +116,7 @@ def _rebuilt(cache: Cache, module_id: bytes) -> BuiltModule | None:
         section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
         notes = decode_notes(module.read(footer.content, footer.notes))
         try:
-            recipe = read_recipe(section, module.read_record)
+            recipe = read_recipe(section, module.read_record)._replace(data=data_in(module.read(0, footer.image)))
         except FormatError:
             return None  # written by another version
     return rebuild_module(recipe, notes, store.host(), lambda obj: linker_for(store, obj))

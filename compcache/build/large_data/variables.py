@@ -1,0 +1,159 @@
+"""Takes the values of large variables out of a module, so that neither printing nor keeping its code costs their size.
+
+Printed, a byte of a constant is two to four characters, which are searched several times; as bitcode it is written bit by bit.
+So LLVM emits an object of the large variables alone, from which their bytes are read (`compcache.images.elf.data_of`), and in the module
+takes a placeholder their place: zeros of that size, `externally_initialized`, so that nothing is concluded from them, in a section of its
+own. Code is optimized, searched, kept and emitted so; the object gets the bytes before it is linked (`with_data`), and who compiles
+kept code again reads them from the same sections of the stored image (`data_in`). A variable whose value holds addresses stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import llvmlite.binding as llvm
+
+from compcache.build import codegen
+from compcache.build.ir_text import quote
+from compcache.build.trial import has_assembly
+from compcache.errors import CompileError, FormatError
+from compcache.images import elf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["abridged", "data_in", "set_data_aside", "with_data"]
+
+_PREFIX = "compcache.data."
+#: Variables below this stay in the module, and all of them where they are less together: LLVM computes with what they hold.
+_LARGE = 1 << 16
+_WORTHWHILE = 1 << 20
+_LINKAGES = frozenset(("external", "internal", "private"))
+#: Sections that LLVM itself chooses, for variables that name none. One that is named may be a registry.
+_PLACES = frozenset((".data", ".rodata", *(f".rodata.cst{size}" for size in (4, 8, 16, 32)), *(f".rodata.str{n}.{n}" for n in (1, 2, 4))))
+_LONG_STRING = re.compile(r'c"[^"]{4096,}"')
+_LONG_LIST = re.compile(r"(?:(?:i(?:8|16|32|64)|half|float|double) [-+.xa-fA-F0-9]++, ){1024,}+")
+
+
+def abridged(text: str) -> str:
+    """LLVM assembly with long constants of bytes and integers left out."""
+    if len(text) < _WORTHWHILE:
+        return text
+    return _LONG_LIST.sub("", _LONG_STRING.sub('c""', text))
+
+
+def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], None]) -> dict[str, bytes]:
+    """Put placeholders for the large variables of a module; the values of these by the name of the section that is to hold them.
+
+    Args:
+        module: the module, which is changed.
+        context: its context.
+        size: the length of its code, as text or bitcode: what is not long has no large variables.
+        check: is given the module's text, without the values, before LLVM translates any of it.
+    """
+    if size < _WORTHWHILE:
+        return {}
+    layout = codegen.target_machine("", "", 0).target_data
+    module.data_layout = str(layout)
+    sizes = {
+        variable.name: layout.get_abi_size(variable.global_value_type)
+        for variable in module.global_variables
+        if not variable.is_declaration and variable.linkage.name in _LINKAGES
+    }
+    names = {name for name, size in sizes.items() if name and size >= _LARGE and not name.startswith("llvm.")}
+    if sum(sizes[name] for name in names) < _WORTHWHILE:
+        return {}
+    outline = _outline(module, context, {name: sizes[name] for name in names})
+    check(outline)
+    if _is_unsafe(outline):
+        return {}
+    found = elf.data_of(_object_of(module, context, names, has_aliases=_has_aliases(outline)), names, _PLACES)
+    found = {name: datum for name, datum in found.items() if len(datum.content) >= _LARGE}
+    sections = {name: f"{_PREFIX}{number}" for number, name in enumerate(sorted(found))}
+    lines = [_placeholder(name, len(d.content), sections[name], d.alignment, d.writable) for name, d in found.items()]
+    _replace(module, context, set(found), lines)
+    return {section: found[name].content for name, section in sections.items()}
+
+
+def with_data(obj: bytes, data: Mapping[str, bytes]) -> bytes:
+    """The object with the values that were taken out of its module."""
+    return elf.with_sections(obj, data) if data else obj
+
+
+def data_in(image: bytes) -> dict[str, bytes]:
+    """The values that were taken out of the module of a stored image, by section.
+
+    Raises:
+        CompileError: the image cannot be read.
+    """
+    try:
+        return elf.sections_like(image, _PREFIX)
+    except FormatError as error:
+        raise CompileError(f"the data of the stored image cannot be read: {error}") from error
+
+
+def _copy(module: Any, context: Any) -> Any:
+    """A copy in the same context, which has the constants once."""
+    copy = module.clone()
+    context.modules.append(copy)
+    return copy
+
+
+def _outline(module: Any, context: Any, sizes: Mapping[str, int]) -> str:
+    """The module's text without the values."""
+    copy = _copy(module, context)
+    _replace(copy, context, set(sizes), [_placeholder(name, size, f"{_PREFIX}0", 1, True) for name, size in sizes.items()])
+    return str(copy)
+
+
+def _is_unsafe(outline: str) -> bool:
+    """Whether emitting the variables would translate assembly, which may end the process and is tried elsewhere."""
+    if outline.startswith("module asm") or "\nmodule asm" in outline:
+        return True
+    return _has_aliases(outline) and has_assembly(outline)
+
+
+def _has_aliases(outline: str) -> bool:
+    return " alias " in outline or " ifunc " in outline
+
+
+def _object_of(module: Any, context: Any, names: set[str], *, has_aliases: bool) -> bytes:
+    """An object of the variables alone; of functions only where an alias needs their bodies."""
+    copy = _copy(module, context)
+    for value in [*copy.functions, *copy.global_variables]:
+        if not value.is_declaration:
+            value.visibility = "default"
+            value.linkage = "external" if value.name in names else "internal"
+            if value.is_function and not has_aliases:
+                value.linkage = "available_externally"
+    machine = codegen.target_machine("", "", 0)
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.run(copy, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=0)))
+    return codegen.emit_object(copy, machine)
+
+
+def _placeholder(name: str, size: int, section: str, alignment: int, writable: bool) -> str:
+    kind = "global" if writable else "constant"
+    return (
+        f"@{quote(name)} = externally_initialized {kind} [{size} x i8] zeroinitializer, "
+        f'section "{section}", align {alignment}'
+    )
+
+
+def _replace(module: Any, context: Any, names: set[str], placeholders: list[str]) -> None:
+    """Let definitions take the place of others of the same name: linking prefers them to weak ones."""
+    before = {v.name: (v.linkage, v.visibility) for v in module.global_variables if v.name in names}
+    for variable in module.global_variables:
+        if variable.name in names:
+            variable.visibility = "default"
+            variable.linkage = "weak_any"
+    head = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
+    module.link_in(codegen.parse(head + "\n".join(placeholders), context))
+    for variable in module.global_variables:
+        if variable.name in names:
+            linkage, visibility = before[variable.name]
+            variable.visibility = "default"
+            variable.linkage = linkage
+            variable.visibility = visibility
