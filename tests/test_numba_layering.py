@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 BACKEND = PACKAGE_ROOT / "compcache" / "numba"
 #: From the bottom up. Folders on one floor do not know each other; "" is what lies beside the folders: the facade.
 FLOORS = (
-    ("kernels",), ("lazy",), ("fingerprints",), ("identity",), ("compilation",), ("entries",), ("dispatch", "exports"), ("hooks",), ("takeover",),
+    ("kernels",), ("lazy",), ("declarations",), ("fingerprints",), ("identity",), ("compilation",), ("entries",), ("dispatch", "exports"), ("hooks",), ("takeover",),
     ("",),
 )  # fmt: skip
 #: What points up, and why.
 DOORS = {
+    ("declarations", "takeover"): "what is declared and not stored is compiled by Numba",
     ("lazy", "takeover"): "a lazy function that meets something unknown becomes Numba's own dispatcher",
     ("lazy", "entries"): "the request of an entry is one class, whoever makes it",
 }

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.cache import Cache
+    from compcache.numba.declarations.decorators import cfunc, guvectorize, jit, njit, prange, vectorize
     from compcache.numba.dispatch.backend import Backend
-    from compcache.numba.lazy.decorators import cfunc, guvectorize, jit, njit, prange, vectorize
 
 __all__ = [
     "SUPPORTED",
@@ -112,7 +112,7 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
 
 def _put_in_later(backend: Backend) -> Any:
     """Let a stand-in take the place of Numba, and put the hooks in once Numba is imported."""
-    from compcache.numba.lazy.import_hook import Hook
+    from compcache.numba.declarations.import_hook import Hook
 
     def put_in() -> None:
         global _installation  # noqa: PLW0603 - see `install`
@@ -169,7 +169,7 @@ _LAZY = frozenset(("cfunc", "guvectorize", "jit", "njit", "prange", "vectorize")
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        from compcache.numba.lazy import decorators
+        from compcache.numba.declarations import decorators
 
         value = getattr(decorators, name)
     elif name.startswith("__"):

@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from compcache.cache import Cache
     from compcache.numba.lazy.content import Content
 
-__all__ = ["Key", "Loaded", "Record", "count_hit", "find_record", "key_of", "load_entry", "open_cache"]
+__all__ = [
+    "Key",
+    "Loaded",
+    "Record",
+    "count_hit",
+    "fields_text",
+    "find_fields",
+    "find_record",
+    "key_of",
+    "load_entry",
+    "open_cache",
+]
 
 
 class Key:
@@ -51,14 +62,10 @@ class Record:
         self.wrapper = wrapper
         self.environments = environments
 
-    def to_text(self) -> str:
-        """The record as text."""
-        return marshal.dumps((self.entry, self.lines, self.wrapper, self.environments), 2).hex()
-
-    @classmethod
-    def of_text(cls, text: str) -> Record:
-        """Parse a text of `to_text`."""
-        return cls(*marshal.loads(bytes.fromhex(text)))  # noqa: S302 - the store has verified it
+    @property
+    def fields(self) -> tuple[Any, ...]:
+        """The arguments of the constructor."""
+        return self.entry, self.lines, self.wrapper, self.environments
 
 
 class Loaded:
@@ -127,8 +134,19 @@ def count_hit() -> None:
 
 def find_record(cache: Cache, key: Key) -> Record | None:
     """The stored record of an overload."""
+    fields = find_fields(cache, key)
+    return None if fields is None else Record(*fields)
+
+
+def find_fields(cache: Cache, key: Key) -> Any:
+    """What is stored under a key: tuples, texts, numbers; None where there is nothing."""
     target = cache.find_target(key.name)
-    return None if target is None else Record.of_text(target())
+    return None if target is None else marshal.loads(bytes.fromhex(target()))  # noqa: S302 - the store has verified it
+
+
+def fields_text(fields: Any) -> str:
+    """The text under which `find_fields` finds these."""
+    return marshal.dumps(fields, 2).hex()
 
 
 def load_entry(cache: Cache, record: Record) -> Loaded | None:

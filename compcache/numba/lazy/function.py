@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.lazy.entries import Loaded
 
-__all__ = ["LazyFunction", "is_lazy_function", "make_lazy_function"]
+__all__ = ["LazyFunction", "is_lazy_function", "keep", "make_lazy_function", "note_read", "reads_else"]
 
 
 class LazyFunction:
@@ -87,6 +87,11 @@ class LazyFunction:
         walk.token("jitted", state.decorator)
         if state.reason and not state.reason.startswith("it is declared with cache"):
             raise NotLazy(f"{state.function.__qualname__}: {state.reason}")
+        if state.signatures is not None:  # it is what it was when it was declared
+            if state.key is None:
+                raise NotLazy(f"{state.function.__qualname__} was declared with values that have no content")
+            walk.token("declared", state.key.name)
+            return
         walk.value(tuple(sorted(state.key_options.items())), "an option")
         walk.add(state.function)
 
@@ -102,9 +107,9 @@ _STATE_OF_DISPATCHERS = frozenset((
 _COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
 
 
-def make_lazy_function(function: Any, decorator: str, signature: Any, options: dict[str, Any]) -> Any:
+def make_lazy_function(state: State) -> Any:
     """Decorate a function as Numba's decorator does, without importing Numba."""
-    state = State(function, decorator, signature, options)
+    function = state.function
     attributes = {name: getattr(function, name) for name in _COPIED if hasattr(function, name)}
     attributes |= function.__dict__
     attributes |= {"__wrapped__": function, STATE: state}
@@ -146,7 +151,13 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
     if found is None:
         return False
     native_types, arguments = found
-    types = ", ".join([type_text(argument, function) for argument in arguments])
+    texts = [type_text(argument, function) for argument in arguments]
+    if state.signatures is not None:
+        loaded = state.declared.select(texts) if state.declared is not None else None
+        if loaded is not None:
+            _dispatch.add_entry(function, native_types, loaded.address, (loaded, list(_classes_of(arguments))))
+        return loaded is not None
+    types = ", ".join(texts)
     known = state.loaded.get(types)
     if known is None:
         key = key_of(state.function, state.key_options, types)
@@ -160,7 +171,7 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
         if loaded is None or has_numba():
             return False
         known = state.loaded[types] = loaded, key
-        _kept.append(loaded)
+        keep(loaded)
         note_read(key.content.parts)
         count_hit()
     classes = list(_classes_of(arguments))  # whose addresses are in the types
@@ -180,6 +191,11 @@ _kept: list[Loaded] = []
 #: The digest of each function's own reads when this process first ran its code. Functions live as long as their
 #: loaded code, so that no id is reused.
 _read: dict[int, tuple[Any, bytes]] = {}
+
+
+def keep(loaded: Loaded) -> None:
+    """Keep code mapped as long as the process lives."""
+    _kept.append(loaded)
 
 
 def note_read(parts: list[tuple[Any, bytes]]) -> None:

@@ -25,18 +25,27 @@ class State:
     `loaded` has the code that runs here without Numba, by the text of its types, with the function's content at that time;
     `reason` says why it is left to Numba, "" if it is not. `loaded_signatures` are Numba's names of the overloads that were
     loaded when the dispatcher was made.
+
+    A function that is declared with `signatures` is compiled at that moment: `key` is its key then (None where it has none), and
+    `declared` the code that was found.
     """
 
-    __slots__ = ("decorator", "function", "loaded", "loaded_signatures", "options", "reason", "signature")
+    __slots__ = (
+        "declared", "decorator", "function", "key", "loaded", "loaded_signatures", "options", "reason", "signatures",
+    )  # fmt: skip
 
-    def __init__(self, function: Any, decorator: str, signature: Any, options: dict[str, Any]) -> None:
+    def __init__(
+        self, function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]
+    ) -> None:
         self.function = function
         self.decorator = decorator
-        self.signature = signature
+        self.signatures = signatures
         self.options = options
         self.loaded: dict[str, tuple[Loaded, Key]] = {}
         self.loaded_signatures: set[Any] = set()
-        self.reason = _why_numba(function, signature, options)
+        self.reason = _why_numba(function, options)
+        self.key: Key | None = None
+        self.declared: Any = None
 
     @property
     def key_options(self) -> dict[str, Any]:
@@ -45,15 +54,13 @@ class State:
         return {k: tuple(sorted(v)) if isinstance(v, (set, frozenset)) else v for k, v in options.items()}
 
 
-def _why_numba(function: Any, signature: Any, options: dict[str, Any]) -> str:
-    if signature is not None:
-        return "its signature is given"
+def _why_numba(function: Any, options: dict[str, Any]) -> str:
     if options.get("cache") is False:
         return "it is declared with cache=False"
     if options.get("nopython") is False:
         return "it is declared with nopython=False"
     for name, value in options.items():
-        if (name in _FOR_NUMBA and value) or not _is_plain(value):
+        if (name in _FOR_NUMBA and value and (name, value) != ("target", "cpu")) or not _is_plain(value):
             return f"it is declared with {name}={value!r}"
     flags = function.__code__.co_flags
     if flags & (_VARIABLE_ARGUMENTS | _GENERATOR) or function.__code__.co_kwonlyargcount:
@@ -63,7 +70,7 @@ def _why_numba(function: Any, signature: Any, options: dict[str, Any]) -> str:
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, (set, frozenset, tuple)):
-        return all(isinstance(item, str) for item in value)
+        return all(isinstance(item, (str, int)) for item in value)
     return type(value) in _PLAIN
 
 

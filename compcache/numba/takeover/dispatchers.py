@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = ["class_of", "real_dispatcher"]
+__all__ = ["Lines", "Made", "all_made", "backend_for_lazy", "class_of", "note_unfinished", "parts_of", "real_dispatcher"]
 
 
 def class_of(function: Any) -> Any:
@@ -42,44 +42,65 @@ def real_dispatcher(function: Any) -> Any:
 
     numba = stand_ins.real_numba()
     state = state_of(function)
-    stand_ins.replace_stand_ins(state.function, numba)
-    made = _make(state, numba)
-    for name, value in function.__dict__.items():
-        if name not in vars(made) and name != STATE:
-            setattr(made, name, value)
-    return _dispatch.set_real(function, made)
+    from numba.core.compiler_lock import global_compiler_lock
+
+    with global_compiler_lock:
+        real = _dispatch.get_real(function) or _unfinished.get(id(state))
+        if real is not None:
+            return real
+        stand_ins.replace_stand_ins(state.function, numba)
+        try:
+            made = _make(state, numba)
+        finally:
+            _unfinished.pop(id(state), None)
+        for name, value in function.__dict__.items():
+            if name not in vars(made) and name != STATE:
+                setattr(made, name, value)
+        return _dispatch.set_real(function, made)
+
+
+#: Dispatchers that are being made: a function may read itself. The lock of Numba's compiler keeps other threads from them.
+_unfinished: dict[int, Any] = {}
+
+
+def note_unfinished(state: State, real: Any) -> None:
+    """Let a dispatcher that is being made be found where the function reads itself."""
+    _unfinished[id(state)] = real
 
 
 def _make(state: State, numba: Any) -> Any:
     decorator = getattr(numba, state.decorator)
-    if state.reason:
-        return _decorated(decorator, state.signature, state.options, state.function)
+    backend = None if state.reason else backend_for_lazy()
+    if backend is None:  # this version of Numba may not be supported: it works as without this package
+        return _decorated(decorator, state.signatures, state.options, state.function)
+    if state.signatures is not None:
+        from compcache.numba.takeover.declared import make_declared
+
+        return make_declared(state, numba, backend)
     options = {k: v for k, v in state.options.items() if k != "cache"}
-    backend = _backend()
-    if backend is None:  # this version of Numba is not supported: it works as without this package
-        return _decorated(decorator, None, state.options, state.function)
     real = _decorated(decorator, None, options, state.function)
+    note_unfinished(state, real)
     if hasattr(real, "_compile_for_args"):
         from compcache.numba.dispatch.function_cache import FunctionCache
 
         real._cache = FunctionCache(backend, real, state.function)
         _load_what_ran(state, real, backend)
         made = Made(state, real, backend)
-        _made.append(made)
+        all_made.append(made)
         real._compile_for_args = partial(_compile_and_record, made, real._compile_for_args)
     return real
 
 
-def _decorated(decorator: Any, signature: Any, options: dict[str, Any], function: Any) -> Any:
-    if signature is not None:
-        return decorator(signature, **options)(function)
+def _decorated(decorator: Any, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
+    if signatures is not None:
+        return decorator(list(signatures), **options)(function)
     return decorator(**options)(function) if options else decorator(function)
 
 
 _private_backend: Backend | None = None
 
 
-def _backend() -> Backend | None:
+def backend_for_lazy() -> Backend | None:
     """The installed backend, else one for lazy functions alone; None if it does not support this version of Numba."""
     global _private_backend  # noqa: PLW0603 - Numba is one per process
     import compcache.numba
@@ -108,7 +129,7 @@ def _backend() -> Backend | None:
 # ---------------------------------------------------------------------------------------------- what ran before
 
 
-class _Lines:
+class Lines:
     """The part of an identity that the loader of entries needs."""
 
     def __init__(self, lines: str) -> None:
@@ -129,18 +150,18 @@ def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
     for loaded, key in state.loaded.values():
         with global_compiler_lock:
             record = loaded.record
-            identity: Any = _Lines(record.lines)
+            identity: Any = Lines(record.lines)
             cres = load_result(backend.cache, identity, record.entry, (), state.function, real.targetctx)
             if cres is None or tuple(cres.signature.args) in real.overloads:
                 continue
             real.targetctx.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
             real.add_overload(cres)
             state.loaded_signatures.add(tuple(cres.signature.args))
-        for part in _parts_of(state, key):
+        for part in parts_of(state, key):
             note_code(part)
 
 
-def _parts_of(state: State, key: Key) -> list[Part]:
+def parts_of(state: State, key: Key) -> list[Part]:
     """The reads of the function and its callees when the code that ran here was compiled; a unique mark for each function
     whose reads differ from those now.
     """
@@ -175,16 +196,16 @@ class Made(NamedTuple):
 
 
 #: All of them: compiling one compiles its callees.
-_made: list[Made] = []
+all_made: list[Made] = []
 
 
 def _compile_and_record(made: Made, compile_for_args: Any, *args: Any, **kwargs: Any) -> Any:
     """Let Numba compile for these arguments, and record the overloads for starts without Numba if possible."""
     from compcache.numba.takeover.recording import key_before, record_new
 
-    before = {id(other.state): set(other.real.overloads) for other in _made}
+    before = {id(other.state): set(other.real.overloads) for other in all_made}
     key = key_before(made.state, args)
     result = compile_for_args(*args, **kwargs)
     if key is not None and key.name == getattr(key_before(made.state, args), "name", None):
-        record_new(_made, before)
+        record_new(all_made, before)
     return result

@@ -5,21 +5,31 @@ from __future__ import annotations
 import os
 import pickle
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import CacheWarning, CompcacheError
 from compcache.numba.lazy.argument_types import class_text, type_text
 from compcache.numba.lazy.content import NotLazy
-from compcache.numba.lazy.entries import Key, Record, find_record, key_of
+from compcache.numba.lazy.entries import Key, Record, fields_text, find_fields, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.identity.key import Identity
     from compcache.numba.lazy.state import State
     from compcache.numba.takeover.dispatchers import Made
 
-__all__ = ["key_before", "record_new"]
+__all__ = [
+    "Entry",
+    "environments_of",
+    "find_stored",
+    "key_before",
+    "record_new",
+    "settings_are_the_environments",
+    "store_fields",
+    "text_of",
+]
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
 #: The offset of an environment's fields in `compcache.numba.lazy._dispatch` and in Numba's `_dynfunc`.
@@ -45,17 +55,19 @@ def record_new(all_made: Sequence[Made], before: Mapping[int, set[Any]]) -> None
     new = [
         (made, signature)
         for made in all_made
+        if made.state.signatures is None
         for signature in made.real.overloads
         if signature not in before.get(id(made.state), made.state.loaded_signatures)
     ]
-    if not new or not _settings_are_the_environments():
+    if not new or not settings_are_the_environments():
         return
     for made, signature in new:
         try:
-            key = key_of(made.state.function, made.state.key_options, ", ".join(map(_text_of, signature)))
-            record = _record_of(made.real, made.backend, signature)
+            key = key_of(made.state.function, made.state.key_options, ", ".join(map(text_of, signature)))
+            entry = find_stored(made.real._cache, made.backend, signature)
+            record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
             if record is not None:
-                _store(made.backend, key, record)
+                store_fields(made.backend, key, record.fields)
         except NotLazy:
             continue
         except CompcacheError as error:
@@ -63,17 +75,17 @@ def record_new(all_made: Sequence[Made], before: Mapping[int, set[Any]]) -> None
             warnings.warn(f"{name} was not recorded for starts without Numba: {error}", CacheWarning, stacklevel=2)
 
 
-def _text_of(type_: Any) -> str:
+def text_of(type_: Any) -> str:
     """The text of `type_text` for arguments of a type. Raises `NotLazy`."""
     from numba.core import types
 
     if isinstance(type_, types.Omitted):
         return "omitted"
     if isinstance(type_, types.Array) and type(type_) is types.Array and type_.aligned:
-        return f"{'' if type_.mutable else 'readonly '}array({_text_of(type_.dtype)}, {type_.ndim}d, {type_.layout})"
+        return f"{'' if type_.mutable else 'readonly '}array({text_of(type_.dtype)}, {type_.ndim}d, {type_.layout})"
     if isinstance(type_, types.BaseTuple):
         cls = getattr(type_, "instance_class", tuple)
-        return f"{class_text(cls)}({', '.join(map(_text_of, type_.types))})"
+        return f"{class_text(cls)}({', '.join(map(text_of, type_.types))})"
     if isinstance(type_, types.Bytes):
         return "bytes"
     text = str(type_)
@@ -88,7 +100,7 @@ _TEXTS = frozenset((
 ))  # fmt: skip
 
 
-def _settings_are_the_environments() -> bool:
+def settings_are_the_environments() -> bool:
     """Whether Numba's settings equal those of another process with the same environment: none was set in code."""
     from numba.core import config
 
@@ -106,7 +118,25 @@ def _settings_are_the_environments() -> bool:
     return now == fresh and not getattr(config, "USING_SVML", False)
 
 
-def _record_of(real: Any, backend: Backend, signature: Any) -> Record | None:
+class Entry(NamedTuple):
+    """What the backend has stored of an overload; the constants are those of the environments, by symbol."""
+
+    name: str
+    identity: Identity
+    symbols: tuple[str, ...]
+    fndesc: Any
+    constants: dict[str, list[Any]]
+
+    def record(self, symbol: str) -> Record | None:
+        """The record by which a symbol is called without Numba; None if it cannot be."""
+        environments = environments_of(self.symbols, self.constants)
+        if environments is None:
+            return None
+        return Record(self.name, self.identity.lines, self.symbols.index(symbol), environments)
+
+
+def find_stored(cache_object: Any, backend: Backend, signature: Any) -> Entry | None:
+    """The entry that a cache object of the backend has for a signature; None if it cannot be used without Numba."""
     from numba import _dynfunc
 
     from compcache.numba.entries.description import KIND_IMAGE
@@ -114,30 +144,33 @@ def _record_of(real: Any, backend: Backend, signature: Any) -> Record | None:
     from compcache.numba.entries.names import func_name_of
     from compcache.numba.identity.key import Identity
 
-    identity = real._cache._identities.get(tuple(signature))
+    args = tuple(getattr(signature, "args", signature))
+    known = cache_object._identities
+    identity = known.get(args) or known.get((args, getattr(signature, "return_type", None)))
     if not isinstance(identity, Identity) or _dynfunc._impl_info["offsetof_env_body"] != _ENVIRONMENT_FIELDS:
         return None
-    entry = func_name_of(identity, tuple(signature))
-    found = find(backend.cache, entry, identity.lines)
-    if found is None:
-        return None
-    description = found[1]
-    if description.dependencies or description.answered:
-        return None  # the user's implementations: these are only known once Numba is imported
-    kind, _, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
+    name = func_name_of(identity, args)
+    found = find(backend.cache, name, identity.lines)
+    if found is None or found[1].dependencies or found[1].answered:
+        return None  # the user's implementations are only known once Numba is imported
+    kind, _, symbols, payload = pickle.loads(found[1].pickled)  # noqa: S301 - the cache was opened for it
     if kind != KIND_IMAGE:
         return None
     _, fndesc, own_name, own_constants, _, _, referenced = payload
-    constants = {name: values for name, _, values in referenced} | {own_name: own_constants}
-    environments = []
+    constants = {symbol: values for symbol, _, values in referenced} | {own_name: own_constants}
+    return Entry(name, identity, symbols, fndesc, constants)
+
+
+def environments_of(symbols: Sequence[str], constants: Mapping[str, list[Any]]) -> tuple[tuple[int, bytes], ...] | None:
+    """The numbers of the slots for environments, with their pickled constants; None if these need Numba."""
+    rows = []
     for number, symbol in enumerate(symbols):
         if symbol.startswith(_ENVIRONMENT) and symbol in constants:
             pickled = _pickled(constants[symbol])
             if pickled is None:
                 return None
-            environments.append((number, pickled))
-    wrapper = symbols.index(fndesc.llvm_cpython_wrapper_name)
-    return Record(entry, identity.lines, wrapper, tuple(environments))
+            rows.append((number, pickled))
+    return tuple(rows)
 
 
 def _pickled(constants: list[Any]) -> bytes | None:
@@ -151,16 +184,17 @@ def _pickled(constants: list[Any]) -> bytes | None:
     return None if b"numba" in data or b"llvmlite" in data or b"__main__" in data else data
 
 
-def _store(backend: Backend, key: Key, record: Record) -> None:
+def store_fields(backend: Backend, key: Key, fields: tuple[Any, ...]) -> None:
+    """Store what `find_fields` finds under a key."""
     from compcache.build.source import Function, ModuleSource
 
     cache = backend.cache
-    known = find_record(cache, key)
+    known = find_fields(cache, key)
+    text = fields_text(fields)
     if known is not None:
-        if known.to_text() == record.to_text():
+        if fields_text(known) == text:
             return
         cache.remove(key.name, force=True)
-    text = record.to_text()
     source = f"""
 @text = private constant [{len(text) + 1} x i8] c"{text}\\00"
 define ptr @{_SYMBOL}() {{

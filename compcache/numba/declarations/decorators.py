@@ -1,15 +1,18 @@
 """The decorators of Numba, which import Numba only if it is needed.
 
-`njit` and `jit` of a plain function are lazy (`function`). A function declared with a signature is compiled at once, as in
-Numba.
+`njit` and `jit` give lazy functions (`compcache.numba.lazy.function`). With signatures, their code is looked for when they are
+declared (`signatures`).
 """
 
 from __future__ import annotations
 
 import os
+from functools import partial
 
+from compcache.numba.declarations.signatures import declare_function, texts_of
 from compcache.numba.lazy.function import make_lazy_function
 from compcache.numba.lazy.stand_ins import LazyObject, prange, real_numba
+from compcache.numba.lazy.state import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,25 +36,42 @@ def jit(*args: Any, **options: Any) -> Any:
 
 
 def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    if _is_disabled():
+    if _is_disabled() or "signature_or_function" in options:
         return getattr(real_numba(), decorator)(*args, **options)
     if len(args) == 1 and type(args[0]) is _Function and not options:
-        return make_lazy_function(args[0], decorator, None, {})
+        return make_lazy_function(State(args[0], decorator, None, {}))
     if not args or args == (None,):
-
-        def decorate(function: Any) -> Any:
-            if type(function) is not _Function:
-                return getattr(real_numba(), decorator)(**options)(function)
-            return make_lazy_function(function, decorator, None, dict(options))
-
-        return decorate
+        return partial(_decorate_function, decorator, None, options)
+    texts = texts_of(args[0]) if len(args) == 1 else None
+    if texts is not None:
+        return partial(_decorate_function, decorator, texts, options)
     try:
         numba = real_numba()
     except ImportError as error:
-        from compcache.numba.kernels.find import decorate_packaged
-
-        return decorate_packaged(error)
+        return _packaged(error)
     return getattr(numba, decorator)(*args, **options)
+
+
+def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
+    """Decorate a function, or what Numba knows to decorate."""
+    state = State(function, decorator, signatures, dict(options)) if type(function) is _Function else None
+    if state is not None and signatures is None:
+        return make_lazy_function(state)
+    try:
+        if state is not None and not state.reason:
+            return declare_function(state)
+        given = () if signatures is None else (list(signatures),)
+        return getattr(real_numba(), decorator)(*given, **options)(function)
+    except ModuleNotFoundError as error:
+        if signatures is None or error.name != "numba":
+            raise
+        return _packaged(error)(function)
+
+
+def _packaged(error: ImportError) -> Any:
+    from compcache.numba.kernels.find import decorate_packaged
+
+    return decorate_packaged(error)
 
 
 def _is_disabled() -> bool:

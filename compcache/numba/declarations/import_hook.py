@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from compcache.numba.lazy import decorators
+from compcache.numba.declarations import decorators
 from compcache.numba.lazy.installation import numba_version
 from compcache.numba.lazy.stand_ins import real_numba, stand_in_of
 
@@ -55,7 +55,7 @@ class Hook:
         spec = PathFinder.find_spec("numba")
         if "numba" in sys.modules or spec is None or spec.origin is None:
             return False
-        module = StandIn("numba", "Stands for Numba: compcache.numba.lazy.import_hook.")
+        module = StandIn("numba", "Stands for Numba: compcache.numba.declarations.import_hook.")
         module.__dict__.update({
             "__spec__": spec, "__path__": spec.submodule_search_locations, "__file__": spec.origin, "__package__": "numba",
             "__version__": numba_version(), "_compcache_when_real": self._replaced,

@@ -1,0 +1,98 @@
+"""Functions that are declared with signatures.
+
+Numba compiles these when they are declared, with the values of globals at that moment. So their key is made, and their code
+is looked for and mapped, when they are declared; where it is not found, Numba compiles them then.
+"""
+
+from __future__ import annotations
+
+from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.content import NotLazy
+from compcache.numba.lazy.entries import Record, count_hit, find_fields, key_of, load_entry, open_cache
+from compcache.numba.lazy.function import keep, make_lazy_function, note_read, reads_else
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from compcache.numba.lazy.entries import Loaded
+    from compcache.numba.lazy.state import State
+
+__all__ = ["Declared", "declare_function", "find_declared", "texts_of"]
+
+
+class Declared:
+    """The code of a function, for each of the signatures that it is declared with.
+
+    `rows` has for each signature what its parameters accept, `loaded` the code. A parameter accepts the type of an argument
+    with a rank: 0 without conversion, then as Numba ranks conversions: to a larger type, safe, unsafe.
+    """
+
+    __slots__ = ("details", "loaded", "rows")
+
+    def __init__(self, rows: Sequence[Sequence[Mapping[str, int]]], loaded: Sequence[Loaded], details: Any) -> None:
+        self.rows = rows
+        self.loaded = loaded
+        self.details = details
+
+    def select(self, types: Sequence[str]) -> Loaded | None:
+        """The code that Numba would choose for arguments of these types; None where it would choose none, or it may depend.
+
+        Numba compares the numbers of unsafe, safe and promoting conversions, in this order.
+        """
+        ratings = [rating for number, row in enumerate(self.rows) if (rating := _rate(row, types, number)) is not None]
+        ratings.sort()
+        if not ratings or (len(ratings) > 1 and ratings[0][0] == ratings[1][0]):
+            return None
+        return self.loaded[ratings[0][1]]
+
+
+def _rate(row: Sequence[Mapping[str, int]], types: Sequence[str], number: int) -> tuple[tuple[int, ...], int] | None:
+    ranks = [accepted.get(given, -1) for accepted, given in zip(row, types, strict=False)]
+    if len(row) != len(types) or -1 in ranks:
+        return None
+    return (ranks.count(3), ranks.count(2), ranks.count(1)), number
+
+
+def texts_of(signature: Any) -> tuple[str, ...] | None:
+    """Signatures that are given as text; None for others, which are made of Numba's types."""
+    given = signature if isinstance(signature, list) else [signature]
+    return tuple(given) if given and all(type(text) is str for text in given) else None
+
+
+def declare_function(state: State) -> Any:
+    """A lazy function with its code, or with Numba's dispatcher, which has compiled it."""
+    function = make_lazy_function(state)
+    state.declared = find_declared(state)
+    if state.declared is None:
+        from compcache.numba.takeover.dispatchers import real_dispatcher
+
+        real_dispatcher(function)
+    return function
+
+
+def find_declared(state: State) -> Declared | None:
+    """The stored code of what is declared now; sets its key."""
+    try:
+        state.key = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
+        if has_numba() or reads_else(state.key.content.parts):
+            return None
+        cache = open_cache()
+        fields = find_fields(cache, state.key) if cache is not None else None
+        if fields is None:
+            return None
+        rows, records, details = fields
+        loaded = [load_entry(cache, Record(*record)) for record in records]  # type: ignore[arg-type]
+    except NotLazy:
+        return None
+    if has_numba():
+        return None
+    present = [code for code in loaded if code is not None]
+    if len(present) < len(loaded):
+        return None
+    for code in present:
+        keep(code)
+        count_hit()
+    note_read(state.key.content.parts)
+    return Declared(rows, present, details)

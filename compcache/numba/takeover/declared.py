@@ -1,0 +1,184 @@
+"""Makes Numba's own objects of what was declared with signatures, and records their code for later starts.
+
+What was found when it was declared is loaded from the same entries, whatever the program's globals are by then.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from compcache.errors import CacheWarning, CompcacheError
+from compcache.numba.compilation import scopes
+from compcache.numba.compilation.history import note_code
+from compcache.numba.dispatch.function_cache import FunctionCache
+from compcache.numba.entries.load import load_result
+from compcache.numba.lazy.content import NotLazy
+from compcache.numba.lazy.entries import key_of
+from compcache.numba.takeover import dispatchers
+from compcache.numba.takeover.recording import (
+    find_stored,
+    record_new,
+    settings_are_the_environments,
+    store_fields,
+    text_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.lazy.state import State
+
+__all__ = ["PinnedCache", "ascertain_key", "make_declared", "recording"]
+
+
+class PinnedCache(FunctionCache):
+    """A cache object that gives the entries that were found when a function was declared; for other signatures, the backend's.
+
+    `pinned` has their names and lines by the types of arguments.
+    """
+
+    def __init__(self, backend: Backend, owner: Any, function: Any, pinned: Mapping[Any, tuple[str, str]]) -> None:
+        super().__init__(backend, owner, function)
+        self._pinned = pinned
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the stored compile result for a signature, or None."""
+        from numba.core import sigutils
+
+        args = tuple(sigutils.normalize_signature(sig)[0])
+        row = self._pinned.get(args)
+        if row is not None:
+            if getattr(self._owner, "_compiler", None) is None:
+                target_context.refresh()
+            lines: Any = dispatchers.Lines(row[1])
+            cres = load_result(self._cache, lines, row[0], args, self._function, target_context)
+            if cres is not None:
+                return cres
+        return super().load_overload(sig, target_context)
+
+
+def pinned_rows(signatures: Sequence[Any], bases: Iterable[tuple[str, str]]) -> dict[Any, tuple[str, str]]:
+    """The entries of signatures, by the types of their arguments."""
+    from numba.core import sigutils
+
+    return {tuple(sigutils.normalize_signature(s)[0]): b for s, b in zip(signatures, bases, strict=True)}
+
+
+def make_declared(state: State, numba: Any, backend: Backend) -> Any:
+    """The dispatcher of a function that was declared with signatures; it is compiled now if it was not found."""
+    from numba.core import entrypoints, typeinfer
+
+    entrypoints.init_all()
+    decorator = getattr(numba, state.decorator)
+    options = {k: v for k, v in state.options.items() if k != "cache"}
+    real = decorator(**options)(state.function)
+    dispatchers.note_unfinished(state, real)
+    found = state.declared
+    bases = [(code.record.entry, code.record.lines) for code in found.loaded] if found is not None else []
+    signatures = state.signatures or ()
+    pinned = pinned_rows(signatures, bases) if found is not None else {}
+    real._cache = PinnedCache(backend, real, state.function, pinned)
+
+    def compile_all() -> None:
+        with typeinfer.register_dispatcher(real):
+            for signature in signatures:
+                with scopes.looking_up():
+                    real.compile(signature)
+            real.disable_compile()
+
+    recording(state, backend, compile_all, lambda: _fields_of(real, backend))
+    dispatchers.all_made.append(dispatchers.Made(state, real, backend))
+    return real
+
+
+def recording(state: State, backend: Backend, compile_all: Callable[[], None], fields: Callable[[], Any]) -> None:
+    """Compile what is declared and record it, and what it made Numba compile of other lazy functions.
+
+    `fields` gives what is stored under the key of the declaration, None if it cannot be used without Numba.
+    """
+    if state.declared is not None:
+        compile_all()
+        for part in dispatchers.parts_of(state, state.key) if state.key is not None else ():
+            note_code(part)
+        return
+    before = {id(other.state): set(other.real.overloads) for other in dispatchers.all_made}
+    compile_all()
+    if state.key is None or not ascertain_key(state) or not settings_are_the_environments():
+        return
+    record_new(dispatchers.all_made, before)
+    name = state.function.__qualname__
+    try:
+        found = fields()
+        if found is not None:
+            store_fields(backend, state.key, found)
+    except NotLazy:
+        return
+    except CompcacheError as error:
+        warnings.warn(f"{name} was not recorded for starts without Numba: {error}", CacheWarning, stacklevel=2)
+
+
+def ascertain_key(state: State) -> bool:
+    """Whether the key of a declaration is the one that it has now: compiling it has changed nothing."""
+    try:
+        now = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
+    except NotLazy:
+        return False
+    return state.key is not None and now.name == state.key.name
+
+
+# ------------------------------------------------------------------------------------------- what is recorded
+
+
+def _fields_of(real: Any, backend: Backend) -> tuple[Any, ...] | None:
+    rows, records = [], []
+    signatures = list(real.overloads)
+    for args in signatures:
+        cres = real.overloads[args]
+        entry = find_stored(real._cache, backend, cres.signature)
+        record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
+        if record is None:
+            return None
+        rows.append([
+            _accepted(type_, real.typingctx, [other[at] for other in signatures if len(other) == len(args)])
+            for at, type_ in enumerate(args)
+        ])  # fmt: skip
+        records.append(record.fields)
+    return rows, records, None
+
+
+_SCALARS = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64",
+    "complex128",
+)  # fmt: skip
+
+
+def _accepted(type_: Any, typing_context: Any, of_all: Sequence[Any]) -> dict[str, int]:
+    """The types of arguments that a parameter accepts, with the rank of the conversion.
+
+    `of_all` are the types of this parameter in all signatures. If several are arrays that differ in their layout only, Numba's
+    choice depends on the calls before, so that only exact matches are accepted here.
+    """
+    from numba.core import types
+
+    try:
+        accepted = {text_of(type_): 0}
+    except NotLazy:
+        return {}
+    candidates: list[Any] = []
+    if isinstance(type_, (types.Number, types.Boolean)):
+        candidates = [getattr(types, name if name != "bool" else "boolean") for name in _SCALARS]
+    elif type(type_) is types.Array and [_shape_of(other) for other in of_all].count(_shape_of(type_)) == 1:
+        candidates = [
+            types.Array(type_.dtype, type_.ndim, layout, readonly=readonly) for layout in "CFA" for readonly in (False, True)
+        ]
+    for candidate in candidates:
+        conversion = typing_context.can_convert(candidate, type_)
+        if conversion is not None and candidate != type_:
+            accepted[text_of(candidate)] = int(conversion) - 1
+    return accepted
+
+
+def _shape_of(type_: Any) -> Any:
+    return getattr(type_, "dtype", None), getattr(type_, "ndim", None)
