@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from functools import partial
 
+from compcache.numba.declarations.callbacks import declare_callback
 from compcache.numba.declarations.signatures import declare_function, texts_of
-from compcache.numba.lazy.function import make_lazy_function
+from compcache.numba.declarations.ufuncs import declare_ufunc
+from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
 from compcache.numba.lazy.stand_ins import LazyObject, prange, real_numba
 from compcache.numba.lazy.state import State
 
@@ -79,25 +81,58 @@ def _is_disabled() -> bool:
 
 
 def vectorize(*args: Any, **options: Any) -> Any:
-    """`numba.vectorize`: Numba makes the ufunc when it is first used."""
-    return _delayed("vectorize", args, options)
+    """`numba.vectorize`: a ufunc of stored loops; Numba makes it where one is not stored."""
+    if _is_disabled() or len(args) > 1 or "ftylist_or_function" in options:
+        return real_numba().vectorize(*args, **options)
+    if args and type(args[0]) is _Function and not options:
+        return declare_ufunc(State(args[0], "vectorize", None, {}))
+    given = list(args[0]) if args and type(args[0]) is tuple else args[0] if args else []
+    texts = texts_of(given)
+    if given and texts is None:
+        return real_numba().vectorize(*args, **options)
+    return partial(_decorate_ufunc, "vectorize", texts, options, args)
 
 
 def guvectorize(*args: Any, **options: Any) -> Any:
-    """`numba.guvectorize`: Numba makes the ufunc when it is first used."""
-    return _delayed("guvectorize", args, options)
+    """`numba.guvectorize`: a ufunc of stored loops; Numba makes it where they are not stored, or given by no signatures."""
+    if _is_disabled() or not 0 < len(args) <= _OF_GUVECTORIZE or type(args[-1]) is not str:
+        return real_numba().guvectorize(*args, **options)
+    if len(args) == 1:
+        return partial(_delayed, "guvectorize", args, options)
+    texts = texts_of(list(args[0]) if type(args[0]) is tuple else args[0])
+    if texts is None or "signature" in options or "is_dynamic" in options:
+        return real_numba().guvectorize(*args, **options)
+    return partial(_decorate_ufunc, "guvectorize", texts, {**options, "signature": args[1]}, args)
+
+
+_OF_GUVECTORIZE = 2
 
 
 def cfunc(*args: Any, **options: Any) -> Any:
-    """`numba.cfunc`: Numba makes the callback when it is first used."""
-    return _delayed("cfunc", args, options)
+    """`numba.cfunc`: a callback of stored code; Numba makes it where it is not stored."""
+    if _is_disabled() or len(args) != 1 or type(args[0]) is not str:
+        return real_numba().cfunc(*args, **options)
+    return partial(_decorate_callback, args[0], options)
 
 
-def _delayed(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    if len(args) == 1 and type(args[0]) is _Function and not options:
-        return LazyObject(args[0], lambda numba: getattr(numba, decorator))
+def _decorate_ufunc(
+    decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], args: tuple[Any, ...], function: Any
+) -> Any:
+    if decorator == "vectorize" and is_lazy_function(function):
+        function = function.py_func
+    state = State(function, decorator, signatures, dict(options)) if type(function) is _Function else None
+    if state is not None and not state.reason:
+        return declare_ufunc(state)
+    given = {name: value for name, value in options.items() if decorator == "vectorize" or name != "signature"}
+    return getattr(real_numba(), decorator)(*args, **given)(function)
 
-    def decorate(function: Any) -> Any:
-        return LazyObject(function, lambda numba: getattr(numba, decorator)(*args, **options))
 
-    return decorate
+def _decorate_callback(signature: str, options: dict[str, Any], function: Any) -> Any:
+    state = State(function, "cfunc", (signature,), dict(options)) if type(function) is _Function else None
+    if state is not None and not state.reason:
+        return declare_callback(state)
+    return real_numba().cfunc(signature, **options)(function)
+
+
+def _delayed(decorator: str, args: tuple[Any, ...], options: dict[str, Any], function: Any) -> Any:
+    return LazyObject(function, lambda numba: getattr(numba, decorator)(*args, **options))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from compcache.numba.identity.dependencies import Dependency
     from compcache.numba.identity.key import Identity
 
-__all__ = ["NotCacheable", "NotYetCacheable", "save_library", "save_result", "why_numba_would_not"]
+__all__ = ["NotCacheable", "NotYetCacheable", "publish", "save_library", "save_result", "why_numba_would_not"]
 
 
 
@@ -69,7 +69,7 @@ def save_result(
         pickled = _pickle((KIND_IMAGE, token, source.symbols, payload), cres)
         description = Description(*checked, pickled, bitcode)
         try:
-            _publish(cache, identity, name, cres.signature, source, description, targets)
+            publish(cache, identity, name, cres.signature, source, description, targets)
             if native_code.is_waiting(library):
                 load.run_image(cache, name, description, source.symbols, cres)
         except (CompileError, LinkError):
@@ -79,7 +79,7 @@ def save_result(
             raise NotCacheable("it calls a recursive function that is not part of its object")
         needed = tuple(f.name for f in library._final_module.functions if f.is_declaration and f.name in THREADING)
         pickled = _pickle((KIND_OBJECT, token, needed, _reduce(cres)), cres)
-        _publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""))
+        publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""))
 
 
 def _checked(
@@ -104,10 +104,11 @@ def _pickle(value: Any, cres: Any) -> bytes:
     return pickled
 
 
-def _publish(
+def publish(
     cache: Cache, identity: Identity, name: str, signature: Any, source: Any, description: Description,
     targets: Iterable[str] | str | None = None,
 ) -> None:  # fmt: skip
+    """Store an entry: its image, if it has a source, and its description."""
     from compcache.build.ir_text import passes_vectors
     from compcache.build.source import Function, ModuleSource
 
@@ -195,4 +196,4 @@ def save_library(
         raise NotCacheable("it uses dynamic globals")
     pickled = serialize.dumps((KIND_OBJECT, "", (), library.serialize_using_object_code()))
     description = Description(*_checked(identity.lines, recorded), pickled, b"")
-    _publish(cache, identity, name, signature, None, description)
+    publish(cache, identity, name, signature, None, description)

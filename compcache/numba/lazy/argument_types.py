@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["class_text", "learn_numpy", "type_text"]
+__all__ = ["class_text", "learn_numpy", "scalar_name", "type_text"]
 
 #: The codes of scalars: Python's and NumPy's of one type share compiled code.
 _SCALARS = {
@@ -27,9 +27,11 @@ _PYTHONS = {
 _known_to_native = False
 
 
-def learn_numpy() -> None:
-    """Let the native half recognize NumPy's objects, once NumPy is imported."""
+def learn_numpy(*, is_needed: bool = False) -> None:
+    """Let the native half recognize NumPy's objects, once NumPy is imported; import it if it is needed."""
     global _known_to_native  # noqa: PLW0603 - NumPy is one per process
+    if is_needed:
+        __import__("numpy")
     numpy = sys.modules.get("numpy")
     if _known_to_native or numpy is None or not hasattr(numpy, "complex128"):
         return
@@ -61,14 +63,22 @@ def type_text(value: Any, omitted: object) -> str:
     if numpy is not None and kind is numpy.ndarray:
         flags = value.flags
         order = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
-        if value.dtype.name not in _SCALARS or not value.dtype.isnative or not flags.aligned:
-            raise NotLazy(f"an argument is an array of {value.dtype}")
-        return f"{'' if flags.writeable else 'readonly '}array({value.dtype.name}, {value.ndim}d, {order})"
+        if not flags.aligned:
+            raise NotLazy(f"an argument is an array of {value.dtype} that is not aligned")
+        return f"{'' if flags.writeable else 'readonly '}array({scalar_name(value.dtype)}, {value.ndim}d, {order})"
     if numpy is not None and isinstance(value, numpy.generic) and kind.__module__ == "numpy":
         name: str = value.dtype.name
         if name in _SCALARS:
             return name
     raise NotLazy(f"an argument is of type {kind.__module__}.{kind.__qualname__}")
+
+
+def scalar_name(dtype: Any) -> str:
+    """The type of an array's items as Numba names it. Raises `NotLazy`."""
+    name: str = dtype.name
+    if name not in _SCALARS or not dtype.isnative:
+        raise NotLazy(f"an argument is an array of {dtype}")
+    return name
 
 
 def class_text(kind: type) -> str:

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["has_numba", "helper_address"]
+__all__ = ["has_numba", "helper_address", "load_extension"]
 
 _LIBRARY = "numba._helperlib"
 _MEMORY = "numba.core.runtime._nrt_python"
@@ -77,7 +77,7 @@ def _load_numbas() -> None:
     from compcache.numba.lazy.argument_types import learn_numpy
 
     learn_numpy()
-    helpers, memory = _load(_LIBRARY), _load(_MEMORY)
+    helpers, memory = load_extension(_LIBRARY), load_extension(_MEMORY)
     memory.memsys_use_cpython_allocator()
     import atexit
 
@@ -88,7 +88,8 @@ def _load_numbas() -> None:
     _numbas.update(found)
 
 
-def _load(name: str) -> Any:
+def load_extension(name: str) -> Any:
+    """Load an extension module of Numba without its package. Raises `ImportError`."""
     import _imp
     from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
     from os.path import exists, join

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["Content", "NotLazy", "content_of", "find_by_name", "stand_for_prange"]
+__all__ = ["Content", "NotLazy", "content_of", "find_by_name", "note_real", "stand_for_prange"]
 
 _SIZE = 16
 _MOST_FUNCTIONS = 2000
@@ -216,6 +216,8 @@ class _Walk:
                 self.token("library function", value.__module__, value.__qualname__)
         elif hasattr(kind, "_compcache_content"):
             kind._compcache_content(value, self)
+        elif id(value) in _stand_ins:
+            _stand_ins[id(value)][1]._compcache_content(self)
         elif isinstance(value, type):
             self._class(value, where)
         else:
@@ -283,6 +285,16 @@ _NUMBERS = frozenset((bool, int, float, complex))
 _PLAIN = frozenset((bool, int, str, bytes, type(Ellipsis)))
 #: Classes that are treated as `numba.prange`.
 _PRANGE: set[Any] = set()
+
+
+#: What Numba has made in the place of lazy objects, and these, by the id of the former.
+_stand_ins: dict[int, tuple[Any, Any]] = {}
+
+
+def note_real(real: Any, lazy: Any) -> None:
+    """Let an object that Numba has made have the content of the lazy one that it replaces in globals."""
+    if hasattr(type(lazy), "_compcache_content"):
+        _stand_ins[id(real)] = real, lazy
 
 
 def stand_for_prange(cls: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from compcache.numba.lazy.content import stand_for_prange
+from compcache.numba.lazy.content import note_real, stand_for_prange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _names_of(code: Any) -> set[str]:
 
 
 def _is_stand_in(value: Any) -> bool:
-    return value is prange or (type(value) is LazyObject and id(value) not in _being_made)
+    return value is prange or (issubclass(type(value), LazyObject) and id(value) not in _being_made)
 
 
 def _original(value: Any, numba: Any) -> Any:
@@ -93,15 +93,20 @@ class LazyObject:
         """Call the object that it stands for."""
         return made(self)(*args, **kwargs)
 
+    def _compcache_make(self) -> Any:
+        """Make the object that it stands for, with Numba imported."""
+        return object.__getattribute__(self, "_make")(real_numba())(object.__getattribute__(self, "_function"))
+
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return type(made(self)) if "numpy" in sys.modules else LazyObject
 
     @property
     def _numba_type_(self) -> Any:
-        from numba.core.typing.typeof import Purpose, typeof
+        real = made(self)
+        from numba.core.registry import cpu_target
 
-        return typeof(made(self), Purpose.constant)
+        return cpu_target.typing_context.resolve_value_type(real)  # ufuncs are known to it by the object
 
     def __getattr__(self, name: str) -> Any:
         return getattr(made(self), name)
@@ -122,14 +127,20 @@ class LazyObject:
 def made(lazy: LazyObject) -> Any:
     """The object that a lazy object stands for."""
     known = object.__getattribute__(lazy, "_made")
-    if known is None:
-        numba = real_numba()
-        function = object.__getattribute__(lazy, "_function")
-        _being_made.add(id(lazy))
-        try:
-            replace_stand_ins(function, numba)
-            known = object.__getattribute__(lazy, "_make")(numba)(function)
-        finally:
-            _being_made.discard(id(lazy))
-        object.__setattr__(lazy, "_made", known)
+    if known is not None:
+        return known
+    numba = real_numba()
+    from numba.core.compiler_lock import global_compiler_lock
+
+    with global_compiler_lock:
+        known = object.__getattribute__(lazy, "_made")
+        if known is None:
+            _being_made.add(id(lazy))
+            try:
+                replace_stand_ins(object.__getattribute__(lazy, "_function"), numba)
+                known = lazy._compcache_make()
+            finally:
+                _being_made.discard(id(lazy))
+            note_real(known, lazy)
+            object.__setattr__(lazy, "_made", known)
     return known

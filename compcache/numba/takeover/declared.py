@@ -15,7 +15,7 @@ from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.entries.load import load_result
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import key_of
-from compcache.numba.takeover import dispatchers
+from compcache.numba.takeover import made
 from compcache.numba.takeover.recording import (
     find_stored,
     record_new,
@@ -52,7 +52,7 @@ class PinnedCache(FunctionCache):
         if row is not None:
             if getattr(self._owner, "_compiler", None) is None:
                 target_context.refresh()
-            lines: Any = dispatchers.Lines(row[1])
+            lines: Any = made.Lines(row[1])
             cres = load_result(self._cache, lines, row[0], args, self._function, target_context)
             if cres is not None:
                 return cres
@@ -74,7 +74,7 @@ def make_declared(state: State, numba: Any, backend: Backend) -> Any:
     decorator = getattr(numba, state.decorator)
     options = {k: v for k, v in state.options.items() if k != "cache"}
     real = decorator(**options)(state.function)
-    dispatchers.note_unfinished(state, real)
+    made.note_unfinished(state, real)
     found = state.declared
     bases = [(code.record.entry, code.record.lines) for code in found.loaded] if found is not None else []
     signatures = state.signatures or ()
@@ -89,7 +89,7 @@ def make_declared(state: State, numba: Any, backend: Backend) -> Any:
             real.disable_compile()
 
     recording(state, backend, compile_all, lambda: _fields_of(real, backend))
-    dispatchers.all_made.append(dispatchers.Made(state, real, backend))
+    made.all_made.append(made.Made(state, real, backend))
     return real
 
 
@@ -100,14 +100,14 @@ def recording(state: State, backend: Backend, compile_all: Callable[[], None], f
     """
     if state.declared is not None:
         compile_all()
-        for part in dispatchers.parts_of(state, state.key) if state.key is not None else ():
+        for part in made.parts_of(state, state.key) if state.key is not None else ():
             note_code(part)
         return
-    before = {id(other.state): set(other.real.overloads) for other in dispatchers.all_made}
+    before = {id(other.state): set(other.real.overloads) for other in made.all_made}
     compile_all()
     if state.key is None or not ascertain_key(state) or not settings_are_the_environments():
         return
-    record_new(dispatchers.all_made, before)
+    record_new(made.all_made, before)
     name = state.function.__qualname__
     try:
         found = fields()

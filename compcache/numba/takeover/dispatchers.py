@@ -7,20 +7,26 @@ the code that ran, whatever the program's globals are by then. Overloads compile
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from compcache.numba.lazy import _dispatch
-from compcache.numba.lazy.content import NotLazy, content_of
-from compcache.numba.lazy.entries import open_cache
 from compcache.numba.lazy.state import STATE, state_of
+from compcache.numba.takeover.made import (
+    Lines,
+    Made,
+    all_made,
+    backend_for_lazy,
+    note_unfinished,
+    parts_of,
+    unfinished,
+)
+from compcache.numba.takeover.recording import key_before, record_new
 
 if TYPE_CHECKING:
     from compcache.numba.dispatch.backend import Backend
-    from compcache.numba.fingerprints.walk import Part
-    from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = ["Lines", "Made", "all_made", "backend_for_lazy", "class_of", "note_unfinished", "parts_of", "real_dispatcher"]
+__all__ = ["class_of", "real_dispatcher"]
 
 
 def class_of(function: Any) -> Any:
@@ -45,27 +51,18 @@ def real_dispatcher(function: Any) -> Any:
     from numba.core.compiler_lock import global_compiler_lock
 
     with global_compiler_lock:
-        real = _dispatch.get_real(function) or _unfinished.get(id(state))
+        real = _dispatch.get_real(function) or unfinished.get(id(state))
         if real is not None:
             return real
         stand_ins.replace_stand_ins(state.function, numba)
         try:
             made = _make(state, numba)
         finally:
-            _unfinished.pop(id(state), None)
+            unfinished.pop(id(state), None)
         for name, value in function.__dict__.items():
             if name not in vars(made) and name != STATE:
                 setattr(made, name, value)
         return _dispatch.set_real(function, made)
-
-
-#: Dispatchers that are being made: a function may read itself. The lock of Numba's compiler keeps other threads from them.
-_unfinished: dict[int, Any] = {}
-
-
-def note_unfinished(state: State, real: Any) -> None:
-    """Let a dispatcher that is being made be found where the function reads itself."""
-    _unfinished[id(state)] = real
 
 
 def _make(state: State, numba: Any) -> Any:
@@ -97,43 +94,7 @@ def _decorated(decorator: Any, signatures: tuple[str, ...] | None, options: dict
     return decorator(**options)(function) if options else decorator(function)
 
 
-_private_backend: Backend | None = None
-
-
-def backend_for_lazy() -> Backend | None:
-    """The installed backend, else one for lazy functions alone; None if it does not support this version of Numba."""
-    global _private_backend  # noqa: PLW0603 - Numba is one per process
-    import compcache.numba
-
-    if compcache.numba._installation is not None:
-        installed: Backend = compcache.numba._installation[0]
-        return installed
-    try:
-        compcache.numba._require_supported()
-    except RuntimeError:
-        return None
-    if _private_backend is None:
-        from numba.core import entrypoints
-
-        from compcache.numba.dispatch.backend import Backend
-        from compcache.numba.hooks import recorders
-
-        cache = open_cache()
-        if cache is None:
-            return None
-        recorders.start_recording(from_the_start=not entrypoints._already_initialized)
-        _private_backend = Backend(cache)
-    return _private_backend
-
-
 # ---------------------------------------------------------------------------------------------- what ran before
-
-
-class Lines:
-    """The part of an identity that the loader of entries needs."""
-
-    def __init__(self, lines: str) -> None:
-        self.lines = lines
 
 
 def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
@@ -161,48 +122,11 @@ def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
             note_code(part)
 
 
-def parts_of(state: State, key: Key) -> list[Part]:
-    """The reads of the function and its callees when the code that ran here was compiled; a unique mark for each function
-    whose reads differ from those now.
-    """
-    from compcache.numba.fingerprints.errors import Unidentifiable
-    from compcache.numba.fingerprints.walk import Part, fingerprint
-
-    now: dict[int, bytes] = {}
-    parts: dict[int, Part] = {}
-    try:
-        content = content_of(state.function, tuple(sorted(state.key_options.items())))
-        now = {id(function): digest for function, digest in content.parts}
-        parts = {id(part.function): part for part in fingerprint(state.function).parts}
-    except (NotLazy, Unidentifiable):
-        pass
-    return [
-        parts[id(function)]
-        if now.get(id(function)) == digest and id(function) in parts
-        else Part(function, b"read before Numba was imported")
-        for function, digest in key.content.parts
-    ]
-
-
 # ------------------------------------------------------------------------------------------- what is compiled now
-
-
-class Made(NamedTuple):
-    """A lazy function that has its dispatcher."""
-
-    state: State
-    real: Any
-    backend: Backend
-
-
-#: All of them: compiling one compiles its callees.
-all_made: list[Made] = []
 
 
 def _compile_and_record(made: Made, compile_for_args: Any, *args: Any, **kwargs: Any) -> Any:
     """Let Numba compile for these arguments, and record the overloads for starts without Numba if possible."""
-    from compcache.numba.takeover.recording import key_before, record_new
-
     before = {id(other.state): set(other.real.overloads) for other in all_made}
     key = key_before(made.state, args)
     result = compile_for_args(*args, **kwargs)

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.entries.description import Description
     from compcache.numba.identity.key import Identity
     from compcache.numba.lazy.state import State
-    from compcache.numba.takeover.dispatchers import Made
+    from compcache.numba.takeover.made import Made
 
 __all__ = [
     "Entry",
@@ -123,6 +124,7 @@ class Entry(NamedTuple):
 
     name: str
     identity: Identity
+    description: Description
     symbols: tuple[str, ...]
     fndesc: Any
     constants: dict[str, list[Any]]
@@ -158,7 +160,7 @@ def find_stored(cache_object: Any, backend: Backend, signature: Any) -> Entry | 
         return None
     _, fndesc, own_name, own_constants, _, _, referenced = payload
     constants = {symbol: values for symbol, _, values in referenced} | {own_name: own_constants}
-    return Entry(name, identity, symbols, fndesc, constants)
+    return Entry(name, identity, found[1], symbols, fndesc, constants)
 
 
 def environments_of(symbols: Sequence[str], constants: Mapping[str, list[Any]]) -> tuple[tuple[int, bytes], ...] | None:

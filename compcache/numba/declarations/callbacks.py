@@ -1,0 +1,119 @@
+"""The results of `cfunc`: C callbacks of stored code."""
+
+from __future__ import annotations
+
+from compcache.numba.declarations.signatures import find_declared
+from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.stand_ins import LazyObject, made
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from compcache.numba.lazy.state import State
+
+__all__ = ["LazyCallback", "declare_callback"]
+
+_COPIED = frozenset(("__name__", "__qualname__"))
+
+
+class LazyCallback(LazyObject):
+    """A C callback: its address, in the forms that Numba offers, and the Python function for calls from Python."""
+
+    __slots__ = ("_ctypes", "_state")
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state.function, None)
+        object.__setattr__(self, "_state", state)
+        object.__setattr__(self, "_ctypes", None)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """Call the Python function, as Numba's callbacks do."""
+        return object.__getattribute__(self, "_function")(*args, **keywords)
+
+    def _compcache_make(self) -> Any:
+        from compcache.numba.takeover.callbacks import make_callback
+
+        return make_callback(object.__getattribute__(self, "_state"))
+
+    @property
+    def address(self) -> int:
+        """The address of the callback."""
+        state = object.__getattribute__(self, "_state")
+        if state.declared is None:
+            address: int = made(self).address
+            return address
+        found: int = state.declared.loaded[0].address
+        return found
+
+    @property
+    def native_name(self) -> str:
+        """The symbol of the callback."""
+        state = object.__getattribute__(self, "_state")
+        name: str = made(self).native_name if state.declared is None else state.declared.details[0]
+        return name
+
+    @property
+    def cffi(self) -> Any:
+        """The callback as a pointer of cffi."""
+        from cffi import FFI  # type: ignore[import-untyped,unused-ignore]
+
+        return FFI().cast("void *", self.address)
+
+    @property
+    def ctypes(self) -> Any:
+        """The callback as a function of ctypes."""
+        known = object.__getattribute__(self, "_ctypes")
+        if known is None:
+            state = object.__getattribute__(self, "_state")
+            known = made(self).ctypes if state.declared is None else _ctypes_of(self.address, state.declared.details[1])
+            object.__setattr__(self, "_ctypes", known)
+        return known
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of Numba's callbacks once Numba is imported: before that no caller can compare with it."""
+        return type(made(self)) if has_numba() else LazyCallback
+
+    @property
+    def __wrapped__(self) -> Any:
+        return object.__getattribute__(self, "_function")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _COPIED:
+            return getattr(object.__getattribute__(self, "_function"), name)
+        return super().__getattr__(name)
+
+    def __repr__(self) -> str:
+        return f"<Numba C callback {self.__qualname__!r}>"
+
+
+def _ctypes_of(address: int, types: list[tuple[str, int]]) -> Any:
+    """A function of ctypes; the types are those of the result and of the parameters, with the depths of pointers.
+
+    Raises:
+        TypeError: ctypes has no such type.
+    """
+    import ctypes
+
+    names = {"bool": "c_bool", "float32": "c_float", "float64": "c_double", "voidptr": "c_void_p", "none": ""}
+    names |= {f"{sign}int{bits}": f"c_{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+    found: list[Any] = []
+    for name, depth in types:
+        known = names.get(name)
+        if known is None or (known == "" and (depth or found)):
+            raise TypeError(f"Cannot convert Numba type '{name}' to ctypes type")
+        kind = getattr(ctypes, known) if known else None
+        for _ in range(depth):
+            kind = ctypes.POINTER(kind)
+        found.append(kind)
+    return ctypes.CFUNCTYPE(*found)(address)
+
+
+def declare_callback(state: State) -> LazyCallback:
+    """The callback of a decorated function, with its code, or made by Numba, which has compiled it."""
+    callback = LazyCallback(state)
+    state.declared = find_declared(state)
+    if state.declared is None:
+        made(callback)
+    return callback

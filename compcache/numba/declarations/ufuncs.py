@@ -1,0 +1,226 @@
+"""The results of `vectorize` and `guvectorize`: NumPy ufuncs of stored loops.
+
+Numba's extension module that makes ufuncs needs NumPy and nothing else of Numba. Its ufuncs ask for a loop where they have none
+for the types of the arguments, casts included, so that the same calls have the same loops, in the same order, as with Numba.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from compcache.numba.declarations.signatures import Declared, find_declared
+from compcache.numba.lazy.argument_types import learn_numpy, scalar_name
+from compcache.numba.lazy.c_helpers import has_numba, load_extension
+from compcache.numba.lazy.content import NotLazy
+from compcache.numba.lazy.entries import Record, count_hit, find_fields, key_of, load_entry, open_cache
+from compcache.numba.lazy.function import keep, note_read, reads_else
+from compcache.numba.lazy.stand_ins import LazyObject, made
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from compcache.numba.lazy.entries import Key
+    from compcache.numba.lazy.state import State
+
+__all__ = ["LazyUfunc", "declare_ufunc", "loops_of"]
+
+_LIBRARY = "numba.np.ufunc._internal"
+_IDENTITIES = {0: "PyUFunc_Zero", 1: "PyUFunc_One", None: "PyUFunc_None", "reorderable": "PyUFunc_ReorderableNone"}
+#: What ufuncs with given signatures have besides calls.
+_OF_UFUNCS = frozenset((
+    "accumulate", "at", "identity", "nargs", "nin", "nout", "ntypes", "outer", "reduce", "reduceat", "signature", "types",
+))  # fmt: skip
+_COPIED = frozenset(("__name__", "__qualname__", "__annotations__", "__type_params__"))
+
+
+class _NotStored(Exception):  # noqa: N818 - it is an answer, not a failure
+    """Raised through NumPy's C code when Numba has to make a loop."""
+
+
+class LazyUfunc(LazyObject):
+    """A ufunc, made of stored loops when it is first used; Numba's own where a loop is not stored."""
+
+    __slots__ = ("_loops", "_state", "_stored")
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state.function, None)
+        object.__setattr__(self, "_state", state)
+        object.__setattr__(self, "_stored", None)
+        object.__setattr__(self, "_loops", [])
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """Call the ufunc."""
+        if object.__getattribute__(self, "_made") is None and not _is_overridden((*args, *keywords.values())):
+            stored = _stored_of(self)
+            if stored is not None:
+                try:
+                    return stored(*args, **keywords)
+                except _NotStored:
+                    pass
+        return made(self)(*args, **keywords)
+
+    def _compcache_make(self) -> Any:
+        from compcache.numba.takeover.ufuncs import make_ufunc
+
+        return make_ufunc(object.__getattribute__(self, "_state"), loops_of(self))
+
+    def _compcache_content(self, walk: Any) -> None:
+        """Feed what compiled code can see of it; the loops of one without signatures depend on the calls before."""
+        state = object.__getattribute__(self, "_state")
+        if state.signatures is None or state.key is None:
+            raise NotLazy(f"{state.function.__qualname__} is a ufunc whose loops are compiled when it is called")
+        walk.token("declared", state.key.name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of Numba's ufuncs once Numba is imported: before that no caller can compare with it."""
+        return type(made(self)) if has_numba() else LazyUfunc
+
+    @property
+    def __doc__(self) -> Any:  # type: ignore[override]
+        """That of the function."""
+        return object.__getattribute__(self, "_function").__doc__
+
+    @property
+    def __wrapped__(self) -> Any:
+        return object.__getattribute__(self, "_function")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _COPIED:
+            return getattr(object.__getattribute__(self, "_function"), name)
+        if object.__getattribute__(self, "_made") is None:
+            state = object.__getattribute__(self, "_state")
+            if name in _OF_UFUNCS and state.signatures is not None and not has_numba():
+                stored = _stored_of(self)
+                if stored is not None:
+                    return getattr(getattr(stored, "ufunc", stored), name)
+        return getattr(made(self), name)
+
+    def __repr__(self) -> str:
+        return repr(made(self))
+
+
+def loops_of(ufunc: LazyUfunc) -> list[Loop]:
+    """The loops that a ufunc without signatures has, in order."""
+    found: list[Loop] = object.__getattribute__(ufunc, "_loops")
+    return found
+
+
+class Loop:
+    """A loop that was loaded when a ufunc was called: the types of the arguments, the key then, and what was stored."""
+
+    __slots__ = ("base", "key", "types")
+
+    def __init__(self, types: tuple[str, ...], key: Key, base: tuple[str, str]) -> None:
+        self.types = types
+        self.key = key
+        self.base = base
+
+
+def _is_overridden(values: tuple[Any, ...]) -> bool:
+    """Whether an argument takes part in calls of ufuncs in its own way."""
+    for value in values:
+        kind = type(value)
+        if kind.__module__ not in ("builtins", "numpy") and (
+            hasattr(kind, "__array_ufunc__") or hasattr(kind, "__dask_graph__")
+        ):
+            return True
+    return False
+
+
+def declare_ufunc(state: State) -> LazyUfunc:
+    """The ufunc of a decorated function; with signatures, with its loops, or made by Numba, which has compiled them."""
+    ufunc = LazyUfunc(state)
+    if state.signatures is not None:
+        state.declared = find_declared(state)
+        if state.declared is None:
+            made(ufunc)
+    return ufunc
+
+
+def _stored_of(lazy: LazyUfunc) -> Any:
+    """NumPy's ufunc of the stored loops; None where the loops are Numba's to find."""
+    stored = object.__getattribute__(lazy, "_stored")
+    if stored is None and not has_numba():
+        learn_numpy(is_needed=True)
+        state = object.__getattribute__(lazy, "_state")
+        library = load_extension(_LIBRARY)
+        stored = _make_gufunc(state, library) if state.decorator == "guvectorize" else _make_ufunc(lazy, state, library)
+        object.__setattr__(lazy, "_stored", stored)
+    return stored
+
+
+def _make_gufunc(state: State, library: Any) -> Any:
+    found: Declared = state.declared
+    layout, nin, nout, writable, numbers = found.details[:5]
+    return library.fromfunc(
+        state.function.__name__, state.function.__doc__, [code.address for code in found.loaded],
+        [list(row) for row in numbers], nin, nout, [None] * len(found.loaded), list(found.loaded), _identity(state, library), layout, writable,
+    )  # fmt: skip
+
+
+def _identity(state: State, library: Any) -> Any:
+    return getattr(library, _IDENTITIES[state.options.get("identity")])
+
+
+class _Dispatcher:
+    """What the C code of a ufunc reads of a dispatcher: the Python function."""
+
+    def __init__(self, function: Any) -> None:
+        self.py_func = function
+
+
+def _make_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
+    class Ufunc(library._DUFunc):  # type: ignore[misc]
+        """A ufunc that asks here for loops that it does not have."""
+
+        def _compile_for_args(self, *args: Any, **keywords: Any) -> None:
+            _add_loop(lazy, self, args, keywords)
+
+    ufunc = Ufunc(_Dispatcher(state.function), identity=_identity(state, library))
+    found: Declared | None = state.declared
+    if found is not None:
+        for code, numbers in zip(found.loaded, found.details[0], strict=True):
+            ufunc._add_loop(code.address, list(numbers))
+        ufunc._frozen = True
+    return ufunc
+
+
+def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    """Give a ufunc the stored loop for these arguments. Raises `_NotStored`."""
+    state = object.__getattribute__(lazy, "_state")
+    count = state.function.__code__.co_argcount
+    is_plain = set(keywords) <= {"out"} and len(args) + len(keywords) in (count, count + 1) and len(args) >= count
+    if has_numba() or not is_plain:
+        raise _NotStored
+    try:
+        types = tuple([_element_type(argument) for argument in args[:count]])
+        key = key_of(state.function, state.key_options, f"{state.decorator} {types}")
+        cache = None if reads_else(key.content.parts) else open_cache()
+        fields = find_fields(cache, key) if cache is not None else None
+        if cache is None or fields is None:
+            raise _NotStored
+        loaded = load_entry(cache, Record(*fields[0]))
+    except NotLazy:
+        raise _NotStored from None
+    if loaded is None or has_numba():
+        raise _NotStored
+    keep(loaded)
+    count_hit()
+    note_read(key.content.parts)
+    loops_of(lazy).append(Loop(types, key, tuple(fields[2])))
+    ufunc._add_loop(loaded.address, list(fields[1]))
+
+
+def _element_type(argument: Any) -> str:
+    """The type for which Numba compiles a loop. Raises `NotLazy`."""
+    numpy: Any = sys.modules["numpy"]
+    kind = type(argument)
+    if kind is numpy.ndarray:
+        return scalar_name(argument.dtype)
+    if isinstance(argument, numpy.generic) and kind.__module__ == "numpy":
+        return scalar_name(argument.dtype)
+    if kind in (bool, int, float, complex):
+        return scalar_name(numpy.asarray(argument).dtype)
+    raise NotLazy(f"an argument is of type {kind.__module__}.{kind.__qualname__}")

@@ -1,0 +1,64 @@
+"""Makes Numba's own callbacks of decorated functions, and records their code for starts without Numba."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from compcache.numba.lazy.stand_ins import real_numba
+from compcache.numba.takeover import made
+from compcache.numba.takeover.recording import find_stored
+
+if TYPE_CHECKING:
+    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.lazy.state import State
+
+__all__ = ["make_callback"]
+
+
+def make_callback(state: State) -> Any:
+    """Numba's callback of a decorated function."""
+    numba = real_numba()
+    signature = (state.signatures or ("",))[0]
+    backend = None if state.reason else made.backend_for_lazy()
+    if backend is None:
+        return numba.cfunc(signature, **state.options)(state.function)
+    from numba.core import entrypoints, sigutils
+    from numba.core.ccallback import CFunc
+
+    from compcache.numba.takeover.declared import PinnedCache, pinned_rows, recording
+
+    entrypoints.init_all()
+    options = {name: value for name, value in state.options.items() if name != "cache"}
+    real = CFunc(state.function, sigutils.normalize_signature(signature), locals={}, options=options)
+    found = state.declared
+    bases = [(code.record.entry, code.record.lines) for code in found.loaded] if found is not None else []
+    pinned = pinned_rows([signature], bases) if bases else {}
+    real._cache = PinnedCache(backend, real, state.function, pinned)
+    recording(state, backend, real.compile, lambda: _fields_of(real, backend))
+    return real
+
+
+def _fields_of(real: Any, backend: Backend) -> tuple[Any, ...] | None:
+    entry = find_stored(real._cache, backend, real._sig)
+    if entry is None:
+        return None
+    record = entry.record(entry.fndesc.llvm_cfunc_wrapper_name)
+    types = [_named(type_) for type_ in (real._sig.return_type, *real._sig.args)]
+    if record is None or any(name not in _IN_C for name, _ in types):
+        return None
+    return [], [record.fields], (real.native_name, types)
+
+
+_IN_C = frozenset((
+    "bool", "float32", "float64", "int8", "int16", "int32", "int64", "none", "uint8", "uint16", "uint32", "uint64", "voidptr",
+))  # fmt: skip
+
+
+def _named(type_: Any) -> tuple[str, int]:
+    """The name of a type, and how many pointers lead to it."""
+    from numba.core import types
+
+    depth = 0
+    while isinstance(type_, types.CPointer):
+        type_, depth = type_.dtype, depth + 1
+    return "voidptr" if type_ == types.voidptr else str(type_), depth

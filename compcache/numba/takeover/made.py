@@ -1,0 +1,96 @@
+"""What has been made of lazy functions in this process: their dispatchers, finished or not, and the backend that serves them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.numba.lazy.content import NotLazy, content_of
+from compcache.numba.lazy.entries import open_cache
+
+if TYPE_CHECKING:
+    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.fingerprints.walk import Part
+    from compcache.numba.lazy.entries import Key
+    from compcache.numba.lazy.state import State
+
+__all__ = ["Lines", "Made", "all_made", "backend_for_lazy", "note_unfinished", "parts_of", "unfinished"]
+
+
+class Made(NamedTuple):
+    """A lazy function that has its dispatcher."""
+
+    state: State
+    real: Any
+    backend: Backend
+
+
+#: All of them: compiling one compiles its callees.
+all_made: list[Made] = []
+
+
+#: Dispatchers that are being made: a function may read itself. The lock of Numba's compiler keeps other threads from them.
+unfinished: dict[int, Any] = {}
+
+
+def note_unfinished(state: State, real: Any) -> None:
+    """Let a dispatcher that is being made be found where the function reads itself."""
+    unfinished[id(state)] = real
+
+
+_private_backend: Backend | None = None
+
+
+def backend_for_lazy() -> Backend | None:
+    """The installed backend, else one for lazy functions alone; None if it does not support this version of Numba."""
+    global _private_backend  # noqa: PLW0603 - Numba is one per process
+    import compcache.numba
+
+    if compcache.numba._installation is not None:
+        installed: Backend = compcache.numba._installation[0]
+        return installed
+    try:
+        compcache.numba._require_supported()
+    except RuntimeError:
+        return None
+    if _private_backend is None:
+        from numba.core import entrypoints
+
+        from compcache.numba.dispatch.backend import Backend
+        from compcache.numba.hooks import recorders
+
+        cache = open_cache()
+        if cache is None:
+            return None
+        recorders.start_recording(from_the_start=not entrypoints._already_initialized)
+        _private_backend = Backend(cache)
+    return _private_backend
+
+
+class Lines:
+    """The part of an identity that the loader of entries needs."""
+
+    def __init__(self, lines: str) -> None:
+        self.lines = lines
+
+
+def parts_of(state: State, key: Key) -> list[Part]:
+    """The reads of the function and its callees when the code that ran here was compiled; a unique mark for each function
+    whose reads differ from those now.
+    """
+    from compcache.numba.fingerprints.errors import Unidentifiable
+    from compcache.numba.fingerprints.walk import Part, fingerprint
+
+    now: dict[int, bytes] = {}
+    parts: dict[int, Part] = {}
+    try:
+        content = content_of(state.function, tuple(sorted(state.key_options.items())))
+        now = {id(function): digest for function, digest in content.parts}
+        parts = {id(part.function): part for part in fingerprint(state.function).parts}
+    except (NotLazy, Unidentifiable):
+        pass
+    return [
+        parts[id(function)]
+        if now.get(id(function)) == digest and id(function) in parts
+        else Part(function, b"read before Numba was imported")
+        for function, digest in key.content.parts
+    ]

@@ -1,0 +1,226 @@
+"""Makes Numba's own ufuncs of decorated functions, and records their loops for starts without Numba."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from compcache.errors import CompcacheError
+from compcache.numba.compilation.history import note_code
+from compcache.numba.entries.description import Description
+from compcache.numba.lazy.content import NotLazy
+from compcache.numba.lazy.entries import Record, key_of
+from compcache.numba.lazy.stand_ins import real_numba
+from compcache.numba.takeover import made
+from compcache.numba.takeover.recording import (
+    environments_of,
+    find_stored,
+    record_new,
+    settings_are_the_environments,
+    store_fields,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from compcache.numba.declarations.ufuncs import Loop
+    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.lazy.entries import Key
+    from compcache.numba.lazy.state import State
+    from compcache.numba.takeover.recording import Entry
+
+__all__ = ["make_ufunc"]
+
+
+def make_ufunc(state: State, loops: Sequence[Loop]) -> Any:
+    """Numba's ufunc of a decorated function, with the loops that ran already."""
+    numba = real_numba()
+    backend = None if state.reason else made.backend_for_lazy()
+    if backend is None:
+        return _decorated(numba, state)
+    from numba.core import entrypoints
+
+    entrypoints.init_all()
+    return _make_gufunc(state, backend) if state.decorator == "guvectorize" else _make_dufunc(state, backend, loops)
+
+
+def _decorated(numba: Any, state: State) -> Any:
+    options = dict(state.options)
+    args = [list(state.signatures)] if state.signatures is not None else []
+    if state.decorator == "guvectorize":
+        args.append(options.pop("signature"))
+    return getattr(numba, state.decorator)(*args, **options)(state.function)
+
+
+def _options_of(state: State) -> dict[str, Any]:
+    """What the decorator hands to the compiler."""
+    own = ("cache", "identity", "signature", "target", "writable_args")
+    return {name: value for name, value in state.options.items() if name not in own}
+
+
+# ---------------------------------------------------------------------------------------------------- vectorize
+
+
+def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
+    from numba.np.ufunc.dufunc import DUFunc
+
+    from compcache.numba.takeover.declared import PinnedCache, pinned_rows, recording
+
+    real = DUFunc(state.function, identity=state.options.get("identity"), targetoptions=_options_of(state))
+    found = state.declared
+    signatures: Any = state.signatures if state.signatures is not None else [_types_of(loop) for loop in loops]
+    bases = found.details[-1] if found is not None else [loop.base for loop in loops]
+    pinned = pinned_rows(signatures, map(tuple, bases)) if bases else {}
+    real._dispatcher.cache = PinnedCache(backend, real._dispatcher, state.function, pinned)
+    if state.signatures is None:
+        for signature, loop in zip(signatures, loops, strict=True):
+            real.add(signature)
+            for part in made.parts_of(state, loop.key):
+                note_code(part)
+        real._compile_for_argtys = partial(_compile_and_record, state, backend, real, real._compile_for_argtys)
+        return real
+
+    def compile_all() -> None:
+        for signature in signatures:
+            real.add(signature)
+        real.disable_compile()
+
+    recording(state, backend, compile_all, lambda: _fields_of_dufunc(real, backend))
+    return real
+
+
+def _types_of(loop: Loop) -> tuple[Any, ...]:
+    from numba.core import types
+
+    return tuple(types.boolean if name == "bool" else getattr(types, name) for name in loop.types)
+
+
+def _compile_and_record(
+    state: State, backend: Backend, real: Any, compile_for_types: Any, types: Any, return_type: Any = None
+) -> Any:
+    """Let Numba compile a loop for these types, and record it if possible."""
+    before = {id(other.state): set(other.real.overloads) for other in made.all_made}
+    key = _key_for(state, types) if return_type is None else None
+    result = compile_for_types(types, return_type)
+    if key is None or key.name != getattr(_key_for(state, types), "name", None) or not settings_are_the_environments():
+        return result
+    record_new(made.all_made, before)
+    try:
+        loop = _loop_of_dufunc(real, backend, result)
+        if loop is not None:
+            store_fields(backend, key, loop)
+    except (NotLazy, CompcacheError):
+        pass  # it works, and is made by Numba again
+    return result
+
+
+def _key_for(state: State, types: Any) -> Key | None:
+    try:
+        return key_of(state.function, state.key_options, f"{state.decorator} {tuple(map(str, types))}")
+    except NotLazy:
+        return None
+
+
+def _fields_of_dufunc(real: Any, backend: Backend) -> tuple[Any, ...] | None:
+    loops = [_loop_of_dufunc(real, backend, cres) for cres in real._dispatcher.overloads.values()]
+    found = [loop for loop in loops if loop is not None]
+    if len(found) < len(loops):
+        return None
+    return [], [record for record, _, _ in found], ([numbers for _, numbers, _ in found], [base for _, _, base in found])
+
+
+def _loop_of_dufunc(real: Any, backend: Backend, cres: Any) -> tuple[Any, list[int], tuple[str, str]] | None:
+    """The record of a loop, the numbers of NumPy's types, and the entry of the function in it."""
+    from numba.np.numpy_support import as_dtype
+    from numba.np.ufunc.wrappers import build_ufunc_wrapper
+
+    entry = find_stored(real._dispatcher.cache, backend, cres.signature)
+    if entry is None or cres.objectmode:
+        return None
+    signature = cres.signature
+    info = build_ufunc_wrapper(cres.library, cres.target_context, cres.fndesc.llvm_func_name, signature, False, cres)
+    record = _store_loop(entry, backend, info, signature, "ufunc loop")
+    numbers = [as_dtype(type_).num for type_ in (*signature.args, signature.return_type)]
+    return None if record is None else (record, numbers, (entry.name, entry.identity.lines))
+
+
+# -------------------------------------------------------------------------------------------------- guvectorize
+
+
+def _make_gufunc(state: State, backend: Backend) -> Any:
+    from numba.np.ufunc.gufunc import GUFunc
+
+    from compcache.numba.takeover.declared import PinnedCache, pinned_rows, recording
+
+    options = state.options
+    real = GUFunc(
+        state.function, options["signature"], identity=options.get("identity"), cache=False, targetoptions=_options_of(state),
+        writable_args=options.get("writable_args", ()),
+    )  # fmt: skip
+    builder = real.gufunc_builder
+    signatures = state.signatures or ()
+    found = state.declared
+    pinned = pinned_rows(signatures, map(tuple, found.details[-1])) if found is not None else {}
+    builder.nb_func.cache = PinnedCache(backend, builder.nb_func, state.function, pinned)
+
+    def compile_all() -> None:
+        for signature in signatures:
+            real.add(signature)
+        real.disable_compile()
+        real.build_ufunc()
+
+    recording(state, backend, compile_all, lambda: _fields_of_gufunc(builder, backend))
+    return real
+
+
+def _fields_of_gufunc(builder: Any, backend: Backend) -> tuple[Any, ...] | None:
+    from numba.core import types
+    from numba.np.numpy_support import as_dtype
+    from numba.np.ufunc.wrappers import build_gufunc_wrapper
+
+    records, numbers, bases = [], [], []
+    for cres in [builder._cres[signature] for signature in builder._sigs]:
+        entry = find_stored(builder.nb_func.cache, backend, cres.signature)
+        if entry is None or cres.objectmode:
+            return None
+        info = build_gufunc_wrapper(builder.py_func, cres, builder.sin, builder.sout, cache=False, is_parfors=False)
+        record = _store_loop(entry, backend, info, cres.signature, f"loop of {builder.signature}")
+        if record is None:
+            return None
+        records.append(record)
+        numbers.append([as_dtype(t.dtype if isinstance(t, types.Array) else t).num for t in cres.signature.args])
+        bases.append((entry.name, entry.identity.lines))
+    layout = builder.signature, len(builder.sin), len(builder.sout), tuple(builder.writable_args)
+    return [], records, (*layout, numbers, bases)
+
+
+# -------------------------------------------------------------------------------------------------------- loops
+
+
+def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind: str) -> tuple[Any, ...] | None:
+    """Store the code of a loop that NumPy calls; the fields of its record, or None if it cannot be linked as an image."""
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.environment import lookup_environment
+
+    from compcache.numba.entries.image_source import CannotLink, prepare_image
+    from compcache.numba.entries.save import publish
+
+    with global_compiler_lock:
+        info.library.finalize()
+    try:
+        source = prepare_image(info.library._final_module, (info.name,))
+    except CannotLink:
+        return None
+    constants = dict(entry.constants)
+    for name in source.environments:
+        environment = lookup_environment(name)
+        if name not in constants and environment is not None:
+            constants[name] = list(environment.consts)
+    environments = environments_of(source.symbols, constants)
+    if environments is None or info.name not in source.symbols:
+        return None
+    known = entry.description
+    description = Description(known.cpu, known.lines, known.dependencies, known.asked, known.answered, b"", b"")
+    name = f"{entry.name} {kind}"
+    publish(backend.cache, entry.identity, name, signature, source, description)
+    return Record(name, entry.identity.lines, source.symbols.index(info.name), environments).fields

@@ -1,0 +1,144 @@
+"""Ufuncs and callbacks without Numba: made of stored loops, with the loops, casts and errors that Numba's have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from numba_helpers import Project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
+pytest.importorskip("numba")
+
+KERNELS = """
+    import numpy as np
+    from {decorators} import vectorize, guvectorize, cfunc, njit
+
+    FACTOR = 3
+
+    @vectorize(["f8(f8, f8)", "i8(i8, i8)"], identity=0)
+    def add(x, y):
+        "Adds."
+        if x == 100:
+            raise ValueError("hundred", y)
+        return x + y * FACTOR
+
+    @vectorize
+    def doubled(x):
+        return x * 2
+
+    @vectorize(nopython=True)
+    def narrowed(x, y):
+        return np.float32(x + y)
+
+    @guvectorize(["void(f8[:], f8[:], f8[:])", "void(i8[:], i8[:], i8[:])"], "(n),(n)->()")
+    def dot(a, b, result):
+        result[0] = 0
+        for i in range(a.shape[0]):
+            result[0] += a[i] * b[i]
+
+    @guvectorize(["void(f8[:], f8, f8[:])"], "(n),()->(n)", target="cpu")
+    def shifted(a, by, result):
+        for i in range(a.shape[0]):
+            result[i] = a[i] + by
+
+    @cfunc("f8(f8, i4)")
+    def callback(x, n):
+        return x * n + FACTOR
+
+    @njit
+    def uses(a):
+        return add(a, a).sum()
+"""
+CALLS = """
+import sys
+import numpy as np
+def outcome(call):
+    try:
+        result = call()
+    except Exception as error:
+        return type(error).__name__, repr(error.args)[:60]
+    return type(result).__name__, repr(result), str(getattr(result, "dtype", ""))
+a = np.arange(4.0)
+calls = [
+    lambda: p.add(a, a), lambda: p.add(1, 2), lambda: p.add(1, 2.5), lambda: p.add(np.arange(3), 2), lambda: p.add(True, False),
+    lambda: p.add(100.0, 7.0), lambda: p.add(a, a, a.copy()), lambda: p.add(a, a, where=a > 1, out=np.zeros(4)),
+    lambda: p.add.reduce(a), lambda: p.add.accumulate(np.arange(3)), lambda: p.add.outer(a[:2], a[:2]), lambda: p.add.types,
+    lambda: (p.add.nin, p.add.nout, p.add.identity, p.add.ntypes, p.add.__name__, p.add.__doc__), lambda: p.add(a[:, None], a),
+    lambda: p.add(np.arange(3, dtype=np.float32), np.int8(2)), lambda: p.add([1, 2], [3.5, 4]), lambda: p.add(np.zeros(0), 1.0),
+    lambda: p.doubled(np.float32(2.5)), lambda: p.doubled(2.5), lambda: p.doubled(3), lambda: p.doubled(a), lambda: p.doubled(True),
+    lambda: p.doubled(np.arange(3)), lambda: p.narrowed(a, 1), lambda: p.narrowed(1.5, 2.5),
+    lambda: p.dot(a, a), lambda: p.dot(np.ones((2, 4)), a), lambda: p.dot(np.arange(3), np.arange(3)), lambda: p.shifted(a, 2),
+    lambda: p.shifted(np.ones((2, 2)), np.array([1.0, 5.0])), lambda: p.dot.signature, lambda: p.uses(a),
+    lambda: p.callback.ctypes(2.5, 2), lambda: p.callback(2, 3), lambda: p.callback.address > 0, lambda: p.callback.__name__,
+    lambda: p.callback.ctypes.argtypes, lambda: repr(p.callback)
+]
+result = [outcome(call) for call in calls], "numba.core" in sys.modules
+"""
+#: Calls that only Numba can answer, after some that ran without it.
+NUMBA_DECIDES = {
+    "no loop": "outcome(lambda: p.add(1j, 2))",
+    "a new loop": "outcome(lambda: p.doubled(a)), outcome(lambda: p.doubled(1j)), outcome(lambda: p.doubled(3)), p.doubled.types",
+    "no arguments": "outcome(p.add), outcome(p.doubled)",
+    "a shape that does not match": "outcome(lambda: p.dot(a, a[:3]))",
+    "use in a function": "outcome(lambda: __import__('numba').njit(lambda a: p.add(a, 1))(a)), outcome(lambda: p.add(a, 1))",
+    "pickling": "outcome(lambda: __import__('pickle').loads(__import__('pickle').dumps(p.add))(1, 2))",
+    "the classes": "type(__import__('numba').vectorize(['f8(f8)'])(lambda x: x)) is p.add.__class__, p.add.__class__.__name__",
+    "another kind of array": "outcome(lambda: p.add(np.ma.masked_array(a, a > 1), a))",
+    "a changed global": "setattr(p, 'FACTOR', 50), outcome(lambda: p.add(1, 2)), str(p.add), outcome(lambda: p.add(1, 2)), p.callback.ctypes(1, 1)",
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The same ufuncs of Numba and of this package, which one process has compiled."""
+    made = Project(tmp_path_factory.mktemp("ufuncs"))
+    made.write(plain=KERNELS.replace("{decorators}", "numba"), lazy=KERNELS.replace("{decorators}", "compcache.numba"))
+    return made
+
+
+def run(project: Project, module: str, calls: str) -> Any:
+    return project.run(f"import {module} as p\n{calls}", backend=False, COMPCACHE_DIR=str(project.cache))
+
+
+def test_ufuncs_and_callbacks_are_numbas_and_start_without_it(project: Project) -> None:
+    calls = CALLS.replace("lambda: p.add([1, 2], [3.5, 4]), ", "")
+    expected = run(project, "plain", calls)[0]
+    assert run(project, "lazy", calls) == (expected, True)
+    assert run(project, "lazy", calls) == (expected, False)
+
+
+@pytest.mark.parametrize("case", NUMBA_DECIDES)
+def test_what_is_not_stored_is_numbas(project: Project, case: str) -> None:
+    first = CALLS.partition("calls = [")[0] + "first = [p.add(2, 3), p.doubled(2), p.dot(a, a).tolist()]\n"
+    calls = first + f"result = repr((first, {NUMBA_DECIDES[case]}))"
+    assert run(project, "lazy", calls) == run(project, "plain", calls)
+
+
+def test_an_edit_counts(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    source = """
+        from compcache.numba import vectorize, guvectorize, cfunc
+        FACTOR = {factor}
+        @vectorize(["f8(f8)"])
+        def f(x):
+            return x * FACTOR
+        @vectorize
+        def g(x):
+            return x * FACTOR
+        @guvectorize(["void(f8[:], f8[:])"], "(n)->(n)")
+        def h(x, y):
+            y[:] = x * FACTOR
+        @cfunc("f8(f8)")
+        def c(x):
+            return x * FACTOR
+    """
+    script = "import sys, p, numpy as np\nresult = [float(p.f(2)), float(p.g(2.0)), p.h(np.ones(1)).tolist(), p.c.ctypes(2)]"
+    script += "\nresult.append('numba.core' in sys.modules)"
+    for factor, is_imported in ((3, True), (3, False), (4, True), (3, False)):
+        project.write(p=source.replace("{factor}", str(factor)))
+        expected = [2.0 * factor, 2.0 * factor, [float(factor)], 2.0 * factor, is_imported]
+        assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) == expected
