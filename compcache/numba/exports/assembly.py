@@ -9,8 +9,9 @@ from llvmlite import binding
 
 from compcache.numba.entries.image_source import CannotLink, load_exception_classes
 from compcache.numba.entries.recursion import MissingCallee, resolve_recursion, with_recursive_callees
+from compcache.numba.exports.addresses import PREFIX, known_functions, without_addresses
 from compcache.numba.exports.memory_runtime import MEMORY_RUNTIME
-from compcache.numba.exports.objects import objects_text
+from compcache.numba.exports.objects import HELPERS, objects_text
 from compcache.numba.exports.parameters import OBJECT, Parameter, refusal
 from compcache.numba.exports.plan import Unsupported, encode_plan
 from compcache.numba.exports.raising import describe_exceptions, raising_text
@@ -41,11 +42,15 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: str
     """The wrapper, the function, its exceptions and the memory runtime, without unused parts."""
     context = cres.target_context
     try:
-        compiled = with_recursive_callees(cres.library)
-        plan = _plan(func_name, context, cres, parameters, result)
+        compiled = _with_known_functions(with_recursive_callees(cres.library))
+        needs = _needs_of(func_name, compiled)
+        plan = _plan(func_name, cres, parameters, result, is_needed=bool(needs.helpers or needs.functions))
     except (MissingCallee, Unsupported) as error:
         raise refusal(func_name, str(error)) from error
-    shape = Shape(parameters, is_object=result == OBJECT, uses_plan=plan is not None, nogil=nogil and plan is not None)
+    shape = Shape(
+        parameters, is_object=result == OBJECT, uses_plan=plan is not None, uses_random=needs.has_random,
+        nogil=nogil and plan is not None,
+    )  # fmt: skip
     with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals need one
         module = binding.parse_assembly(wrapper_text(cres, shape))
     module.link_in(compiled.clone())
@@ -53,12 +58,13 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: str
     exceptions = describe_exceptions(func_name, str(module))
     described = {known.variable for known in exceptions}
     for variable in module.global_variables:
-        if variable.name in described:
+        if variable.name in described or variable.name in needs.functions:
             variable.linkage = "external"  # so that code linked later can refer to it
     module.link_in(binding.parse_assembly(_with_layout(raising_text(exceptions), module)))
     module.link_in(binding.parse_assembly(_with_layout(MEMORY_RUNTIME, module)))
     if plan is not None:
-        module.link_in(binding.parse_assembly(_with_layout(objects_text(plan), module)))
+        provided = objects_text(plan, needs.helpers, needs.functions)
+        module.link_in(binding.parse_assembly(_with_layout(provided, module)))
     _drop_unused(module)
     _check(func_name, module)
     try:
@@ -67,15 +73,60 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: str
         raise refusal(func_name, str(error)) from error
 
 
-def _plan(func_name: str, context: Any, cres: Any, parameters: list[Parameter], result: str) -> bytes | None:
+class _Needs(NamedTuple):
+    """What compiled code needs of the extension module: helpers by name, functions of other packages by their variables."""
+
+    helpers: list[str]
+    functions: dict[str, tuple[str, str, str]]
+
+    @property
+    def has_random(self) -> bool:
+        return any(name.endswith("_random_state") for name in self.helpers)
+
+
+def _with_known_functions(compiled: Any) -> Any:
+    """A module without addresses, and without what Numba would do if a function had none."""
+    addresses = [v.name for v in compiled.global_variables if v.name.startswith(PREFIX)]
+    if not addresses:
+        return compiled
+    module = binding.parse_assembly(without_addresses(str(compiled), known_functions(addresses)))
+    manager = binding.create_new_module_pass_manager()
+    manager.add_instruction_combine_pass()
+    manager.add_simplify_cfg_pass()
+    manager.run(module, _pass_builder(module))
+    return module
+
+
+def _pass_builder(module: Any) -> Any:
+    machine = binding.Target.from_triple(module.triple).create_target_machine()
+    return binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
+
+
+def _needs_of(func_name: str, compiled: Any) -> _Needs:
+    """What a module needs. Raises `CompileError` for an address of this process that has no name."""
+    from compcache.build.ir_text import symbol_counts
+
+    counts = symbol_counts(str(compiled))
+    helpers = [f.name for f in compiled.functions if f.is_declaration and f.name in HELPERS and counts.get(f.name, 0) > 1]
+    addresses = [v.name for v in compiled.global_variables if v.name.startswith(PREFIX) and counts.get(v.name, 0) > 1]
+    functions = known_functions(addresses)
+    if len(functions) != len(addresses):
+        raise refusal(
+            func_name,
+            "it uses addresses of this process (functions of ctypes, large global arrays) that have no name in another one",
+        )
+    return _Needs(helpers, functions)
+
+
+def _plan(func_name: str, cres: Any, parameters: list[Parameter], result: str, *, is_needed: bool) -> bytes | None:
     """The plan of a kernel; None for one that needs nothing of the extension module."""
     from numba.core import types
 
     given = [(parameter.name, parameter.type) for parameter in parameters if parameter.is_object]
-    if not given and result != OBJECT:
+    if not given and result != OBJECT and not is_needed:
         return None
     made = types.unliteral(cres.signature.return_type) if result == OBJECT else None
-    return encode_plan(func_name, context, given, made)
+    return encode_plan(func_name, cres.target_context, given, made)
 
 
 def _rewritten(module: Any) -> Any:
@@ -110,12 +161,9 @@ def _drop_unused(module: Any) -> None:
     for value in [*module.functions, *module.global_variables]:
         if not value.is_declaration and value.name != ENTRY:
             value.linkage = "internal"
-    machine = binding.Target.from_triple(module.triple).create_target_machine()
     manager = binding.create_new_module_pass_manager()
     manager.add_global_dead_code_eliminate_pass()
-    manager.run(
-        module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
-    )
+    manager.run(module, _pass_builder(module))
 
 
 def _check(func_name: str, module: Any) -> None:

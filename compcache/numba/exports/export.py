@@ -135,8 +135,4 @@ def _compile(
         )  # fmt: skip
     if cres.objectmode or cres.lifted:
         raise refusal(func_name, "part of it runs in object mode")
-    if cres.library.has_dynamic_globals:
-        raise refusal(
-            func_name, "it uses addresses of this process (ctypes functions or large global arrays)"
-        )
     return cres

@@ -2,37 +2,87 @@
 
 from __future__ import annotations
 
-from compcache.numba.exports.plan import BOX, ENTER, LEAVE, PREPARE
+from typing import TYPE_CHECKING
 
-__all__ = ["BOX_SYMBOL", "ENTER_SYMBOL", "LEAVE_SYMBOL", "PLAN_SYMBOL", "objects_text"]
+from compcache.numba.exports import plan as numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+__all__ = ["BOX_SYMBOL", "ENTER_SYMBOL", "HELPERS", "LEAVE_SYMBOL", "PLAN_SYMBOL", "RANDOM_SYMBOL", "objects_text"]
 
 PLAN_SYMBOL, ENTER_SYMBOL = "compcache.numba.plan", "compcache.numba.enter"
 LEAVE_SYMBOL, BOX_SYMBOL = "compcache.numba.leave", "compcache.numba.box"
+RANDOM_SYMBOL = "compcache.numba.random_begin"
 _MODULE, _TABLE = "compcache.numba.exports._objects", "functions"
 
-#: Symbols that the table provides: number, result, parameters.
-_CALLS: dict[str, tuple[int, str, str]] = {
-    ENTER_SYMBOL: (ENTER, "i32", "ptr, ptr, ptr"),
-    LEAVE_SYMBOL: (LEAVE, "void", "ptr, ptr, ptr"),
-    BOX_SYMBOL: (BOX, "ptr", "ptr, ptr"),
+_Call = tuple[int, str, str]
+#: Symbols that the table provides to the wrapper: number, result, parameters.
+_OWN: dict[str, _Call] = {
+    ENTER_SYMBOL: (numbers.ENTER, "i32", "ptr, ptr, ptr"),
+    LEAVE_SYMBOL: (numbers.LEAVE, "void", "ptr, ptr, ptr"),
+    BOX_SYMBOL: (numbers.BOX, "ptr", "ptr, ptr"),
+    RANDOM_SYMBOL: (numbers.RANDOM_BEGIN, "void", ""),
+}
+#: Those of Numba's C helpers that it provides.
+HELPERS: dict[str, _Call] = {
+    "numba_get_py_random_state": (numbers.RANDOM_PYTHON, "ptr", ""),
+    "numba_get_np_random_state": (numbers.RANDOM_NUMPY, "ptr", ""),
+    "numba_get_internal_random_state": (numbers.RANDOM_INTERNAL, "ptr", ""),
+    "numba_rnd_shuffle": (numbers.RANDOM_SHUFFLE, "void", "ptr"),
+    "numba_rnd_init": (numbers.RANDOM_SEED, "void", "ptr, i32"),
+    "numba_poisson_ptrs": (numbers.RANDOM_POISSON, "i64", "ptr, double"),
+    "numba_gil_ensure": (numbers.ENSURE_GIL, "void", "ptr"),
+    "numba_gil_release": (numbers.RELEASE_GIL, "void", "ptr"),
+    "numba_unpickle": (numbers.UNPICKLE, "ptr", "ptr, i32, ptr"),
 }
 
 
-def objects_text(plan: bytes) -> str:
-    """Assembly of the plan, of the function that prepares it once, and of those that call the table."""
+def objects_text(plan: bytes, helpers: Collection[str] = (), functions: Mapping[str, tuple[str, ...]] | None = None) -> str:
+    """Assembly of the plan, of the function that prepares it once, and of those that call the table.
+
+    Args:
+        plan: the plan.
+        helpers: the names of Numba's helpers that the code calls.
+        functions: names of variables that get the address of a function of another package when the plan is prepared: its module,
+            name and type.
+    """
+    calls = {**_OWN, **{name: HELPERS[name] for name in helpers}}
+    found = functions or {}
+    replaced = {
+        "PLAN_SIZE": str(len(plan)), "PREPARE_AT": str(numbers.PREPARE), "RESOLVE_AT": str(numbers.RESOLVE),
+        "RESOLVING": "\n".join(_resolving_text(number, variable) for number, variable in enumerate(found)),
+        "LAST": str(len(found)),
+    }  # fmt: skip
+    preparing = _PREPARING
+    for word, text in replaced.items():
+        preparing = preparing.replace(word, text)
     return "\n".join([
         _text("compcache.numba.plan_bytes", plan, align=8),
         _text("compcache.numba.module", _MODULE.encode() + b"\0"),
         _text("compcache.numba.table_name", _TABLE.encode() + b"\0"),
         _text("compcache.numba.capsule", f"{_MODULE}.{_TABLE}".encode() + b"\0"),
-        _PREPARING.replace("PLAN_SIZE", str(len(plan))).replace("PREPARE_AT", str(PREPARE)),
-        *(_call_text(symbol, *call) for symbol, call in _CALLS.items()),
+        *(_text(f"compcache.numba.wanted.{n}", b"\0".join([part.encode() for part in (*wanted, "")]))
+          for n, wanted in enumerate(found.values())),
+        *(f'@"{variable}" = external global ptr' for variable in found),
+        preparing,
+        *(_call_text(symbol, *call) for symbol, call in calls.items()),
     ])  # fmt: skip
 
 
 def _text(name: str, data: bytes, align: int = 1) -> str:
     body = "".join(f"\\{byte:02X}" for byte in data)
     return f'@{name} = internal constant [{len(data)} x i8] c"{body}", align {align}'
+
+
+def _resolving_text(number: int, variable: str) -> str:
+    return f"""resolve{number}:
+  %function{number} = call ptr %resolving(ptr @compcache.numba.wanted.{number})
+  %missing{number} = icmp eq ptr %function{number}, null
+  br i1 %missing{number}, label %failed, label %resolved{number}
+resolved{number}:
+  store ptr %function{number}, ptr @"{variable}"
+  br label %resolve{number + 1}"""
 
 
 def _call_text(symbol: str, number: int, result: str, parameters: str) -> str:
@@ -86,11 +136,16 @@ found:
   br i1 %no_table, label %failed, label %known
 known:
   %prepare_at = getelementptr ptr, ptr %table, i64 PREPARE_AT
-  %function = load ptr, ptr %prepare_at
-  %plan = call ptr %function(ptr @compcache.numba.plan_bytes, i64 PLAN_SIZE)
+  %preparing = load ptr, ptr %prepare_at
+  %plan = call ptr %preparing(ptr @compcache.numba.plan_bytes, i64 PLAN_SIZE)
   %no_plan = icmp eq ptr %plan, null
-  br i1 %no_plan, label %failed, label %store
-store:
+  br i1 %no_plan, label %failed, label %start_resolving
+start_resolving:
+  %resolve_at = getelementptr ptr, ptr %table, i64 RESOLVE_AT
+  %resolving = load ptr, ptr %resolve_at
+  br label %resolve0
+RESOLVING
+resolveLAST:
   store ptr %table, ptr @compcache.numba.table
   store atomic ptr %plan, ptr @compcache.numba.prepared release, align 8
   ret ptr %plan

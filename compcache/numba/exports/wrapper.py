@@ -30,13 +30,17 @@ class Shape:
         parameters: the parameters.
         is_object: whether the result is made by the extension module.
         uses_plan: whether the code calls the extension module at all.
+        uses_random: whether the kernel uses random numbers.
         nogil: whether the wrapper releases the GIL around the kernel.
     """
 
-    def __init__(self, parameters: list[Parameter], *, is_object: bool, uses_plan: bool, nogil: bool) -> None:
+    def __init__(
+        self, parameters: list[Parameter], *, is_object: bool, uses_plan: bool, uses_random: bool, nogil: bool
+    ) -> None:
         self.parameters = parameters
         self.is_object = is_object
         self.uses_plan = uses_plan
+        self.uses_random = uses_random
         self.nogil = nogil
 
 
@@ -86,6 +90,8 @@ class _Wrapper:
         slots = next(given) if self._is_tuple else None
         plan = self._plan() if self._shape.uses_plan else None
         objects_at, places_at, values = self._arguments(plan, given)
+        if self._shape.uses_random:
+            builder.call(self._declare(objects.RANDOM_SYMBOL, ir.VoidType(), []), [])
         thread = self._release() if self._shape.nogil else None
         status, out = self._call(values)
         if thread is not None:

@@ -9,6 +9,17 @@ static void *const functions[] = {
     (void *)enter,
     (void *)leave,
     (void *)box_result,
+    (void *)resolve_function,
+    (void *)random_begin,
+    (void *)random_python,
+    (void *)random_numpy,
+    (void *)random_internal,
+    (void *)random_shuffle,
+    (void *)random_seed,
+    (void *)random_poisson,
+    (void *)ensure_gil,
+    (void *)release_gil,
+    (void *)unpickle,
 };
 const uint32_t function_count = sizeof functions / sizeof *functions;
 
@@ -16,6 +27,12 @@ static int execute(PyObject *module) {
     if (memory_type == NULL) {
         memory_type = (PyTypeObject *)PyType_FromSpec(&memory_spec); /* once per process */
     }
+    static int is_prepared;
+    if (!is_prepared && prepare_random() != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    is_prepared = 1;
     PyObject *errors = PyImport_ImportModule("compcache.errors");
     buffer_error = errors != NULL ? PyObject_GetAttrString(errors, "ArgumentBufferError") : NULL;
     Py_XDECREF(errors);

@@ -5,6 +5,8 @@
  *   unbox.c     arguments -> Numba's values
  *   box.c       Numba's values -> results
  *   arrays.c    arrays of NumPy, where it is loaded, and buffers
+ *   random.c    random numbers
+ *   helpers.c   functions of other packages, and what else compiled code calls of Numba's C helpers
  *   memory.c    blocks of Numba's memory runtime, and the objects that own them
  *
  * Values are laid out as Numba's data models say (numba/core/datamodel/models.py). Exported code is on disk: whoever changes a
@@ -148,6 +150,24 @@ extern PyType_Spec memory_spec;
 extern PyTypeObject *memory_type;
 /* An object that owns a block, which it takes over, and offers `value` as a buffer. */
 PyObject *make_memory(const Plan *plan, const Node *node, const ArrayValue *value, MemInfo *memory);
+
+/* random.c */
+int prepare_random(void); /* once per process; 0 if it is done */
+void random_begin(void);
+void *random_python(void);
+void *random_numpy(void);
+void *random_internal(void);
+void random_shuffle(void *state);
+void random_seed(void *state, uint32_t seed);
+int64_t random_poisson(void *state, double mean);
+
+/* helpers.c */
+/* The address of a function that a Cython module offers to others; NULL with an exception. `described`: module, NUL, name, NUL,
+ * the type as Cython writes it. */
+void *resolve_function(const char *described);
+void ensure_gil(PyGILState_STATE *state);
+void release_gil(const PyGILState_STATE *state);
+PyObject *unpickle(const char *data, int size, const char *digest);
 
 /* module.c */
 extern PyObject *buffer_error; /* compcache.errors.ArgumentBufferError */
