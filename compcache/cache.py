@@ -61,6 +61,7 @@ LAYERS_VARIABLE = "COMPCACHE_LAYERS"
 _MODULE_ID_DIGITS = 32
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 REMOTE_VARIABLE = "COMPCACHE_REMOTE"
+REMOTE_MODE_VARIABLE = "COMPCACHE_REMOTE_MODE"
 TRUSTED_VARIABLE = "COMPCACHE_TRUSTED_KEYS"
 PUBLISH_VARIABLE = "COMPCACHE_PUBLISH_KEY"
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
@@ -270,7 +271,7 @@ class Cache:
     def _can_import(self, name: str) -> bool:
         if self._holds(name, to_import=True):
             return True
-        return self._remote_store() is not None and bool(self._fetch((name,)))
+        return bool(self._fetch((name,)))
 
     def _holds(self, name: str, *, to_import: bool = False) -> bool:
         """See `has`; with `to_import`, variables and hidden functions count as well."""
@@ -388,7 +389,7 @@ class Cache:
         except CompcacheError as error:
             if self._closed:
                 raise
-            if self._remote_store() is None:
+            if self._remote_given[0] is None and not os.environ.get(REMOTE_VARIABLE):
                 return None
             from compcache.publish.single_flight import find_fetched
 
@@ -484,12 +485,34 @@ class Cache:
         return self._remote_store()
 
     def _inquire(self, names: tuple[str, ...]) -> Inquiry | None:
-        remote = self._remote_store()
+        remote = self._asked_store(names)
         return remote.inquire(names) if remote is not None else None
 
-    def _fetch(self, names: Iterable[str]) -> tuple[str, ...]:
-        remote = self._remote_store()
+    def _fetch(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        remote = self._asked_store(names)
         return remote.fetch(names) if remote is not None else ()
+
+    def _asked_store(self, names: tuple[str, ...]) -> RemoteStore | None:
+        """The remote store that a miss asks for these functions; None also where it is left alone, which costs a miss little."""
+        url = self._remote_given[0]
+        url = url if url is not None else os.environ.get(REMOTE_VARIABLE)
+        if not url or self.readonly:
+            return None
+        from compcache.identity import label_of
+
+        if not any(map(label_of, names)):
+            return None
+        try:
+            gate = self._gate
+        except AttributeError:  # no miss has asked yet
+            from compcache.remote.breaker import Gate
+
+            self._gate: Gate = Gate(url.rstrip("/"))
+            gate = self._gate
+        if gate.is_shut() and os.environ.get(REMOTE_MODE_VARIABLE) != "off" and self._remote_given[1] != "off":
+            self._store.stats.count("remote_skipped")
+            return None
+        return self._remote_store()
 
     def prefetch(self, names: Iterable[str | Identity], *, plain: bool = True) -> tuple[str, ...]:
         """Fetch functions that are not cached, and all that they import, from the remote store; those that came.

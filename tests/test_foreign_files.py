@@ -16,10 +16,10 @@ import pytest
 from helpers import adder
 
 from compcache import Cache, CacheWarning, FormatError, ModuleSource, NotCachedError, UntrustedDirectoryError
-from compcache.remote import messages
+from compcache.remote import directory
 from compcache.remote.address import read_settings
-from compcache.remote.connection import ask
-from compcache.remote.messages import LENGTH, encode, state_directory
+from compcache.remote.connection import LENGTH, ask, encode
+from compcache.remote.directory import state_directory
 from compcache.signing.keys import new_key
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def test_the_socket_of_another_user_s_process_is_told_nothing(tmp_path: Path, mo
 @pytest.mark.parametrize("kind", ["of another user", "writable", "a link", "absent"])
 def test_a_runtime_directory_that_others_rule_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Who owns a directory can exchange what is in it, whoever that belongs to."""
-    monkeypatch.setattr(messages, "_TEMPORARY", str(tmp_path))
+    monkeypatch.setattr(directory, "_TEMPORARY", str(tmp_path))
     runtime = tmp_path / "run"
     if kind == "a link":
         (tmp_path / "elsewhere").mkdir()

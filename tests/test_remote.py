@@ -16,7 +16,7 @@ from helpers import constant, run_fresh
 
 from compcache import Cache, CacheWarning, Function, Identity, ModuleSource, NotCachedError, RemoteStats
 from compcache.batch import Job, compile_many
-from compcache.remote.breaker import Breaker
+from compcache.remote.breaker import Breaker, Patience
 from compcache.remote.card import Card, decode_card, decode_pack, encode_card, encode_pack
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import shelf_of
@@ -316,6 +316,66 @@ def test_a_reader_with_trusted_keys_takes_what_they_signed(open_cache: Callable[
         with pytest.raises(NotCachedError):
             cache.get_target(wanted)
         assert cache.stats().counters["remote_rejected"] == 1
+
+
+def test_what_a_retired_key_has_signed_is_replaced(open_cache: Callable[..., Cache], store: Path) -> None:
+    """Cards and packs of it alike: who compiles with the new key puts its own in their place."""
+    pytest.importorskip("nacl")
+    old, new = new_key("old"), new_key("new")
+    names = [Identity("f", number=number) for number in range(5)]
+
+    def compile_all(cache: Cache) -> None:
+        for number, name in enumerate(names):
+            assert cache.get_or_compile(name, partial(constant, "f", number))() == number
+        upload(cache, *names)
+
+    compile_all(open_cache("a", publish_key=str(old)))
+    options = {"trusted_keys": [str(new.public())]}
+    second = open_cache("b", publish_key=str(new), **options)
+    compile_all(second)
+    assert second.stats().remote.rejected >= 5
+    reader = open_cache("c", "read", **options)
+    assert [reader.get_or_compile(name, never)() for name in names] == list(range(5))
+    assert objects(store, "p")
+
+
+def test_misses_while_the_store_is_left_alone_load_no_client(store: Path, tmp_path: Path) -> None:
+    with Cache(tmp_path / "a", remote=store.as_uri()) as cache:
+        breaker = Breaker(str(Path(cache.remote.directory()) / "breaker"))  # type: ignore[union-attr]
+        cache.add_module(ModuleSource(constant("g", 1)))
+    for _ in range(3):
+        breaker.failed()
+    script = f"""
+    import os, sys
+    os.environ["COMPCACHE_REMOTE"] = {store.as_uri()!r}
+    from compcache import Cache, Identity, NotCachedError
+    with Cache(directory) as cache:
+        for number in range(5):
+            try:
+                cache.get_target(Identity("f", number=number).func_name)
+            except NotCachedError:
+                pass
+        loaded = sorted(name for name in sys.modules if name.startswith(("compcache.remote.", "msgpack", "socket")))
+        result = [loaded, cache.stats().remote.skipped]
+    """
+    assert run_fresh(tmp_path / "a", script) == [["compcache.remote.breaker", "compcache.remote.directory"], 5]
+
+
+def test_patience_ends_before_the_breaker_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("compcache.remote.breaker.time.monotonic", lambda: now)
+    patience = Patience()
+    for _ in range(3):
+        assert patience.allows()
+        patience.lost(0.15)
+    assert [patience.asks() for _ in range(6)] == [True] * 4 + [False] * 2  # without waiting
+    now += 1.5
+    assert patience.allows()
+    patience.lost(0.15)
+    now += 1.5
+    assert not patience.allows()
+    patience.answered()
+    assert patience.allows()
 
 
 @pytest.mark.usefixtures("store")

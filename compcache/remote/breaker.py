@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import time
 
-from compcache.files import Files
-from compcache.publish.atomic_file import publish
+from compcache.remote.directory import state_directory
 
-__all__ = ["Breaker", "Patience"]
+__all__ = ["Breaker", "Gate", "Patience"]
 
 _FAILURES = 3  # in a row open it
 _FIRST_PAUSE = 30.0
@@ -20,6 +19,9 @@ _LONGEST_PAUSE = 600.0
 #: The seconds that one process waits in vain before it stops waiting for a while, and again before each longer while.
 _FIRST_LOSS, _NEXT_LOSS = 0.4, 0.1
 _FIRST_WHILE, _LONGEST_WHILE = 1.0, 60.0
+_UNWAITED = 4
+#: So long a process believes that the breaker is open without looking.
+_BELIEVED = 0.25
 
 
 class Breaker:
@@ -77,10 +79,35 @@ class Breaker:
 
     def _write(self, failures: int, until: float, pause: float) -> None:
         content = f"{failures} {until} {pause}".encode("ascii")
+        from compcache.files import Files
+        from compcache.publish.atomic_file import publish
+
         try:
             publish(Files(), os.path.dirname(self._path), self._path, [content], sync=False)
         except OSError:
             return  # every process finds out for itself then
+
+
+class Gate:
+    """Whether the store with this URL is left alone now; a process that only looks here loads no client."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._path = ""
+        self._believed_until = 0.0
+
+    def is_shut(self) -> bool:
+        """Whether the breaker is open. Looks into its file four times in a second at most."""
+        now = time.time()
+        if 0 < self._believed_until - now <= _BELIEVED:
+            return True
+        try:
+            self._path = self._path or os.path.join(state_directory(self._url, os.environ), "breaker")
+        except OSError:
+            return False  # who asks is told
+        is_open = Breaker(self._path).is_open()
+        self._believed_until = now + _BELIEVED if is_open else 0.0
+        return is_open
 
 
 class Patience:
@@ -94,15 +121,25 @@ class Patience:
         self._left = _FIRST_LOSS
         self._while = _FIRST_WHILE
         self._until = 0.0
+        self._free = _UNWAITED
 
     def lost(self, seconds: float) -> None:
         """So long was waited in vain."""
         self._left -= seconds
         if self._left <= 0:
-            self._until = time.monotonic() + self._while
+            # What was lost once is not lost again until look-ups that are under way have failed, and the breaker is open.
+            self._until = time.monotonic() + max(self._while, 4 * seconds)
             self._while = min(2 * self._while, _LONGEST_WHILE)
             self._left = _NEXT_LOSS
+            self._free = _UNWAITED
 
     def allows(self) -> bool:
         """Whether to wait for the next answer."""
         return time.monotonic() >= self._until
+
+    def asks(self) -> bool:
+        """Whether to ask at all. Some questions are asked without waiting, so that the breaker learns of the failures."""
+        if self.allows():
+            return True
+        self._free -= 1
+        return self._free >= 0

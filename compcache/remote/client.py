@@ -19,7 +19,7 @@ from compcache.remote.answer import FOUND, UNAVAILABLE, RemoteAnswer, left_alone
 from compcache.remote.breaker import Breaker, Patience
 from compcache.remote.card import INLINE_LIMIT, Card, encode_card
 from compcache.remote.connection import ask, wake_helper
-from compcache.remote.messages import state_directory
+from compcache.remote.directory import state_directory
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import card_key, module_key, platform_shelf, shelf_of, usable_shelves
 from compcache.store import SIGNATURES
@@ -93,6 +93,7 @@ class RemoteStore:
         self._directory: str | None = None
         self._complained = False
         self.patience = Patience()
+        self._rejected: set[str] = set()  # functions that the store has, but not as this cache takes them
         self._start_up = 0, b""  # a process, and the token by which the helper knows its questions
 
     @property
@@ -116,6 +117,9 @@ class RemoteStore:
         """
         wanted = tuple(name for name in names if plain or label_of(name) is not None)
         if not wanted:
+            return None
+        if not (insists or self.patience.asks()):
+            self.count("remote_skipped")
             return None
         try:
             if Breaker(os.path.join(self.directory(), "breaker")).is_open():
@@ -178,6 +182,7 @@ class RemoteStore:
         """Verify and publish what was found, then fetch what it imports; the functions that came."""
         come: list[str] = []
         imports: dict[str, None] = {}
+        distrusted: list[str] = []
         for name, (outcome, data, *rest) in zip(names, answers, strict=True):
             self._store.stats.asked(name, f"{outcome}{f': {data}' if isinstance(data, str) and data else ''}")
             if outcome != FOUND or not isinstance(data, bytes) or not rest or not isinstance(rest[0], bytes):
@@ -187,16 +192,26 @@ class RemoteStore:
             if adopted is not None:
                 come.append(name)
                 imports.update(dict.fromkeys(adopted.imports))
+            elif rest[-1] is True:  # a pack had it
+                distrusted.append(name)
+        come += self._ask_cards(distrusted)
         absent = [name for name in imports if name not in names and next(self._store.find(name), None) is None]
         if absent:
             self.fetch(absent, plain=True)
         return tuple(come)
+
+    def _ask_cards(self, names: list[str]) -> tuple[str, ...]:
+        """Look functions up by their cards, after what a pack had of them was rejected."""
+        if not names or not ask(self.settings, "distrust", self._token()).wait(_PATIENCE):
+            return ()
+        return self.fetch(names, plain=True)
 
     def _adopt(self, name: str, data: bytes, signatures: bytes) -> Adopted | None:
         try:
             adopted = adopt_module(self._store, data, wanted=name, signatures=signatures)
         except (CompcacheError, OSError) as error:
             self.count("remote_rejected")
+            self._rejected.add(name)
             self._store.stats.refused(name, f"remote store: {error}")
             return None
         self.count("remote_hits")
@@ -258,7 +273,8 @@ class RemoteStore:
         for name, needs in names:
             card = Card(name, module_id, len(data), seconds, inline, signatures)
             cards.append((card_key(platform, shelf_of(header.triple, needs.split("\0")[-1]), name), encode_card(card)))
-        return Upload(module_key(module_id), b"" if inline else data, cards, seconds, always)
+        replaces = not self._rejected.isdisjoint(name for name, _ in names)
+        return Upload(module_key(module_id), b"" if inline else data, cards, seconds, always, replaces)
 
     # ------------------------------------------------------------- maintenance
 

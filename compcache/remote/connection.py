@@ -1,4 +1,7 @@
-"""Asking the helper: one short-lived connection for each question, safe in threads and in forked children."""
+"""Asking the helper: one short-lived connection for each question, safe in threads and in forked children.
+
+A message is its length (4 bytes, little-endian), then msgpack.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,43 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from compcache.remote.messages import LENGTH, decode, encode, owner_of, state_directory
+import msgpack
+
+from compcache.remote.directory import state_directory
 
 if TYPE_CHECKING:
     from compcache.remote.address import RemoteSettings
 
-__all__ = ["Question", "ask", "wake_helper"]
+__all__ = ["LENGTH", "MAX_MESSAGE", "Question", "ask", "decode", "encode", "owner_of", "wake_helper"]
+
+LENGTH = Struct("<I")
+MAX_MESSAGE = 1 << 30
+_PEER = Struct("3i")
 
 _HELPER = "import sys; sys.path[:] = {path!r}; from compcache.remote.helper.server import main; sys.exit(main(sys.argv[1:]))"
 _LOOK_AGAIN = 0.005
 #: A helper that was started so many seconds ago and cannot be reached is not coming.
 _START_SECONDS = 10.0
 _started: dict[str, tuple[int, float]] = {}  # by directory: the process and when this process started it
+
+
+def encode(message: object) -> bytes:
+    """A message with its length."""
+    data: bytes = msgpack.packb(message, unicode_errors="surrogatepass")
+    return LENGTH.pack(len(data)) + data
+
+
+def decode(data: bytes) -> Any:
+    """The message; ValueError where the bytes are not one."""
+    return msgpack.unpackb(data, unicode_errors="surrogatepass")
+
+
+def owner_of(connection: socket.socket) -> int:
+    """The user at the other end of a Unix socket: who has connected, or called `listen`."""
+    return int(_PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1])
 
 
 class Question:

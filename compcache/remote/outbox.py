@@ -21,13 +21,14 @@ __all__ = ["LIMIT", "Outbox", "Upload"]
 
 #: The bytes that wait at most.
 LIMIT = 256 << 20
-_MAGIC = b"CCUPLD1\0"
+_MAGIC = b"CCUPLD2\0"
 
 
 class Upload(NamedTuple):
     """A module with its cards: the module's key and bytes (empty where the cards hold it), the cards by key.
 
-    `seconds` is what compiling it took; `always` uploads it even where that saves less than fetching it costs.
+    `seconds` is what compiling it took; `always` uploads it even where that saves less than fetching it costs;
+    `replaces` puts the cards in place of those that are there, which the uploading process has rejected.
     """
 
     key: str
@@ -35,6 +36,7 @@ class Upload(NamedTuple):
     cards: list[tuple[str, bytes]]
     seconds: float
     always: bool
+    replaces: bool = False
 
 
 class Outbox:
@@ -77,8 +79,8 @@ class Outbox:
             raise FormatError("the upload is damaged or of another version")
         try:
             fields = msgpack.unpackb(data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass")
-            key, module, cards, seconds, always = fields
-            upload = Upload(key, module, [(card_key, card) for card_key, card in cards], seconds, always)
+            key, module, cards, seconds, always, replaces = fields
+            upload = Upload(key, module, [(card_key, card) for card_key, card in cards], seconds, always, replaces)
         except (ValueError, TypeError) as error:
             raise FormatError(f"the upload does not decode: {error}") from error
         texts = [upload.key, *[card_key for card_key, _ in upload.cards]]

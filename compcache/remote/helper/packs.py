@@ -87,6 +87,12 @@ class Packs:
         self._remembered: OrderedDict[tuple[str, str, str], Packed] = OrderedDict()
         self._bytes = 0
 
+    def distrust(self, token: bytes) -> None:
+        """The process does not take what its pack holds: look-ups go by cards, and the pack may be replaced."""
+        start_up = self._start_ups.get(token)
+        if start_up is not None:
+            start_up.pack, start_up.stored, start_up.shelf = {}, 0, ""
+
     def knows(self, token: bytes) -> bool:
         """Whether the start-up has asked something before."""
         return token in self._start_ups

@@ -21,9 +21,9 @@ from compcache.formats.footer import intact_footer
 from compcache.remote.address import RemoteSettings
 from compcache.remote.breaker import Breaker
 from compcache.remote.card import decode_card
+from compcache.remote.connection import LENGTH, MAX_MESSAGE, decode, encode, owner_of
 from compcache.remote.helper.backends import BackendMissingError, open_backend
 from compcache.remote.helper.packs import Packs
-from compcache.remote.messages import LENGTH, MAX_MESSAGE, decode, encode, owner_of
 from compcache.remote.outbox import Outbox
 from compcache.remote.shelves import card_key, module_key
 
@@ -123,7 +123,7 @@ class Helper:
     async def _do_find(
         self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: bool
     ) -> list[list[Any]]:
-        """For each function: FOUND, the module and its signatures; MISSING; or UNAVAILABLE and why.
+        """For each function: FOUND, the module, its signatures, and whether a pack had it; MISSING; or UNAVAILABLE and why.
 
         `token` names the process whose questions make a start-up, `writes` says whether it may leave a pack behind.
         """
@@ -135,6 +135,10 @@ class Helper:
         if not is_known and len(names) < _MANY:
             wait = 0.0  # the first function must not wait for all the others
         return await asyncio.gather(*[self._find(name, platform, shelves, start_up, wait) for name in names])
+
+    async def _do_distrust(self, token: bytes) -> None:
+        """The pack of this start-up holds modules that the process does not take."""
+        self._packs.distrust(token)
 
     async def _do_pack(self, names: list[str], platform: str, shelves: list[str]) -> None:
         """These functions, which are being uploaded, are to be a pack."""
@@ -193,7 +197,7 @@ class Helper:
         packed = await start_up.find(name, wait) if start_up is not None else None
         if packed is not None and _is_intact(packed.card, packed.module):
             self._count("found_in_packs")
-            return [FOUND, packed.module, packed.card.signatures]
+            return [FOUND, packed.module, packed.card.signatures, True]
         if not self._breaker.allows():
             return [UNAVAILABLE, "it is left alone after failures"]
         found = await self._cards(name, platform, shelves)
@@ -205,7 +209,7 @@ class Helper:
                 card, module = held
                 if start_up is not None and start_up.writes:
                     self._packs.remember(platform, shelf, card, module)
-                return [FOUND, module, card.signatures]
+                return [FOUND, module, card.signatures, False]
         return [MISSING, ""]
 
     async def _has(self, name: str, platform: str, shelves: list[str]) -> bool:
@@ -331,7 +335,7 @@ class Helper:
                 if upload.module:
                     await self._within(_UPLOAD_SECONDS, self._backend.create(upload.key, upload.module))
                 for key, card in upload.cards:
-                    await self._within(_UPLOAD_SECONDS, self._put_card(key, card))
+                    await self._within(_UPLOAD_SECONDS, self._put_card(key, card, replaces=upload.replaces))
             except Exception as error:  # noqa: BLE001 - whatever the client raises
                 self._breaker.failed()
                 self._note_error(error)
@@ -343,12 +347,12 @@ class Helper:
                 return True
         return False
 
-    async def _put_card(self, key: str, card: bytes) -> None:
-        """Store a card; one that is there is replaced where it leads nowhere."""
+    async def _put_card(self, key: str, card: bytes, *, replaces: bool) -> None:
+        """Store a card; one that is there is replaced where it leads nowhere, or with `replaces`."""
         if await self._backend.create(key, card):
             return
         present = await self._backend.get(key)
-        if present is None or await self._held(present, decode_card(card).name) is None:
+        if replaces or present is None or await self._held(present, decode_card(card).name) is None:
             await self._backend.replace(key, card)
 
 

@@ -1,43 +1,21 @@
-"""What the asking process and the helper send each other: a length (4 bytes, little-endian), then msgpack."""
+"""The directory of a store on this host: the helper's socket, the breaker, and the uploads that wait. Imports nothing slow."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import socket
 import stat
-from struct import Struct
-from typing import TYPE_CHECKING, Any
 
-import msgpack
+from compcache.digest import blake2b
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LENGTH", "MAX_MESSAGE", "decode", "encode", "owner_of", "private_directory", "state_directory"]
+__all__ = ["private_directory", "state_directory"]
 
-LENGTH = Struct("<I")
-MAX_MESSAGE = 1 << 30
 _PROTOCOL = 2
-_PEER = Struct("3i")
 _WRITE = 0o022  # for group and others
 _TEMPORARY = "/tmp"  # noqa: S108 - what is made there is private, and checked
-
-
-def encode(message: object) -> bytes:
-    """A message with its length."""
-    data: bytes = msgpack.packb(message, unicode_errors="surrogatepass")
-    return LENGTH.pack(len(data)) + data
-
-
-def decode(data: bytes) -> Any:
-    """The message; ValueError where the bytes are not one."""
-    return msgpack.unpackb(data, unicode_errors="surrogatepass")
-
-
-def owner_of(connection: socket.socket) -> int:
-    """The user at the other end of a Unix socket: who has connected, or called `listen`."""
-    return int(_PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1])
 
 
 def private_directory(path: str) -> str:
@@ -84,5 +62,5 @@ def state_directory(url: str, environment: Mapping[str, str]) -> str:
         if not _is_own(base, _WRITE):
             private_directory(base)
     account = sorted((k, v) for k, v in environment.items() if k.startswith(_ACCOUNT))
-    name = hashlib.blake2b(repr((_PROTOCOL, url, account)).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    name = blake2b(repr((_PROTOCOL, url, account)).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     return private_directory(os.path.join(private_directory(os.path.join(base, "compcache")), name))
