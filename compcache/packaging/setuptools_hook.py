@@ -12,7 +12,11 @@ def finalize(distribution: Any) -> None:
     """Let builds of a project with kernels compile them, into the directory that the wheel is made of."""
     if not _has_kernels():
         return
-    from setuptools.command.bdist_wheel import bdist_wheel
+    try:
+        from setuptools.command.bdist_wheel import bdist_wheel
+    except ImportError as error:
+        message = '[tool.compcache] needs setuptools 70.1 or later to build: requires = ["setuptools>=70.1", ...]'
+        raise ImportError(message, name="setuptools") from error
     from setuptools.command.build_py import build_py
 
     from compcache.packaging.build import build_kernels, read_settings, wheel_tag
