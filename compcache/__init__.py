@@ -68,7 +68,14 @@ if TYPE_CHECKING:
     )
     from compcache.remote.answer import RemoteAnswer
     from compcache.signature import Signature
-    from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary, RemoteStats, StatsPeriod
+    from compcache.usage.summaries import (
+        CacheStats,
+        ExportedFunction,
+        FunctionSummary,
+        ModuleSummary,
+        RemoteStats,
+        StatsPeriod,
+    )
 
 __version__ = "0.1.0"
 
@@ -84,6 +91,7 @@ __all__ = [
     "CompileError",
     "CompiledFunctions",
     "Explanation",
+    "ExportedFunction",
     "Finding",
     "FormatError",
     "Function",
@@ -142,6 +150,7 @@ _HOMES = {
     "CheckStep": "maintain.report_types",
     "ModulesNotAddedError": "adding.many",
     "Explanation": "inspect.explain",
+    "ExportedFunction": "usage.summaries",
     "Finding": "maintain.report_types",
     "Function": "build.source",
     "Identity": "identity",

@@ -158,10 +158,10 @@ def test_jobs_are_built_in_other_processes_and_cached_ones_are_skipped(
     for record in report.built:
         (realization,) = cache.realizations(record.name)
         assert (record.functions, record.module_id) == ((record.name,), realization.module_id)
-        assert record.bytes == realization.size > 0
+        assert record.size == realization.size > 0
         assert record.seconds > 0
-    assert report.cached[0].bytes == cache.realizations("known")[0].size
-    assert report.bytes == sum(record.bytes for record in report.built)
+    assert report.cached[0].size == cache.realizations("known")[0].size
+    assert report.size == sum(record.size for record in report.built)
     assert json.loads(json.dumps(report.as_dict()))["ok"] is True
 
     refuse_processes(monkeypatch)

@@ -93,7 +93,7 @@ def test_every_kind_of_spec_and_a_second_run(directory: Path, place: Path) -> No
     assert again.returncode == 0
     assert again.stderr == ""
     assert (len(report["built"]), len(report["cached"]), report["failed"], report["ok"]) == (0, 5, [], True)
-    assert all(record["bytes"] > 0 for record in report["cached"])
+    assert all(record["size"] > 0 for record in report["cached"])
 
 
 def test_failures_are_in_the_report_and_in_the_exit_status(directory: Path, place: Path) -> None:

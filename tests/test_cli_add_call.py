@@ -59,7 +59,7 @@ def test_assembly_and_bitcode_files_give_the_same_module(directory: Path, tmp_pa
     with llvm.parse_assembly(adder("increment", 1)) as module:
         bitcode.write_bytes(module.as_bitcode())
     added = [add(directory, path) for path in (text, bitcode)]
-    assert [row["functions"] for row in added] == [[{"name": "increment", "signature": "i64(x: i64)"}]] * 2
+    assert [row["functions"] for row in added] == [[{"func_name": "increment", "signature": "i64(x: i64)"}]] * 2
     assert call(directory, "increment", "41") == "42\n"
 
 

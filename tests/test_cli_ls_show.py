@@ -89,7 +89,7 @@ def test_modules_are_listed_by_id_and_found_by_what_they_hold(filled: Path) -> N
     assert len(names(filled, "--modules", "sieve")) == 2
     assert names(filled, "--modules", listed[0][:10]) == [listed[0]]
     (module,) = rows(filled, "--modules", "zero")
-    assert dict(module["functions"]) == {"sieve": "i64()", "zero": "i64()"}
+    assert module["functions"] == [{"func_name": name, "signature": "i64()"} for name in ("sieve", "zero")]
 
 
 def test_a_listing_sees_what_came_and_went(directory: Path) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
+import signal
 import sys
+import time
 
 import pytest
 
-from compcache.cli.output import show_progress
+from compcache.cli import output
+from compcache.cli.output import ProgressBar, end_progress, show_progress
 
 
 class Terminal(io.StringIO):
@@ -17,23 +21,59 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("columns", [200, 40, 20])
-def test_a_bar_grows_fits_and_disappears(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+def watched(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A standard error where bars appear at once. (pytest has another one for fixtures.)"""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(output, "_MOMENT", 0.0)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return terminal
+
+
+def plain(terminal: Terminal) -> str:
+    """What was written, without colours."""
+    return re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())
+
+
+@pytest.mark.parametrize("columns", [200, 60, 20])
+def test_a_bar_says_how_far_it_is_and_disappears(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    terminal = watched(monkeypatch)
     monkeypatch.setenv("COLUMNS", str(columns))
-    for done in (0, 25_000, 50_000, 100_000):
+    for done in (0, 25_000, 50_000):
         show_progress(done, 100_000)
-    *shown, last = [part.replace("\x1b[K", "") for part in terminal.getvalue().split("\r")[1:]]
-    assert last == ""
-    filled = [part.count("#") for part in shown]
-    assert filled == {200: [0, 7, 15], 40: [0, 1, 3], 20: [0, 0, 0]}[columns]
-    assert all(len(part) < max(columns, 40) for part in shown)
-    assert shown[1].endswith(" 25,000 of 100,000 modules read")
+        time.sleep(0.11)  # as often as it is drawn
+    shown = plain(terminal)
+    if columns == 200:
+        assert "50,000/100,000" in shown
+        assert "left modules read" in shown
+    lines = [re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]", shown)]
+    assert max(map(len, lines)) <= columns
+    show_progress(100_000, 100_000)
+    assert "\x1b[?25h" in terminal.getvalue()  # the cursor is back
+
+
+def test_a_bar_that_is_interrupted_gives_the_cursor_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = watched(monkeypatch)
+    show_progress(10, 100_000)
+    assert "\x1b[?25l" in terminal.getvalue()
+    end_progress()
+    assert "\x1b[?25h" in terminal.getvalue()
+
+    def add() -> None:
+        with ProgressBar("files added") as bar:
+            bar.update(1, 10)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        add()
+    assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h") == 2
 
 
 def test_what_is_short_or_goes_to_a_file_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    for stream, total in ((Terminal(), 1_000), (io.StringIO(), 100_000)):
+    for stream, total, moment in ((Terminal(), 1_000, 0.0), (io.StringIO(), 100_000, 0.0), (Terminal(), 100_000, 60.0)):
         monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(output, "_MOMENT", moment)
         show_progress(10, total)
+        end_progress()
         assert stream.getvalue() == ""

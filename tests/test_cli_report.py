@@ -86,7 +86,7 @@ def test_the_data_are_what_was_counted(told: Path) -> None:
     assert [(p["hits"], p["miss_reasons"]) for p in story["periods"] if p["hits"]] == [(hits, reasons) for _, hits, reasons in COUNTED]
     assert sum(p["saved_seconds"] for p in story["periods"]) == pytest.approx(12)
     assert {group["name"] for group in story["packages"]} == {"linalg", "stats", EVIL}
-    assert sum(group["size"] for group in story["packages"]) == pytest.approx(stats["bytes"], abs=8)
+    assert sum(group["size"] for group in story["packages"]) == pytest.approx(stats["size"], abs=8)
     assert [row["name"] for row in story["duplicates"]] == ["linalg.dot"]
     assert story["duplicate_modules"] == 1
     assert len(story["biggest"]) == 5

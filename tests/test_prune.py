@@ -70,7 +70,7 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(cache: Cache, directory: P
     }
     done = cache.prune(PrunePolicy(max_modules=1))
     assert told.removed == done.removed
-    assert told.bytes_freed == done.bytes_freed > 0
+    assert told.freed_size == done.freed_size > 0
     assert told.dry_run
     assert not done.dry_run
 
@@ -251,7 +251,7 @@ def test_the_environment_sets_the_limit_and_zero_means_none(
         for number in range(5):
             add(cache, f"f{number}")
         assert cache.stats().max_size == 20 << 10
-        assert cache.stats().bytes <= 20 << 10
+        assert cache.stats().size <= 20 << 10
     monkeypatch.setenv("COMPCACHE_MAX_SIZE", "0")
     with Cache(directory) as cache:
         assert cache.stats().max_size is None

@@ -48,7 +48,7 @@ def test_hits_and_saved_seconds_add_up_over_processes(cache: Cache, directory: P
     assert stats.saved_seconds == pytest.approx(3 * stats.compile_seconds)
     assert stats.hit_rate == 1.0
     assert (stats.modules, stats.functions, stats.realizations) == (1, 1, 1)
-    assert stats.bytes == stats.added_bytes > 0
+    assert stats.size == stats.added_size > 0
 
 
 def test_a_target_that_is_in_memory_is_no_hit(cache: Cache) -> None:
@@ -119,7 +119,7 @@ def test_history_is_the_statistics_by_hour(cache: Cache, directory: Path) -> Non
     with pytest.raises(NotCachedError):
         cache.get_target("nothing")
     stats, periods = cache.stats(), cache.history()
-    for name in ("hits", "misses", "saved_seconds", "compile_seconds", "added_bytes", "evicted_bytes"):
+    for name in ("hits", "misses", "saved_seconds", "compile_seconds", "added_size", "evicted_size"):
         assert sum(getattr(period, name) for period in periods) == pytest.approx(getattr(stats, name)), name
     assert all(period.start % 3600 == 0 and period.start <= time.time() for period in periods)
     assert cache.history(since=time.time() + 7200) == ()

@@ -66,7 +66,7 @@ def main(path: Path) -> float:
         print(cache.ir("x"), cache.asm("x"), cache.explain("x").reason, cache.info().modules, cache.stats().hits)
         print([r.module_id for r in cache.realizations("x")], cache.dependencies("x", transitive=True))
         pruned = cache.prune(PrunePolicy(max_bytes="1GB", unused_for=timedelta(days=3), keep=["a"]), dry_run=True)
-        print(pruned.removed, pruned.bytes_freed)
+        print(pruned.removed, pruned.freed_size)
         print(cache.check(repair=False).findings, cache.remove("x", force=True))
         done: BatchReport = compile_many(cache, [build(), Job("a", build), ("b", build, ())], workers=2, progress=report)
         done.raise_for_failures()

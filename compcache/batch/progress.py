@@ -11,10 +11,11 @@ from compcache.batch.reports import BatchProgress, BuiltJob, CachedJob, FailedJo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Display", "PlainLines", "progress_display"]
+__all__ = ["Display", "PlainLines", "TerminalBar", "progress_display"]
 
 _NAME_WIDTH = 40
 _SHOWN = 3
+_FAST = 100  # items per second, from which on no decimals are shown
 _KIB = 1024.0
 
 
@@ -51,43 +52,56 @@ class PlainLines(Display):
             )
 
 
+class TerminalBar:
+    """The progress of anything on a terminal: a bar, how much is done, the rate, the time left, and a text.
+
+    With `transient` the bar is removed at the end.
+    """
+
+    def __init__(self, *, transient: bool = False) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self.console = Console(stderr=True)
+        columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("done", "rate", "left", "text")]
+        self._progress = Progress(BarColumn(bar_width=30), *columns, console=self.console, transient=transient)
+        self._task = self._progress.add_task("", total=None, done="", rate="", left="", text="")
+
+    def start(self) -> None:
+        """Show the bar, until it is stopped."""
+        self._progress.start()
+
+    def stop(self) -> None:
+        """Show the bar no more."""
+        self._progress.stop()
+
+    def update(self, done: int, total: int, rate: float, left: float | None, text: str) -> None:
+        """Show how far the work is: `rate` is in items per second, `left` in seconds."""
+        self._progress.update(
+            self._task, total=total, completed=done, done=f"{done:,}/{total:,}", text=text,
+            rate=f"{rate:,.0f}/s" if rate >= _FAST else f"{rate:.1f}/s" if rate else "", left=f"{_clock(left)} left" if left else "",
+        )  # fmt: skip
+
+
 class Bar(Display):
-    """A bar with the rate, the time left, and the functions being compiled; failures are printed above it."""
+    """A bar with the functions being compiled; failures are printed above it."""
 
     def __init__(self) -> None:
         super().__init__()
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        self._progress = Progress(
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}", markup=False),
-            TextColumn("{task.fields[left]}", markup=False),
-            TextColumn("{task.fields[running]}", markup=False),
-            console=Console(stderr=True),
-        )
-        self._task = self._progress.add_task("", total=None, rate="", left="", running="")
+        self._bar = TerminalBar()
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self._bar.start()
         return self
 
     def __call__(self, moment: BatchProgress) -> None:
         """Update the bar."""
         if isinstance(moment.last, FailedJob):
-            self._progress.console.print(describe(moment.last), markup=False, highlight=False, soft_wrap=True)
-        self._progress.update(
-            self._task,
-            total=moment.total,
-            completed=moment.done,
-            rate=f"{moment.rate:.1f}/s" if moment.rate else "",
-            left="" if not moment.remaining else f"{_clock(moment.remaining)} left",
-            running=_running(moment.running),
-        )
+            self._bar.console.print(describe(moment.last), markup=False, highlight=False, soft_wrap=True)
+        self._bar.update(moment.done, moment.total, moment.rate, moment.remaining, _running(moment.running))
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        self._bar.stop()
 
 
 def progress_display(progress: Callable[[BatchProgress], object] | bool | None) -> Display:
@@ -107,7 +121,7 @@ def describe(record: BuiltJob | CachedJob | FailedJob) -> str:
         reason = reason if reason.isprintable() else repr(reason)[1:-1]
         return f"failed  {name}  {record.seconds:.3f} s  {reason}"
     kind = "built " if isinstance(record, BuiltJob) else "cached"
-    return f"{kind}  {name}  {record.seconds:.3f} s  {record.bytes / _KIB:.1f} KiB"
+    return f"{kind}  {name}  {record.seconds:.3f} s  {record.size / _KIB:.1f} KiB"
 
 
 def short_name(name: str) -> str:

@@ -16,7 +16,7 @@ _SHOWN = 10  # failures that an exception lists
 class BuiltJob:
     """A job that was compiled and stored.
 
-    `seconds` is the time from its start to its end, in the process that compiled it; `bytes` the size of the
+    `seconds` is the time from its start to its end, in the process that compiled it; `size` that of the
     module's file; `attempts` is 2 if the first one failed.
     """
 
@@ -24,7 +24,7 @@ class BuiltJob:
     functions: tuple[str, ...]
     module_id: str
     seconds: float
-    bytes: int
+    size: int
     attempts: int = 1
 
 
@@ -36,7 +36,7 @@ class CachedJob:
     functions: tuple[str, ...]
     module_ids: tuple[str, ...]
     seconds: float
-    bytes: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class FailedJob:
     kind: str
     message: str
     seconds: float
-    bytes: int = 0
+    size: int = 0
     error: str | None = None
     signal: str | None = None
     exit_status: int | None = None
@@ -77,9 +77,9 @@ class BatchReport:
         return not self.failed and not self.interrupted
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """The size of the modules built, in bytes."""
-        return sum(job.bytes for job in self.built)
+        return sum(job.size for job in self.built)
 
     def raise_for_failures(self) -> None:
         """Raise if a job failed.

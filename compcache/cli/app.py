@@ -16,7 +16,7 @@ import click
 
 from compcache.cache import DEBUG_VARIABLE
 from compcache.cli.examples import EXAMPLES
-from compcache.cli.output import PROGRAM, QUIET, is_quiet, near_name, printable, say
+from compcache.cli.output import PROGRAM, QUIET, end_progress, is_quiet, near_name, printable, say
 from compcache.cli.session import Session
 from compcache.errors import CacheWarning, CompcacheError, NotCachedError, UntrustedDirectoryError
 
@@ -227,6 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
     except (CompcacheError, OSError) as error:
         return _fail(_explanation(error))
+    finally:
+        end_progress()
     return status if isinstance(status, int) else 0
 
 

@@ -9,7 +9,7 @@ import time
 from functools import lru_cache
 from itertools import chain, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import click
 
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
+    from compcache.batch.progress import TerminalBar
+
 __all__ = [
     "PROGRAM",
     "QUIET",
     "Column",
+    "ProgressBar",
     "age_text",
+    "end_progress",
     "fullness",
     "id_text",
     "is_quiet",
@@ -49,7 +53,8 @@ __all__ = [
 PROGRAM = "compcache"
 QUIET = "compcache.quiet"  # in the meta data of click's contexts
 _KIB = 1024
-_LONG, _STEP, _BAR = 2_000, 512, 30  # least modules for a progress bar, most between two calls, characters
+_LONG, _STEP = 2_000, 512  # least modules for a progress bar, most between two calls
+_MOMENT = 0.3  # seconds without a progress bar
 _BATCH = 1_000  # records searched for control characters at once
 _POINTER = re.compile(r"\s*[~^]+\s*")  # the line that marks an error's position in the code above it
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -195,18 +200,59 @@ def _local_time(seconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def show_progress(done: int, total: int) -> None:
-    """Show a progress bar on a terminal, and remove it at the end."""
-    if total < _LONG or not sys.stderr.isatty() or is_quiet():
-        return
-    import shutil
+class ProgressBar:
+    """The progress of one loop of a command, on a terminal: shown once it has taken a moment, removed at its end.
 
-    text = f" {done:,} of {total:,} modules read"
-    width = min(_BAR, shutil.get_terminal_size().columns - len(text) - 3)
-    bar = f"[{'#' * (width * done // total):<{width}}]" if width > 0 else ""
-    # "\x1b[K" clears the rest of the line: an earlier text may have been longer.
-    sys.stderr.write(f"\r{bar}{text}\x1b[K" if done + _STEP < total else "\r\x1b[K")
-    sys.stderr.flush()
+    Used as a context, so that whatever ends the loop removes the bar.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._bar: TerminalBar | None = None
+        self._started = time.monotonic()
+        self._is_shown = sys.stderr.isatty() and not is_quiet()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def update(self, done: int, total: int) -> None:
+        """Show that so many are done."""
+        seconds = time.monotonic() - self._started
+        if not self._is_shown or (self._bar is None and seconds < _MOMENT):
+            return
+        if self._bar is None:
+            from compcache.batch.progress import TerminalBar
+
+            self._bar = TerminalBar(transient=True)
+            self._bar.start()
+        rate = done / seconds if seconds else 0.0
+        self._bar.update(done, total, rate, (total - done) / rate if rate else None, self._text)
+
+
+def show_progress(done: int, total: int) -> None:
+    """Show how many modules a command has read, if it reads thousands on a terminal; the bar disappears at the end."""
+    if total < _LONG:
+        return
+    bar = _reading.setdefault("bar", ProgressBar("modules read"))
+    bar.update(done, total)
+    if done + _STEP >= total:
+        end_progress()
+
+
+def end_progress() -> None:
+    """Remove the bar of `show_progress`, if there is one: a command that fails must not leave it."""
+    bar = _reading.pop("bar", None)
+    if bar is not None:
+        bar.__exit__()
+
+
+#: The bar of `show_progress` while something is read: the facade calls a function, which has no other place to keep it.
+_reading: dict[str, ProgressBar] = {}
 
 
 def plural(number: int, noun: str) -> str:

@@ -306,7 +306,7 @@ def _checksums(state: _Check) -> tuple[int, dict[str, int]]:
             continue
         except (OSError, FormatError) as error:
             state.unusable_for(module_id, error)
-    return total, {"bytes": size}
+    return total, {"size": size}
 
 
 def _code(state: _Check) -> tuple[int, dict[str, int]]:

@@ -159,11 +159,11 @@ def _report(
         leftovers=leftovers,
         needed=tuple([entry.module_id.hex() for entry in plan.needed]),
         modules_before=len(present),
-        bytes_before=sum(status.size for status in present.values()),
+        size_before=sum(status.size for status in present.values()),
         within_limits=True,
         seconds=0.0,
     )
-    fits = policy.allows(report.bytes_after)
+    fits = policy.allows(report.size_after)
     fits = fits and (policy.max_modules is None or report.modules_after <= policy.max_modules)
     return dataclasses.replace(report, within_limits=fits)
 

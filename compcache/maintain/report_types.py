@@ -46,13 +46,13 @@ class PruneReport:
     leftovers: tuple[PrunedFile, ...]
     needed: tuple[str, ...]
     modules_before: int
-    bytes_before: int
+    size_before: int
     within_limits: bool
     seconds: float
     indexed: tuple[str, ...] = ()
 
     @property
-    def bytes_freed(self) -> int:
+    def freed_size(self) -> int:
         """The size of everything removed, in bytes."""
         return sum(module.size for module in self.removed) + sum(file.size for file in self.leftovers)
 
@@ -62,9 +62,9 @@ class PruneReport:
         return self.modules_before - len(self.removed)
 
     @property
-    def bytes_after(self) -> int:
+    def size_after(self) -> int:
         """The size of the modules that are left, in bytes."""
-        return self.bytes_before - sum(module.size for module in self.removed)
+        return self.size_before - sum(module.size for module in self.removed)
 
 
 @dataclass(frozen=True, slots=True)

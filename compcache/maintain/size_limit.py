@@ -79,7 +79,7 @@ def _sweep(store: Store, new: frozenset[bytes], limit: int) -> int:
     if size <= limit:
         return size
     report = prune(store, PrunePolicy(max_bytes=int(limit * _LOW)), spare=new)
-    return report.bytes_after
+    return report.size_after
 
 
 def _measure(store: Store) -> int:

@@ -215,7 +215,7 @@ class RemoteStore:
             self._store.stats.refused(name, f"remote store: {error}")
             return None
         self.count("remote_hits")
-        self.count("remote_bytes", len(data))
+        self.count("remote_size", len(data))
         return adopted
 
     # --------------------------------------------------------------- uploading

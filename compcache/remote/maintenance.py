@@ -33,12 +33,12 @@ class RemoteObject(NamedTuple):
 
 
 class RemoteReport(NamedTuple):
-    """What a remote store holds: cards, modules of their own, packs, bytes, functions; `problems` by key, `unused` modules."""
+    """What a remote store holds: cards, modules of their own, packs, their size in bytes, functions; `problems` by key, `unused` modules."""
 
     cards: int
     modules: int
     packs: int
-    bytes: int
+    size: int
     functions: tuple[str, ...]
     problems: dict[str, str]
     unused: tuple[str, ...]

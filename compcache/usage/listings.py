@@ -14,7 +14,7 @@ from compcache.store import Store
 from compcache.usage.ledger import read_ledger
 from compcache.usage.module_rows import Platform, Row, read_row
 from compcache.usage.snapshot import look_over
-from compcache.usage.summaries import FunctionSummary, ModuleSummary
+from compcache.usage.summaries import ExportedFunction, FunctionSummary, ModuleSummary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -144,6 +144,7 @@ def _functions_in(
     return found
 
 
+_exported: Callable[[tuple[str, str]], ExportedFunction] = partial(tuple.__new__, ExportedFunction)
 #: A function's summary from its fields, without a constructor call in Python.
 _new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, FunctionSummary)
 
@@ -206,7 +207,7 @@ def _summary(
     platform = row.platform
     signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]
     return ModuleSummary(
-        row.module_id.hex(), tuple(zip(row.names, signatures, strict=True)), row.imports, size, created,
+        row.module_id.hex(), tuple(map(_exported, zip(row.names, signatures, strict=True))), row.imports, size, created,
         row.seconds, platform.cpu, platform.features, platform.llvm_version, platform.image_kind, problem, *used, directory,
     )  # fmt: skip
 

@@ -52,11 +52,11 @@ def cache_stats(
         name.removeprefix(_MISSES): round(n) for name, n in totals.items() if name.startswith(_MISSES)
     }
     return CacheStats(
-        path=store.root,
+        directory=store.root,
         modules=len(present),
         functions=len(set(names)),
         realizations=len(names),
-        bytes=sum(status.size for status in present.values()),
+        size=sum(status.size for status in present.values()),
         max_size=effective_limit(max_size),
         since=start,
         hits=number("hits"),
@@ -67,12 +67,12 @@ def cache_stats(
         compile_seconds=totals.get("compile_seconds", 0.0),
         saved_seconds=totals.get("saved_seconds", 0.0),
         added_modules=number("added_modules"),
-        added_bytes=number("added_bytes"),
+        added_size=number("added_bytes"),
         evicted_modules=number("evicted_modules"),
-        evicted_bytes=number("evicted_bytes"),
+        evicted_size=number("evicted_bytes"),
         corrupt=number("corrupt"),
         remote=_remote_stats(totals),
-        counters=dict(sorted(totals.items())),
+        counters={name.replace("_bytes", "_size"): value for name, value in sorted(totals.items())},  # journals have older names
     )
 
 
@@ -123,8 +123,8 @@ def _period(hour: int, items: Iterable[tuple[str, float]]) -> StatsPeriod:
         miss_reasons=reasons,
         saved_seconds=counters.get("saved_seconds", 0.0),
         compile_seconds=counters.get("compile_seconds", 0.0),
-        added_bytes=round(counters.get("added_bytes", 0)),
-        evicted_bytes=round(counters.get("evicted_bytes", 0)),
+        added_size=round(counters.get("added_bytes", 0)),
+        evicted_size=round(counters.get("evicted_bytes", 0)),
     )
 
 

@@ -5,20 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["CacheStats", "FunctionSummary", "ModuleSummary", "RemoteStats", "StatsPeriod"]
+__all__ = ["CacheStats", "ExportedFunction", "FunctionSummary", "ModuleSummary", "RemoteStats", "StatsPeriod"]
+
+
+class ExportedFunction(NamedTuple):
+    """A function that a module holds."""
+
+    func_name: str
+    signature: str
 
 
 class ModuleSummary(NamedTuple):
     """One stored module.
 
-    `functions` are (func_name, signature), `imports` the functions that it takes from other modules; `size` is that of
+    `functions` are those that it holds, `imports` the functions that it takes from other modules; `size` is that of
     its file in bytes; `created` is in seconds since the epoch, `seconds` is the compile time; `uses` counts the loads of
     its functions; `last_used` is the last use of it or of a module that needs it (0.0: never); `problem` says why this
     host cannot use it, and is empty if it can; `directory` is the cache that holds it, this one or a layer.
     """
 
     module_id: str
-    functions: tuple[tuple[str, str], ...]
+    functions: tuple[ExportedFunction, ...]
     imports: tuple[str, ...]
     size: int
     created: float
@@ -58,7 +65,7 @@ class FunctionSummary(NamedTuple):
 class RemoteStats(NamedTuple):
     """What the remote store did for the processes that use a cache.
 
-    `hits` are modules that came from it, of `bytes` in all; `misses` are functions that it did not have; `late` are questions
+    `hits` are modules that came from it, of `size` bytes in all; `misses` are functions that it did not have; `late` are questions
     whose answer came after the compile; `skipped` are questions that were not asked because the store is left alone after failures;
     `rejected` are modules that were not taken (damaged, or without a trusted signature); `errors` are look-ups that failed.
     `answers` are answered questions, which took `seconds` in all. `offered` are modules that were queued for upload, and `dropped` those
@@ -71,7 +78,7 @@ class RemoteStats(NamedTuple):
     skipped: int = 0
     rejected: int = 0
     errors: int = 0
-    bytes: int = 0
+    size: int = 0
     answers: int = 0
     seconds: float = 0.0
     offered: int = 0
@@ -89,7 +96,8 @@ class CacheStats:
 
     Attributes:
         modules, functions, realizations: the number of modules, of distinct functions, and of stored copies of functions.
-        bytes: the size of the module files.
+        directory: the cache directory.
+        size: that of the module files, in bytes.
         max_size: the size limit in bytes; None for no limit.
         since: the time from which the counters count, in seconds since the epoch.
         hits: functions found and loaded, not those that were in memory already.
@@ -98,18 +106,18 @@ class CacheStats:
         loads: modules loaded, each counted once per process.
         compilations, compile_seconds: modules compiled, and the total time.
         saved_seconds: the compile times of modules that were loaded instead.
-        added_modules, added_bytes: modules published, and their size.
-        evicted_modules, evicted_bytes: modules that prunes removed, automatic ones included, and their size.
+        added_modules, added_size: modules published, and their size.
+        evicted_modules, evicted_size: modules that prunes removed, automatic ones included, and their size.
         corrupt: damaged files moved to quarantine.
         remote: what came from the remote store.
         counters: all counters, by name.
     """
 
-    path: str
+    directory: str
     modules: int
     functions: int
     realizations: int
-    bytes: int
+    size: int
     max_size: int | None
     since: float
     hits: int
@@ -120,9 +128,9 @@ class CacheStats:
     compile_seconds: float
     saved_seconds: float
     added_modules: int
-    added_bytes: int
+    added_size: int
     evicted_modules: int
-    evicted_bytes: int
+    evicted_size: int
     corrupt: int
     remote: RemoteStats
     counters: dict[str, float]
@@ -147,5 +155,5 @@ class StatsPeriod(NamedTuple):
     miss_reasons: dict[str, int]
     saved_seconds: float
     compile_seconds: float
-    added_bytes: int
-    evicted_bytes: int
+    added_size: int
+    evicted_size: int

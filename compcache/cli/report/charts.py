@@ -122,7 +122,7 @@ def _steps(story: Story) -> list[_Step]:
     for period in story.periods:
         own = sums[min(int(period.start + offset) // length - first, len(sums) - 1)]
         values = (
-            period.hits, period.misses, period.saved_seconds, period.compile_seconds, period.added_bytes, period.evicted_bytes
+            period.hits, period.misses, period.saved_seconds, period.compile_seconds, period.added_size, period.evicted_size
         )  # fmt: skip
         for position, value in enumerate(values):
             own[position] += value

@@ -67,7 +67,7 @@ def _tiles(story: Story) -> Iterator[str]:
         ("hit rate", f"{stats.hit_rate:.1%}" if asked else "none yet", f"{stats.hits:,} of {plural(asked, 'request')}"),
         ("time saved", seconds_text(stats.saved_seconds) if stats.saved_seconds else "none yet", _gain(story)),
         ("functions", f"{stats.functions:,}", f"in {plural(stats.modules, 'module')}"),
-        ("size", size_text(stats.bytes), _share(stats.bytes, stats.max_size)),
+        ("size", size_text(stats.size), _share(stats.size, stats.max_size)),
     ]
     yield '<ul class="tiles">\n'
     for name, value, more in tiles:
@@ -105,8 +105,8 @@ def _proposals(story: Story) -> Iterator[str]:
             f"Only {stats.hit_rate:.0%} of the requests were hits. Names whose identity changes too often have many misses: "
             "<code>compcache top --by misses</code>"
         )
-    if stats.max_size and stats.bytes > _ALMOST_FULL * stats.max_size:
-        yield f"{fullness(stats.bytes, stats.max_size)} are used, so additions evict: <code>COMPCACHE_MAX_SIZE</code> sets the limit."
+    if stats.max_size and stats.size > _ALMOST_FULL * stats.max_size:
+        yield f"{fullness(stats.size, stats.max_size)} are used, so additions evict: <code>COMPCACHE_MAX_SIZE</code> sets the limit."
     if story.duplicate_size:
         yield (
             f"{plural(story.duplicate_modules, 'module')} ({size_text(story.duplicate_size)}) hold only functions that others hold, too: "

@@ -153,7 +153,7 @@ class Helper:
         failures, seconds = self._breaker.state()
         return {
             "pid": os.getpid(), "failures": failures, "left_alone_seconds": seconds, "latency_seconds": self._latency,
-            "waiting_uploads": len(self._outbox.names()), "waiting_bytes": self._outbox.size(), "last_error": self._error,
+            "waiting_uploads": len(self._outbox.names()), "waiting_size": self._outbox.size(), "last_error": self._error,
             **self._counts,
         }  # fmt: skip
 
@@ -258,7 +258,7 @@ class Helper:
             return error
         self._learn(time.monotonic() - started, len(data or b""))
         self._count("requests")
-        self._count("fetched_bytes", len(data or b""))
+        self._count("fetched_size", len(data or b""))
         return data
 
     async def _within(self, seconds: float, request: Awaitable[_T]) -> _T:
@@ -343,7 +343,7 @@ class Helper:
             else:
                 self._breaker.succeeded()
                 self._count("uploads")
-                self._count("uploaded_bytes", len(upload.module) + sum(len(card) for _, card in upload.cards))
+                self._count("uploaded_size", len(upload.module) + sum(len(card) for _, card in upload.cards))
                 return True
         return False
 

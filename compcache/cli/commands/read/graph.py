@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cli.completion import complete_names
-from compcache.cli.jsontext import print_json
+from compcache.cli.jsontext import fields_of, jsonl_option, print_json, print_json_lines
 from compcache.cli.names import resolve_all
 from compcache.cli.output import note, show_progress
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from compcache.inspect.descriptions import FunctionGraph
 
@@ -24,7 +25,7 @@ __all__ = ["command"]
 
 _PICTURES = ("png", "pdf", "jpg", "jpeg", "gif", "webp", "ps", "eps")
 _MANY, _MAX_SHOWN = 3_000, 20_000  # nodes
-_FORMATS = ("text", "dot", "svg", "html", "json")
+_FORMATS = ("text", "dot", "svg", "html", "json", "jsonl")
 
 
 @click.command("graph")
@@ -39,6 +40,7 @@ _FORMATS = ("text", "dot", "svg", "html", "json")
 @click.option("--reverse", is_flag=True, help="Show dependents instead of dependencies.")
 @click.option("--functions-only", is_flag=True, help="Leave out globals, variables and native symbols.")
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
+@jsonl_option
 @pass_session
 def command(
     session: Session,
@@ -49,17 +51,19 @@ def command(
     reverse: bool,
     functions_only: bool,
     as_json: bool,
+    as_lines: bool,
 ) -> None:
     """Draw the dependencies of functions, or (--reverse) their dependents, across modules.
 
     text is a tree, dot the language of Graphviz, svg a picture, html a self-contained page to pan, zoom and search
-    in, json the nodes, and the edges as pairs of node numbers.
+    in, json the nodes, and the edges as pairs of node numbers, jsonl a node in each line with the numbers of those that it
+    uses (the first line has number 0).
     """
     if bool(names) == everything:
         raise click.UsageError(
             "give the names of functions, or --all" if not names else "give names or --all, not both"
         )
-    chosen = "json" if as_json else format_ or _by_suffix(output)
+    chosen = "jsonl" if as_lines else "json" if as_json else format_ or _by_suffix(output)
     with session.read() as cache:
         chosen_names = None if everything else resolve_all(cache, names)
         graph = cache.graph(chosen_names, reverse, progress=show_progress)
@@ -103,7 +107,19 @@ def _write(graph: FunctionGraph, format_: str, title: str) -> None:
     if format_ == "json":
         print_json(graph)
         return
+    if format_ == "jsonl":
+        print_json_lines(_with_uses(graph))
+        return
     sys.stdout.writelines(_parts(graph, format_, title))
+
+
+def _with_uses(graph: FunctionGraph) -> Iterator[dict[str, Any]]:
+    """The nodes, each with the numbers of the nodes that its edges lead to."""
+    used: list[list[int]] = [[] for _ in graph.nodes]
+    for user, needed in graph.edges:
+        used[user].append(needed)
+    for number, (node, uses) in enumerate(zip(graph.nodes, used, strict=True)):
+        yield {"number": number, **fields_of(node), "edges": uses}
 
 
 def _parts(graph: FunctionGraph, format_: str, title: str) -> Iterator[str]:

@@ -50,7 +50,7 @@ def command(session: Session, since: float | None, zero: bool, as_json: bool) ->
 
 
 def _remote(remote: RemoteStats) -> str:
-    parts = [f"{plural(remote.hits, 'hit')} ({size_text(remote.bytes)})", f"{remote.misses:,} {'miss' if remote.misses == 1 else 'misses'}"]
+    parts = [f"{plural(remote.hits, 'hit')} ({size_text(remote.size)})", f"{remote.misses:,} {'miss' if remote.misses == 1 else 'misses'}"]
     for count, text in ((remote.late, "late"), (remote.skipped, "not asked"), (remote.rejected, "rejected"), (remote.dropped, "dropped")):
         parts += [f"{count:,} {text}"] * bool(count)
     parts += [plural(remote.errors, "error"), f"{1000 * remote.latency:.1f} ms until an answer"]
@@ -61,17 +61,17 @@ def _fields(stats: CacheStats) -> list[tuple[str, str]]:
     remote = [("remote store", _remote(stats.remote))] if any(stats.remote) else []
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in stats.miss_reasons.items())
     return [
-        ("directory", stats.path),
+        ("directory", stats.directory),
         ("counted since", time_text(stats.since) or "creation"),
         ("hits", f"{stats.hits:,} ({stats.hit_rate:.1%} of requests not answered from memory)"),
         ("misses", f"{stats.misses:,}{f' ({reasons})' if reasons else ''}"),
         ("compiled", f"{plural(stats.compilations, 'module')} in {seconds_text(stats.compile_seconds)}"),
         ("loaded", f"{plural(stats.loads, 'module')}, which saved {seconds_text(stats.saved_seconds)}"),
         *remote,
-        ("added", f"{plural(stats.added_modules, 'module')}, {size_text(stats.added_bytes)}"),
-        ("evicted", f"{plural(stats.evicted_modules, 'module')}, {size_text(stats.evicted_bytes)}"),
+        ("added", f"{plural(stats.added_modules, 'module')}, {size_text(stats.added_size)}"),
+        ("evicted", f"{plural(stats.evicted_modules, 'module')}, {size_text(stats.evicted_size)}"),
         ("damaged", f"{stats.corrupt:,}"),
         ("modules", f"{stats.modules:,}"),
         ("functions", f"{stats.functions:,} ({plural(stats.realizations, 'realization')})"),
-        ("size", fullness(stats.bytes, stats.max_size)),
+        ("size", fullness(stats.size, stats.max_size)),
     ]

@@ -10,11 +10,14 @@ import click
 from compcache.build.source import Function, ModuleSource
 from compcache.cli.completion import complete_files
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.output import Column, is_terminal, plural, print_rows, short_id, size_text
+from compcache.cli.output import Column, ProgressBar, is_terminal, plural, print_rows, short_id, size_text
 from compcache.cli.session import Session, pass_session
 from compcache.errors import CompcacheError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from compcache import ExportedFunction
     from compcache.cache import Cache
 
 __all__ = ["command"]
@@ -127,8 +130,9 @@ def command(
     added = []
     failed = 0
     flags = click.get_current_context().meta.get(_FLAGS)
-    with session.open() as cache:
-        for path in files:
+    with session.open() as cache, ProgressBar("files added") as bar:
+        for number, path in enumerate(files):
+            bar.update(number, len(files))
             try:
                 added.append({"file": path, **_add(cache, path, options, cc, flags)})
             except (CompcacheError, OSError) as error:
@@ -181,8 +185,7 @@ def _add(
     source = _from_compiler(path, options, cc, flags) or ModuleSource(_read(path), **options)
     module_id = cache.add_module(source)
     summary = cache.module(module_id)
-    functions = [{"name": name, "signature": signature} for name, signature in summary.functions]
-    return {"module_id": module_id, "functions": functions, "size": summary.size, "seconds": summary.seconds}
+    return {"module_id": module_id, "functions": summary.functions, "size": summary.size, "seconds": summary.seconds}
 
 
 def _from_compiler(
@@ -228,7 +231,7 @@ def _print(added: list[dict[str, Any]], *, as_json: bool) -> None:
         print_rows(columns, rows)
 
 
-def _names(functions: list[dict[str, str]]) -> str:
+def _names(functions: Sequence[ExportedFunction]) -> str:
     if is_terminal() and len(functions) > 8:  # noqa: PLR2004 - as many as fit a line
         return plural(len(functions), "function")
-    return " ".join(function["name"] for function in functions)
+    return " ".join(function.func_name for function in functions)

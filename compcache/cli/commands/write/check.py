@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compcache.cli.jsontext import fields_of, json_option, print_json
+from compcache.cli.jsontext import fields_of, json_option, jsonl_option, print_json, print_json_lines
 from compcache.cli.output import (
     Column,
     is_terminal,
@@ -33,14 +33,17 @@ __all__ = ["command"]
 @click.option("--no-checksums", is_flag=True, help="Skip reading every module in full.")
 @click.option("--recompile", is_flag=True, help="Recompile the stored bitcode and compare it with the images.")
 @json_option
+@jsonl_option
 @pass_session
-def command(session: Session, repair: bool, no_checksums: bool, recompile: bool, as_json: bool) -> int:
+def command(
+    session: Session, repair: bool, no_checksums: bool, recompile: bool, as_json: bool, as_lines: bool
+) -> int:
     """Check the whole cache, in steps.
 
     permissions (other users cannot write), leftovers, manifests (records decode), checksums (every byte is as
     published, images match their records), code (with --recompile), edges (imports that no module provides), index,
     statistics. Exit status 1 if an error was not repaired; notes are not errors. In a pipe each line is one finding:
-    severity, kind, subject, message.
+    severity, kind, subject, message. --jsonl prints the findings.
     """
     with session.change() if repair else session.read() as cache:
         report = cache.check(
@@ -49,7 +52,9 @@ def command(session: Session, repair: bool, no_checksums: bool, recompile: bool,
             recompile=recompile,
             progress=show_progress,
         )
-    if as_json:
+    if as_lines:
+        print_json_lines(report.findings)
+    elif as_json:
         print_json({"healthy": bool(report), **fields_of(report)})
     else:
         _print(report)

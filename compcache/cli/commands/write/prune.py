@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compcache.cli.jsontext import fields_of, json_option, print_json
+from compcache.cli.jsontext import fields_of, json_option, jsonl_option, print_json, print_json_lines
 from compcache.cli.output import (
     Column,
     age_text,
@@ -49,8 +49,9 @@ __all__ = ["command"]
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option
+@jsonl_option
 @pass_session
-def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, **options: Any) -> None:
+def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lines: bool, **options: Any) -> None:
     """Remove modules, the least recently used first, and leftovers of interrupted additions.
 
     A use of a function counts for its dependencies. Modules that a kept module needs are kept; so are pinned functions
@@ -58,7 +59,8 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, **opti
     removes every module that matches. Programs that have loaded a module keep it; for others it is a miss.
 
     Asks before it removes modules, unless -y is given; without a terminal to ask on, -y is needed. In a pipe each
-    line is one module, with tabs between reason, module, size in bytes, time of the last use and functions.
+    line is one module, with tabs between reason, module, size in bytes, time of the last use and functions. --jsonl prints
+    what is removed: modules, then leftovers.
     """
     from compcache.maintain.policy import PrunePolicy
 
@@ -73,8 +75,11 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, **opti
             if report.removed and not yes:
                 _confirm(report, session.directory)
             report = cache.carry_out(proposal)
-    if as_json:
-        print_json({**fields_of(report), "bytes_freed": report.bytes_freed})
+    if as_lines:
+        print_json_lines([*report.removed, *report.leftovers])
+    elif as_json:
+        after = {"modules_after": report.modules_after, "size_after": report.size_after}
+        print_json({**fields_of(report), "freed_size": report.freed_size, **after})
     else:
         _print(report)
 
@@ -101,8 +106,8 @@ def _print(report: PruneReport) -> None:
     if report.leftovers:
         parts.append(plural(len(report.leftovers), "leftover"))
     note(
-        f"{' and '.join(parts)} ({size_text(report.bytes_freed)}); {plural(report.modules_after, 'module')} "
-        f"({size_text(report.bytes_after)}) {'would stay' if report.dry_run else 'left'}"
+        f"{' and '.join(parts)} ({size_text(report.freed_size)}); {plural(report.modules_after, 'module')} "
+        f"({size_text(report.size_after)}) {'would stay' if report.dry_run else 'left'}"
     )
     if report.indexed:
         verb = "would be indexed" if report.dry_run else "indexed"

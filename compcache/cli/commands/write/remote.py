@@ -50,7 +50,7 @@ def status(session: Session, url: str | None, as_json: bool) -> None:
         name.removesuffix(_SECONDS).replace("_", " "): f"{1000 * value:.1f} ms" if name.endswith(_SECONDS) else value
         for name, value in found.items()
     }
-    print_fields([(name, size_text(value) if name.endswith("bytes") else str(value)) for name, value in shown.items()])
+    print_fields([(name, size_text(value) if name.endswith("size") else str(value)) for name, value in shown.items()])
 
 
 @command.command("pull", epilog="Example: compcache remote pull kernels.scale-1f0e...")
@@ -78,14 +78,18 @@ def pull(session: Session, names: tuple[str, ...], url: str | None, as_json: boo
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
 @click.option("--timeout", type=DURATION, default="1min", show_default=True, help="How long to wait for the upload, like 30s.")
 @_url_option
+@json_option
 @pass_session
-def push(session: Session, names: tuple[str, ...], timeout: float, url: str | None) -> int:
+def push(session: Session, names: tuple[str, ...], timeout: float, url: str | None, as_json: bool) -> int:
     """Upload the modules of functions, and of all that these import. Exit status 1 if some still wait at the end."""
     with session.remote(url, "write") as cache:
         _of(cache.remote)
         count = cache.push(resolve_all(cache, names))
         done = cache.flush_uploads(timeout)
-    print_text(f"{plural(count, 'module')} {'uploaded' if done else 'queued; the upload continues in the background'}")
+    if as_json:
+        print_json({"modules": count, "uploaded": done})
+    else:
+        print_text(f"{plural(count, 'module')} {'uploaded' if done else 'queued; the upload continues in the background'}")
     return 0 if done else 1
 
 
@@ -103,7 +107,7 @@ def verify(session: Session, url: str | None, as_json: bool) -> int:
         packs = f"{plural(report.packs, 'pack')}, " if report.packs else ""
         print_text(
             f"{plural(len(report.functions), 'function')}, {plural(report.cards, 'card')}, {plural(report.modules, 'module')}, "
-            f"{packs}{size_text(report.bytes)}"
+            f"{packs}{size_text(report.size)}"
         )
         for key, problem in report.problems.items():
             print_text(printable(f"{key}: {problem}"))
