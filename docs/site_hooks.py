@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,15 @@ _ROOT = Path(__file__).resolve().parent.parent
 _LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]*)(#[^)]*)?\)")
 
 
+def repository() -> str:
+    """The address of the repository, which stands in pyproject.toml."""
+    address: str = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
+    return address
+
+
 def on_config(config: Any) -> Any:
-    """Write out the pages of decisions, which the navigation names by a pattern, and pages that it does not name."""
+    """Set the address of the repository; write out the pages of decisions, which the navigation names by a pattern, and other pages."""
+    config["repo_url"], config["repo_name"] = repository(), "compcache"
     decisions = sorted(path.relative_to(_ROOT / "docs").as_posix() for path in (_ROOT / "docs/decisions").glob("*.md"))
     named = (_ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     others = [path.name for path in sorted((_ROOT / "docs").glob("*.md")) if not re.search(rf"\b{re.escape(path.name)}\b", named)]

@@ -37,6 +37,17 @@ def commands_of(page: Path) -> list[str]:
     return [line.split("  #")[0].strip() for line in _COMMAND.findall(page.read_text(encoding="utf-8"))]
 
 
+def session_of(page: Path) -> list[str]:
+    """What a reader types into one shell, in order, comments left out."""
+    text = page.read_text(encoding="utf-8")
+    return [line.split("  #")[0].strip() for line in re.findall(r"^(?:    )?\$ (.*)$", text, re.MULTILINE)]
+
+
+def results_of(page: Path) -> list[str]:
+    """The lines of results below commands of a page."""
+    return re.findall(r"^    \$ .*\n    ([^$\s].*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def write_program(page: Path, directory: Path) -> Path:
     """Write the program of a page, as its reader would: one file of all blocks, but for those that begin with a file's name."""
     parts = []

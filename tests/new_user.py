@@ -11,20 +11,52 @@ Exit status 1 where something did not work; what it was is printed.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import venv
 from pathlib import Path
 
-from documents import PAGES, commands_of, programs_of, shown_by, write_program
+from documents import PAGES, commands_of, programs_of, results_of, session_of, shown_by, write_program
 from helpers import PACKAGE_ROOT
 
 EXAMPLES = ("regex_dfa.py", "stencil.py", "library.py")
-#: Pages whose commands need more than an installation; tests of their own run them.
-NEEDS = {"remote.md": "a remote store", "sharing.md": "files of the reader's, and a package that signs"}
+#: Pages whose commands go on with what the ones before have left: they run in one shell, after these lines.
+SESSIONS = {
+    "remote.md": """
+        export COMPCACHE_REMOTE=file://$PWD/store COMPCACHE_DIR=$PWD/first-host
+        cat >third.ll <<'END'
+define i64 @third(i64 %x) {
+  %y = sdiv i64 %x, 3
+  ret i64 %y
+}
+END
+        compcache add third.ll
+        NAME=third
+    """,
+    "sharing.md": """
+        cat >kernels.ll <<'END'
+declare double @llvm.sqrt.f64(double)
+define double @norm(double %x, double %y) {
+  %a = fmul double %x, %x
+  %b = fmul double %y, %y
+  %c = fadd double %a, %b
+  %d = call double @llvm.sqrt.f64(double %c)
+  ret double %d
+}
+END
+    """,
+}
+#: Commands in these pages that are not run, and why.
+NOT_RUN = {
+    "pip ": "it installs from an index, or builds another project", "export COMPCACHE_REMOTE": "the store is somebody's",
+}  # fmt: skip
+#: What a session needs beside the package.
+EXTRAS = ("pynacl",)
 _SECONDS = 900
 
 
@@ -57,7 +89,7 @@ class User:
         pip = [str(self.home / "env/bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
         self.run("build a wheel", [*pip, "wheel", "--no-deps", "-w", str(self.home), str(PACKAGE_ROOT)], self.home)
         wheel = next(self.home.glob("compcache-*.whl"), None)
-        self.run("install it", [*pip, "install", f"{wheel}{self.extra}"], self.home)
+        self.run("install it", [*pip, "install", f"{wheel}{self.extra}", *EXTRAS], self.home)
 
     def follow(self, page: Path) -> None:
         """Do what a page says."""
@@ -68,11 +100,26 @@ class User:
             program = write_program(page, directory)
             for turn in ("compiling", "again"):
                 self.run(f"{name}, its program, {turn}", ["python", str(program)], directory, shown_by(page))
-        if page.name in NEEDS:
-            print(f"not done: the commands of {name}, which need {NEEDS[page.name]}", flush=True)
+        if page.name in SESSIONS:
+            self.type(page, directory)
             return
         for command in commands_of(page):
             self.run(f"{name}: {command}", ["sh", "-c", command], directory)
+
+
+    def type(self, page: Path, directory: Path) -> None:
+        """Type the commands of a page into one shell, which ends at the first that fails; what it shows must be shown."""
+        lines = [textwrap.dedent(SESSIONS[page.name])]
+        for command in session_of(page):
+            reason = next((why for start, why in NOT_RUN.items() if command.startswith(start)), "")
+            if not reason and command.startswith("minisign ") and shutil.which("minisign") is None:
+                reason = "minisign is not installed"
+            if reason:
+                print(f"not done: {command}: {reason}", flush=True)
+            else:
+                lines += [f"echo {shlex.quote('$ ' + command)} >&2", command.replace("NAME...", "$NAME")]
+        (directory / "session.sh").write_text("\n".join(lines), encoding="utf-8")
+        self.run(f"{page.name}, its commands in one shell", ["sh", "-eu", "session.sh"], directory, results_of(page))
 
 
 def main() -> int:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_process import compcache, fill
+from helpers import adder
 
+from compcache import Cache, ModuleSource
 from compcache.cli import main
 from compcache.cli.render.html import html
 from compcache.inspect.descriptions import FunctionGraph, GraphNode
@@ -40,20 +42,20 @@ document.body.appendChild(document.createElement("pre")).textContent = JSON.stri
 pytestmark = pytest.mark.skipif(_BROWSER is None, reason="no Chromium is installed")
 
 
-def run_in_browser(page: str, probe: str, tmp_path: Path) -> dict[str, Any]:
-    """What the JavaScript in `probe` left in `result`. The browser has no network."""
+def run_in_browser(page: str, probe: str, tmp_path: Path, size: str = "1400,900") -> dict[str, Any]:
+    """What the JavaScript in `probe` left in `result`. The browser has no network, and a window of `size`."""
     path = tmp_path / "page.html"
     path.write_text(page.replace("</body>", f"<script>function probe() {{{probe}}}</script>{_PROBE}</body>"))
     assert _BROWSER is not None
     done = subprocess.run(
         [
-            _BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,900",
+            _BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={size}",
             "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom",
             path.as_uri(),
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=True,
     )  # fmt: skip
     found: dict[str, Any] = json.loads(unescape(done.stdout.partition("<pre>")[2].partition("</pre>")[0]))
@@ -111,13 +113,20 @@ def test_a_page_answers_to_mouse_and_keys(directory: Path, tmp_path: Path) -> No
     }  # fmt: skip
 
 
-def test_two_thousand_nodes_stay_usable(tmp_path: Path) -> None:
-    names = [f"package.module{n % 40}.function{n}" for n in range(2_000)]
+def large(number: int) -> FunctionGraph:
+    names = [f"package.module{n % 40}.function{n}" for n in range(number)]
     nodes = tuple(
         GraphNode("function", name, "f64(f64[:])", f"{n % 40 * 6:02x}" * 16, "")
         for n, name in enumerate(names)
     )
-    graph = FunctionGraph(nodes, tuple((m, n) for n in range(1, 2_000) for m in {n // 2, n // 3, n // 7}))
+    return FunctionGraph(nodes, tuple((m, n) for n in range(1, number) for m in {n // 2, n // 3, n // 7}))
+
+
+@pytest.mark.parametrize(
+    ("number", "slower"),
+    [(400, 1), *(pytest.param(number, slower, marks=pytest.mark.peer) for number, slower in ((2_000, 1), (3_000, 2), (20_000, 12)))],
+)
+def test_large_graphs_stay_usable(tmp_path: Path, number: int, slower: int) -> None:
     probe = """
         const measure = act => {
           const start = performance.now();
@@ -129,13 +138,44 @@ def test_two_thousand_nodes_stay_usable(tmp_path: Path) -> None:
         result.click = measure(() => click("package.module5.function5"));
         result.type = measure(() => type("function19"));
         result.found = matches.length;
+        element("fit").click();
+        const area = canvas.getBoundingClientRect();
+        result.inView = boxes.filter(({rect}) => {
+          const r = rect.getBoundingClientRect();
+          return r.left >= area.left - 1 && r.right <= area.right + 1 && r.top >= area.top - 1 && r.bottom <= area.bottom + 1;
+        }).length;
     """
-    result = run_in_browser("".join(html(graph, "2,000 nodes")), probe, tmp_path)
-    assert result["found"] == 111
+    result = run_in_browser("".join(html(large(number), f"{number} nodes")), probe, tmp_path)
+    assert result["found"] == sum("function19" in f"function{n}" for n in range(number))
+    assert result["inView"] == number
     # A tenth of a second is what people take for immediate; these machines may be busy.
-    assert result["turn"] < 100
-    assert result["click"] < 1_000
-    assert result["type"] < 1_000
+    assert result["turn"] < 100 * slower
+    assert result["click"] < 1_000 * slower
+    assert result["type"] < 1_000 * slower
+
+
+def test_a_phone_shows_the_graph_and_what_is_chosen(tmp_path: Path) -> None:
+    probe = """
+        const width = document.documentElement.clientWidth;
+        const inside = thing => { const r = thing.getBoundingClientRect(); return r.left >= 0 && r.right <= width && r.height > 0; };
+        click("a.norm");
+        result.width = width;
+        result.scrolls = document.documentElement.scrollWidth > width;
+        result.controls = [...document.querySelectorAll("header input, header button, header label")].every(inside);
+        result.canvas = inside(canvas) && canvas.getBoundingClientRect().height > 200;
+        result.below = element("details").getBoundingClientRect().top >= canvas.getBoundingClientRect().bottom - 1;
+        result.details = inside(element("details")) && element("details").innerText.startsWith("a.norm");
+        element("fit").click();
+        const area = canvas.getBoundingClientRect();
+        result.fits = boxes.every(({rect}) => {
+          const r = rect.getBoundingClientRect();
+          return r.left >= area.left && r.right <= area.right && r.top >= area.top && r.bottom <= area.bottom;
+        });
+    """
+    result = run_in_browser("".join(html(small(), "phone")), probe, tmp_path, "390,780")
+    assert result == {
+        "width": 390, "scrolls": False, "controls": True, "canvas": True, "below": True, "details": True, "fits": True,
+    }  # fmt: skip
 
 
 def module_of(name: str) -> str:
@@ -226,10 +266,22 @@ def test_a_page_is_made_without_graphviz(tmp_path: Path, monkeypatch: pytest.Mon
     assert result == {"edges": 4, "chosen": 0}
 
 
-def test_more_nodes_than_a_page_shows_are_refused(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("number", "status", "text"),
+    [
+        (3_000, 0, ""), (3_001, 0, "3,001 nodes and "), (20_000, 0, "browsers take a while to draw them; NAMEs choose a part"),
+        (20_001, 2, "a page shows 20,000 at most: give NAMEs"), (200_000, 2, "the graph has 200,000 nodes"),
+    ],
+)  # fmt: skip
+def test_large_graphs_have_a_notice_and_larger_ones_are_refused(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, status: int, text: str
 ) -> None:
-    fill(directory)
-    monkeypatch.setattr("compcache.cli.commands.read.graph._MAX_SHOWN", 2)
-    assert main(["--dir", str(directory), "graph", "--all", "--format", "html"]) == 2
-    assert "a page shows 2 at most: give NAMEs" in capsys.readouterr().err
+    cache.add_module(ModuleSource(adder("f", 1)))
+    node = GraphNode("function", "f", "f64()", "", "")
+    monkeypatch.setattr(Cache, "graph", lambda *_, **__: FunctionGraph((node,) * number, ((0, 1),)))
+    monkeypatch.setattr("compcache.cli.render.html.html", lambda *_: ["<html>"])
+    assert main(["--dir", cache.path, "graph", "--all", "--format", "html"]) == status
+    captured = capsys.readouterr()
+    assert text in captured.err
+    assert bool(captured.err) == bool(text)
+    assert captured.out == ("" if status else "<html>")

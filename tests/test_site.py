@@ -27,6 +27,19 @@ def test_the_code_reads_no_other_variable() -> None:
         assert set(_READ.findall(path.read_text(encoding="utf-8"))) <= known, path
 
 
+def test_the_address_of_the_repository_stands_in_one_place() -> None:
+    """It is in pyproject.toml; the metadata of a citation, which cannot refer to that, repeats it."""
+    urls = tomllib.loads((PACKAGE_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    address = urls["Repository"]
+    assert all(url.startswith(address) for url in urls.values())
+    assert f"repository-code: {address}\n" in (PACKAGE_ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    host_and_name = address.removeprefix("https://")
+    files = [*PACKAGE_ROOT.glob("*"), *(path for place in ("compcache", "docs", "tests", "tools", ".ci") for path in (PACKAGE_ROOT / place).rglob("*"))]
+    texts = {path for path in files if path.is_file() and path.suffix in {"", ".py", ".md", ".yml", ".html", ".sh", ".toml", ".cff"}}
+    naming = {path.name for path in texts if host_and_name in path.read_text(encoding="utf-8", errors="replace")}
+    assert naming == {"pyproject.toml", "CITATION.cff"}
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     pages = "".join(path.read_text(encoding="utf-8") for path in (PACKAGE_ROOT / "docs/reference").glob("*.md"))
     named = set(re.findall(r"^::: compcache\.(\w+)$", pages, re.MULTILINE))
