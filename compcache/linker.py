@@ -27,7 +27,17 @@ from compcache.build.exports import (
     make_entries,
     read_exports,
 )
-from compcache.build.ir_text import Definition, extreme_of, is_vectorized, passes_vectors, read_module
+from compcache.build.ir_text import (
+    Assembly,
+    Definition,
+    extreme_of,
+    is_vectorized,
+    passes_vectors,
+    read_assembly,
+    read_module,
+    section_bounds,
+    with_image_symbols,
+)
 from compcache.build.large_data.variables import abridged, set_data_aside, with_data
 from compcache.build.pic import (
     INITIALIZE,
@@ -82,7 +92,7 @@ from compcache.targets.machine import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from compcache.build.entry_points import EntryPoint
     from compcache.build.exports import Entries
@@ -297,7 +307,7 @@ def _finish(translated: _Translated, identity: Any, linker_for: LinkerFor) -> Bu
         translated.object,
         entries=translated.entry_object,
         export=TABLE_SYMBOL,
-        weak=[name for name, definition in translated.definitions.items() if is_weak(definition)],
+        weak=[name for name, definition in translated.definitions.items() if is_weak(definition)] + _bounds(translated.definitions),
         imports=resolution.imports,
         needs_linker=_needs_linker(translated),
         libraries=resolution.libraries,
@@ -323,7 +333,7 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
     text = request.ir if isinstance(request.ir, str) and not data else str(module)
     if text is not request.ir:
         _refuse_extremes(text)
-    if any(word in text for word in ("dso_local", "thread_local(", "hidden", "protected")):
+    if any(word in text for word in ("dso_local", "thread_local(", "hidden", "protected", "PIE Level")):
         changed = for_shared_object(str(module))  # as LLVM prints it, which is what the rewriting reads
         module = codegen.parse(changed, context) if changed is not None else module
     target = codegen.target_machine(request.machine.cpu, request.machine.features, request.level)
@@ -331,7 +341,8 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
     names = aliases(str(module)) if " alias " in text or " ifunc " in text else {}
     local = thread_locals(str(module)) if "thread_local" in text else frozenset()
     merged = merged_variables(str(module)) if request.by_linker and _MERGED_LINKAGE.search(text) else {}
-    exports = choose_exports(module, request.exports, names, local, merged)
+    assembly, bounds = _image_symbols(module, text)
+    exports = choose_exports(module, request.exports, names, local, merged, assembly.defined)
     resolution = resolve_declarations(
         module,
         target.target_data,
@@ -339,11 +350,12 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
         lambda names: codegen.in_caller(_chosen, names, is_cached),
         by_linker=request.by_linker,
         thread_locals=local,
+        defined=assembly.defined | bounds,
     )
     resolution = _with_merged(resolution, exports)
     needs = _own_requirements(exports, names, attributes, request.machine)
     encoded = _encoded_globals(resolution)
-    _prepare(module, exports, resolution, context, hide_others=request.exports is not None)
+    _prepare(module, exports, resolution, context, hide_others=request.exports is not None, kept=assembly.mentioned)
     # Code with assembly is never compiled for another CPU, and the writer of bitcode aborts over assembly that is not valid.
     keeps = request.keep_bitcode and request.level and not has_assembly(text)
     code = module.as_bitcode() if keeps else b""
@@ -428,6 +440,12 @@ def _snapshot(source: ModuleSource, machine: Host, maker: str) -> list[_Request]
         )
         for cpu, features in targets
     ]  # fmt: skip
+
+
+def _image_symbols(module: Any, text: str) -> tuple[Assembly, frozenset[str]]:
+    """What the module's assembly defines and mentions, and the bounds of sections that a linker defines."""
+    printed = str(module) if "module asm" in text or "__st" in text else ""
+    return read_assembly(printed), section_bounds(printed)
 
 
 def _target_attributes(module: Any, ir: Any) -> dict[str, str]:
@@ -520,18 +538,27 @@ class _DryRun:
 
 
 def _prepare(
-    module: Any, exports: Iterable[Export], resolution: Resolution, context: Any, *, hide_others: bool
+    module: Any,
+    exports: Iterable[Export],
+    resolution: Resolution,
+    context: Any,
+    *,
+    hide_others: bool,
+    kept: Collection[str],
 ) -> None:
-    """Link the support code in, and give every definition the linkage that it has inside an image."""
+    """Link the support code in, and give every definition the linkage that it has inside an image.
+
+    Those in `kept` can be used by what LLVM does not see.
+    """
     if resolution.support:
         module.link_in(codegen.parse(resolution.support, context))
     exported = {export.symbol for export in exports}
     for name in resolution.thunks:
         module.get_function(name).linkage = _INTERNAL
-    kept = {*resolution.slots, *resolution.storage}
+    ready = {*resolution.slots, *resolution.storage}
     for value in [*module.functions, *module.global_variables]:
         name = value.name
-        if value.is_declaration or name in kept or name.startswith("llvm."):
+        if value.is_declaration or name in ready or name.startswith("llvm."):
             continue
         if name in resolution.imports:
             value.linkage = "weak_odr" if "_odr" in value.linkage.name else "weak_any"
@@ -540,7 +567,7 @@ def _prepare(
             value.linkage = _EXTERNAL
             value.visibility = "hidden"
         elif value.linkage.name in VISIBLE_LINKAGES:
-            _privatize(value, internal=hide_others)
+            _privatize(value, internal=hide_others and name not in kept)
 
 
 def _privatize(value: Any, *, internal: bool) -> None:
@@ -554,12 +581,12 @@ def _privatize(value: Any, *, internal: bool) -> None:
 def _emit(module: Any, context: Any, target: Any, request: _Request, prepared: _Prepared) -> _Translated:
     """From the optimized module to its object."""
     text = str(module)
-    definitions = read_module(text)
+    definitions = with_image_symbols(read_module(text), text)
     constructors = find_constructors(text)
     if _must_wait(constructors, definitions, prepared.resolution, by_linker=request.by_linker):
         module = codegen.parse(with_deferred_start(text, constructors), context)
         text = str(module)
-        definitions, constructors = read_module(text), Constructors((), ())
+        definitions, constructors = with_image_symbols(read_module(text), text), Constructors((), ())
     startup = run_by_mapping(definitions, constructors)
     _check_startup(startup, definitions, prepared.resolution)
     startup += (INITIALIZE,) if INITIALIZE in definitions else ()
@@ -672,12 +699,22 @@ def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definitio
 # ---------------------------------------------------------- in the caller's thread
 
 
+def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
+    """The bounds of sections that a linker defines: written as declarations, counted among the module's own."""
+    return [
+        name
+        for name, definition in definitions.items()
+        if name.startswith(("__start_", "__stop_")) and definition.kind == "variable" and " external " in definition.head
+    ]
+
+
 def _needs_linker(translated: _Translated) -> list[str]:
     """Features of the module that need the dynamic linker, in words; a plain object cannot be loaded with them."""
     reasons = [f"the constructor or destructor {name!r}" for name in translated.constructors.functions()]
     reasons += ["constructors that use imports"] if INITIALIZE in translated.definitions else []
     external = [name for name, definition in translated.definitions.items() if definition.kind == "external"]
     imports = translated.prepared.resolution.imports
+    reasons += [f"the bound {name!r} of a section" for name in _bounds(translated.definitions)]
     reasons += [f"the imported variable {name!r}" for name in external if name in imports]
     reasons += [
         f"the thread-local variable {name!r}"

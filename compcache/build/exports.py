@@ -88,10 +88,12 @@ def choose_exports(
     aliases: Mapping[str, Alias],
     thread_locals: Collection[str] = (),
     merged: Mapping[str, str] = MappingProxyType({}),
+    assembly: Collection[str] = (),
 ) -> tuple[Export, ...]:
     """The exports of a module: those that were asked for, or every externally visible function. Variables and hidden functions
     are exported to other modules alone. `merged` are the variables of which there is one for all modules, with their linkage: those
-    that the one-definition rule is about take part whatever was asked for.
+    that the one-definition rule is about take part whatever was asked for. `assembly` are the symbols that top-level assembly
+    defines: functions are those that the module declares, too.
 
     Raises:
         UndefinedSymbolError: it does not define one of them.
@@ -102,7 +104,7 @@ def choose_exports(
         visible = [
             function.name
             for function in module.functions
-            if not function.is_declaration
+            if (not function.is_declaration or function.name in assembly)
             and function.linkage.name in VISIBLE_LINKAGES
             and function.visibility.name != "hidden"
         ]
@@ -110,7 +112,7 @@ def choose_exports(
         _require_some((*visible, *aliases, *shared), module)
         return (*[Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)], *shared)
     wanted = tuple([_as_variable(export, thread_locals) if export.symbol in variables else export for export in wanted])
-    defined = {function.name for function in module.functions if not function.is_declaration} | variables.keys()
+    defined = {f.name for f in module.functions if not f.is_declaration or f.name in assembly} | variables.keys()
     missing = [export.symbol for export in wanted if export.symbol not in defined and export.symbol not in aliases]
     if missing:
         known = ", ".join(sorted({*defined, *aliases})[:20]) or "nothing"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["ATTACHMENTS", "Definition", "Head", "extreme_of", "is_vectorized", "leading_type", "parse_head", "passes_vectors", "quote", "read_module", "split_parameters", "symbol_counts", "unquote"]
+__all__ = ["ATTACHMENTS", "Assembly", "Definition", "Head", "extreme_of", "is_vectorized", "leading_type", "parse_head", "passes_vectors", "quote", "read_assembly", "read_module", "section_bounds", "split_parameters", "symbol_counts", "unquote", "with_image_symbols"]
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
 _REFERENCE = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))|"[^"]*"')
@@ -50,6 +50,21 @@ _BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64, "ptr": 64}
 #: Vectors of this width have registers on every CPU of x86-64 and AArch64.
 _COMMON_WIDTH = 128
 _TYPE_NAME = re.compile(r'%("[^"]*"|[-$.\w]+)')
+
+
+_ASSEMBLY = re.compile(r'^module asm "([^"]*)"', re.MULTILINE)
+_LABELS = re.compile(r"(?:^|[;\n])\s*((?:[A-Za-z_$.][\w$.]*\s*:\s*)+)")
+_ASSIGNED = re.compile(r"(?:^|[;\n])\s*(?:\.(?:set|equ|comm|lcomm)\s+([A-Za-z_$.][\w$.]*)\s*,|([A-Za-z_$][\w$.]*)\s*=)")
+_WORD = re.compile(r"[A-Za-z_$.][\w$.]*")
+_SECTION = re.compile(r' section "([A-Za-z_]\w*)"')
+_BOUNDS = ("__start_", "__stop_")
+
+
+class Assembly(NamedTuple):
+    """The names that top-level assembly defines, and all that it mentions."""
+
+    defined: frozenset[str]
+    mentioned: frozenset[str]
 
 
 class Definition(NamedTuple):
@@ -191,6 +206,50 @@ def read_module(text: str) -> dict[str, Definition]:
         external = "external" in words or "extern_weak" in words
         found[name] = Definition("external" if external else "variable", head, tuple(others))
     return found
+
+
+def read_assembly(text: str) -> Assembly:
+    """The names in the top-level assembly of a printed module."""
+    if "module asm" not in text:
+        return Assembly(frozenset(), frozenset())
+    lines = "\n".join([unquote(line) for line in _ASSEMBLY.findall(text)])
+    defined = [label.strip() for labels in _LABELS.findall(lines) for label in labels.split(":")]
+    defined += [name for names in _ASSIGNED.findall(lines) for name in names]
+    return Assembly(frozenset([name for name in defined if name and not name.startswith(".")]), frozenset(_WORD.findall(lines)))
+
+
+def section_bounds(text: str) -> frozenset[str]:
+    """The symbols that a linker defines for the bounds of sections which a printed module names: `__start_x` and `__stop_x`."""
+    if not any(bound in text for bound in _BOUNDS):
+        return frozenset()
+    return frozenset([bound + name for name in _SECTION.findall(text) for bound in _BOUNDS])
+
+
+def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[str, Definition]:
+    """The global values of a printed module, with what its assembly or the linker defines as definitions.
+
+    They refer to all that the assembly mentions, and to what is in the section.
+    """
+    assembly, bounds = read_assembly(text), section_bounds(text)
+    if not assembly.defined and not bounds:
+        return definitions
+    mentioned = tuple(sorted(assembly.mentioned & definitions.keys()))
+    found = dict(definitions)
+    for name, definition in definitions.items():
+        if definition.kind not in ("declaration", "external"):
+            continue
+        if name in assembly.defined:
+            kind = "function" if definition.kind == "declaration" else "variable"
+            found[name] = Definition(kind, definition.head, tuple([other for other in mentioned if other != name]))
+        elif name in bounds:
+            found[name] = Definition("variable", definition.head, _members(definitions, name.partition("_st")[2].partition("_")[2]))
+    return found
+
+
+def _members(definitions: dict[str, Definition], section: str) -> tuple[str, ...]:
+    """What is in a section."""
+    place = f' section "{section}"'
+    return tuple([name for name, definition in definitions.items() if place in definition.head])
 
 
 def leading_type(text: str) -> str:

@@ -46,6 +46,8 @@ _MERGED = re.compile(
 )
 _THREAD_LOCAL = re.compile(rf"^({_NAME}) = (?:[a-z_]+(?:\([a-z]+\))? )*?thread_local\b", re.MULTILINE)
 _MODEL = re.compile(r"^(@[^\n]*?\bthread_local)\((?:localexec|initialexec|localdynamic)\)", re.MULTILINE)
+#: Code that was compiled for an executable says so, and has thread-local variables at fixed distances then.
+_PIE_LEVEL = re.compile(r'(!"PIE Level", i32) [12]\b')
 _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", re.MULTILINE)
 _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
 _USED = re.compile(r"^@llvm\.used = appending global \[\d+ x ptr\] \[([^\n]*)\], section \"llvm\.metadata\"$", re.MULTILINE)
@@ -99,9 +101,10 @@ class Constructors(NamedTuple):
 
 def for_shared_object(text: str) -> str | None:
     """The module's text without what only an executable may do; None where nothing needs to change."""
-    if not any(word in text for word in ("dso_local", "thread_local(", " hidden ", " protected ")):
+    if not any(word in text for word in ("dso_local", "thread_local(", " hidden ", " protected ", "PIE Level")):
         return None
     changed = _MODEL.sub(r"\1", _DSO_LOCAL.sub(r"\1", _HIDDEN.sub(r"\1\2", text)))
+    changed = _PIE_LEVEL.sub(r"\1 0", changed)
     changed = _MERGED.sub(r"\1 = \2 \4global ", changed)
     return changed if changed != text else None
 

@@ -20,7 +20,7 @@ from compcache.errors import CompileError, UndefinedSymbolError
 from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
 from compcache.images import platform_symbols
 from compcache.images.archives import is_archive
-from compcache.images.libraries import demangle, open_libraries, providing_library
+from compcache.images.libraries import demangle, loaded_library, open_libraries, providing_library
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 
 if TYPE_CHECKING:
@@ -111,23 +111,25 @@ def resolve_declarations(
     *,
     by_linker: bool,
     thread_locals: Collection[str] = (),
+    defined: Collection[str] = (),
 ) -> Resolution:
     """Decide the provider of every declaration of the module.
 
     In this order: what `imports` names; what `globals` defines; what is linked statically into every shared object;
     native symbols of the platform; those of the libraries that the source names; what the cache holds, which
-    `cached_among` tells of several names at once; other native symbols of the process. `by_linker` says that a linker will leave
-    places for imports.
+    `cached_among` tells of several names at once; other native symbols of the process; libraries of the system that the process has
+    loaded. `by_linker` says that a linker will leave places for imports. `defined` are symbols that the module's assembly or the
+    linker defines.
 
     Raises:
         UndefinedSymbolError: something used is provided by nothing, or something provided is not used.
     """
     functions = _declared(module.functions, by_linker=by_linker)
     variables = _declared(module.global_variables, by_linker=by_linker)
-    resolver = _Resolver(requests, cached_among, by_linker=by_linker)
+    resolver = _Resolver(requests, cached_among, by_linker=by_linker, defined=defined)
     resolver.add_functions(functions)
     resolver.add_variables(variables, target_data)
-    _refuse_thread_locals(resolver.imports, thread_locals)
+    _refuse_thread_locals([*resolver.imports, *resolver.missing], thread_locals)
     for name in resolver.imports:
         if name in functions and _attributes_are_of_functions():
             functions[name].add_function_attribute("nonlazybind")  # one indirect call, not one to a jump
@@ -195,9 +197,15 @@ class _Resolver:
     """Sorts declarations by provider."""
 
     def __init__(
-        self, requests: Requests, cached_among: Callable[[list[str]], Collection[str]], *, by_linker: bool
+        self,
+        requests: Requests,
+        cached_among: Callable[[list[str]], Collection[str]],
+        *,
+        by_linker: bool,
+        defined: Collection[str],
     ) -> None:
         self._requests = requests
+        self._defined = defined
         self._cached_among = cached_among
         self._by_linker = by_linker
         self.imports: dict[str, str] = {}
@@ -255,6 +263,8 @@ class _Resolver:
 
     def _is_linked(self, name: str) -> bool:
         """Whether the support code that the image is linked with defines the symbol."""
+        if name in self._defined:
+            return True
         if name in STATIC_RUNTIME:
             self.static.append(name)
             return True
@@ -266,8 +276,14 @@ class _Resolver:
         return False
 
     def _require(self, name: str, head: str) -> None:
-        if not platform_symbols.in_process(name) and "extern_weak" not in head:
+        if platform_symbols.in_process(name) or "extern_weak" in head:
+            return
+        library = loaded_library(name)
+        if library is None:
             self.missing.append(name)
+        else:
+            self.from_libraries.add(name)
+            self.libraries = (*self.libraries, *({library} - {*self.libraries}))
 
 
 def _check_use(

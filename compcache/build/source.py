@@ -66,7 +66,8 @@ class ModuleSource:
             or ``{symbol: func_name}``, where a call target or an `Identity` may stand for its func_name. All modules that import
             a variable see one; a variable that two modules define in `globals` is two.
         libraries: shared libraries that define what the module uses: names as a linker takes them (``"stdc++"``),
-            sonames or paths. An image that uses one records its soname, and the library is loaded with it.
+            sonames or paths. An image that uses one records its soname, and the library is loaded with it. One of the system's that
+            the process has loaded when the module is added needs no name.
         archives: static libraries to link, such as compilers' run time: paths, or names of files that are looked for where
             compilers have theirs (``"libflang_rt.runtime.a"``). What an image uses of them becomes a part of it.
         optimize: 0 leaves the code as given; 1, 2 and 3 are LLVM's pipelines of these levels.

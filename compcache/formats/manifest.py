@@ -20,7 +20,7 @@ are checked against the payload before they size anything.
 from __future__ import annotations
 
 from _struct import Struct  # what `struct` re-exports: a file less to read
-from _struct import error as StructError  # noqa: N812 - a class
+from _struct import error as StructError  # type: ignore[attr-defined] # noqa: N812 - a class
 
 from compcache.digest import KEY_SIZE, check
 from compcache.errors import FormatError

@@ -39,6 +39,7 @@ __all__ = [
     "named_sections",
     "needed_libraries",
     "needed_versions",
+    "rename_undefined",
     "rename_versioned",
     "sections_like",
     "set_aside",
@@ -242,23 +243,32 @@ def rename_versioned(data: bytes) -> bytes:
     Linkers take what follows for a version, and want a script that defines it. No other symbol gets a name that is in use.
     The new names are in a copy of the string table at the end of the file. Raises `FormatError`.
     """
-    symbols = [symbol for symbol in _object_symbols(data) if "@" in symbol.name]
-    if not any(symbol.defined for symbol in symbols):
+    symbols = [symbol for symbol in _object_symbols(data) if "@" in symbol.name and symbol.defined]
+    taken = {symbol.name for symbol in _object_symbols(data)} if symbols else set()
+    return _renamed(data, [(symbol, _free_name(symbol.name.replace("@", "."), taken)) for symbol in symbols])
+
+
+def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
+    """The same object with other names for symbols that it leaves undefined. Raises `FormatError`."""
+    symbols = [symbol for symbol in _object_symbols(data) if symbol.name in names and not symbol.defined]
+    return _renamed(data, [(symbol, names[symbol.name]) for symbol in symbols])
+
+
+def _renamed(data: bytes, names: Collection[tuple[_Symbol, str]]) -> bytes:
+    """With new names for symbols: they are in a copy of the string table at the end of the file."""
+    if not names:
         return data
     sections = _read_sections(data, _ET_REL)
     number = next(number for number, section in enumerate(sections) if section.type == _SHT_SYMTAB)
     table = sections[number].link
     strings = bytearray(_read_linked_strings(data, sections, sections[number]))
-    taken = {symbol.name for symbol in _object_symbols(data)}
-    patched = bytearray(data)
-    for symbol in symbols:
-        if symbol.defined:
-            name = _free_name(symbol.name.replace("@", "."), taken)
-            _SYMBOL_NAME.pack_into(patched, symbol.position, len(strings))
-            strings += name.encode("utf-8", "surrogateescape") + b"\0"
+    edits = []
+    for symbol, name in names:
+        edits.append((symbol.position, _SYMBOL_NAME.pack(len(strings))))
+        strings += name.encode("utf-8", "surrogateescape") + b"\0"
     start = _read_header(data).section_offset + table * _SECTION.size
-    _SECTION_PLACE.pack_into(patched, start + _PLACE_AT, len(patched), len(strings))
-    return bytes(patched + strings)
+    edits.append((start + _PLACE_AT, _SECTION_PLACE.pack(len(data), len(strings))))
+    return _patched(data, edits) + bytes(strings)
 
 
 def set_aside(data: bytes, names: Mapping[str, str]) -> bytes:

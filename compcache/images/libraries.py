@@ -16,7 +16,7 @@ from compcache.errors import LibraryError
 from compcache.images.archives import Archive, is_archive, open_archive
 from compcache.images.platform_symbols import mapped_path
 
-__all__ = ["Library", "demangle", "open_libraries", "providing_library"]
+__all__ = ["Library", "demangle", "loaded_library", "open_libraries", "providing_library"]
 
 #: Run-time libraries of compilers, by what the names of their symbols begin with: advice for who did not name them.
 _RUNTIMES = (
@@ -33,6 +33,9 @@ _RUNTIMES = (
     (("GOMP_",), "gomp"),
     (("objc_",), "objc"),
 )
+
+
+_SYSTEM_DIRECTORIES = frozenset(("/lib", "/lib64", "/usr/lib", "/usr/lib64"))
 
 
 class _Info(ctypes.Structure):
@@ -97,6 +100,40 @@ def _candidates(name: str) -> list[str]:
         return [name]
     found = ctypes.util.find_library(name)
     return [found] if found else []
+
+
+@functools.cache
+def loaded_library(symbol: str) -> Library | None:
+    """A library of the system that this process has loaded and that defines a symbol.
+
+    Only where the dynamic linker finds it by its name alone, in any process.
+    """
+    mode = os.RTLD_NOLOAD | os.RTLD_LOCAL
+    for path in _mapped_libraries():
+        try:
+            defined_in = Library(path, ctypes.CDLL(path, mode)).path_of(symbol)
+            if defined_in is not None and os.path.realpath(defined_in) == path:
+                name = os.path.basename(defined_in)  # the soname, where other libraries have loaded it
+                return Library(name, ctypes.CDLL(name, mode))
+        except OSError:
+            continue
+    return None
+
+
+def _mapped_libraries() -> list[str]:
+    """The files of libraries in the directories of the system that this process has mapped."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            paths = {"/" + line.rstrip("\n").partition("/")[2] for line in maps if ".so" in line}
+    except OSError:
+        return []
+    return sorted(path for path in paths if os.path.basename(path).startswith("lib") and _is_systems(os.path.dirname(path)))
+
+
+def _is_systems(directory: str) -> bool:
+    """Whether the dynamic linker looks in a directory: https://man7.org/linux/man-pages/man8/ld.so.8.html, and Debian's subdirectories."""
+    parent, name = os.path.split(directory)
+    return directory in _SYSTEM_DIRECTORIES or (parent in _SYSTEM_DIRECTORIES and "-linux-" in name)
 
 
 def providing_library(symbol: str) -> str | None:

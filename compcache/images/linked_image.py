@@ -85,6 +85,9 @@ def link_image(
     always = [s for s in undefined if (s.startswith(_ALWAYS_THERE) or s in platform or s in named) and s not in imports]
     weakened = elf.rename_versioned(elf.weaken_undefined(obj, keep=[*always, *entries.symbols]))
     linker = linker_for(obj)
+    if linker is not None:
+        versions = {symbol: platform_symbols.versioned_name(symbol) for symbol in platform}
+        plain, weakened = weakened, elf.rename_undefined(weakened, {name: version for name, version in versions.items() if version})
     if linker is None:
         if not is_chosen():
             _warn_of_no_linker()
@@ -105,7 +108,7 @@ def link_image(
         if imports or entries.symbols:
             raise
         warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
-        return weakened, "object", {}
+        return plain, "object", {}
     if archives:
         _check_archives(image, {*imports, *weak})
     return _take_places(image, imports, export)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -61,14 +60,7 @@ def _link(obj: bytes, symbol: str) -> LinkedObject:
 
 
 def _addresses(names: Iterable[str]) -> Iterable[tuple[str, int]]:
-    from compcache.images.platform_symbols import platform_library
+    from compcache.images.platform_symbols import address_of
 
-    process = ctypes.CDLL(None)
     for name in names:
-        library = platform_library(name)
-        handle = ctypes.CDLL(library) if library else process
-        try:
-            address = ctypes.addressof(ctypes.c_char.in_dll(handle, name))
-        except ValueError:
-            address = 0  # a weak reference: who needs it checks before loading
-        yield name, address
+        yield name, address_of(name)  # 0 for a weak reference: who needs it checks before loading

@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["all_paths", "in_process", "is_platform_symbol", "mapped_path", "platform_library", "platform_paths"]
+__all__ = ["address_of", "all_paths", "in_process", "is_platform_symbol", "mapped_path", "platform_library", "platform_paths", "versioned_name"]
 
 _LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2")
+
+
+#: What a library has under no version of its own, only for programs that ask for it: how compilers ask for the CPU's features.
+_VERSIONED = dict.fromkeys(("__cpu_model", "__cpu_indicator_init"), ("libgcc_s.so.1", "GCC_4.8.0"))
 
 
 @functools.cache
@@ -37,7 +41,36 @@ def platform_library(symbol: str) -> str | None:
     for name, library in _platform():
         if _has(library, symbol):
             return name
-    return None
+    return _VERSIONED[symbol][0] if versioned_name(symbol) else None
+
+
+def versioned_name(symbol: str) -> str | None:
+    """The name by which an object asks for a symbol that the platform has in one version only; None for others."""
+    if symbol not in _VERSIONED or not _versioned_address(symbol):
+        return None
+    return f"{symbol}@{_VERSIONED[symbol][1]}"
+
+
+@functools.cache
+def _versioned_address(symbol: str) -> int:
+    name, version = _VERSIONED[symbol]
+    library = dict(_platform()).get(name)
+    if library is None:
+        return 0
+    find = ctypes.CDLL(None).dlvsym
+    find.restype = ctypes.c_void_p
+    return find(ctypes.c_void_p(library._handle), symbol.encode(), version.encode()) or 0
+
+
+def address_of(symbol: str) -> int:
+    """Where the platform, or the process, has a symbol; 0 where neither has."""
+    if versioned_name(symbol):
+        return _versioned_address(symbol)
+    library = platform_library(symbol)
+    try:
+        return ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(library), symbol))
+    except (ValueError, UnicodeEncodeError):
+        return 0
 
 
 def is_platform_symbol(symbol: str) -> bool:
