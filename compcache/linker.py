@@ -150,6 +150,14 @@ class _Request(NamedTuple):
     is_cached: Callable[[str], bool] = bool
 
 
+class _Checked(NamedTuple):
+    """What is known of a module that can be compiled here."""
+
+    text: str
+    attributes: dict[str, str]  # of each function that says for which CPU it is
+    data: dict[str, bytes]  # values of large variables, by section (compcache.build.large_data)
+
+
 class _Prepared(NamedTuple):
     """A module before optimization, as read off its source; `globals` are (name, kind, encoded value)."""
 
@@ -336,7 +344,15 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
     if any(word in text for word in ("dso_local", "thread_local(", "hidden", "protected", "PIE Level")):
         changed = for_shared_object(str(module))  # as LLVM prints it, which is what the rewriting reads
         module = codegen.parse(changed, context) if changed is not None else module
-    target = codegen.target_machine(request.machine.cpu, request.machine.features, request.level)
+    with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
+        return _compile(context, module, _Checked(text, attributes, data), request, target, is_cached)
+
+
+def _compile(
+    context: Any, module: Any, source: _Checked, request: _Request, target: Any, is_cached: Callable[[str], bool]
+) -> _Translated:
+    """From a module that can be compiled here to its object."""
+    text = source.text
     module.data_layout = str(target.target_data)
     names = aliases(str(module)) if " alias " in text or " ifunc " in text else {}
     local = thread_locals(str(module)) if "thread_local" in text else frozenset()
@@ -353,17 +369,18 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
         defined=assembly.defined | bounds,
     )
     resolution = _with_merged(resolution, exports)
-    needs = _own_requirements(exports, names, attributes, request.machine)
+    needs = _own_requirements(exports, names, source.attributes, request.machine)
     encoded = _encoded_globals(resolution)
     _prepare(module, exports, resolution, context, hide_others=request.exports is not None, kept=assembly.mentioned)
     # Code with assembly is never compiled for another CPU, and the writer of bitcode aborts over assembly that is not valid.
     keeps = request.keep_bitcode and request.level and not has_assembly(text)
     code = module.as_bitcode() if keeps else b""
     codegen.optimize(module, target, request.level)
-    if not request.portable and not is_vectorized(str(module)):
+    optimized = str(module)
+    if not request.portable and not is_vectorized(optimized):
         code = b""
-    prepared = _Prepared(exports, names, resolution, encoded, needs, code, data)
-    return _emit(module, context, target, request, prepared)
+    prepared = _Prepared(exports, names, resolution, encoded, needs, code, source.data)
+    return _emit(module, optimized, context, target, request, prepared)
 
 
 def _translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linker: bool) -> _Translated:
@@ -377,19 +394,19 @@ def _translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linke
     if intrinsics or codegen.is_suspicious([p for t in attributes.values() for p in TARGET_ATTRIBUTE.findall(t)]):
         codegen.in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
     names = aliases(text)
-    emitter = codegen.target_machine(machine.cpu, machine.features, recipe.level)
     request = _Request(
         recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {},
         by_linker,
     )
-    if not recipe.optimized:
-        codegen.optimize(module, emitter, recipe.level)
-    needs = _own_requirements(recipe.exports, names, attributes, machine)
-    resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)
-    encoded = codegen.in_caller(_encode_all, resolution)
-    code = b"" if recipe.optimized else recipe.code
-    prepared = _Prepared(recipe.exports, names, resolution, encoded, needs, code, recipe.data)
-    return _emit(module, context, emitter, request, prepared)
+    with codegen.borrowed_machine(machine.cpu, machine.features, recipe.level) as emitter:
+        if not recipe.optimized:
+            codegen.optimize(module, emitter, recipe.level)
+        needs = _own_requirements(recipe.exports, names, attributes, machine)
+        resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)
+        encoded = codegen.in_caller(_encode_all, resolution)
+        code = b"" if recipe.optimized else recipe.code
+        prepared = _Prepared(recipe.exports, names, resolution, encoded, needs, code, recipe.data)
+        return _emit(module, str(module), context, emitter, request, prepared)
 
 
 def _require_portable(module: Any, text: str, machine: Machine) -> None:
@@ -578,9 +595,8 @@ def _privatize(value: Any, *, internal: bool) -> None:
         value.visibility = "hidden"
 
 
-def _emit(module: Any, context: Any, target: Any, request: _Request, prepared: _Prepared) -> _Translated:
-    """From the optimized module to its object."""
-    text = str(module)
+def _emit(module: Any, text: str, context: Any, target: Any, request: _Request, prepared: _Prepared) -> _Translated:
+    """From the optimized module, and what it is as text, to its object."""
     definitions = with_image_symbols(read_module(text), text)
     constructors = find_constructors(text)
     if _must_wait(constructors, definitions, prepared.resolution, by_linker=request.by_linker):
@@ -629,9 +645,9 @@ def _entry_object(points: tuple[EntryPoint, ...], machine: tuple[str, str], leve
     with codegen.new_context() as context:
         module = codegen.parse(entries_text(points), context)
         codegen.check_triple(module)
-        target = codegen.target_machine(*machine, level)
-        module.data_layout = str(target.target_data)
-        return EntryObject(codegen.emit_object(module, target), tuple(symbols_of_entries(points)))
+        with codegen.borrowed_machine(*machine, level) as target:
+            module.data_layout = str(target.target_data)
+            return EntryObject(codegen.emit_object(module, target), tuple(symbols_of_entries(points)))
 
 
 def _with_merged(resolution: Resolution, exports: Iterable[Export]) -> Resolution:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from compcache.build.source import ModuleSource
     from compcache.cache import Cache
+    from compcache.images.linkers.find import Linker
     from compcache.linker import BuiltModule
 
 __all__ = ["ModulesNotAddedError", "add_modules"]
@@ -83,6 +84,7 @@ class _Addition:
         self._module_ids: list[str | None] = []
         self._failures: dict[int, Exception] = {}
         self._messages: list[str] = []
+        self._linkers: list[Linker | None] = []
 
     def compile(self, source: ModuleSource, linkers: ThreadPoolExecutor) -> None:
         """Compile a source and have it linked; publish the group when it is complete."""
@@ -94,11 +96,17 @@ class _Addition:
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
             self._fail(number, source, error)
             return
-        module = linkers.submit(link_module, translation, lambda obj: linker_for(store, obj))
+        module = linkers.submit(link_module, translation, self._linker_for)
         self._waiting.append(_Linking(number, source, translation.functions, module))
         self._provided |= translation.functions
         if len(self._waiting) >= _GROUP:
             self.publish()
+
+    def _linker_for(self, obj: bytes) -> Linker | None:
+        """The linker for all of them: it is chosen for the first one."""
+        if not self._linkers:
+            self._linkers.append(linker_for(self._cache._store, obj))
+        return self._linkers[0]
 
     def _has(self, name: str) -> bool:
         return name in self._provided or self._cache._can_import(name)

@@ -20,13 +20,14 @@ except ImportError as error:
 from compcache.formats import host
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
 from compcache.images.llvm_thread import check_abandoned, in_caller, in_llvm_thread
-from compcache.images.native_target import initialize, target_machine
+from compcache.images.native_target import borrowed_machine, initialize, target_machine
 from compcache.targets.machine import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
+    "borrowed_machine",
     "check_triple",
     "emit_object",
     "host_platform",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
 
-__all__ = ["initialize", "target_machine"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["borrowed_machine", "initialize", "target_machine"]
 
 
 @functools.cache
@@ -28,3 +32,27 @@ def target_machine(cpu: str, features: str, level: int) -> Any:
     return target.create_target_machine(
         cpu=cpu, features=features, opt=level or 2, reloc="pic", codemodel="default"
     )
+
+
+@contextlib.contextmanager
+def borrowed_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
+    """A target machine like that of `target_machine` which nobody else uses meanwhile.
+
+    To make one, and what it then finds out about its CPU, takes LLVM 0.8 ms: a quarter of the translation of a tiny module. They hold
+    nothing of the modules that they have translated.
+    """
+    idle = _idle_machines(cpu, features, level)
+    try:
+        machine = idle.pop()
+    except IndexError:
+        machine = target_machine(cpu, features, level)
+    try:
+        yield machine
+    finally:
+        idle.append(machine)
+
+
+@functools.lru_cache(maxsize=8)
+def _idle_machines(cpu: str, features: str, level: int) -> list[Any]:  # noqa: ARG001 - what they are for
+    """As many as threads have translated at the same time."""
+    return []
