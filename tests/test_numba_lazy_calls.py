@@ -110,6 +110,13 @@ calls = [
 answers = [said(call) for call in calls]
 """
 NAMES = "result = answers, [k.calls.__name__, k.calls.__doc__, k.calls.__module__.replace({module!r}, ''), callable(k.calls)]"
+ATTRIBUTES = """
+import copy, functools, inspect
+result = [repr(inspect.signature(k.calls)), k.calls.__code__.co_name, k.calls.__defaults__, k.calls.__wrapped__.__name__]
+result += [copy.copy(k.calls) is k.calls, copy.deepcopy({1: k.calls})[1] is k.calls, inspect.isfunction(k.calls), bool(k.calls)]
+result += [hasattr(k.calls, name) for name in ("__globals__", "__closure__", "__self__", "__len__", "__array_interface__")]
+result += [functools.wraps(k.calls)(lambda: 1).__name__, inspect.getsource(k.callee).strip().splitlines()[1:], callable(k.calls)]
+"""
 IMPORTED = "\nresult = result, 'numba' in sys.modules, any(name.startswith(('numba', 'llvmlite')) for name in sys.modules)"
 
 
@@ -299,3 +306,9 @@ with warnings.catch_warnings(record=True) as caught:
 result = answers, [w.category.__name__ for w in caught if "not cached" in str(w.message)]
 """
     assert project.run(text, backend=False, COMPCACHE_DIR=str(directory)) == ((2.25, 6, 3.0), ["CacheWarning"])
+
+
+def test_attributes_are_those_of_dispatchers(project: Project) -> None:
+    texts = ["import {module} as k" + ATTRIBUTES, "import {module} as k\nk.calls(1.5)" + ATTRIBUTES]
+    plain = [project.run(script("plain", text), backend=False) for text in texts]
+    assert [lazily(project, script("lazy", text + IMPORTED)) for text in texts] == [(each, False, False) for each in plain]

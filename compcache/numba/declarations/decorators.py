@@ -9,9 +9,6 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from compcache.numba.declarations.callbacks import declare_callback
-from compcache.numba.declarations.signatures import declare_function, texts_of
-from compcache.numba.declarations.ufuncs import declare_ufunc
 from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
 from compcache.numba.lazy.stand_ins import LazyObject, prange, real_numba
 from compcache.numba.lazy.state import State
@@ -44,7 +41,7 @@ def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) ->
         return make_lazy_function(State(args[0], decorator, None, {}))
     if not args or args == (None,):
         return partial(_decorate_function, decorator, None, options)
-    texts = texts_of(args[0]) if len(args) == 1 else None
+    texts = _texts_of(args[0]) if len(args) == 1 else None
     if texts is not None:
         return partial(_decorate_function, decorator, texts, options)
     try:
@@ -61,6 +58,8 @@ def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, optio
         return make_lazy_function(state)
     try:
         if state is not None and not state.reason:
+            from compcache.numba.declarations.signatures import declare_function
+
             return declare_function(state)
         given = () if signatures is None else (list(signatures),)
         return getattr(real_numba(), decorator)(*given, **options)(function)
@@ -76,6 +75,12 @@ def _packaged(error: ImportError) -> Any:
     return decorate_packaged(error)
 
 
+def _texts_of(signature: Any) -> tuple[str, ...] | None:
+    """Signatures that are given as text; None for others, which are made of Numba's types."""
+    given = signature if isinstance(signature, list) else [signature]
+    return tuple(given) if given and all(type(text) is str for text in given) else None
+
+
 def _is_disabled() -> bool:
     return os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
@@ -85,9 +90,9 @@ def vectorize(*args: Any, **options: Any) -> Any:
     if _is_disabled() or len(args) > 1 or "ftylist_or_function" in options:
         return real_numba().vectorize(*args, **options)
     if args and type(args[0]) is _Function and not options:
-        return declare_ufunc(State(args[0], "vectorize", None, {}))
+        return _decorate_ufunc("vectorize", None, {}, (), args[0])
     given = list(args[0]) if args and type(args[0]) is tuple else args[0] if args else []
-    texts = texts_of(given)
+    texts = _texts_of(given)
     if given and texts is None:
         return real_numba().vectorize(*args, **options)
     return partial(_decorate_ufunc, "vectorize", texts, options, args)
@@ -99,7 +104,7 @@ def guvectorize(*args: Any, **options: Any) -> Any:
         return real_numba().guvectorize(*args, **options)
     if len(args) == 1:
         return partial(_delayed, "guvectorize", args, options)
-    texts = texts_of(list(args[0]) if type(args[0]) is tuple else args[0])
+    texts = _texts_of(list(args[0]) if type(args[0]) is tuple else args[0])
     if texts is None or "signature" in options or "is_dynamic" in options:
         return real_numba().guvectorize(*args, **options)
     return partial(_decorate_ufunc, "guvectorize", texts, {**options, "signature": args[1]}, args)
@@ -122,6 +127,8 @@ def _decorate_ufunc(
         function = function.py_func
     state = State(function, decorator, signatures, dict(options)) if type(function) is _Function else None
     if state is not None and not state.reason:
+        from compcache.numba.declarations.ufuncs import declare_ufunc
+
         return declare_ufunc(state)
     given = {name: value for name, value in options.items() if decorator == "vectorize" or name != "signature"}
     return getattr(real_numba(), decorator)(*args, **given)(function)
@@ -130,6 +137,8 @@ def _decorate_ufunc(
 def _decorate_callback(signature: str, options: dict[str, Any], function: Any) -> Any:
     state = State(function, "cfunc", (signature,), dict(options)) if type(function) is _Function else None
     if state is not None and not state.reason:
+        from compcache.numba.declarations.callbacks import declare_callback
+
         return declare_callback(state)
     return real_numba().cfunc(signature, **options)(function)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Loaded
     from compcache.numba.lazy.state import State
 
-__all__ = ["Declared", "declare_function", "find_declared", "texts_of"]
+__all__ = ["Declared", "declare_function", "find_declared"]
 
 
 class Declared:
@@ -53,12 +53,6 @@ def _rate(row: Sequence[Mapping[str, int]], types: Sequence[str], number: int) -
     if len(row) != len(types) or -1 in ranks:
         return None
     return (ranks.count(3), ranks.count(2), ranks.count(1)), number
-
-
-def texts_of(signature: Any) -> tuple[str, ...] | None:
-    """Signatures that are given as text; None for others, which are made of Numba's types."""
-    given = signature if isinstance(signature, list) else [signature]
-    return tuple(given) if given and all(type(text) is str for text in given) else None
 
 
 def declare_function(state: State) -> Any:

@@ -83,6 +83,11 @@ class LazyUfunc(LazyObject):
         return object.__getattribute__(self, "_function").__doc__
 
     @property
+    def __module__(self) -> Any:  # type: ignore[override]
+        """That of the function."""
+        return object.__getattribute__(self, "_function").__module__
+
+    @property
     def __wrapped__(self) -> Any:
         return object.__getattribute__(self, "_function")
 

@@ -51,7 +51,15 @@ class LazyFunction:
     def __get__(self, owner: Any, cls: Any = None) -> Any:
         return self if owner is None else _Method(self, owner)
 
+    def __copy__(self) -> Any:
+        return self  # as Numba's dispatchers
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
     def __getattr__(self, name: str) -> Any:
+        if name in _OF_FUNCTIONS:
+            return getattr(state_of(self).function, name)
         if name.startswith("__") and not has_numba() and name not in _OF_DISPATCHERS:
             raise AttributeError(f"'CPUDispatcher' object has no attribute {name!r}")
         return getattr(_real(self), name)
@@ -99,6 +107,8 @@ class LazyFunction:
 _Method = type(LazyFunction.__repr__.__get__(object()))
 #: The special names that Numba's dispatchers have and plain objects do not.
 _OF_DISPATCHERS = frozenset(("__numba__",))
+#: Those that dispatchers have of their function.
+_OF_FUNCTIONS = frozenset(("__code__", "__defaults__"))
 #: Attributes that are part of a dispatcher's state, so that setting them has an effect.
 _STATE_OF_DISPATCHERS = frozenset((
     "targetoptions", "locals", "overloads", "targetctx", "typingctx", "_cache", "_can_compile", "_compiler", "_impl_kind",
