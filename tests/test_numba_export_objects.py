@@ -132,6 +132,11 @@ KERNELS = """
     def scalar_array(n):
         return np.array(n * 2.5)
 
+    @kernel(types.int64, types.unicode_type)
+    def printing(n, text):
+        print("n is", n, n * 0.5, text)
+        return n
+
     @kernel(types.int64)
     def raising(n):
         a = np.zeros(n)
@@ -210,6 +215,7 @@ COMPARE = """
         "records": [lambda: (3,)],
         "days": [lambda: (np.array(["2024-02-28", "2024-02-29"], "M8[D]"), 1)],
         "scalar_array": [lambda: (3,)],
+        "printing": [lambda: (3, "é")],
         "raising": [lambda: (3,), lambda: (2,)],
     }
     result = sorted(set(kernels.SIGNATURES) - set(CASES))

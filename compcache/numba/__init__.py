@@ -195,7 +195,7 @@ def export(
         func: a Python function, or one decorated with `njit` (whose options are used).
         signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``.
             Parameters and results are numbers, booleans, None, text, bytes, arrays of any dtype and order, optional values,
-            tuples and named tuples of these, and lists.
+            tuples and named tuples of these, and lists. Parameters that the signature leaves out have their defaults.
         cache: the cache to store in; None for that of the installed backend, else the default one.
         name: the func_name for `Cache.get_target`; None for the module and the qualified name. A previous export of
             that name is replaced.
@@ -206,8 +206,7 @@ def export(
         The func_name.
 
     Raises:
-        CompileError: the function cannot be exported; the message says why.
-        numba.core.errors.NumbaError: Numba cannot compile it.
+        CompileError: the function cannot be exported, or Numba does not compile it; the message says why.
     """
     _require_supported()
     from compcache.cache import Cache

@@ -17,16 +17,17 @@ __all__ = ["PREFIX", "known_functions", "without_addresses"]
 
 #: What precedes the address in the names of Numba's variables.
 PREFIX = "numba.dynamic.globals."
-_INITIALIZER = re.compile(rf'^(@"?{re.escape(PREFIX)}[0-9a-f]+"? = .*?global ptr) inttoptr \(i64 -?\d+ to ptr\)', re.MULTILINE)
+_INITIALIZER = re.compile(rf'^(@"?{re.escape(PREFIX)}[0-9a-f.]+"? = .*?global ptr) inttoptr \(i64 -?\d+ to ptr\)', re.MULTILINE)
 
 
 def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     """For those of these variables that are known functions: module, name, and type as Cython writes it."""
-    wanted = {int(name.removeprefix(PREFIX), 16): name for name in names}
+    # Linking adds a number to names that occur twice.
+    wanted = {name: int(name.removeprefix(PREFIX).partition(".")[0], 16) for name in names}
     if not wanted:
         return {}
     offered = _offered()
-    return {name: offered[address] for address, name in sorted(wanted.items()) if address in offered}
+    return {name: offered[address] for name, address in sorted(wanted.items()) if address in offered}
 
 
 def _offered() -> dict[int, tuple[str, str, str]]:

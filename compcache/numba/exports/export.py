@@ -7,14 +7,16 @@ the kernel allocates and frees comes from `memory_runtime`.
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from compcache.build.source import Function, ModuleSource
 from compcache.errors import CompileError
 from compcache.numba.exports.assembly import assemble
-from compcache.numba.exports.parameters import parameters_of, refusal, require_count, result_text
+from compcache.numba.exports.parameters import parameters_of, refusal, result_text, with_defaults
 from compcache.numba.exports.wrapper import ENTRY
 from compcache.numba.identity.settings import compiled_for
 from compcache.targets.machine import NATIVE, TARGETS_VARIABLE
@@ -36,7 +38,7 @@ def export(
         func: a Python function, or one decorated with `njit` (whose options are used).
         signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``.
             Parameters and results are numbers, booleans, None, text, bytes, arrays of any dtype and order, optional values,
-            tuples and named tuples of these, and lists.
+            tuples and named tuples of these, and lists. Parameters that the signature leaves out have their defaults.
         cache: the cache to store in.
         name: the func_name for `Cache.get_target`; None for the module and the qualified name. A previous export of
             that name is replaced.
@@ -46,20 +48,19 @@ def export(
         The func_name.
 
     Raises:
-        CompileError: the function cannot be exported; the message says why.
-        numba.core.errors.NumbaError: Numba cannot compile it.
+        CompileError: the function cannot be exported, or Numba does not compile it; the message says why.
     """
     function, options, local_types = _describe(func)
     func_name = name or f"{function.__module__}.{function.__qualname__}"
     args, result = _types_of(signature)
-    require_count(function, func_name, args)  # before anything is compiled: their number
+    all_types = with_defaults(function, func_name, args)
     cpu, features = compiled_for()
     chosen = features is not None or cpu != NATIVE
     portable = not chosen and bool(targets or os.environ.get(TARGETS_VARIABLE))
     with _without_vectors() if portable else nullcontext():
-        cres = _compile(func_name, function, options, local_types, args, result)
+        cres = _compile(func_name, function, options, local_types, all_types, result)
     text = result_text(func_name, cres.signature.return_type)
-    parameters = parameters_of(function, func_name, args, cres.signature.return_type)
+    parameters = parameters_of(function, args, cres.signature.return_type)
     nogil = bool(options.get("nogil"))
     assembled = assemble(func_name, cres, parameters, text, nogil=nogil)
     shown = f"{text}({', '.join(f'{p.name}: {p.text}' for p in parameters)})"
@@ -118,6 +119,7 @@ def _compile(
 ) -> Any:
     from numba.core import compiler
     from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.errors import NumbaError
     from numba.core.registry import cpu_target
 
     flags = compiler.Flags()
@@ -128,11 +130,30 @@ def _compile(
         raise refusal(func_name, "it is compiled with parallel=True, whose threads are Numba's")
     if options.get("forceobj"):
         raise refusal(func_name, "it is compiled in object mode")
-    with global_compiler_lock:
-        cres = compiler.compile_extra(
-            cpu_target.typing_context, cpu_target.target_context, function, args=args, return_type=result,
-            flags=flags, locals=local_types,
-        )  # fmt: skip
+    try:
+        with global_compiler_lock:
+            cres = compiler.compile_extra(
+                cpu_target.typing_context, cpu_target.target_context, function, args=args, return_type=result,
+                flags=flags, locals=local_types,
+            )  # fmt: skip
+    except NumbaError as error:
+        shown = ", ".join(map(str, args))
+        raise refusal(func_name, f"Numba does not compile it for ({shown}): {_reason_of(error)}") from error
     if cres.objectmode or cres.lifted:
         raise refusal(func_name, "part of it runs in object mode")
     return cres
+
+
+def _reason_of(error: Any) -> str:
+    """What Numba says was wrong, in one line, with the place; its whole report is the cause of our exception."""
+    lines = str(error.msg if hasattr(error, "msg") else error).splitlines()
+    told = [line.strip() for line in lines if line.strip() and not line.startswith("Failed in nopython mode pipeline")]
+    reason = " ".join(dict.fromkeys(itertools.takewhile(lambda line: not line.startswith(("File ", "During: ")), told)))
+    place = getattr(error, "loc", None)
+    shown = _ESCAPES.sub("", reason)
+    shown = shown if len(shown) <= _LONGEST_REASON else f"{shown[:_LONGEST_REASON]}..."
+    return f"{shown} ({place.filename}, line {place.line})" if place is not None else shown
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_LONGEST_REASON = 500

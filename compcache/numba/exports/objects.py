@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.numba.exports import plan as numbers
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -17,24 +15,57 @@ RANDOM_SYMBOL = "compcache.numba.random_begin"
 _MODULE, _TABLE = "compcache.numba.exports._objects", "functions"
 
 _Call = tuple[int, str, str]
+
+
+def _numbered(first: int, *calls: tuple[str, str, str]) -> dict[str, _Call]:
+    """Calls of functions that follow each other in the table."""
+    return {symbol: (number, result, parameters) for number, (symbol, result, parameters) in enumerate(calls, first)}
+
+
+#: Numbers in the table of functions (`native/module.c`).
+_PREPARE, _RESOLVE, _LINEAR_BEGIN = 0, 4, 16
 #: Symbols that the table provides to the wrapper: number, result, parameters.
-_OWN: dict[str, _Call] = {
-    ENTER_SYMBOL: (numbers.ENTER, "i32", "ptr, ptr, ptr"),
-    LEAVE_SYMBOL: (numbers.LEAVE, "void", "ptr, ptr, ptr"),
-    BOX_SYMBOL: (numbers.BOX, "ptr", "ptr, ptr"),
-    RANDOM_SYMBOL: (numbers.RANDOM_BEGIN, "void", ""),
+_OWN = {
+    **_numbered(
+        1, (ENTER_SYMBOL, "i32", "ptr, ptr, ptr"), (LEAVE_SYMBOL, "void", "ptr, ptr, ptr"), (BOX_SYMBOL, "ptr", "ptr, ptr")
+    ),
+    **_numbered(5, (RANDOM_SYMBOL, "void", "")),
 }
+_LINEAR = _numbered(
+    _LINEAR_BEGIN + 1,
+    ("numba_xxdot", "i32", "i8 signext, i8 signext, i64, ptr, ptr, ptr"),
+    ("numba_xxnrm2", "i32", "i8 signext, i64, ptr, i64, ptr"),
+    ("numba_xxgemv", "i32", "i8 signext, i8 signext, i64, i64, ptr, ptr, i64, ptr, ptr, ptr"),
+    ("numba_xxgemm", "i32", "i8 signext, i8 signext, i8 signext, i64, i64, i64, ptr, ptr, i64, ptr, i64, ptr, ptr, i64"),
+    ("numba_xxgetrf", "i32", "i8 signext, i64, i64, ptr, i64, ptr"),
+    ("numba_ez_xxgetri", "i32", "i8 signext, i64, ptr, i64, ptr"),
+    ("numba_xxpotrf", "i32", "i8 signext, i8 signext, i64, ptr, i64"),
+    ("numba_xgesv", "i32", "i8 signext, i64, i64, ptr, i64, ptr, ptr, i64"),
+    ("numba_ez_rgeev", "i32", "i8 signext, i8 signext, i8 signext, i64, ptr, i64, ptr, ptr, ptr, i64, ptr, i64"),
+    ("numba_ez_cgeev", "i32", "i8 signext, i8 signext, i8 signext, i64, ptr, i64, ptr, ptr, i64, ptr, i64"),
+    ("numba_ez_xxxevd", "i32", "i8 signext, i8 signext, i8 signext, i64, ptr, i64, ptr"),
+    ("numba_ez_gesdd", "i32", "i8 signext, i8 signext, i64, i64, ptr, i64, ptr, ptr, i64, ptr, i64"),
+    ("numba_ez_geqrf", "i32", "i8 signext, i64, i64, ptr, i64, ptr"),
+    ("numba_ez_xxgqr", "i32", "i8 signext, i64, i64, i64, ptr, i64, ptr"),
+    ("numba_ez_gelsd", "i32", "i8 signext, i64, i64, i64, ptr, i64, ptr, i64, ptr, double, ptr"),
+)
 #: Those of Numba's C helpers that it provides.
-HELPERS: dict[str, _Call] = {
-    "numba_get_py_random_state": (numbers.RANDOM_PYTHON, "ptr", ""),
-    "numba_get_np_random_state": (numbers.RANDOM_NUMPY, "ptr", ""),
-    "numba_get_internal_random_state": (numbers.RANDOM_INTERNAL, "ptr", ""),
-    "numba_rnd_shuffle": (numbers.RANDOM_SHUFFLE, "void", "ptr"),
-    "numba_rnd_init": (numbers.RANDOM_SEED, "void", "ptr, i32"),
-    "numba_poisson_ptrs": (numbers.RANDOM_POISSON, "i64", "ptr, double"),
-    "numba_gil_ensure": (numbers.ENSURE_GIL, "void", "ptr"),
-    "numba_gil_release": (numbers.RELEASE_GIL, "void", "ptr"),
-    "numba_unpickle": (numbers.UNPICKLE, "ptr", "ptr, i32, ptr"),
+HELPERS = {
+    **_numbered(
+        6,
+        ("numba_get_py_random_state", "ptr", ""),
+        ("numba_get_np_random_state", "ptr", ""),
+        ("numba_get_internal_random_state", "ptr", ""),
+        ("numba_rnd_shuffle", "void", "ptr"),
+        ("numba_rnd_init", "void", "ptr, i32"),
+        ("numba_poisson_ptrs", "i64", "ptr, double"),
+        ("numba_gil_ensure", "void", "ptr"),
+        ("numba_gil_release", "void", "ptr"),
+        ("numba_unpickle", "ptr", "ptr, i32, ptr"),
+        ("numba_attempt_nocopy_reshape", "i32", "i64, ptr, ptr, i64, ptr, ptr, i64, i32"),
+    ),
+    **_LINEAR,
+    **_numbered(_LINEAR_BEGIN + 1 + len(_LINEAR), ("numba_fatal_error", "i32", "")),
 }
 
 
@@ -47,10 +78,11 @@ def objects_text(plan: bytes, helpers: Collection[str] = (), functions: Mapping[
         functions: names of variables that get the address of a function of another package when the plan is prepared: its module,
             name and type.
     """
-    calls = {**_OWN, **{name: HELPERS[name] for name in helpers}}
+    calls: dict[str, _Call] = {**_OWN, **{name: HELPERS[name] for name in helpers}}
     found = functions or {}
     replaced = {
-        "PLAN_SIZE": str(len(plan)), "PREPARE_AT": str(numbers.PREPARE), "RESOLVE_AT": str(numbers.RESOLVE),
+        "PLAN_SIZE": str(len(plan)), "PREPARE_AT": str(_PREPARE), "RESOLVE_AT": str(_RESOLVE),
+        "LINEAR": _LINEAR_TEXT if _LINEAR.keys() & set(helpers) else "  br label %resolve0",
         "RESOLVING": "\n".join(_resolving_text(number, variable) for number, variable in enumerate(found)),
         "LAST": str(len(found)),
     }  # fmt: skip
@@ -100,6 +132,13 @@ def _call_text(symbol: str, number: int, result: str, parameters: str) -> str:
     ])  # fmt: skip
 
 
+#: BLAS and LAPACK are found before a kernel that uses them runs: it could not raise an exception.
+_LINEAR_TEXT = f"""\
+  %linear_at = getelementptr ptr, ptr %table, i64 {_LINEAR_BEGIN}
+  %linear = load ptr, ptr %linear_at
+  %has_linear = call i32 %linear()
+  %no_linear = icmp eq i32 %has_linear, 0
+  br i1 %no_linear, label %failed, label %resolve0"""
 _PREPARING = """
 @compcache.numba.table = internal global ptr null
 @compcache.numba.prepared = internal global ptr null
@@ -143,7 +182,7 @@ known:
 start_resolving:
   %resolve_at = getelementptr ptr, ptr %table, i64 RESOLVE_AT
   %resolving = load ptr, ptr %resolve_at
-  br label %resolve0
+LINEAR
 RESOLVING
 resolveLAST:
   store ptr %table, ptr @compcache.numba.table

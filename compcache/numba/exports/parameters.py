@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from compcache.errors import CompileError
 from compcache.numba.exports.plan import holds_arrays
 
-__all__ = ["OBJECT", "Parameter", "parameters_of", "refusal", "require_count", "result_text"]
+__all__ = ["OBJECT", "Parameter", "parameters_of", "refusal", "result_text", "with_defaults"]
 
 OBJECT = "object"
 _INTEGERS = {
@@ -42,25 +42,34 @@ def refusal(func_name: str, reason: str) -> CompileError:
     return CompileError(f"{func_name} cannot be exported: {reason}")
 
 
-def require_count(function: Any, func_name: str, args: tuple[Any, ...]) -> list[str]:
-    """The names of a function's parameters. Raises `CompileError` if there are not as many as argument types."""
+def with_defaults(function: Any, func_name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The types of all parameters: where a signature has fewer, those that follow have their defaults.
+
+    Raises:
+        CompileError: there are too many, or one that is lacking has no default.
+    """
     import inspect
 
-    names = list(inspect.signature(function).parameters)
-    if len(names) != len(args):
-        raise refusal(func_name, f"it has {len(names)} parameters, but the signature has {len(args)}")
-    return names
+    from numba.core import types
+
+    parameters = list(inspect.signature(function).parameters.values())
+    lacking = parameters[len(args) :]
+    if len(args) > len(parameters) or any(parameter.default is parameter.empty for parameter in lacking):
+        raise refusal(func_name, f"it has {len(parameters)} parameters, but the signature has {len(args)}")
+    return (*args, *[types.Omitted(parameter.default) for parameter in lacking])
 
 
-def parameters_of(function: Any, func_name: str, args: tuple[Any, ...], result: Any) -> list[Parameter]:
+def parameters_of(function: Any, args: tuple[Any, ...], result: Any) -> list[Parameter]:
     """The parameters of a function for these argument types.
 
     Args:
         result: Numba's type of the result, which may refer to arrays among the arguments.
     """
-    names = require_count(function, func_name, args)
+    import inspect
+
+    names = inspect.signature(function).parameters
     may_return = holds_arrays(result)
-    return [Parameter(n, t, _parameter_text(t, may_return=may_return)) for n, t in zip(names, args, strict=True)]
+    return [Parameter(n, t, _parameter_text(t, may_return=may_return)) for n, t in zip(names, args, strict=False)]
 
 
 def _parameter_text(type_: Any, *, may_return: bool) -> str:

@@ -14,18 +14,11 @@ from compcache.numba.exports.type_names import describe_type, element_format, el
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "BOX", "ENSURE_GIL", "ENTER", "LEAVE", "PREPARE", "RANDOM_BEGIN", "RANDOM_INTERNAL", "RANDOM_NUMPY", "RANDOM_POISSON",
-    "RANDOM_PYTHON", "RANDOM_SEED", "RANDOM_SHUFFLE", "RELEASE_GIL", "RESOLVE", "UNPICKLE", "Unsupported", "encode_plan", "holds_arrays",
-]  # fmt: skip
+__all__ = ["Unsupported", "encode_plan", "holds_arrays"]
 
 _MAGIC, _VERSION, _NO_NODE = 0x504E4343, 1, 0xFFFFFFFF
-#: Numbers in the table of functions (`native/module.c`); the last is how many an exporter of this version knows.
-PREPARE, ENTER, LEAVE, BOX, RESOLVE, RANDOM_BEGIN = range(6)
-(
-    RANDOM_PYTHON, RANDOM_NUMPY, RANDOM_INTERNAL, RANDOM_SHUFFLE, RANDOM_SEED, RANDOM_POISSON, ENSURE_GIL, RELEASE_GIL, UNPICKLE,
-    _FUNCTIONS,
-) = range(6, 16)  # fmt: skip
+#: How many functions of the table (`native/module.c`) an exporter of this version knows.
+_FUNCTIONS = 33
 (
     _NONE, _BOOL, _SIGNED, _UNSIGNED, _FLOAT, _COMPLEX, _OPTIONAL, _TUPLE, _NAMED_TUPLE, _ARRAY, _TEXT, _BYTES, _LIST,
 ) = range(13)  # fmt: skip

@@ -164,7 +164,8 @@ class _Wrapper:
         values = [
             context.unpack_value(builder, *value) if isinstance(value, tuple) else value for value in passed
         ]
-        return objects_at, places_at, values
+        omitted = len(self._cres.fndesc.argtypes) - len(values)  # constants of the kernel
+        return objects_at, places_at, [*values, *[None] * omitted]
 
     def _array(self, pointers: list[Any]) -> Any:
         """An array of these pointers on the stack."""

@@ -52,3 +52,67 @@ PyObject *unpickle(const char *data, int size, const char *Py_UNUSED(digest)) {
     Py_XDECREF(pickle);
     return object;
 }
+
+/* Compiled code of linear algebra calls this where it was called in a way that cannot be. */
+int fail(void) {
+    PyGILState_Ensure();
+    Py_FatalError("in compiled code: BLAS or LAPACK was called with arguments that are not right, or without enough memory");
+}
+
+/* ------------------------------------------------------------------------------------------------------- reshaping */
+
+enum { MOST_AXES = 64 };
+
+static Py_ssize_t product(Py_ssize_t count, const Py_ssize_t *factors) {
+    Py_ssize_t result = 1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        result *= factors[i];
+    }
+    return result;
+}
+
+/* The strides that an array has in another shape, in C order; 0 where only a copy has that shape. Axes are taken in the smallest
+ * groups of the same size in both shapes; within a group of the old ones, each must continue the next. */
+int reshape_without_copy(Py_ssize_t ndim, const Py_ssize_t *shape, const Py_ssize_t *strides, Py_ssize_t new_ndim,
+                         const Py_ssize_t *new_shape, Py_ssize_t *new_strides, Py_ssize_t itemsize, int Py_UNUSED(is_fortran)) {
+    Py_ssize_t sizes[MOST_AXES], steps[MOST_AXES], count = 0;
+    const Py_ssize_t total = product(ndim, shape);
+    if (total != product(new_ndim, new_shape) || ndim > MOST_AXES) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < ndim; i++) { /* strides of axes of length 1 say nothing */
+        if (shape[i] != 1) {
+            sizes[count] = shape[i];
+            steps[count++] = strides[i];
+        }
+    }
+    Py_ssize_t to = 0;
+    for (Py_ssize_t from = 0; total != 0 && from < count && to < new_ndim;) {
+        Py_ssize_t end = from + 1, new_end = to + 1, size = sizes[from], new_size = new_shape[to];
+        while (size != new_size) {
+            if (new_size < size) {
+                new_size *= new_shape[new_end++];
+            }
+            else {
+                size *= sizes[end++];
+            }
+        }
+        for (Py_ssize_t i = from; i + 1 < end; i++) {
+            if (steps[i] != sizes[i + 1] * steps[i + 1]) {
+                return 0;
+            }
+        }
+        Py_ssize_t step = steps[end - 1];
+        for (Py_ssize_t i = new_end - 1; i >= to; i--) {
+            new_strides[i] = step;
+            step *= new_shape[i];
+        }
+        from = end;
+        to = new_end;
+    }
+    const Py_ssize_t last = to > 0 ? new_strides[to - 1] : itemsize;
+    for (; to < new_ndim; to++) { /* axes of length 1, or an array without elements */
+        new_strides[to] = last;
+    }
+    return 1;
+}

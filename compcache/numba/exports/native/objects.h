@@ -6,6 +6,7 @@
  *   box.c       Numba's values -> results
  *   arrays.c    arrays of NumPy, where it is loaded, and buffers
  *   random.c    random numbers
+ *   linear.c    BLAS and LAPACK
  *   helpers.c   functions of other packages, and what else compiled code calls of Numba's C helpers
  *   memory.c    blocks of Numba's memory runtime, and the objects that own them
  *
@@ -161,7 +162,34 @@ void random_shuffle(void *state);
 void random_seed(void *state, uint32_t seed);
 int64_t random_poisson(void *state, double mean);
 
+/* linear.c: as compiled code calls them (numba/np/linalg.py) */
+int linear_begin(void);
+int linear_dot(char kind, char conjugate, Py_ssize_t count, void *x, void *y, void *result);
+int linear_norm(char kind, Py_ssize_t count, void *x, Py_ssize_t distance, void *result);
+int linear_matrix_vector(char kind, char transpose, Py_ssize_t rows, Py_ssize_t columns, void *alpha, void *a, Py_ssize_t lda, void *x,
+                         void *beta, void *y);
+int linear_matrix_matrix(char kind, char transpose_a, char transpose_b, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, void *alpha, void *a,
+                         Py_ssize_t lda, void *b, Py_ssize_t ldb, void *beta, void *c, Py_ssize_t ldc);
+int linear_lu(char kind, Py_ssize_t m, Py_ssize_t n, void *a, Py_ssize_t lda, int *pivots);
+int linear_inverse(char kind, Py_ssize_t n, void *a, Py_ssize_t lda, int *pivots);
+int linear_cholesky(char kind, char triangle, Py_ssize_t n, void *a, Py_ssize_t lda);
+int linear_solve(char kind, Py_ssize_t n, Py_ssize_t count, void *a, Py_ssize_t lda, int *pivots, void *b, Py_ssize_t ldb);
+int linear_eigen_real(char kind, char left, char right, Py_ssize_t n, void *a, Py_ssize_t lda, void *real, void *imaginary, void *vl,
+                      Py_ssize_t ldvl, void *vr, Py_ssize_t ldvr);
+int linear_eigen_complex(char kind, char left, char right, Py_ssize_t n, void *a, Py_ssize_t lda, void *values, void *vl,
+                         Py_ssize_t ldvl, void *vr, Py_ssize_t ldvr);
+int linear_eigen_symmetric(char kind, char vectors, char triangle, Py_ssize_t n, void *a, Py_ssize_t lda, void *values);
+int linear_singular(char kind, char vectors, Py_ssize_t m, Py_ssize_t n, void *a, Py_ssize_t lda, void *s, void *u, Py_ssize_t ldu,
+                    void *vt, Py_ssize_t ldvt);
+int linear_qr(char kind, Py_ssize_t m, Py_ssize_t n, void *a, Py_ssize_t lda, void *tau);
+int linear_q_of_qr(char kind, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, void *a, Py_ssize_t lda, void *tau);
+int linear_least_squares(char kind, Py_ssize_t m, Py_ssize_t n, Py_ssize_t count, void *a, Py_ssize_t lda, void *b, Py_ssize_t ldb,
+                         void *s, double limit, int *rank);
+
 /* helpers.c */
+int fail(void); /* ends the process */
+int reshape_without_copy(Py_ssize_t ndim, const Py_ssize_t *shape, const Py_ssize_t *strides, Py_ssize_t new_ndim,
+                         const Py_ssize_t *new_shape, Py_ssize_t *new_strides, Py_ssize_t itemsize, int is_fortran);
 /* The address of a function that a Cython module offers to others; NULL with an exception. `described`: module, NUL, name, NUL,
  * the type as Cython writes it. */
 void *resolve_function(const char *described);

@@ -1,0 +1,381 @@
+/* Linear algebra of exported kernels: BLAS and LAPACK as SciPy offers them to other packages (scipy.linalg.cython_blas,
+ * cython_lapack). Compiled code calls one function for all four kinds of numbers ("sdcz": float, double and their complex
+ * ones); it has checked dimensions. Results: 0, a positive number that LAPACK tells, or -1 where an argument is not right or
+ * memory is lacking. */
+#include "objects.h"
+
+#include <complex.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum Routine {
+    DOT, DOT_CONJUGATE, NORM, MATRIX_VECTOR, MATRIX_MATRIX, LU, INVERSE, CHOLESKY, EIGEN, EIGEN_SYMMETRIC, SINGULAR, QR, Q_OF_QR,
+    LEAST_SQUARES, SOLVE, ROUTINES,
+};
+enum { FIRST_OF_LAPACK = LU, KINDS = 4, FAILED = -1 };
+
+static const char *const names[ROUTINES][KINDS] = {
+    {"sdot", "ddot", "cdotu", "zdotu"},
+    {"sdot", "ddot", "cdotc", "zdotc"},
+    {"snrm2", "dnrm2", "scnrm2", "dznrm2"},
+    {"sgemv", "dgemv", "cgemv", "zgemv"},
+    {"sgemm", "dgemm", "cgemm", "zgemm"},
+    {"sgetrf", "dgetrf", "cgetrf", "zgetrf"},
+    {"sgetri", "dgetri", "cgetri", "zgetri"},
+    {"spotrf", "dpotrf", "cpotrf", "zpotrf"},
+    {"sgeev", "dgeev", "cgeev", "zgeev"},
+    {"ssyevd", "dsyevd", "cheevd", "zheevd"},
+    {"sgesdd", "dgesdd", "cgesdd", "zgesdd"},
+    {"sgeqrf", "dgeqrf", "cgeqrf", "zgeqrf"},
+    {"sorgqr", "dorgqr", "cungqr", "zungqr"},
+    {"sgelsd", "dgelsd", "cgelsd", "zgelsd"},
+    {"sgesv", "dgesv", "cgesv", "zgesv"},
+};
+static void (*routines[ROUTINES][KINDS])(void);
+
+/* The table of functions of a Cython module; NULL with an exception. */
+static PyObject *functions_of(const char *module) {
+    PyObject *imported = PyImport_ImportModule(module);
+    PyObject *offered = imported != NULL ? PyObject_GetAttrString(imported, "__pyx_capi__") : NULL;
+    Py_XDECREF(imported);
+    return offered;
+}
+
+static int find_routines(PyObject *offered, int first, int end) {
+    for (int routine = first; routine < end; routine++) {
+        for (int kind = 0; kind < KINDS; kind++) {
+            PyObject *capsule = PyMapping_GetItemString(offered, names[routine][kind]);
+            const char *type = capsule != NULL ? PyCapsule_GetName(capsule) : NULL;
+            void *found = type != NULL ? PyCapsule_GetPointer(capsule, type) : NULL;
+            const int is_known = found != NULL && strstr(type, "int *") != NULL;
+            Py_XDECREF(capsule);
+            if (!is_known) {
+                return 0; /* not there, or its integers have 64 bits */
+            }
+            memcpy(&routines[routine][kind], &found, sizeof found);
+        }
+    }
+    return 1;
+}
+
+/* Find the routines; 0 with an exception where SciPy is missing. */
+int linear_begin(void) {
+    if (routines[SOLVE][KINDS - 1] != NULL) {
+        return 1;
+    }
+    PyObject *blas = functions_of("scipy.linalg.cython_blas");
+    PyObject *lapack = blas != NULL ? functions_of("scipy.linalg.cython_lapack") : NULL;
+    const int found = lapack != NULL && find_routines(blas, 0, FIRST_OF_LAPACK) && find_routines(lapack, FIRST_OF_LAPACK, ROUTINES);
+    Py_XDECREF(blas);
+    Py_XDECREF(lapack);
+    if (!found) {
+        PyErr_Clear();
+        PyErr_SetString(PyExc_ImportError, "a compiled function needs BLAS and LAPACK with 32-bit integers as SciPy offers them "
+                        "(scipy.linalg.cython_blas, cython_lapack), which this process does not have: install scipy");
+    }
+    return found;
+}
+
+static int number_of(char kind) {
+    return kind == 's' ? 0 : kind == 'd' ? 1 : kind == 'c' ? 2 : 3;
+}
+
+static int is_complex(char kind) {
+    return kind == 'c' || kind == 'z';
+}
+
+static size_t size_of_real(char kind) {
+    return kind == 's' || kind == 'c' ? sizeof(float) : sizeof(double);
+}
+
+static size_t size_of(char kind) {
+    return size_of_real(kind) * (is_complex(kind) ? 2 : 1);
+}
+
+#define CALL(routine, kind, types) (*(int (*) types)routines[routine][number_of(kind)])
+
+/* What a question for the size of a workspace has answered: the first number of it. */
+static int answered(char kind, const void *work) {
+    return (int)(size_of_real(kind) == sizeof(float) ? *(const float *)work : *(const double *)work);
+}
+
+static int larger(int one, int other) {
+    return one > other ? one : other;
+}
+
+/* Of so many things; never nothing. */
+static void *workspace(int count, size_t size) {
+    return malloc((size_t)larger(count, 1) * size);
+}
+
+static int told(int info) {
+    return info < 0 ? FAILED : info;
+}
+
+typedef union {
+    double numbers[2];
+} Answer;
+
+/* ---------------------------------------------------------------------------------------------------------- BLAS */
+
+int linear_dot(char kind, char conjugate, Py_ssize_t count, void *x, void *y, void *result) {
+    int n = (int)count, step = 1;
+    void (*const routine)(void) = routines[conjugate ? DOT_CONJUGATE : DOT][number_of(kind)];
+    switch (kind) {
+    case 's': *(float *)result = ((float (*)(int *, void *, int *, void *, int *))routine)(&n, x, &step, y, &step); break;
+    case 'd': *(double *)result = ((double (*)(int *, void *, int *, void *, int *))routine)(&n, x, &step, y, &step); break;
+    case 'c': *(float complex *)result = ((float complex (*)(int *, void *, int *, void *, int *))routine)(&n, x, &step, y, &step); break;
+    default: *(double complex *)result = ((double complex (*)(int *, void *, int *, void *, int *))routine)(&n, x, &step, y, &step);
+    }
+    return 0;
+}
+
+int linear_norm(char kind, Py_ssize_t count, void *x, Py_ssize_t distance, void *result) {
+    int n = (int)count, step = (int)distance;
+    void (*const routine)(void) = routines[NORM][number_of(kind)];
+    if (size_of_real(kind) == sizeof(float)) {
+        *(float *)result = ((float (*)(int *, void *, int *))routine)(&n, x, &step);
+    }
+    else {
+        *(double *)result = ((double (*)(int *, void *, int *))routine)(&n, x, &step);
+    }
+    return 0;
+}
+
+int linear_matrix_vector(char kind, char transpose, Py_ssize_t rows, Py_ssize_t columns, void *alpha, void *a, Py_ssize_t lda_,
+                         void *x, void *beta, void *y) {
+    int m = (int)rows, n = (int)columns, lda = (int)lda_, step = 1;
+    CALL(MATRIX_VECTOR, kind, (char *, int *, int *, void *, void *, int *, void *, int *, void *, void *, int *))
+    (&transpose, &m, &n, alpha, a, &lda, x, &step, beta, y, &step);
+    return 0;
+}
+
+int linear_matrix_matrix(char kind, char transpose_a, char transpose_b, Py_ssize_t m_, Py_ssize_t n_, Py_ssize_t k_, void *alpha,
+                         void *a, Py_ssize_t lda_, void *b, Py_ssize_t ldb_, void *beta, void *c, Py_ssize_t ldc_) {
+    int m = (int)m_, n = (int)n_, k = (int)k_, lda = (int)lda_, ldb = (int)ldb_, ldc = (int)ldc_;
+    CALL(MATRIX_MATRIX, kind,
+         (char *, char *, int *, int *, int *, void *, void *, int *, void *, int *, void *, void *, int *))
+    (&transpose_a, &transpose_b, &m, &n, &k, alpha, a, &lda, b, &ldb, beta, c, &ldc);
+    return 0;
+}
+
+/* -------------------------------------------------------------------------------------------------------- LAPACK */
+
+int linear_lu(char kind, Py_ssize_t m_, Py_ssize_t n_, void *a, Py_ssize_t lda_, int *pivots) {
+    int m = (int)m_, n = (int)n_, lda = (int)lda_, info = 0;
+    CALL(LU, kind, (int *, int *, void *, int *, int *, int *))(&m, &n, a, &lda, pivots, &info);
+    return told(info);
+}
+
+int linear_inverse(char kind, Py_ssize_t n_, void *a, Py_ssize_t lda_, int *pivots) {
+    int n = (int)n_, lda = (int)lda_, size = -1, info = 0;
+    Answer answer;
+    void *work = &answer;
+    for (int asking = 1; asking >= 0 && info == 0; asking--) {
+        CALL(INVERSE, kind, (int *, void *, int *, int *, void *, int *, int *))(&n, a, &lda, pivots, work, &size, &info);
+        if (asking) {
+            size = answered(kind, &answer);
+            if (info != 0 || (work = workspace(size, size_of(kind))) == NULL) {
+                return FAILED;
+            }
+        }
+    }
+    free(work);
+    return told(info);
+}
+
+int linear_cholesky(char kind, char triangle, Py_ssize_t n_, void *a, Py_ssize_t lda_) {
+    int n = (int)n_, lda = (int)lda_, info = 0;
+    CALL(CHOLESKY, kind, (char *, int *, void *, int *, int *))(&triangle, &n, a, &lda, &info);
+    return told(info);
+}
+
+int linear_solve(char kind, Py_ssize_t n_, Py_ssize_t count_, void *a, Py_ssize_t lda_, int *pivots, void *b, Py_ssize_t ldb_) {
+    int n = (int)n_, count = (int)count_, lda = (int)lda_, ldb = (int)ldb_, info = 0;
+    CALL(SOLVE, kind, (int *, int *, void *, int *, int *, void *, int *, int *))(&n, &count, a, &lda, pivots, b, &ldb, &info);
+    return told(info);
+}
+
+int linear_eigen_real(char kind, char left, char right, Py_ssize_t n_, void *a, Py_ssize_t lda_, void *real, void *imaginary,
+                      void *vl, Py_ssize_t ldvl_, void *vr, Py_ssize_t ldvr_) {
+    int n = (int)n_, lda = (int)lda_, ldvl = (int)ldvl_, ldvr = (int)ldvr_, size = -1, info = 0;
+    Answer answer;
+    void *work = &answer;
+    for (int asking = 1; asking >= 0 && info == 0; asking--) {
+        CALL(EIGEN, kind,
+             (char *, char *, int *, void *, int *, void *, void *, void *, int *, void *, int *, void *, int *, int *))
+        (&left, &right, &n, a, &lda, real, imaginary, vl, &ldvl, vr, &ldvr, work, &size, &info);
+        if (asking) {
+            size = answered(kind, &answer);
+            if (info != 0 || (work = workspace(size, size_of(kind))) == NULL) {
+                return FAILED;
+            }
+        }
+    }
+    free(work);
+    return told(info);
+}
+
+int linear_eigen_complex(char kind, char left, char right, Py_ssize_t n_, void *a, Py_ssize_t lda_, void *values, void *vl,
+                         Py_ssize_t ldvl_, void *vr, Py_ssize_t ldvr_) {
+    int n = (int)n_, lda = (int)lda_, ldvl = (int)ldvl_, ldvr = (int)ldvr_, size = -1, info = 0;
+    Answer answer;
+    void *work = &answer, *real_work = workspace(2 * n, size_of_real(kind));
+    for (int asking = 1; real_work != NULL && asking >= 0 && info == 0; asking--) {
+        CALL(EIGEN, kind,
+             (char *, char *, int *, void *, int *, void *, void *, int *, void *, int *, void *, int *, void *, int *))
+        (&left, &right, &n, a, &lda, values, vl, &ldvl, vr, &ldvr, work, &size, real_work, &info);
+        if (asking) {
+            size = answered(kind, &answer);
+            if (info != 0 || (work = workspace(size, size_of(kind))) == NULL) {
+                free(real_work);
+                return FAILED;
+            }
+        }
+    }
+    if (real_work == NULL) {
+        return FAILED;
+    }
+    free(real_work);
+    free(work);
+    return told(info);
+}
+
+int linear_eigen_symmetric(char kind, char vectors, char triangle, Py_ssize_t n_, void *a, Py_ssize_t lda_, void *values) {
+    int n = (int)n_, lda = (int)lda_, size = -1, real_size = -1, int_size = -1, info = 0, int_answer = 0;
+    Answer answer, real_answer;
+    void *work = &answer, *real_work = &real_answer, *int_work = &int_answer;
+    for (int asking = 1; asking >= 0 && info == 0; asking--) {
+        if (is_complex(kind)) {
+            CALL(EIGEN_SYMMETRIC, kind,
+                 (char *, char *, int *, void *, int *, void *, void *, int *, void *, int *, void *, int *, int *))
+            (&vectors, &triangle, &n, a, &lda, values, work, &size, real_work, &real_size, int_work, &int_size, &info);
+        }
+        else {
+            CALL(EIGEN_SYMMETRIC, kind, (char *, char *, int *, void *, int *, void *, void *, int *, void *, int *, int *))
+            (&vectors, &triangle, &n, a, &lda, values, work, &size, int_work, &int_size, &info);
+        }
+        if (asking) {
+            if (info != 0) {
+                return FAILED;
+            }
+            size = answered(kind, &answer);
+            real_size = is_complex(kind) ? answered(kind, &real_answer) : 1;
+            int_size = int_answer;
+            work = workspace(size, size_of(kind));
+            real_work = workspace(real_size, size_of_real(kind));
+            int_work = workspace(int_size, sizeof(int));
+            info = work == NULL || real_work == NULL || int_work == NULL ? FAILED : 0;
+        }
+    }
+    free(work);
+    free(real_work);
+    free(int_work);
+    return told(info);
+}
+
+/* The reals that LAPACK's users' guide asks for beside a complex workspace. */
+static int reals_of_singular(char vectors, int m, int n) {
+    const int few = m < n ? m : n, many = larger(m, n);
+    return vectors == 'N' ? 7 * few : few * larger(5 * few + 7, 2 * many + 2 * few + 1);
+}
+
+int linear_singular(char kind, char vectors, Py_ssize_t m_, Py_ssize_t n_, void *a, Py_ssize_t lda_, void *s, void *u,
+                    Py_ssize_t ldu_, void *vt, Py_ssize_t ldvt_) {
+    int m = (int)m_, n = (int)n_, lda = (int)lda_, ldu = (int)ldu_, ldvt = (int)ldvt_, size = -1, info = 0;
+    Answer answer;
+    void *work = &answer, *real_work = workspace(is_complex(kind) ? reals_of_singular(vectors, m, n) : 1, size_of_real(kind));
+    void *int_work = workspace(8 * (m < n ? m : n), sizeof(int));
+    int is_lacking = real_work == NULL || int_work == NULL;
+    for (int asking = 1; !is_lacking && asking >= 0 && info == 0; asking--) {
+        if (is_complex(kind)) {
+            CALL(SINGULAR, kind,
+                 (char *, int *, int *, void *, int *, void *, void *, int *, void *, int *, void *, int *, void *, void *, int *))
+            (&vectors, &m, &n, a, &lda, s, u, &ldu, vt, &ldvt, work, &size, real_work, int_work, &info);
+        }
+        else {
+            CALL(SINGULAR, kind,
+                 (char *, int *, int *, void *, int *, void *, void *, int *, void *, int *, void *, int *, void *, int *))
+            (&vectors, &m, &n, a, &lda, s, u, &ldu, vt, &ldvt, work, &size, int_work, &info);
+        }
+        if (asking) {
+            size = answered(kind, &answer);
+            work = workspace(size, size_of(kind));
+            is_lacking = work == NULL;
+        }
+    }
+    free(work != &answer ? work : NULL);
+    free(real_work);
+    free(int_work);
+    return is_lacking ? FAILED : told(info);
+}
+
+/* One of the two steps of QR; `reflectors` is NULL for the first. */
+static int qr_step(enum Routine routine, char kind, int m, int n, const int *reflectors, void *a, int lda, void *tau) {
+    int size = -1, info = 0, k = reflectors != NULL ? *reflectors : 0;
+    Answer answer;
+    void *work = &answer;
+    for (int asking = 1; asking >= 0 && info == 0; asking--) {
+        if (reflectors != NULL) {
+            CALL(routine, kind, (int *, int *, int *, void *, int *, void *, void *, int *, int *))
+            (&m, &n, &k, a, &lda, tau, work, &size, &info);
+        }
+        else {
+            CALL(routine, kind, (int *, int *, void *, int *, void *, void *, int *, int *))(&m, &n, a, &lda, tau, work, &size, &info);
+        }
+        if (asking) {
+            size = answered(kind, &answer);
+            if (info != 0 || (work = workspace(size, size_of(kind))) == NULL) {
+                return FAILED;
+            }
+        }
+    }
+    free(work);
+    return told(info);
+}
+
+int linear_qr(char kind, Py_ssize_t m, Py_ssize_t n, void *a, Py_ssize_t lda, void *tau) {
+    return qr_step(QR, kind, (int)m, (int)n, NULL, a, (int)lda, tau);
+}
+
+int linear_q_of_qr(char kind, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k_, void *a, Py_ssize_t lda, void *tau) {
+    const int k = (int)k_;
+    return qr_step(Q_OF_QR, kind, (int)m, (int)n, &k, a, (int)lda, tau);
+}
+
+int linear_least_squares(char kind, Py_ssize_t m_, Py_ssize_t n_, Py_ssize_t count_, void *a, Py_ssize_t lda_, void *b,
+                         Py_ssize_t ldb_, void *s, double limit_, int *rank_) {
+    int m = (int)m_, n = (int)n_, count = (int)count_, lda = (int)lda_, ldb = (int)ldb_, size = -1, info = 0, rank = 0;
+    const float narrow = (float)limit_;
+    const void *limit = size_of_real(kind) == sizeof(float) ? (const void *)&narrow : (const void *)&limit_;
+    Answer answer, real_answer;
+    int int_answer = 0;
+    void *work = &answer, *real_work = &real_answer, *int_work = &int_answer;
+    for (int asking = 1; asking >= 0 && info == 0; asking--) {
+        if (is_complex(kind)) {
+            CALL(LEAST_SQUARES, kind,
+                 (int *, int *, int *, void *, int *, void *, int *, void *, const void *, int *, void *, int *, void *, void *, int *))
+            (&m, &n, &count, a, &lda, b, &ldb, s, limit, &rank, work, &size, real_work, int_work, &info);
+        }
+        else {
+            CALL(LEAST_SQUARES, kind,
+                 (int *, int *, int *, void *, int *, void *, int *, void *, const void *, int *, void *, int *, void *, int *))
+            (&m, &n, &count, a, &lda, b, &ldb, s, limit, &rank, work, &size, int_work, &info);
+        }
+        if (asking) {
+            if (info != 0) {
+                return FAILED;
+            }
+            size = answered(kind, &answer);
+            work = workspace(size, size_of(kind));
+            real_work = workspace(is_complex(kind) ? answered(kind, &real_answer) : 1, size_of_real(kind));
+            int_work = workspace(int_answer, sizeof(int));
+            info = work == NULL || real_work == NULL || int_work == NULL ? FAILED : 0;
+        }
+    }
+    free(work);
+    free(real_work);
+    free(int_work);
+    *rank_ = rank;
+    return told(info);
+}
