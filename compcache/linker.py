@@ -605,7 +605,7 @@ def _emit(module: Any, text: str, context: Any, target: Any, request: _Request, 
         definitions, constructors = with_image_symbols(read_module(text), text), Constructors((), ())
     startup = run_by_mapping(definitions, constructors)
     _check_startup(startup, definitions, prepared.resolution)
-    startup += (INITIALIZE,) if INITIALIZE in definitions else ()
+    startup += (INITIALIZE, TERMINATE) if INITIALIZE in definitions else ()
     doubtful = assembly_parts(text)
     if doubtful is not None:
         codegen.in_caller(try_in_child, doubtful, request.machine, 0)
@@ -664,16 +664,23 @@ def _table_symbols(prepared: _Prepared, definitions: Mapping[str, Definition]) -
 def _must_wait(
     found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, by_linker: bool
 ) -> bool:
-    """Whether constructors or destructors use what is bound only after the image is mapped.
+    """Whether the runtime has to run constructors and destructors, in place of the dynamic linker.
 
-    Destructors that register when they are needed may use anything.
+    Those that use what is bound only after the image is mapped, and those that call anything outside of the module: that may want
+    the GIL, or start a thread that does, while another thread has it and waits for the dynamic linker's lock to import an extension
+    module. Destructors that register when they are needed may use anything.
     """
     if not by_linker or not found.functions():
         return False
     if FINALIZE in definitions and resolution.imports:
         return True
     reached = DependencyGraph({name: d.references for name, d in definitions.items()}).closure(found.functions())
-    return not {*resolution.imported(), *resolution.storage}.isdisjoint(reached)
+    bound = {*resolution.imported(), *resolution.storage}
+    return any(name in bound or _is_outside(name, definitions) for name in reached)
+
+
+def _is_outside(name: str, definitions: Mapping[str, Definition]) -> bool:
+    return not name.startswith("llvm.") and (name not in definitions or definitions[name].kind == "declaration")
 
 
 def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
@@ -727,7 +734,7 @@ def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
 def _needs_linker(translated: _Translated) -> list[str]:
     """Features of the module that need the dynamic linker, in words; a plain object cannot be loaded with them."""
     reasons = [f"the constructor or destructor {name!r}" for name in translated.constructors.functions()]
-    reasons += ["constructors that use imports"] if INITIALIZE in translated.definitions else []
+    reasons += ["constructors or destructors"] if INITIALIZE in translated.definitions else []
     external = [name for name, definition in translated.definitions.items() if definition.kind == "external"]
     imports = translated.prepared.resolution.imports
     reasons += [f"the bound {name!r} of a section" for name in _bounds(translated.definitions)]

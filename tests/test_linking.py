@@ -260,7 +260,7 @@ def run_threads(directory: Path, script: str) -> Any:
 
 
 @pytest.mark.parametrize("which", ["ctors", "dtors"])
-@pytest.mark.parametrize("other", ["drops a target", "looks for a native", "loads"])
+@pytest.mark.parametrize("other", ["drops a target", "looks for a native", "loads", "imports an extension"])
 def test_code_that_mapping_runs_may_want_the_gil(directory: Path, library: Path, which: str, other: str) -> None:
     native = "declare i32 @only_in_my_library()\ndefine i32 @native() {\n  %r = call i32 @only_in_my_library()\n  ret i32 %r\n}\n"
     add = f"""
@@ -292,6 +292,9 @@ def test_code_that_mapping_runs_may_want_the_gil(directory: Path, library: Path,
         begun.wait()
         if {other!r} == "drops a target":
             held.clear()
+        elif {other!r} == "imports an extension":  # the interpreter opens it with the GIL held
+            import _lsprof
+            ctypes.CDLL({str(library)!r} + ".2")
         elif {other!r} == "loads":
             assert cache.get_target("loaded")() == 3
         else:
@@ -314,6 +317,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("library") / "mine.so"
     code = compile_object("define i32 @only_in_my_library() {\n  ret i32 5\n}\n", llvm.get_process_triple())
     path.write_bytes(link_shared(linker, [code], soname="mine.so"))
+    path.with_name("mine.so.2").write_bytes(link_shared(linker, [code], soname="mine.so.2"))
     return path
 
 

@@ -16,6 +16,7 @@ import os
 import re
 import stat
 import zipfile
+from errno import EINVAL
 from struct import error as StructError  # noqa: N812 - it is an exception class
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -94,6 +95,10 @@ def read_bundle(path: str, file: BinaryIO | None = None) -> dict[str, bytes]:
             return {name: archive.read(name) for name in wanted}
     except FormatError:
         raise
+    except OSError as error:
+        if error.errno != EINVAL:  # which is said of a position in the file that cannot be
+            raise
+        raise FormatError(f"{path} is not a compcache bundle, or a part of it is missing: {error.strerror}") from error
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, StructError) as error:
         raise FormatError(f"{path} is not a compcache bundle, or a part of it is missing: {error}") from error
 

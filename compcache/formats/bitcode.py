@@ -26,6 +26,7 @@ _INVISIBLE = frozenset((3, 9, 12, 13, 14))
 _HIDDEN = 1
 _NAMES_IN_STRTAB = 2
 _WORD = 32
+_LEAST_CHUNK, _MOST_BITS = 2, 64
 
 
 class _Bits:
@@ -55,6 +56,8 @@ class _Bits:
             if not chunk & more:
                 return value
             shift += width - 1
+            if width < _LEAST_CHUNK or shift > _MOST_BITS:
+                raise FormatError("the bitcode has a number of more than 64 bits")
 
     def align(self) -> None:
         self.at = (self.at + _WORD - 1) // _WORD * _WORD
@@ -125,6 +128,8 @@ def _records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]:
             found.append((code, [code, *[bits.vbr(6) for _ in range(bits.vbr(6))]], b""))
         elif number - 4 < len(abbreviations):
             values, blob = _read_abbreviated(bits, abbreviations[number - 4])
+            if not values:
+                raise FormatError("the bitcode has a record without a code")
             found.append((values[0], values, blob))
         else:
             raise FormatError("the bitcode uses an abbreviation that it does not define")
@@ -147,7 +152,10 @@ def _read_abbreviated(bits: _Bits, operands: list[tuple[int, int]]) -> tuple[lis
     blob = b""
     for number, (encoding, data) in enumerate(operands):
         if encoding == _ARRAY:
-            values += [_scalar(bits, *operands[number + 1]) for _ in range(bits.vbr(6))]
+            element, width = operands[number + 1] if number + 1 < len(operands) else (0, 0)
+            if element == 0 or (element != _CHAR6 and not width):  # any number of them would be in the file
+                raise FormatError("the bitcode has an array of elements that take no bits")
+            values += [_scalar(bits, element, width) for _ in range(bits.vbr(6))]
             break  # the array's element type is the last operand
         if encoding == _BLOB:
             blob = bits.blob(bits.vbr(6))

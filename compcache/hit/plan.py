@@ -279,17 +279,19 @@ def start_modules(loader: Loader, chosen: dict[str, Choice]) -> None:
     writes, updates = loader.bindings(chosen)
     runtime.commit(b"".join(writes), tuple(updates))
     for choice in _providers_first(chosen):
-        if choice.start is not None and not choice.loaded.started:
+        if choice.start is not None and choice.loaded.finish is None:
             _start(runtime, choice.loaded, choice.start)
 
 
 def _start(runtime: Any, module: LoadedModule, number: int) -> None:
     """Run the constructors of a module by the function of this number; the next one runs the destructors."""
     image, finish = module.image, runtime.finish
-    module.started = True
-    module.finish = lambda: finish(image, number + 1)
+    module.finish = lambda: finish(image, number + 1)  # also what a constructor finds that asks for its own module
     module.keep_order()
-    runtime.start(image, number)
+    try:
+        runtime.start(image, number)
+    finally:
+        module.started = True  # until then other threads wait
 
 
 def _providers_first(chosen: dict[str, Choice]) -> list[Choice]:

@@ -82,10 +82,10 @@ def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
         position = start + size + size % 2
         if name == "//":
             long_names = content
-        elif name.startswith("#1/") and name[3:].isdigit():
+        elif name.startswith("#1/") and name[3:].isdecimal():
             length = int(name[3:])
             name, content = content[:length].rstrip(b"\0").decode("utf-8", "replace"), content[length:]
-        elif name.startswith("/") and name[1:].isdigit():
+        elif name.startswith("/") and name[1:].isdecimal():
             name = long_names[int(name[1:]) :].partition(b"/\n")[0].decode("utf-8", "replace")
         if name not in _SYMBOL_TABLES:
             yield name.removesuffix("/"), content

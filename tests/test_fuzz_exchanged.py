@@ -1,0 +1,342 @@
+"""Decoders of what comes from elsewhere: cards, uploads, bundles, signatures, code, and what lists and front ends keep.
+
+As in `test_fuzz_decoders.py`: right values or the declared error, in bounded time and memory, whatever the bytes are. Checksums are
+repaired, so that what is behind them is reached.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import zipfile
+from functools import partial
+from io import BytesIO
+from struct import pack
+from typing import TYPE_CHECKING, Any
+
+import llvmlite.binding as llvm
+import msgpack
+import pytest
+from helpers import adder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_fuzz_decoders import bounded, mutated
+
+from compcache import Cache, FormatError, ModuleSource
+from compcache.bundles.layout import read_bundle
+from compcache.digest import check
+from compcache.errors import GlobalValidationError, LibraryError
+from compcache.formats.bitcode import defined_functions
+from compcache.formats.host import Host, decode_linker, encode_host
+from compcache.globals import decode_definition
+from compcache.images.archives import open_archive
+from compcache.images.embedded_bitcode import embedded_bitcode
+from compcache.inspect.uncached import note, read_all
+from compcache.remote.breaker import Breaker
+from compcache.remote.card import Card, decode_card, encode_card
+from compcache.remote.outbox import Outbox
+from compcache.signing.keys import new_key, parse_public
+from compcache.signing.signatures import add_signature, is_signed, merged_signatures, signers
+from compcache.store import MODULE_FILES, UNCACHED
+from compcache.usage.module_files import list_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FEW = settings(max_examples=int(os.environ.get("COMPCACHE_FUZZ_EXAMPLES", "6")))
+KEY = new_key("team-1")
+CARD = encode_card(Card("f", b"m" * 16, 6, 0.5, b"module", b"signatures"))
+SIGNED = add_signature(b"", KEY, b"m" * 16, "needs")
+#: Values of all kinds, as msgpack has them.
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(max_size=4), st.binary(max_size=16)),
+    lambda inner: st.one_of(st.lists(inner, max_size=6), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+    max_leaves=12,
+)
+
+
+def at(decode: Callable[[str], Any], argument: str) -> Callable[[bytes], Any]:
+    """The decoder of a text, or of a file, as `bounded` calls it."""
+    return lambda _: decode(argument)
+
+
+def packed(value: object) -> bytes:
+    data: bytes = msgpack.packb(value, unicode_errors="surrogatepass")
+    return data
+
+
+def sealed(magic: bytes, content: bytes) -> bytes:
+    return magic + content + check(magic + content)
+
+
+def changed_fields(draw: st.DrawFn, fields: list[Any]) -> list[Any]:
+    """A list with a field of another type, or more or fewer of them."""
+    changed = list(fields)
+    changed[draw(st.integers(0, len(fields) - 1))] = draw(VALUES)
+    return changed[: draw(st.integers(len(fields) - 1, len(fields)))] + draw(st.lists(VALUES, max_size=1))
+
+
+# ---------------------------------------------------------------------------------------- remote stores
+
+
+@FEW
+@given(st.data())
+def test_cards(data: st.DataObject) -> None:
+    fields = data.draw(st.composite(changed_fields)(["f", b"m" * 16, 6, 0.5, b"module", b"signatures"]))
+    content = data.draw(st.sampled_from([packed(fields), data.draw(st.composite(mutated)(CARD[8:-8])), data.draw(st.binary(max_size=60))]))
+    for whole in (sealed(b"CCCARD1\0", content), data.draw(st.composite(mutated)(CARD))):
+        card = bounded(decode_card, whole, FormatError)
+        if card is not None:
+            assert (type(card.name), type(card.module_id), type(card.size), type(card.module)) == (str, bytes, int, bytes)
+            assert bounded(decode_card, encode_card(card)) == card or card.seconds != card.seconds
+
+
+@FEW
+@given(st.data())
+def test_waiting_uploads(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    place = tmp_path_factory.mktemp("outbox")
+    fields = data.draw(st.composite(changed_fields)(["k", b"module", [["c", b"card"]], 0.5, True]))
+    content = data.draw(st.sampled_from([packed(fields), packed(["k", b"", fields, 1.0, False]), data.draw(st.binary(max_size=60))]))
+    (place / "1.upload").write_bytes(sealed(b"CCUPLD1\0", content))
+    found = bounded(lambda _: Outbox(str(place)).read("1.upload"), content, FormatError)
+    if found is not None:
+        assert all(isinstance(key, str) and isinstance(card, bytes) for key, card in [*found.cards, (found.key, found.module)])
+
+
+@FEW
+@given(st.one_of(st.text("0123456789 .einfa-", max_size=30), st.text(max_size=20)))
+def test_breakers(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.mktemp("breaker") / "breaker"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    breaker = Breaker(str(path))
+    failures, seconds = breaker.state()
+    assert isinstance(failures, int)
+    assert 0 <= seconds <= 601
+    breaker.failed()
+    breaker.allows()
+    breaker.succeeded()
+
+
+# ----------------------------------------------------------------------------------- signatures, bundles
+
+
+@FEW
+@given(st.data())
+def test_signatures_beside_modules(data: st.DataObject) -> None:
+    content = data.draw(st.one_of(st.composite(mutated)(SIGNED), st.binary(max_size=200)))
+    key = KEY.public()
+    believed = bounded(lambda d: is_signed(d, (key,), b"m" * 16, "needs"), content)
+    assert not believed or SIGNED.split()[1] in content.replace(b"\r", b"\n").split()
+    bounded(signers, content)
+    merged = merged_signatures(SIGNED, content, (key,), b"m" * 16, "needs")
+    assert is_signed(merged, (key,), b"m" * 16, "needs")
+    assert is_signed(merged_signatures(content, SIGNED, (key,), b"m" * 16, "needs"), (key,), b"m" * 16, "needs")
+
+
+@FEW
+@given(st.one_of(st.text(max_size=60), st.binary(max_size=40).map(lambda data: f"n:{data.hex()}")))
+def test_public_keys(text: str) -> None:
+    bounded(lambda _: parse_public(text), text.encode("utf-8", "surrogatepass"), ValueError)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("bundle")
+    with Cache(place / "cache", publish_key=str(KEY)) as cache:
+        cache.add_module(ModuleSource(adder("f", 1)))
+        cache.export(["f"], place / "f.ccb")
+    return place / "f.ccb"
+
+
+@FEW
+@given(data=st.data())
+def test_bundles(bundle: Path, data: st.DataObject) -> None:
+    """Bytes of the archive's own structures, which are at its end, and of the headers of its members."""
+    whole = bundle.read_bytes()
+    tail = whole.index(b"PK\1\2")
+    changed = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.sampled_from([0, tail, len(whole) - 22, *[at for at in range(tail) if whole[at : at + 4] == b"PK\3\4"]]))
+        at = start + data.draw(st.integers(0, 45 if start != tail else len(whole) - tail))
+        value = data.draw(st.one_of(st.binary(min_size=1, max_size=4), st.just(b"\xff" * 4)))
+        changed[at : at + len(value)] = value
+    path = bundle.with_name("changed.ccb")
+    path.write_bytes(bytes(changed[: data.draw(st.sampled_from([len(changed), len(changed) - 1, tail]))]))
+    bounded(lambda _: read_bundle(str(path)), whole, FormatError)
+
+
+@FEW
+@given(data=st.data())
+def test_bundles_with_other_modules_in_them(bundle: Path, data: st.DataObject) -> None:
+    """All or nothing: either everything was verified, or nothing is stored."""
+    with zipfile.ZipFile(bundle) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    name = data.draw(st.sampled_from(sorted(members)))
+    members[name] = data.draw(st.composite(mutated)(members[name]))
+    out = BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for member, content in members.items():
+            archive.writestr(member, content)
+    path = bundle.with_name("other.ccb")
+    path.write_bytes(out.getvalue())
+    target = bundle.with_name(f"target-{os.urandom(6).hex()}")
+    with Cache(target) as cache:
+        try:
+            cache.import_bundle(path)
+        except FormatError:
+            assert not target.exists()
+        else:
+            assert cache.get_target("f")(1) == 2
+
+
+# ------------------------------------------------------------------------------------------------- code
+
+
+@pytest.fixture(scope="module")
+def bitcode() -> bytes:
+    code: bytes = llvm.parse_assembly(adder("f", 1) + adder("g", 2)).as_bitcode()
+    return code
+
+
+@FEW
+@given(data=st.data())
+def test_the_functions_of_bitcode(bitcode: bytes, data: st.DataObject) -> None:
+    changed = bytearray(bitcode)
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(4, len(bitcode) - 1))
+        changed[at] = data.draw(st.integers(0, 255))
+    bounded(defined_functions, bytes(changed), FormatError)
+    bounded(defined_functions, b"BC\xc0\xde" + data.draw(st.binary(max_size=80)), FormatError)
+    bounded(defined_functions, b"\xde\xc0\x17\x0b" + data.draw(st.binary(max_size=80)), FormatError)
+
+
+class _Writer:
+    """A stream of bits, the least significant of each byte first."""
+
+    def __init__(self) -> None:
+        self.bits: list[int] = []
+
+    def fixed(self, value: int, width: int) -> None:
+        self.bits += [value >> bit & 1 for bit in range(width)]
+
+    def vbr(self, value: int, width: int) -> None:
+        high = 1 << width - 1
+        while value >= high:
+            self.fixed(value & high - 1 | high, width)
+            value >>= width - 1
+        self.fixed(value, width)
+
+    def module(self) -> bytes:
+        self.bits += [0] * (-len(self.bits) % 32)
+        head = _Writer()
+        head.fixed(1, 2)
+        head.vbr(8, 8)
+        head.vbr(3, 4)
+        head.bits += [0] * (-len(head.bits) % 32)
+        head.fixed(len(self.bits) // 32, 32)
+        bits = head.bits + self.bits
+        data = bytes(sum(bit << n for n, bit in enumerate(bits[at : at + 8])) for at in range(0, len(bits), 8))
+        return b"BC\xc0\xde" + data
+
+
+@pytest.mark.parametrize("element", ["literal", "of no width"])
+@pytest.mark.parametrize("count", [1 << 20, 1 << 40])
+def test_arrays_of_nothing_in_bitcode_take_no_time(element: str, count: int) -> None:
+    """An abbreviation whose array has elements that take no bits: any number of them is in the file."""
+    writer = _Writer()
+    writer.fixed(2, 3)  # define an abbreviation: a literal, an array, its elements
+    writer.vbr(3, 5)
+    writer.fixed(1, 1)
+    writer.vbr(8, 8)
+    writer.fixed(0, 1)
+    writer.fixed(3, 3)
+    if element == "literal":
+        writer.fixed(1, 1)
+        writer.vbr(7, 8)
+    else:
+        writer.fixed(0, 1)
+        writer.fixed(1, 3)
+        writer.vbr(0, 5)
+    writer.fixed(4, 3)
+    writer.vbr(count, 6)
+    bounded(defined_functions, writer.module(), FormatError)
+
+
+def member(name: bytes, content: bytes, size: bytes | None = None) -> bytes:
+    return name.ljust(16) + b" " * 32 + (size or b"%d" % len(content)).ljust(10) + b"`\n" + content + b"\n" * (len(content) % 2)
+
+
+@FEW
+@given(data=st.data())
+def test_archives_and_objects(bitcode: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    names = [b"a.o/", b"//", b"/7", b"#1/4", b"/", b"/SYM64/", "/²".encode(), "#1/²".encode(), b"/99999999999999", b"\xff\xfe"]
+    sizes = [None, b"-1", b"1_0", b"9999999999", b"", b" 5"]
+    table = pack(">I", data.draw(st.sampled_from([0, 1, 2**32 - 1]))) + bytes(8) + b"symbol\0"
+    parts = [
+        member(data.draw(st.sampled_from(names)), data.draw(st.sampled_from([bitcode, b"", b"x", table])), data.draw(st.sampled_from(sizes)))
+        for _ in range(data.draw(st.integers(0, 3)))
+    ]
+    whole = data.draw(st.sampled_from([b"!<arch>\n", b"!<thin>\n"])) + b"".join(parts)
+    for content in (whole, data.draw(st.composite(mutated)(whole))):
+        bounded(embedded_bitcode, content, FormatError)
+        path = tmp_path_factory.mktemp("archive") / "a.a"
+        path.write_bytes(content)
+        bounded(at(open_archive, str(path)), content, LibraryError)
+
+
+# ------------------------------------------------------------------------------- what is kept beside
+
+
+@FEW
+@given(st.data())
+def test_notes_on_linkers(data: st.DataObject) -> None:
+    valid = encode_host(Host("znver4", "+avx2,+fma", "-pku"), "name", None, "ld.lld 19")
+    changed = data.draw(st.one_of(st.composite(mutated)(valid), st.binary(max_size=60)))
+    assert bounded(lambda d: decode_linker(d, "name"), changed) == ("ld.lld 19" if changed == valid else "")
+
+
+@FEW
+@given(st.data())
+def test_notes_on_uncached_functions(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    with Cache(tmp_path_factory.mktemp("cache") / "c") as cache:
+        store = cache._store
+        note(store, "f", "why")
+        (name,) = store.names(UNCACHED)
+        content = packed(data.draw(st.composite(changed_fields)(["f", "why", 1.0])))
+        with open(store.path(UNCACHED, name), "wb") as file:
+            file.write(check(content) + content)
+        for refusal in bounded(lambda _: read_all(store), content):
+            assert (refusal.name, type(refusal.reason), type(refusal.created)) == ("f", str, float)
+
+
+@FEW
+@given(st.data())
+def test_lists_of_files(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    with Cache(tmp_path_factory.mktemp("cache") / "c") as cache:
+        store = cache._store
+        path = store.path(MODULE_FILES)
+        os.makedirs(os.path.dirname(path))
+        content = pack("<2sQI", b"3f", 1, data.draw(st.sampled_from([0, 1, 2, 2**32 - 1]))) + data.draw(st.binary(max_size=80))
+        with open(path, "wb") as file:
+            file.write(b"CCFILES2" + check(content) + content)
+        assert bounded(lambda _: list_modules(store), content) == {}
+
+
+def marshalled(draw: st.DrawFn, fields: list[Any]) -> bytes:
+    """Fields of other types, cut off anywhere. Sizes are right: marshal believes them, whoever could change them has the code, too."""
+    value = draw(st.one_of(VALUES, st.composite(changed_fields)(fields)))
+    whole = marshal.dumps(value, 2)
+    return whole[: draw(st.integers(0, len(whole)))] if draw(st.booleans()) else whole
+
+
+@FEW
+@given(st.data())
+def test_entries_of_numba(data: st.DataObject) -> None:
+    """Descriptions hold marshalled texts, behind the digest of their module."""
+    import compcache.numba.entries.description  # noqa: F401 - registers its kind
+
+    value = data.draw(st.composite(marshalled)(["cpu", "", [["n", "c"]], b"", []]))
+    head = pack("<III", len(value), 3, 2)
+    for kind, payload in (("numba", head + value + b"abcde"), ("numba", value), ("numba-symbol", data.draw(st.binary(max_size=20)))):
+        bounded(partial(decode_definition, kind), payload, GlobalValidationError)
