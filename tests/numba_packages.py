@@ -105,6 +105,40 @@ PACKAGES = [
         embedding = umap.UMAP(n_neighbors=5, n_epochs=20, random_state=1, n_jobs=1).fit_transform(data)
         answer = np.round(embedding, 3).tolist()
         """),
+    Package("pyts", "pyts", """
+        from pyts.image import GramianAngularField, MarkovTransitionField
+        from pyts.metrics import dtw
+        x = np.sin(np.arange(120.0)).reshape(4, 30)
+        answer = (
+            dtw(x[0], x[1]), GramianAngularField(image_size=6).fit_transform(x).sum().round(9).item(),
+            MarkovTransitionField(image_size=6, n_bins=3).fit_transform(x).sum().round(9).item(),
+        )
+        """),
+    Package("tslearn", "tslearn", """
+        from tslearn.metrics import cdist_dtw, dtw, soft_dtw
+        x = np.sin(np.arange(60.0)).reshape(3, 20)
+        answer = dtw(x[0], x[1]), cdist_dtw(x).round(9).tolist(), round(float(soft_dtw(x[0], x[1], gamma=0.1)), 9)
+        """),
+    Package("datashader", "datashader", """
+        import datashader, pandas
+        frame = pandas.DataFrame({"x": np.arange(200.0), "y": np.sin(np.arange(200.0)), "z": np.arange(200.0) % 5})
+        canvas = datashader.Canvas(plot_width=20, plot_height=10)
+        answer = (
+            canvas.points(frame, "x", "y", datashader.mean("z")).fillna(-1).values.tolist(),
+            canvas.line(frame, "x", "y", datashader.count()).values.tolist(),
+        )
+        """),
+    Package("awkward", "awkward", """
+        import awkward, numba
+        @numba.njit(cache=True)
+        def total(arrays):
+            result = 0.0
+            for row in arrays:
+                for item in row:
+                    result += item
+            return result
+        answer = total(awkward.Array([[1.0, 2.0], [], [3.5]]))
+        """),
 ]  # fmt: skip
 
 _FIRST = """
@@ -148,13 +182,14 @@ def python_of(package: Package, suite: str = "") -> Path:
 def run(package: Package, directory: Path, *, backend: bool, **environment: str) -> Run:
     """Run the program of a package, with Numba's own cache or with compcache's in this directory."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_", "PYTHON"))}
-    script = _FIRST + textwrap.dedent(package.program) + _LAST
+    script = directory / "program.py"  # Numba's own cache needs a file
+    script.write_text(_FIRST + textwrap.dedent(package.program) + _LAST)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [python_of(package), "-c", script], capture_output=True, text=True, timeout=_SECONDS, check=False,
+        [python_of(package), script], capture_output=True, text=True, timeout=_SECONDS, check=False,
         cwd=directory, env=inherited | {
             "COMPCACHE_NUMBA": str(int(backend)), "COMPCACHE_DIR": str(directory / "compcache"),
-            "NUMBA_CACHE_DIR": str(directory / "numba"), "NUMBA_NUM_THREADS": "2",
+            "NUMBA_CACHE_DIR": str(directory / "numba"), "NUMBA_NUM_THREADS": "2", "PYTHONPATH": str(PACKAGE_ROOT),
         } | environment,
     )  # fmt: skip
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError
 from compcache.formats.footer import FOOTER_SIZE
-from compcache.maintain.policy import PrunePolicy
 from compcache.publish.locks import wait_lock
 from compcache.store import SIZE
 from compcache.usage.limits import effective_limit
@@ -73,11 +72,12 @@ def _account(store: Store, new: frozenset[bytes], size: int, limit: int) -> None
 
 def _sweep(store: Store, new: frozenset[bytes], limit: int) -> int:
     """Prune to well below the limit; return the remaining size."""
-    from compcache.maintain.prune import prune
-
     size = _measure(store)
     if size <= limit:
         return size
+    from compcache.maintain.policy import PrunePolicy
+    from compcache.maintain.prune import prune
+
     report = prune(store, PrunePolicy(max_bytes=int(limit * _LOW)), spare=new)
     return report.size_after
 

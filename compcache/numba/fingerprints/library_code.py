@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 __all__ = ["is_library_function", "is_library_module", "is_made_by_library"]
@@ -43,7 +43,8 @@ def is_made_by_library(function: Any) -> bool:
     """
     if not isinstance(function, FunctionType):
         return is_library_module(getattr(function, "__module__", None))
-    return is_library_module(function.__globals__.get("__name__")) and _is_library_file(function.__code__)
+    module = function.__globals__.get("__name__")
+    return isinstance(module, str) and _is_library_code(module, function.__code__.co_filename)
 
 
 def is_library_function(function: Any) -> bool:
@@ -51,8 +52,9 @@ def is_library_function(function: Any) -> bool:
     return is_made_by_library(function) and "<locals>" not in function.__code__.co_qualname
 
 
-def _is_library_file(code: CodeType) -> bool:
-    return _is_library_path(code.co_filename)
+@functools.cache
+def _is_library_code(module: str, path: str) -> bool:
+    return is_library_module(module) and _is_library_path(path)
 
 
 @functools.cache
