@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +26,7 @@ from compcache.formats.index import Index
 from compcache.formats.statistics import decode_stats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from compcache.formats.statistics import StatsFile
 
@@ -51,6 +52,10 @@ OPENED_FOR_A_DEPENDENCY = 3
 #: Two for the bytecode, the segment, the module's needs, the other module's record and head.
 READS_FOR_A_DEPENDENCY = 6
 SYSTEM_CALLS_FOR_A_DEPENDENCY = 30
+#: 24 of them import the class that knows layers, and its package; the others open a layer and the segment of what all of them hold.
+SYSTEM_CALLS_OF_LAYERS = 44
+#: Is it a bundle, the directory, its owner, the state of its index.
+SYSTEM_CALLS_FOR_A_LAYER = 6
 MANY = 400
 MODULES = 6
 FUNCTIONS = 5
@@ -75,7 +80,7 @@ modules = set(sys.modules)
 begin = counters()
 import compcache
 imported = counters()
-cache = compcache.Cache({directory!r})
+cache = compcache.Cache({directory!r}, layers={layers!r})
 target = cache.get_target({name!r})
 value = target(41)
 hit = counters()
@@ -118,9 +123,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def count(site: Path, directory: Path, name: str) -> Counted:
+def counting(site: Path, directory: Path, name: str, layers: Sequence[Path] = ()) -> str:
+    return COUNTING.format(site=str(site), directory=str(directory), name=name, layers=[str(layer) for layer in layers])
+
+
+def count(site: Path, directory: Path, name: str, layers: Sequence[Path] = ()) -> Counted:
     """The counts of a hit in a fresh process, the second one on this machine: nothing is left to be remembered."""
-    script = COUNTING.format(site=str(site), directory=str(directory), name=name)
+    script = counting(site, directory, name, layers)
     run_fresh(directory, script)
     taken = run_fresh(directory, script)
     return Counted(taken["value"], taken["modules"], taken["import"], taken["hit"])
@@ -202,7 +211,7 @@ def test_a_closure_opens_each_module_once_and_reads_each_record_once(
 
 def test_a_hit_makes_few_system_calls(cache: Cache, directory: Path, site: Path, tmp_path: Path) -> None:
     cache.add_module(ModuleSource(adder("one", 1)))
-    script = COUNTING.format(site=str(site), directory=str(directory), name="one")
+    script = counting(site, directory, "one")
     run_fresh(directory, script)
     spans = _spans(script, tmp_path / "calls")
     assert len(spans) == 5, (
@@ -220,11 +229,37 @@ def test_a_hit_with_an_import_makes_few_system_calls_more(
     cache.add_module(ModuleSource(caller("two", "one", plus=1)))
     counts = []
     for name in ("one", "two"):
-        script = COUNTING.format(site=str(site), directory=str(directory), name=name)
+        script = counting(site, directory, name)
         run_fresh(directory, script)
         spans = _spans(script, tmp_path / "calls")
         counts.append(spans[3])
     assert len(counts[1]) - len(counts[0]) <= SYSTEM_CALLS_FOR_A_DEPENDENCY, _histogram(counts[1])
+
+
+def test_a_hit_out_of_layers_does_little_more(
+    cache: Cache, directory: Path, site: Path, tmp_path: Path
+) -> None:
+    """The class that knows layers, and what it takes to open each of them: the look-up itself is that of one segment."""
+    layers = [tmp_path / f"layer{number}" for number in range(5)]
+    for place, name in [*((place, place.name) for place in layers), (directory, "one")]:
+        with Cache(place) as other:
+            other.add_module(ModuleSource(adder(name, 1)))
+    cache.close()
+    time.sleep(0.15)  # what changed just now is verified again
+    counts, opened = [], []
+    for below in ([], layers[4:], layers):
+        name = "layer4" if below else "one"
+        counted = count(site, directory, name, below)
+        assert counted.value == 42
+        modules = [module for module in counted.modules if module.partition(".")[0] == "compcache"]
+        assert len(modules) <= OWN_MODULES + (2 if below else 0), modules
+        opened.append(len([path for path in counted.files if not path.endswith((".py", ".pyc"))]))
+        spans = _spans(counting(site, directory, name, below), tmp_path / "calls")
+        counts.append(len(spans[3]))
+    local, one, five = counts
+    assert one <= local + SYSTEM_CALLS_OF_LAYERS, counts
+    assert five <= one + 4 * SYSTEM_CALLS_FOR_A_LAYER, counts
+    assert opened[2] - opened[1] <= 4, opened  # the directory of each
 
 
 def _spans(script: str, trace: Path) -> list[list[str]]:

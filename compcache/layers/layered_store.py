@@ -173,7 +173,19 @@ class LayeredStore(Store):
                 found = True
                 yield candidate
             if not found and self._renew_all(listed):
-                yield from self._find(key)
+                for candidate in self._find(key):
+                    found = True
+                    yield candidate
+            if not found:
+                self._tell_of_unreadable()
+
+    def _tell_of_unreadable(self) -> None:
+        """Warn of layers of which this user may not read everything: what they hold is compiled again, for no reason that is seen."""
+        for layer in self.layers:
+            if layer.index.problem:
+                from compcache.publish.verify import warn_of_layer
+
+                warn_of_layer(layer)
 
     def _renew_all(self, look: list[bool]) -> bool:
         return any([store._renew_index(look=known) for store, known in zip((self, *self.layers), look, strict=True)])  # noqa: C419 - of each

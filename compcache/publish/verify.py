@@ -35,6 +35,7 @@ __all__ = [
     "remember_in",
     "unreadable",
     "verify_module",
+    "warn_of_layer",
 ]
 
 _CHUNK = 1 << 20
@@ -165,8 +166,14 @@ def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int)
         what = f"can be written by other users (mode {mode}): loading from it would run their code"
         remedy = f"run 'chmod go-w {root}'"
     reason = f"the cache directory {root} {what}; {remedy}"
-    advice = "pass trust=True if you trust all users who can write there, or a signing_key"
+    advice = "pass trust=True if you trust all users who can write there, or a key (trusted_keys, signing_key)"
     return UntrustedDirectoryError(f"{reason}, or {advice}", path=root, reason=reason)
+
+
+def warn_of_layer(layer: Store) -> None:
+    """Warn once that the index of a layer cannot be read, with what its owner can do."""
+    message = f"the layer {layer.source} is not used as a whole: {layer.index.problem} (its owner gives others access with 'chmod -R go+rX {layer.source}')"
+    warn_once(layer, layer.source, message)
 
 
 def recover_index(store: Store) -> None:
