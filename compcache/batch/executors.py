@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.batch.build import Outcome, build_job, failure
 from compcache.cache import Cache
+from compcache.errors import CompcacheError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from compcache.batch.jobs import PreparedJob
 
-__all__ = ["is_local", "run_in_executor"]
+__all__ = ["is_local", "run_in_executor", "settings_of_workers"]
 
 _TICK = 0.1
 #: How many jobs an executor has at a time, for each of its workers: enough that none waits, few enough that a scheduler with
@@ -152,6 +153,11 @@ class _Starts:
                 os.unlink(os.path.join(self._directory, name))
 
 
+def settings_of_workers(settings: dict[str, Any], directory: str) -> dict[str, Any]:
+    """How workers with a directory of their own open it: whoever may write there is looked at, where they are."""
+    return {**settings, "path": directory, "trust": False}
+
+
 def _work(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...], mark: str, _attempt: int) -> Outcome:
     """Run one job, in a process or thread of the executor.
 
@@ -166,7 +172,18 @@ def _work(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...], 
         cache = _caches.get(key)
         if cache is None:
             cache = _caches[key] = Cache(**settings)
-    return build_job(cache, job, functions)
+    outcome = build_job(cache, job, functions)
+    if outcome.kind == "built" and settings["trust"] is False:
+        _share(cache, outcome)
+    return outcome
+
+
+def _share(cache: Cache, outcome: Outcome) -> None:
+    """Upload what was built in a worker's own directory, where no other process could find it."""
+    remote = cache.remote
+    if remote is not None and remote.writes:
+        with suppress(CompcacheError):
+            cache.push(outcome.functions)
 
 
 def _ends(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.batch import worker as worker_module
 from compcache.batch.build import Outcome, settings_of
-from compcache.batch.executors import is_local, run_in_executor
+from compcache.batch.executors import is_local, run_in_executor, settings_of_workers
 from compcache.batch.jobs import prepare_jobs
 from compcache.batch.pool import WorkerPool
 from compcache.batch.progress import progress_display
@@ -45,6 +45,7 @@ def compile_many(
     executor: Executor | None = None,
     timeout: float | None = None,
     progress: Callable[[BatchProgress], object] | bool | None = None,
+    worker_directory: str | os.PathLike[str] | None = None,
 ) -> BatchReport:
     """Compile many modules in several processes, and store them.
 
@@ -65,6 +66,9 @@ def compile_many(
         timeout: the seconds that one attempt at a job may take; None for no limit.
         progress: called with a `BatchProgress` after every start and end of a job; True shows a bar on a terminal,
             and plain lines elsewhere, on standard error.
+        worker_directory: with `executor`, the directory of the cache that each worker uses on its own host, for hosts that do not share
+            `cache`. What they compile is uploaded to the remote store of `cache` if its mode is ``write``, whatever it is named;
+            the report has the module_ids.
 
     Returns:
         The built, the cached and the failed jobs. Jobs that fail raise nothing.
@@ -81,6 +85,8 @@ def compile_many(
         )
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
+    if worker_directory is not None and executor is None:
+        raise ValueError("worker_directory is for the workers of an executor: give that as well")
     prepared = prepare_jobs(jobs)
     opened, settings = settings_of(cache)
     batch = _Batch(prepared, progress_display(progress))
@@ -91,7 +97,7 @@ def compile_many(
             if opened.prefetch([name for job in missing for name in job.functions], plain=False):
                 missing = batch.skip_cached(opened, missing)
             if executor is not None and missing:
-                missing = _run_elsewhere(batch, executor, opened, missing, timeout, workers)
+                missing = _run_elsewhere(batch, executor, opened, missing, timeout, workers, worker_directory)
             batch.run(pool, missing)
     except KeyboardInterrupt as interrupt:
         raise BatchInterrupted(batch.report(interrupted=True)) from interrupt
@@ -109,16 +115,20 @@ def _run_elsewhere(
     jobs: list[PreparedJob],
     timeout: float | None,
     workers: int | None,
+    worker_directory: str | os.PathLike[str] | None,
 ) -> list[PreparedJob]:
     """Run jobs on an executor; return those for the batch's own processes.
 
     These are the jobs that local threads or processes lost. What a cluster lost is a failure, because it must not run on the
     machine that the batch was started on, and jobs that need a function of another one are submitted again.
     """
+    settings = cache.settings
+    if worker_directory is not None:
+        settings = settings_of_workers(settings, os.fspath(worker_directory))
     while True:
         built = batch.built
         lost, unsatisfied = batch.record_all(
-            run_in_executor(executor, cache.settings, jobs, timeout, workers, cache.temporary_directory),
+            run_in_executor(executor, settings, jobs, timeout, workers, cache.temporary_directory),
             record_lost=not is_local(executor)
         )
         if is_local(executor):

@@ -1,13 +1,18 @@
-"""Batches on other people's executors: Dask with workers that are killed, loky."""
+"""Batches on other people's executors: Dask with workers that are killed; a contract that loky, mpi4py and Parsl keep as well."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import random
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -99,9 +104,78 @@ def test_a_job_that_takes_too_long_is_given_up(client: Any, tmp_path: Path) -> N
     assert len(report.built) == 8
 
 
-def test_loky_s_lost_workers(tmp_path: Path) -> None:
-    loky = pytest.importorskip("loky")
-    executor = loky.get_reusable_executor(max_workers=2)
-    report = compile_many(tmp_path / "cache", jobs(40), executor=executor)
-    executor.shutdown()
-    assert len(report.built) == 40
+# -------------------------------------------------------------------------------------- any executor
+
+PACKAGES = {"dask": "distributed", "loky": "loky", "mpi": "mpi4py.futures", "parsl": "parsl"}
+CONTRACT = os.path.join(os.path.dirname(__file__), "executor_contract.py")
+
+
+def run_contract(kind: str, case: str, directory: Path, **variables: str) -> dict[str, Any]:
+    """The report of a batch on an executor, which runs in a process of its own."""
+    if importlib.util.find_spec(PACKAGES[kind].partition(".")[0]) is None:
+        pytest.skip(f"{PACKAGES[kind]} is not installed")
+    if kind == "mpi" and subprocess.run([sys.executable, "-c", "from mpi4py import MPI"], check=False, capture_output=True).returncode:
+        pytest.skip("there is no MPI library")
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    path = {"PYTHONPATH": package, "PATH": f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"}
+    output = directory.with_name(f"{directory.name}.{case}.out")
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, CONTRACT, kind, case, str(directory)], env=os.environ | path | variables, cwd=directory.parent,
+            stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            process.wait(120)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # workers that nobody waits for
+    lines = [line for line in output.read_text().splitlines() if line.startswith("REPORT ")]
+    assert lines, output.read_text()
+    report: dict[str, Any] = json.loads(lines[0].removeprefix("REPORT "))
+    return report
+
+
+@pytest.mark.parametrize("kind", sorted(PACKAGES))
+def test_jobs_are_built_once(tmp_path: Path, kind: str) -> None:
+    report = run_contract(kind, "plain", tmp_path / "cache")
+    assert (len(report["built"]), report["failed"]) == (12, [])
+    assert len(run_contract(kind, "plain", tmp_path / "cache")["cached"]) == 12
+    with Cache(tmp_path / "cache") as cache:
+        assert sorted(cache.get_target(name)() for name in cache) == list(range(12))
+
+
+@pytest.mark.parametrize("kind", sorted(set(PACKAGES) - {"mpi"}))  # MPI ends with the process that is killed
+def test_a_job_that_kills_its_workers_costs_no_other(tmp_path: Path, kind: str) -> None:
+    report = run_contract(kind, "killed", tmp_path / "cache")
+    assert [(job["name"], job["kind"]) for job in report["failed"] if job["name"] == "bad"] == [("bad", "died")]
+    done = len(report["built"]) + len(report["cached"])
+    # An executor that breaks takes no more jobs; those of the standard library's kind are then lost with it.
+    assert done == 12 or kind == "loky"
+
+
+@pytest.mark.parametrize("kind", sorted(PACKAGES))
+def test_timeouts_count_from_the_start_that_jobs_report(tmp_path: Path, kind: str) -> None:
+    report = run_contract(kind, "slow", tmp_path / "cache")
+    assert [(job["name"], job["kind"]) for job in report["failed"]] == [("slow", "timeout")]
+    assert len(report["built"]) == 12
+
+
+@pytest.mark.parametrize("kind", sorted(PACKAGES))
+def test_workers_with_a_directory_of_their_own_share_by_the_store(tmp_path: Path, kind: str) -> None:
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    store = (tmp_path / "store").as_uri()
+    try:
+        report = run_contract(kind, "apart", tmp_path / "cache", STORE=store, XDG_RUNTIME_DIR=str(runtime))
+        assert len(report["built"]) == 12
+        end = time.monotonic() + 60
+        while time.monotonic() < end and len([p for p in (tmp_path / "store" / "ccr1" / "f").rglob("*") if p.is_file()]) < 12:
+            time.sleep(0.2)
+    finally:
+        shutil.rmtree(runtime)
+    with Cache(tmp_path / "reader", remote=store) as cache:
+        names = [name for job in report["built"] for name in job["functions"]]
+        assert set(cache.prefetch(names)) == set(names)
+        assert sorted(cache.get_target(name)() for name in names) == list(range(12))
+    with Cache(tmp_path / "cache") as cache:
+        assert not list(cache)

@@ -46,6 +46,10 @@ _INTERRUPTED = 130
 @click.option(
     "--scheduler", metavar="ADDRESS", help="Run the jobs on the Dask cluster at this address, like tcp://host:8786."
 )
+@click.option(
+    "--worker-dir", metavar="DIR",
+    help="With --scheduler: the directory of the cache on each worker's host. What they compile goes to $COMPCACHE_REMOTE.",
+)  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress; failures are reported at the end.")
 @json_option
 @pass_session
@@ -56,6 +60,7 @@ def command(
     timeout: float | None,
     untrusted: bool,
     scheduler: str | None,
+    worker_dir: str | None,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -78,11 +83,14 @@ def command(
         jobs = read_specs(specs, untrusted=untrusted)
     except SpecError as error:
         raise click.UsageError(str(error)) from error
+    if worker_dir is not None and scheduler is None:
+        raise click.UsageError("--worker-dir is for the workers of a cluster: give --scheduler as well")
     with session.open() as cache, _cluster(scheduler) as executor:
         try:
             report = compile_many(
-                cache, jobs, workers=workers, executor=executor, timeout=timeout, progress=not quiet
-            )
+                cache, jobs, workers=workers, executor=executor, timeout=timeout, progress=not quiet,
+                worker_directory=worker_dir,
+            )  # fmt: skip
         except TypeError as error:
             raise click.UsageError(str(error)) from error
         except BatchInterrupted as interrupt:
