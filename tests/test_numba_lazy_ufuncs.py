@@ -142,3 +142,30 @@ def test_an_edit_counts(tmp_path: Path) -> None:
         project.write(p=source.replace("{factor}", str(factor)))
         expected = [2.0 * factor, 2.0 * factor, [float(factor)], 2.0 * factor, is_imported]
         assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) == expected
+
+
+def test_threads_add_each_loop_once(project: Project) -> None:
+    """All of them call at once what has no loop yet; a fork and its exit follow."""
+    text = """
+import sys, threading, os
+import numpy as np
+import {module} as p
+barrier, answers = threading.Barrier(8), []
+def work():
+    barrier.wait()
+    for _ in range(20):
+        answers.append(repr((p.doubled(2.5), p.narrowed(1.5, 2.5), p.dot(np.ones(3), np.ones(3)), p.add(1, 2))))
+threads = [threading.Thread(target=work) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+child = os.fork()
+if child == 0:
+    sys.exit(0 if p.doubled(2.5) == 5.0 and p.add(2, 2) == 8 else 3)
+status = os.waitpid(child, 0)[1]
+result = set(answers), len(answers), status, 'numba.core' in sys.modules, p.doubled.types
+"""
+    first = text.replace("{module}", "lazy").replace("Barrier(8)", "Barrier(1)").replace("range(8)", "range(1)")
+    project.run(first, backend=False, COMPCACHE_DIR=str(project.cache))
+    answers, count, status, is_imported, types = run(project, "lazy", text.replace("{module}", "lazy"))
+    expected = {"(np.float64(5.0), np.float32(4.0), np.float64(3.0), np.float64(7.0))"}
+    assert (answers, count, status, is_imported, types) == (expected, 160, 0, False, ["d->d"])

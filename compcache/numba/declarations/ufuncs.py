@@ -7,6 +7,7 @@ for the types of the arguments, casts included, so that the same calls have the 
 from __future__ import annotations
 
 import sys
+from _thread import allocate_lock
 
 from compcache.numba.declarations.signatures import Declared, find_declared
 from compcache.numba.lazy.argument_types import learn_numpy, scalar_name
@@ -211,11 +212,17 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
         raise _NotStored from None
     if loaded is None or has_numba():
         raise _NotStored
-    keep(loaded)
-    count_hit()
-    note_read(key.content.parts)
-    loops_of(lazy).append(Loop(types, key, tuple(fields[2])))
-    ufunc._add_loop(loaded.address, list(fields[1]))
+    with _adding:
+        if any(loop.types == types for loop in loops_of(lazy)):
+            return  # another thread has added it meanwhile
+        keep(loaded)
+        count_hit()
+        note_read(key.content.parts)
+        loops_of(lazy).append(Loop(types, key, tuple(fields[2])))
+        ufunc._add_loop(loaded.address, list(fields[1]))
+
+
+_adding = allocate_lock()
 
 
 def _element_type(argument: Any) -> str:
