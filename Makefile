@@ -26,7 +26,7 @@ help:
 	@echo 'make sanitize tests on a native runtime with AddressSanitizer and UndefinedBehaviorSanitizer (needs gcc)'
 	@echo 'make stress   long randomized and multi-process tests (COMPCACHE_TEST_SECONDS: how long each)'
 	@echo 'make fault    file-system faults, kills and bit flips'
-	@echo 'make peer     C libraries and Numba functions that this project did not write (needs a package index)'
+	@echo 'make peer     C and C++ libraries and Numba functions that this project did not write (needs a package index)'
 	@echo 'make screenshots  the pictures of the README, from real runs (the page of the graph needs Chromium)'
 	@echo 'make oldest   some tests with the oldest packages that are declared'
 	@echo 'make docs     the documents as a site in build/site, warnings as errors, links checked'

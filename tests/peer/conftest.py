@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .compilers import Compiler
 
 
-def _unavailable(reason: str) -> NoReturn:
+def unavailable(reason: str) -> NoReturn:
     if os.environ.get("COMPCACHE_PEER_REQUIRED", "0") != "0":
         pytest.fail(reason)
     pytest.skip(reason)
@@ -48,7 +48,7 @@ def sdist(peer_dir: Path) -> Callable[[str], Path]:
                 return fetch(name, peer_dir / "sdists")
             except SdistUnavailableError as error:
                 reasons[name] = str(error)
-        return _unavailable(reasons[name])
+        return unavailable(reasons[name])
 
     return unpacked
 
@@ -61,7 +61,7 @@ def compiler_named(peer_dir: Path) -> Callable[[str], Compiler]:
         try:
             return make_compiler(name, peer_dir / "bitcode")
         except CompilerUnavailableError as error:
-            return _unavailable(str(error))
+            return unavailable(str(error))
 
     return named
 

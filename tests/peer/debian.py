@@ -1,0 +1,43 @@
+"""Header-only libraries of C++ from Debian's packages, downloaded by apt and unpacked without being installed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+DOWNLOAD_SECONDS = 120
+
+
+class PackageUnavailableError(Exception):
+    """Raised when apt cannot download a package; the message is its reason."""
+
+
+def headers(package: str, directory: Path) -> Path:
+    """The ``usr/include`` of a package, downloaded below `directory` unless it is there already.
+
+    Raises `PackageUnavailableError` where there is no apt, or it has no such package.
+    """
+    target = directory / package
+    if not target.is_dir():
+        if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+            raise PackageUnavailableError("this is not a system of Debian's packages")
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".fetch-") as scratch:
+            _run(["apt-get", "download", "--quiet", package], scratch)
+            file = next(Path(scratch).glob("*.deb"))
+            _run(["dpkg-deb", "--extract", str(file), f"{scratch}/unpacked"], scratch)
+            Path(scratch, "unpacked").rename(target)
+    return target / "usr" / "include"
+
+
+def _run(command: list[str], directory: str) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=directory, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise PackageUnavailableError(f"{command[0]} took more than {DOWNLOAD_SECONDS} s") from error
+    if done.returncode:
+        raise PackageUnavailableError(f"{' '.join(command)}: {done.stderr.strip()}")
