@@ -5,8 +5,10 @@ Exit statuses: 0 done, 1 a finding, 2 usage or bad input, 130 interrupted.
 
 from __future__ import annotations
 
+import codecs
 import gc
 import os
+import re
 import sys
 import warnings
 from importlib import import_module
@@ -28,6 +30,9 @@ __all__ = ["COMMANDS", "group", "main"]
 
 BAD_INPUT = 2
 _INTERRUPTED = 130
+_CHOICES = re.compile(r"'([^']*)' is not one of (.*)")
+#: What stands for the signs of tables and trees where a terminal's encoding lacks them.
+_PLAIN = {"\u2026": "~", "\u251c": "|", "\u2502": "|", "\u2514": "`", "\u2500": "-", "\u2501": "-", "\u2578": "-", "\u257a": "-"}
 _COLLECT_AFTER = 2_000_000  # new objects: listing a large cache creates many, none of them garbage
 
 #: Every command: its module in this package, and its summary. The module is imported when the command
@@ -211,12 +216,13 @@ def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (that of the process by default); return the exit status."""
     warnings.showwarning = _show_warning
+    codecs.register_error("compcache.plain", _plain)
     gc.set_threshold(_COLLECT_AFTER, 20, 100)
     if sys.stdout is None:  # it was closed by the parent process
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # so that any name can be printed in any locale
+            stream.reconfigure(errors="compcache.plain")  # so that any name can be printed in any locale
     try:
         status = group.main(
             args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
@@ -230,6 +236,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         end_progress()
     return status if isinstance(status, int) else 0
+
+
+def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Replace what an encoding lacks: frames by ASCII, all else by its escape."""
+    if not isinstance(error, UnicodeEncodeError) or error.object[error.start] not in _PLAIN:
+        return codecs.backslashreplace_errors(error)
+    return _PLAIN[error.object[error.start]], error.start + 1
 
 
 def _explanation(error: CompcacheError | OSError) -> str:
@@ -253,11 +266,25 @@ def _fail(message: str) -> int:
 
 
 def _usage_text(error: click.ClickException) -> str:
-    text = error.format_message().rstrip(".")
+    text = _with_near_option(error) or error.format_message().rstrip(".")
+    chosen = _CHOICES.search(text)
+    if chosen is not None:
+        text += near_name(chosen[1], re.findall(r"'([^']*)'", chosen[2]), ", ")
     if not text[1:2].isupper():
         text = text[:1].lower() + text[1:]
     context = getattr(error, "ctx", None)
-    return f"{text}; see '{context.command_path} --help'" if context is not None else text
+    if context is None:
+        return text
+    see = f"see '{context.command_path} --help'"
+    return f"{text} {see[0].upper()}{see[1:]}" if text.endswith("?") else f"{text}; {see}"
+
+
+def _with_near_option(error: click.ClickException) -> str:
+    """The message about an unknown option in the words of that about commands; versions of click have different ones."""
+    if not isinstance(error, click.NoSuchOption):
+        return ""
+    known = [] if error.ctx is None else [text for parameter in error.ctx.command.get_params(error.ctx) for text in parameter.opts]
+    return f"no such option {error.option_name!r}{near_name(error.option_name, known, ', ')}"
 
 
 def _show_warning(

@@ -44,8 +44,17 @@ def _near(store: Store, name: str) -> str | None:
     from difflib import get_close_matches
 
     def may_be_near(other: str) -> bool:
-        return abs(len(label_of(other) or other) - len(name)) <= _MAX_LENGTHS_APART
+        whole = label_of(other) or other
+        return min(abs(len(text) - len(name)) for text in (whole, _last_part(whole))) <= _MAX_LENGTHS_APART
 
     found = functions(store, None, may_be_near)[:_MAX_COMPARED]
     known = dict.fromkeys([label_of(each.func_name) or each.func_name for each in found])
-    return next(iter(get_close_matches(name, known, n=1, cutoff=_LEAST_LIKE)), None)
+    whole: list[str] = get_close_matches(name, known, n=1, cutoff=_LEAST_LIKE)
+    if whole:
+        return whole[0]
+    parts = {_last_part(label): label for label in known}  # who gives no package
+    return next((parts[part] for part in get_close_matches(name, parts, n=1, cutoff=_LEAST_LIKE)), None)
+
+
+def _last_part(label: str) -> str:
+    return label.rpartition(".")[2]

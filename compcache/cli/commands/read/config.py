@@ -26,7 +26,7 @@ def command(session: Session, as_json: bool) -> None:
     if as_json:
         print_json([dict(zip(("name", "value", "source", "purpose"), row, strict=True)) for row in rows])
     else:
-        columns = [Column("setting"), Column("value"), Column("from"), Column("purpose", flexible=True)]
+        columns = [Column("setting"), Column("value", flexible=True), Column("from", spare=2), Column("purpose", flexible=True, spare=1)]
         print_rows(columns, rows)
 
 

@@ -67,7 +67,7 @@ def _print(report: CheckReport) -> None:
             Column("step"),
             Column("checked", True),
             Column("time", True),
-            Column("found", flexible=True),
+            Column("found", flexible=True, spare=1),
         ]
         rows = [
             (step.name, f"{step.checked:,}", seconds_text(step.seconds), _numbers(step.numbers))

@@ -64,7 +64,8 @@ def show(file: str | None, minisign: bool) -> None:
         with open(file, encoding="utf-8") as opened:
             text = opened.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"cannot read {file}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise click.ClickException(f"cannot read {file}: {reason}") from error
     print_text(written(_usable(lambda: parse_secret(text)).public()))
 
 
