@@ -65,6 +65,56 @@ while arrived < 5 or time.monotonic() < deadline:
         signal.setitimer(signal.ITIMER_REAL, 0)
 result = arrived, wrong, found(cache), threading.active_count()
 """
+#: The same for other ways into the cache; `START` prepares and gives a call that returns 5.
+WAYS = {
+    "compile": "text = adder('plain', number); return lambda: cache.compile(text)['plain'](5) - number",
+    "add_modules": (
+        "sources = [ModuleSource(adder(f'm{number}_{i}', number + i)) for i in range(3)]\n"
+        "    return lambda: cache.add_modules(sources) and cache.get_target(f'm{number}_2')(5) - number - 2"
+    ),
+    "dependents": (
+        "sources = [ModuleSource(adder(f'a{number}', number)), ModuleSource(caller(f'b{number}', f'a{number}'))]\n"
+        "    return lambda: [cache.add_module(source) for source in sources] and called(f'b{number}') - number"
+    ),
+    "loads": "return lambda: called('second') - 20",
+}
+MANY_WAYS = """\
+from helpers import caller
+from compcache import ModulesNotAddedError
+signal.signal(signal.SIGALRM, late)
+chance = random.Random({seed})
+cache = Cache(directory, lock_timeout=4)
+cache.add_modules([ModuleSource(adder("first", 20)), ModuleSource(caller("second", "first"), imports=["first"])])
+
+def called(name):
+    with Cache(directory) as other:
+        return other.get_target(name)(5)
+
+def start(number):
+    {way}
+
+assert start(100000)() == 5
+arrived = wrong = number = 0
+longest = 0.02
+deadline = time.monotonic() + {seconds}
+while time.monotonic() < deadline or arrived < 3:
+    number += 1
+    run = start(number)
+    started = time.perf_counter()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0001, longest))
+        answer = run()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        longest = 0.9 * longest + 0.1 * (time.perf_counter() - started)
+    except (Late, ModulesNotAddedError):
+        arrived += 1
+        answer = run()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    wrong += answer != 5
+kinds = sorted({{finding.kind for finding in cache.check().findings}} - {{"leftover", "unindexed"}})
+result = arrived, wrong, kinds, threading.active_count()
+"""
 #: An exception at the nth line that the main thread runs, for one n after the other, llvmlite's lines included.
 LINES = """\
 import compcache.linker, compcache.publish.single_flight
@@ -133,6 +183,17 @@ def test_a_storm_of_interrupts(directory: Path) -> None:
             for arrived, wrong, findings, threads in crowd.results(timeout=100):
                 assert (wrong, findings, threads) == (0, [], 1)
                 print(f"{arrived} interrupts")
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("way", WAYS)
+def test_interrupts_on_other_ways_into_the_cache(directory: Path, way: str) -> None:
+    """No index entry without its module either (`stale`): nothing is removed here."""
+    text = FIRST + MANY_WAYS.format(seed=3, seconds=20, way=WAYS[way])
+    arrived, *rest = run_fresh(directory, text)
+    assert rest == [0, [], 1]
+    print(f"{arrived} interrupts")
 
 
 def test_an_interrupt_at_some_lines(directory: Path) -> None:
