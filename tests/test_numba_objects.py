@@ -81,3 +81,35 @@ def test_raised_and_returned_objects_are_the_programs_own(tmp_path: Path) -> Non
     local = ["calls_local", "function", "pair", "raises_local", "shade"]
     for _ in range(2):
         assert project.run(PROGRAM, backend=True, PYTHONWARNINGS="ignore") == (plain, local)
+
+
+EMBEDS_AN_ADDRESS = """
+    import numpy as np
+    from numba import njit, types
+    from numba.extending import intrinsic
+
+    BUFFER = np.zeros(1 << 22)  # mapped at a random address
+
+    @intrinsic
+    def address(typing_context):
+        def generate(context, builder, signature, arguments):
+            context.add_dynamic_addr(builder, id(BUFFER), info="the buffer")  # as packages do, and not used
+            return context.get_constant(types.intp, BUFFER.ctypes.data)
+        return types.intp(), generate
+
+    @njit
+    def inner():
+        return address()
+
+    @njit(cache=True)
+    def f():
+        return inner() - 0
+"""
+
+
+def test_an_address_of_this_process_is_not_cached_where_only_another_trace_of_it_is_left(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(embeds=EMBEDS_AN_ADDRESS)
+    script = "import embeds\nresult = embeds.f() == embeds.BUFFER.ctypes.data, len(backend.refused)"
+    for _ in range(2):
+        assert project.run(script, backend=True) == (True, 1)

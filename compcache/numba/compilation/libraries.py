@@ -80,6 +80,8 @@ def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded
     if scope is None:
         parts.append(_content_of(scopes.asked_early.values()))
     else:
+        if scope.address_in:
+            parts.append(Recorded(problem=f"{scope.address_in} puts an address of this process into its code"))
         parts.append(_content_of(scope.asked.values(), scope.names, scope.generators.values(), scope.accepted))
     dependencies, names, problems = zip(*parts, strict=True)
     problem = next((problem for problem in problems if problem), None)

@@ -38,6 +38,7 @@ __all__ = [
     "missed",
     "next_unique_id",
     "note",
+    "note_address",
     "note_generator",
     "record",
     "remember",
@@ -56,7 +57,7 @@ class Miss(NamedTuple):
 class Scope:
     """A function being compiled: its symbols' digest, and the user's implementations that the compiler used."""
 
-    __slots__ = ("accepted", "asked", "function", "generators", "miss", "names", "token", "used")
+    __slots__ = ("accepted", "address_in", "asked", "function", "generators", "miss", "names", "token", "used")
 
     def __init__(self, function: Any, token: str, miss: Miss | None) -> None:
         self.function = function
@@ -65,6 +66,7 @@ class Scope:
         self.used = 0
         self.asked: dict[int, Any] = {}
         self.accepted: set[int] = set()
+        self.address_in = ""  # the user's code generator that put an address of this process into the code
         self.names: set[int] = set()
         self.generators: dict[int, Any] = {}
 
@@ -224,6 +226,12 @@ def accept(function: Any) -> None:
     """Record that one of the user's implementations is for the types that the compiler has."""
     for scope in _stack.scopes:
         scope.accepted.add(id(function))
+
+
+def note_address(generator: str) -> None:
+    """Record that a code generator of the user's puts an address of this process into the code."""
+    if _stack.scopes:
+        _stack.scopes[-1].address_in = generator
 
 
 def note(name: str) -> None:

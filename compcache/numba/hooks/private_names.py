@@ -46,6 +46,7 @@ REPLACED = (
     PrivateName("numba.core.typing.context:BaseContext.resolve_setattr", _NAMES),
     PrivateName("numba.core.types.functions:BaseFunction.get_call_type", _NAMES),
     PrivateName("numba.core.base:OverloadSelector.find", "chooses the function that generates code, which may be the user's"),
+    PrivateName("numba.core.base:BaseContext.add_dynamic_addr", "a package's code generator puts an address of this process into code"),
     PrivateName("numba.core.codegen:JITCPUCodegen._add_module", _LATE),
     PrivateName("numba.core.codegen:JITCPUCodegen.set_env", "an environment is told to code when there is code"),
     PrivateName("numba.core.codegen:JITCodeLibrary._finalize_specific", _LATE),

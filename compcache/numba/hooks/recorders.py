@@ -5,6 +5,7 @@ of implementations that can be the user's.
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 from numba.core import base, bytecode, codegen, compiler, cpu, serialize
@@ -15,6 +16,7 @@ from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import plain_name
 from compcache.numba.fingerprints.implementations import key_name, source_function
+from compcache.numba.fingerprints.library_code import is_library_module
 from compcache.numba.hooks.replacements import Replacements
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(context.BaseContext, "resolve_setattr", _noting_attribute)
     _recorders.wrap(functions.BaseFunction, "get_call_type", _noting_call)
     _recorders.wrap(base.OverloadSelector, "find", _noting_generator)
+    _recorders.wrap(base.BaseContext, "add_dynamic_addr", _noting_address)
     _recorders.wrap(serialize.NumbaPickler, "reducer_override", _pickling_by_name)
     _postpone_code()
 
@@ -189,6 +192,18 @@ def _noting_generator(original: Any) -> Any:
         return found
 
     return find
+
+
+def _noting_address(original: Any) -> Any:
+    def add_dynamic_addr(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Numba looks for the variable in the optimized code. A package that puts more addresses beside it, into an array that
+        # is a constant, would have its code cached with these where this variable is not used.
+        caller = sys._getframe(1)
+        if not is_library_module(caller.f_globals.get("__name__")):
+            scopes.note_address(f"{caller.f_globals.get('__name__')}.{caller.f_code.co_qualname}")
+        return original(self, *args, **kwargs)
+
+    return add_dynamic_addr
 
 
 def _recording(original: Any) -> Any:
