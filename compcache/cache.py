@@ -370,12 +370,14 @@ class Cache:
         The signing key is among them, and trust is: the process that asks has checked or vouched for the directory.
         """
         store = self._store
+        url, mode = self._remote_given  # what the environment says here may not be said there
         return {
             "path": self.path, "readonly": store.readonly, "verify": store.verify, "signing_key": store.signing_key,
             "trust": True, "allow_pickle": self.allow_pickle, "max_size": self._max_size,
             "lock_timeout": self._lock_timeout, "layers": self.layers, "min_llvm": store.min_llvm or None,
             "trusted_keys": tuple(map(str, store.trusted_keys)), "publish_key": str(store.publish_key or ""),
-            "remote": self._remote_given[0], "remote_mode": self._remote_given[1],
+            "remote": os.environ.get(REMOTE_VARIABLE) if url is None else url,
+            "remote_mode": os.environ.get(REMOTE_MODE_VARIABLE) if mode is None else mode,
         }  # fmt: skip
 
     def find_target(self, func_name: str, request: object = None) -> TypedCallTarget | None:

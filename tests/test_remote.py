@@ -180,6 +180,14 @@ def test_what_is_added_by_the_group_is_uploaded(open_cache: Callable[..., Cache]
     assert len(objects(store, "f")) + first.remote.status().get("not_worth_uploading", 0) == 4  # type: ignore[union-attr]
 
 
+def test_workers_get_the_store_that_the_environment_names(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPCACHE_REMOTE", store.as_uri())
+    monkeypatch.setenv("COMPCACHE_REMOTE_MODE", "write")
+    with Cache(tmp_path / "a") as cache:
+        settings = cache.settings
+    assert (settings["remote"], settings["remote_mode"]) == (store.as_uri(), "write")
+
+
 def test_explain_tells_what_the_store_says(open_cache: Callable[..., Cache]) -> None:
     name, absent = Identity("f", code="explained"), Identity("f", code="absent")
     first = open_cache("a", signing_key=b"one")
