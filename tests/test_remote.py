@@ -188,6 +188,18 @@ def test_workers_get_the_store_that_the_environment_names(store: Path, tmp_path:
     assert (settings["remote"], settings["remote_mode"]) == (store.as_uri(), "write")
 
 
+@pytest.mark.usefixtures("store")
+def test_no_message_tells_a_password(tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    with Cache(tmp_path / "a", remote="http://user:secret@127.0.0.1:1/x") as cache:
+        answer = cache.explain(Identity("f", code=1)).remote
+        status = cache.remote.status()  # type: ignore[union-attr]
+    assert answer is not None
+    assert answer.outcome == "unavailable"
+    assert "127.0.0.1" in status["last_error"]
+    assert "secret" not in f"{answer} {status}"
+
+
 def test_explain_tells_what_the_store_says(open_cache: Callable[..., Cache]) -> None:
     name, absent = Identity("f", code="explained"), Identity("f", code="absent")
     first = open_cache("a", signing_key=b"one")

@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -53,6 +54,8 @@ _UPLOAD_ATTEMPTS = 3
 _UPLOAD_SECONDS = 60.0
 _IDLE_SECONDS = 60.0
 _SOCKET = "socket"
+#: What stands before the host in a URL: messages are logged, and shown to others.
+_PASSWORD = re.compile(r"//[^/@\s]*@")
 
 
 class _LeftAloneError(Exception):
@@ -373,7 +376,8 @@ def _require_module(card: Card, data: bytes) -> None:
 def _words(error: Exception) -> str:
     if isinstance(error, asyncio.TimeoutError):
         return "it did not answer in time"
-    return " ".join((str(error) or type(error).__name__).split())[:500]
+    text = " ".join((str(error) or type(error).__name__).split())
+    return _PASSWORD.sub("//", text)[:500]
 
 
 def main(arguments: list[str]) -> int:
