@@ -45,6 +45,11 @@ KERNELS = """
         for i in range(a.shape[0]):
             result[i] = a[i] + by
 
+    @guvectorize("(n),()->(n)")
+    def dynamic(a, by, result):
+        for i in range(a.shape[0]):
+            result[i] = a[i] * by
+
     @cfunc("f8(f8, i4)")
     def callback(x, n):
         return x * n + FACTOR
@@ -73,6 +78,7 @@ calls = [
     lambda: p.doubled(np.arange(3)), lambda: p.narrowed(a, 1), lambda: p.narrowed(1.5, 2.5),
     lambda: p.dot(a, a), lambda: p.dot(np.ones((2, 4)), a), lambda: p.dot(np.arange(3), np.arange(3)), lambda: p.shifted(a, 2),
     lambda: p.shifted(np.ones((2, 2)), np.array([1.0, 5.0])), lambda: p.dot.signature, lambda: p.uses(a),
+    lambda: p.dynamic(a, 2.0, a.copy()), lambda: p.dynamic(np.ones((2, 3)), np.array([1.0, 2.0]), out=np.zeros((2, 3))),
     lambda: p.callback.ctypes(2.5, 2), lambda: p.callback(2, 3), lambda: p.callback.address > 0, lambda: p.callback.__name__,
     lambda: p.callback.ctypes.argtypes, lambda: repr(p.callback)
 ]
@@ -82,6 +88,7 @@ result = [outcome(call) for call in calls], "numba.core" in sys.modules
 NUMBA_DECIDES = {
     "no loop": "outcome(lambda: p.add(1j, 2))",
     "a new loop": "outcome(lambda: p.doubled(a)), outcome(lambda: p.doubled(1j)), outcome(lambda: p.doubled(3)), p.doubled.types",
+    "types of guvectorize": "outcome(lambda: p.dynamic(a, 2.0, a * 0)), outcome(lambda: p.dynamic(a, 2, a * 0)), p.dynamic.types",
     "no arguments": "outcome(p.add), outcome(p.doubled)",
     "a shape that does not match": "outcome(lambda: p.dot(a, a[:3]))",
     "use in a function": "outcome(lambda: __import__('numba').njit(lambda a: p.add(a, 1))(a)), outcome(lambda: p.add(a, 1))",

@@ -10,7 +10,7 @@ import os
 from functools import partial
 
 from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
-from compcache.numba.lazy.stand_ins import LazyObject, prange, real_numba
+from compcache.numba.lazy.stand_ins import prange, real_numba
 from compcache.numba.lazy.state import State
 
 TYPE_CHECKING = False
@@ -99,15 +99,26 @@ def vectorize(*args: Any, **options: Any) -> Any:
 
 
 def guvectorize(*args: Any, **options: Any) -> Any:
-    """`numba.guvectorize`: a ufunc of stored loops; Numba makes it where they are not stored, or given by no signatures."""
+    """`numba.guvectorize`: a ufunc of stored loops; Numba makes it where one is not stored."""
     if _is_disabled() or not 0 < len(args) <= _OF_GUVECTORIZE or type(args[-1]) is not str:
         return real_numba().guvectorize(*args, **options)
-    if len(args) == 1:
-        return partial(_delayed, "guvectorize", args, options)
-    texts = _texts_of(list(args[0]) if type(args[0]) is tuple else args[0])
-    if texts is None or "signature" in options or "is_dynamic" in options:
+    texts = None if len(args) == 1 else _texts_of(list(args[0]) if type(args[0]) is tuple else args[0])
+    is_known = texts is not None or (len(args) == 1 and _is_layout(args[0]))
+    if not is_known or "signature" in options or "is_dynamic" in options:
         return real_numba().guvectorize(*args, **options)
-    return partial(_decorate_ufunc, "guvectorize", texts, {**options, "signature": args[1]}, args)
+    return partial(_decorate_ufunc, "guvectorize", texts, {**options, "signature": args[-1]}, args)
+
+
+def _is_layout(text: str) -> bool:
+    """Whether this is a layout of operands whose results have dimensions of the arguments; else Numba tells what is wrong."""
+    import re
+
+    operand = r"\((\w+(,\w+)*)?\)"
+    plain = text.replace(" ", "")
+    given, _, results = plain.partition("->")
+    if re.fullmatch(f"{operand}(,{operand})*->{operand}(,{operand})*", plain) is None:
+        return False
+    return set(re.findall(r"\w+", results)) <= set(re.findall(r"\w+", given))
 
 
 _OF_GUVECTORIZE = 2
@@ -141,7 +152,3 @@ def _decorate_callback(signature: str, options: dict[str, Any], function: Any) -
 
         return declare_callback(state)
     return real_numba().cfunc(signature, **options)(function)
-
-
-def _delayed(decorator: str, args: tuple[Any, ...], options: dict[str, Any], function: Any) -> Any:
-    return LazyObject(function, lambda numba: getattr(numba, decorator)(*args, **options))

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from compcache.numba.lazy.entries import Key
+    from compcache.numba.lazy.entries import Key, Loaded
     from compcache.numba.lazy.state import State
 
 __all__ = ["LazyUfunc", "declare_ufunc", "loops_of"]
@@ -33,6 +33,10 @@ _OF_UFUNCS = frozenset((
     "accumulate", "at", "identity", "nargs", "nin", "nout", "ntypes", "outer", "reduce", "reduceat", "signature", "types",
 ))  # fmt: skip
 _COPIED = frozenset(("__name__", "__qualname__", "__annotations__", "__type_params__"))
+
+
+#: Held while a ufunc, or a loop of one, is made.
+_adding = allocate_lock()
 
 
 class _NotStored(Exception):  # noqa: N818 - it is an answer, not a failure
@@ -53,12 +57,15 @@ class LazyUfunc(LazyObject):
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """Call the ufunc."""
         if object.__getattribute__(self, "_made") is None and not _is_overridden((*args, *keywords.values())):
-            stored = _stored_of(self)
-            if stored is not None:
-                try:
+            state = object.__getattribute__(self, "_state")
+            try:
+                if state.decorator == "guvectorize" and state.signatures is None:
+                    return _call_dynamic(self, state, args, dict(keywords))
+                stored = _stored_of(self)
+                if stored is not None:
                     return stored(*args, **keywords)
-                except _NotStored:
-                    pass
+            except _NotStored:
+                pass
         return made(self)(*args, **keywords)
 
     def _compcache_make(self) -> Any:
@@ -152,12 +159,14 @@ def _stored_of(lazy: LazyUfunc) -> Any:
         learn_numpy(is_needed=True)
         state = object.__getattribute__(lazy, "_state")
         library = load_extension(_LIBRARY)
-        stored = _make_gufunc(state, library) if state.decorator == "guvectorize" else _make_ufunc(lazy, state, library)
-        object.__setattr__(lazy, "_stored", stored)
+        make = _make_gufunc if state.decorator == "guvectorize" else _make_ufunc
+        with _adding:  # threads that come at once share one
+            stored = object.__getattribute__(lazy, "_stored") or make(lazy, state, library)
+            object.__setattr__(lazy, "_stored", stored)
     return stored
 
 
-def _make_gufunc(state: State, library: Any) -> Any:
+def _make_gufunc(_lazy: LazyUfunc, state: State, library: Any) -> Any:
     found: Declared = state.declared
     layout, nin, nout, writable, numbers = found.details[:5]
     return library.fromfunc(
@@ -198,10 +207,23 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
     state = object.__getattribute__(lazy, "_state")
     count = state.function.__code__.co_argcount
     is_plain = set(keywords) <= {"out"} and len(args) + len(keywords) in (count, count + 1) and len(args) >= count
-    if has_numba() or not is_plain:
+    if not is_plain:
+        raise _NotStored
+    types = _element_types(args[:count])
+    key, fields, loaded = _find_loop(state, types)
+    with _adding:
+        if any(loop.types == types for loop in loops_of(lazy)):
+            return  # another thread has added it meanwhile
+        note_read(key.content.parts)
+        loops_of(lazy).append(Loop(types, key, tuple(fields[2])))
+        ufunc._add_loop(loaded.address, list(fields[1]))
+
+
+def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
+    """The stored loop of a ufunc for these types now. Raises `_NotStored`."""
+    if has_numba():
         raise _NotStored
     try:
-        types = tuple([_element_type(argument) for argument in args[:count]])
         key = key_of(state.function, state.key_options, f"{state.decorator} {types}")
         cache = None if reads_else(key.content.parts) else open_cache()
         fields = find_fields(cache, key) if cache is not None else None
@@ -212,17 +234,46 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
         raise _NotStored from None
     if loaded is None or has_numba():
         raise _NotStored
+    keep(loaded)
+    count_hit()
+    return key, fields, loaded
+
+
+def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Call a ufunc of `guvectorize` without signatures, which has the loop of its first call. Raises `_NotStored`.
+
+    Whether a loop serves other types, by casts, is Numba's to decide.
+    """
+    if "out" in keywords:
+        args = (*args, keywords.pop("out"))
+    layout = state.options["signature"]
+    if len(args) != layout.count("("):
+        raise _NotStored
+    learn_numpy(is_needed=True)
+    types = _element_types(args)
     with _adding:
-        if any(loop.types == types for loop in loops_of(lazy)):
-            return  # another thread has added it meanwhile
-        keep(loaded)
-        count_hit()
-        note_read(key.content.parts)
-        loops_of(lazy).append(Loop(types, key, tuple(fields[2])))
-        ufunc._add_loop(loaded.address, list(fields[1]))
+        loops = loops_of(lazy)
+        if not loops:
+            key, fields, loaded = _find_loop(state, types)
+            library = load_extension(_LIBRARY)
+            nin = layout.partition("->")[0].count("(")
+            stored = library.fromfunc(
+                state.function.__name__, state.function.__doc__, [loaded.address], [list(fields[1])], nin, len(args) - nin,
+                [None], [loaded], _identity(state, library), layout, tuple(fields[3]),
+            )  # fmt: skip
+            note_read(key.content.parts)
+            loops.append(Loop(types, key, tuple(fields[2])))
+            object.__setattr__(lazy, "_stored", stored)
+    if loops[0].types != types:
+        raise _NotStored
+    return object.__getattribute__(lazy, "_stored")(*args, **keywords)
 
 
-_adding = allocate_lock()
+def _element_types(args: tuple[Any, ...]) -> tuple[str, ...]:
+    try:
+        return tuple([_element_type(argument) for argument in args])
+    except NotLazy:
+        raise _NotStored from None
 
 
 def _element_type(argument: Any) -> str:

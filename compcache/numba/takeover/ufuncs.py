@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from compcache.errors import CompcacheError
 from compcache.numba.compilation.history import note_code
 from compcache.numba.entries.description import Description
 from compcache.numba.lazy.content import NotLazy
-from compcache.numba.lazy.entries import Record, key_of
+from compcache.numba.lazy.entries import Record, find_fields, key_of
 from compcache.numba.lazy.stand_ins import real_numba
 from compcache.numba.takeover import made
 from compcache.numba.takeover.recording import (
@@ -41,7 +42,7 @@ def make_ufunc(state: State, loops: Sequence[Loop]) -> Any:
     from numba.core import entrypoints
 
     entrypoints.init_all()
-    return _make_gufunc(state, backend) if state.decorator == "guvectorize" else _make_dufunc(state, backend, loops)
+    return _make_gufunc(state, backend, loops) if state.decorator == "guvectorize" else _make_dufunc(state, backend, loops)
 
 
 def _decorated(numba: Any, state: State) -> Any:
@@ -101,8 +102,9 @@ def _compile_and_record(
     """Let Numba compile a loop for these types, and record it if possible."""
     before = {id(other.state): set(other.real.overloads) for other in made.all_made}
     key = _key_for(state, types) if return_type is None else None
+    is_known = key is not None and find_fields(backend.cache, key) is not None
     result = compile_for_types(types, return_type)
-    if key is None or key.name != getattr(_key_for(state, types), "name", None) or not settings_are_the_environments():
+    if is_known or key is None or key.name != getattr(_key_for(state, types), "name", None) or not settings_are_the_environments():
         return result
     record_new(made.all_made, before)
     try:
@@ -147,7 +149,7 @@ def _loop_of_dufunc(real: Any, backend: Backend, cres: Any) -> tuple[Any, list[i
 # -------------------------------------------------------------------------------------------------- guvectorize
 
 
-def _make_gufunc(state: State, backend: Backend) -> Any:
+def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     from numba.np.ufunc.gufunc import GUFunc
 
     from compcache.numba.takeover.declared import PinnedCache, pinned_rows, recording
@@ -155,13 +157,25 @@ def _make_gufunc(state: State, backend: Backend) -> Any:
     options = state.options
     real = GUFunc(
         state.function, options["signature"], identity=options.get("identity"), cache=False, targetoptions=_options_of(state),
-        writable_args=options.get("writable_args", ()),
+        writable_args=options.get("writable_args", ()), is_dynamic=state.signatures is None,
     )  # fmt: skip
     builder = real.gufunc_builder
-    signatures = state.signatures or ()
+    signatures: Any = state.signatures
+    if signatures is None:
+        signatures = [real._get_function_type(*_types_of(loop)) for loop in loops]
     found = state.declared
-    pinned = pinned_rows(signatures, map(tuple, found.details[-1])) if found is not None else {}
+    bases = found.details[-1] if found is not None else [loop.base for loop in loops]
+    pinned = pinned_rows(signatures, map(tuple, bases)) if bases else {}
     builder.nb_func.cache = PinnedCache(backend, builder.nb_func, state.function, pinned)
+
+    if state.signatures is None:
+        for signature, loop in zip(signatures, loops, strict=True):
+            real.add(signature)
+            for part in made.parts_of(state, loop.key):
+                note_code(part)
+        real.build_ufunc()
+        real.add = partial(_add_and_record, state, backend, builder, real.add)
+        return real
 
     def compile_all() -> None:
         for signature in signatures:
@@ -173,25 +187,55 @@ def _make_gufunc(state: State, backend: Backend) -> Any:
     return real
 
 
-def _fields_of_gufunc(builder: Any, backend: Backend) -> tuple[Any, ...] | None:
+def _add_and_record(state: State, backend: Backend, builder: Any, add: Any, signature: Any) -> None:
+    """Let Numba compile a loop of a ufunc without signatures, and record it if possible."""
+    before = {id(other.state): set(other.real.overloads) for other in made.all_made}
+    key = _key_for(state, map(_element_of, signature.args)) if hasattr(signature, "args") else None
+    is_known = key is not None and find_fields(backend.cache, key) is not None
+    add(signature)
+    if is_known or key is None or not settings_are_the_environments():
+        return
+    now = _key_for(state, map(_element_of, signature.args))
+    if now is None or now.name != key.name:
+        return
+    record_new(made.all_made, before)
+    try:
+        loop = _loop_of_gufunc(builder, backend, builder._sigs[-1])
+        if loop is not None:
+            store_fields(backend, key, (*loop, tuple(builder.writable_args)))
+    except (NotLazy, CompcacheError):
+        pass  # it works, and is made by Numba again
+
+
+def _element_of(type_: Any) -> Any:
     from numba.core import types
+
+    return type_.dtype if isinstance(type_, types.Array) else type_
+
+
+def _fields_of_gufunc(builder: Any, backend: Backend) -> tuple[Any, ...] | None:
+    loops = [_loop_of_gufunc(builder, backend, signature) for signature in builder._sigs]
+    found = [loop for loop in loops if loop is not None]
+    if len(found) < len(loops):
+        return None
+    layout = builder.signature, len(builder.sin), len(builder.sout), tuple(builder.writable_args)
+    numbers, bases = [numbers for _, numbers, _ in found], [base for _, _, base in found]
+    return [], [record for record, _, _ in found], (*layout, numbers, bases)
+
+
+def _loop_of_gufunc(builder: Any, backend: Backend, signature: Any) -> tuple[Any, list[int], tuple[str, str]] | None:
+    """The record of a loop, the numbers of NumPy's types, and the entry of the function in it."""
     from numba.np.numpy_support import as_dtype
     from numba.np.ufunc.wrappers import build_gufunc_wrapper
 
-    records, numbers, bases = [], [], []
-    for cres in [builder._cres[signature] for signature in builder._sigs]:
-        entry = find_stored(builder.nb_func.cache, backend, cres.signature)
-        if entry is None or cres.objectmode:
-            return None
-        info = build_gufunc_wrapper(builder.py_func, cres, builder.sin, builder.sout, cache=False, is_parfors=False)
-        record = _store_loop(entry, backend, info, cres.signature, f"loop of {builder.signature}")
-        if record is None:
-            return None
-        records.append(record)
-        numbers.append([as_dtype(t.dtype if isinstance(t, types.Array) else t).num for t in cres.signature.args])
-        bases.append((entry.name, entry.identity.lines))
-    layout = builder.signature, len(builder.sin), len(builder.sout), tuple(builder.writable_args)
-    return [], records, (*layout, numbers, bases)
+    cres = builder._cres[signature]
+    entry = find_stored(builder.nb_func.cache, backend, cres.signature)
+    if entry is None or cres.objectmode:
+        return None
+    info = build_gufunc_wrapper(builder.py_func, cres, builder.sin, builder.sout, cache=False, is_parfors=False)
+    record = _store_loop(entry, backend, info, cres.signature, f"loop of {builder.signature}")
+    numbers = [as_dtype(_element_of(type_)).num for type_ in cres.signature.args]
+    return None if record is None else (record, numbers, (entry.name, entry.identity.lines))
 
 
 # -------------------------------------------------------------------------------------------------------- loops
@@ -221,6 +265,6 @@ def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind:
         return None
     known = entry.description
     description = Description(known.cpu, known.lines, known.dependencies, known.asked, known.answered, b"", b"")
-    name = f"{entry.name} {kind}"
+    name = f"{entry.name} {kind}-{blake2b(source.text.encode(), digest_size=8).hexdigest()}"  # the same function in other lines
     publish(backend.cache, entry.identity, name, signature, source, description)
     return Record(name, entry.identity.lines, source.symbols.index(info.name), environments).fields
