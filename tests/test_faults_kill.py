@@ -151,13 +151,14 @@ def run(scene: Scene, place: Path, plan: Any) -> FaultyFiles:
 def test_a_crash_before_any_operation_leaves_the_old_state_or_the_new(
     scene: Scene, places: Iterator[Path]
 ) -> None:
-    total = len(run(scene, next(places), None).operations)
-    assert total > 0
-    for number in range(total):
+    for number in itertools.count():  # how many there are may differ: times that are too near are not remembered
         place = next(places)
-        assert run(scene, place, crash_before(number)).crashed
+        files = run(scene, place, crash_before(number))
         require_healthy(place, scene.answers)
-    print(f"{total} crashes")
+        if not files.crashed:
+            break
+    assert number > 0
+    print(f"{number} crashes")
 
 
 def test_a_torn_write_leaves_the_old_state_or_the_new(scene: Scene, places: Iterator[Path]) -> None:
