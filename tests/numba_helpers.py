@@ -65,9 +65,9 @@ class Project:
         return finish(self.start(script, backend=backend, **environment))
 
 
-def finish(process: subprocess.Popen[str]) -> Any:
+def finish(process: subprocess.Popen[str], seconds: float = _SECONDS) -> Any:
     """The answer of a process of `Project.start`."""
-    out, err = process.communicate(timeout=_SECONDS)
+    out, err = process.communicate(timeout=seconds)
     if process.returncode:
         raise FreshProcessError(f"exit status {process.returncode}\n{out}\n{err}")
     return ast.literal_eval(out.splitlines()[-1])

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(240)]
 pytest.importorskip("numba")
 
 KERNELS = """
+    import math
     from collections import namedtuple
     import numpy as np
     from numba import njit, types
@@ -137,6 +138,10 @@ KERNELS = """
         print("n is", n, n * 0.5, text)
         return n
 
+    @kernel(f8, types.float32)
+    def gammas(x, y):
+        return math.gamma(x), math.lgamma(x), math.gamma(y), math.lgamma(y)
+
     @kernel(types.int64)
     def raising(n):
         a = np.zeros(n)
@@ -216,6 +221,7 @@ COMPARE = """
         "days": [lambda: (np.array(["2024-02-28", "2024-02-29"], "M8[D]"), 1)],
         "scalar_array": [lambda: (3,)],
         "printing": [lambda: (3, "é")],
+        "gammas": [lambda: (3.5, 0.25), lambda: (170.5, 30.0)],
         "raising": [lambda: (3,), lambda: (2,)],
     }
     result = sorted(set(kernels.SIGNATURES) - set(CASES))

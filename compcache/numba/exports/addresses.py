@@ -1,7 +1,8 @@
 """Addresses of this process in compiled code, as the functions of other packages that they are.
 
 Numba keeps an address that it took from ctypes or from a Cython module in a variable named after it. Functions that Cython
-modules offer to others (SciPy's special functions, BLAS and LAPACK) have names in every process.
+modules offer to others (SciPy's special functions, BLAS and LAPACK) have names in every process. So have functions of the C
+library that Numba calls by names of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["PREFIX", "known_functions", "without_addresses"]
+__all__ = ["MATHEMATICS", "PREFIX", "known_functions", "without_addresses"]
 
 #: What precedes the address in the names of Numba's variables.
 PREFIX = "numba.dynamic.globals."
@@ -55,3 +56,18 @@ def without_addresses(text: str, functions: Iterable[str] = ()) -> str:
     for name in functions:
         text = re.sub(rf'(load ptr, ptr @"?{re.escape(name)}"?, align 8)$', r"\1, !nonnull !{}", text, flags=re.MULTILINE)
     return _INITIALIZER.sub(r"\1 null", text)
+
+
+def _definition(name: str, function: str) -> str:
+    type_ = "float" if name.endswith("f") else "double"
+    return f"""\
+declare {type_} @{function}({type_})
+define {type_} @{name}({type_} %x) alwaysinline {{
+  %value = call {type_} @{function}({type_} %x)
+  ret {type_} %value
+}}"""
+
+
+_NAMES = {"numba_gamma": "tgamma", "numba_gammaf": "tgammaf", "numba_lgamma": "lgamma", "numba_lgammaf": "lgammaf"}
+#: Assembly that defines Numba's names.
+MATHEMATICS = "\n".join(_definition(*pair) for pair in _NAMES.items())

@@ -9,7 +9,7 @@ from llvmlite import binding
 
 from compcache.numba.entries.image_source import CannotLink, load_exception_classes
 from compcache.numba.entries.recursion import MissingCallee, resolve_recursion, with_recursive_callees
-from compcache.numba.exports.addresses import PREFIX, known_functions, without_addresses
+from compcache.numba.exports.addresses import MATHEMATICS, PREFIX, known_functions, without_addresses
 from compcache.numba.exports.memory_runtime import MEMORY_RUNTIME
 from compcache.numba.exports.objects import HELPERS, objects_text
 from compcache.numba.exports.parameters import OBJECT, Parameter, refusal
@@ -62,6 +62,7 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: str
             variable.linkage = "external"  # so that code linked later can refer to it
     module.link_in(binding.parse_assembly(_with_layout(raising_text(exceptions), module)))
     module.link_in(binding.parse_assembly(_with_layout(MEMORY_RUNTIME, module)))
+    module.link_in(binding.parse_assembly(_with_layout(MATHEMATICS, module)))
     if plan is not None:
         provided = objects_text(plan, needs.helpers, needs.functions)
         module.link_in(binding.parse_assembly(_with_layout(provided, module)))
@@ -197,6 +198,8 @@ def _is_everywhere(platform_symbols: Any, name: str) -> bool:
 def _why_missing(missing: Iterable[str]) -> str:
     names = sorted(missing)
     shown = ", ".join(names[:8])
+    if "numba_parallel_for" in names:
+        return "it calls a function that is compiled with parallel=True, whose threads are Numba's"
     if any(name.startswith("NRT_") for name in names):
         return f"it needs parts of Numba's memory runtime that exported code does not have ({shown})"
     return f"it calls {shown}, which only a process with Numba has"
