@@ -67,6 +67,7 @@ class Store(BaseHTTPRequestHandler):
     """Objects in memory, each answer after the delay."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer is two writes: the second would wait 40 ms for the acknowledgement of the first
     objects: ClassVar[dict[str, bytes]] = {}
     delay = 0.0
 
