@@ -91,8 +91,8 @@ class NotCachedError(CompcacheError, KeyError):
         if suggest is not None:
             try:
                 self.args = (f"{super().__str__()}{suggest(self.func_name)}",)
-            except (CompcacheError, OSError):
-                return super().__str__()  # the directory cannot be listed
+            except (CompcacheError, OSError, ImportError):
+                return super().__str__()  # the directory cannot be listed, or by a Python without zlib
         return super().__str__()
 
     def __reduce__(self) -> tuple[Any, ...]:

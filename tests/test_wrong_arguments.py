@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from helpers import adder
 
 import compcache
-from compcache import Cache, CompcacheError, CompileError, Identity, ModuleSource, PrunePolicy
+from compcache import Cache, CompcacheError, CompileError, Identity, ModuleSource, NotCachedError, PrunePolicy
 
 
 @pytest.mark.parametrize(
@@ -120,6 +121,13 @@ def test_a_warning_shows_the_line_of_the_program(directory: Path) -> None:
         with pytest.warns(UserWarning, match="is in the cache already") as caught:
             cache.add_module(ModuleSource(adder("f", 2)))
     assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_a_message_is_read_by_a_python_without_zlib(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.add_module(ModuleSource(adder("norm", 1)))
+    monkeypatch.setitem(sys.modules, "compcache.inspect.names", None)
+    with pytest.raises(NotCachedError, match="'nrom' is not in the cache"):
+        cache.get_target("nrom")
 
 
 def test_explain_suggests_a_near_name(cache: Cache) -> None:
