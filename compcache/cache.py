@@ -58,12 +58,12 @@ KEY_VARIABLE = "COMPCACHE_SIGNING_KEY"
 CHECK_VARIABLE = "COMPCACHE_CHECK"
 LLVM_VARIABLE = "COMPCACHE_MIN_LLVM"
 LAYERS_VARIABLE = "COMPCACHE_LAYERS"
-_MODULE_ID_DIGITS = 32
-_HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 REMOTE_VARIABLE = "COMPCACHE_REMOTE"
 REMOTE_MODE_VARIABLE = "COMPCACHE_REMOTE_MODE"
 TRUSTED_VARIABLE = "COMPCACHE_TRUSTED_KEYS"
 PUBLISH_VARIABLE = "COMPCACHE_PUBLISH_KEY"
+_MODULE_ID_DIGITS = 32
+_HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 
@@ -370,13 +370,13 @@ class Cache:
         The signing key is among them, and trust is: the process that asks has checked or vouched for the directory.
         """
         store = self._store
-        url, mode = self._remote_given  # what the environment says here may not be said there
+        mode = self._remote_given[1]
         return {
             "path": self.path, "readonly": store.readonly, "verify": store.verify, "signing_key": store.signing_key,
             "trust": True, "allow_pickle": self.allow_pickle, "max_size": self._max_size,
             "lock_timeout": self._lock_timeout, "layers": self.layers, "min_llvm": store.min_llvm or None,
             "trusted_keys": tuple(map(str, store.trusted_keys)), "publish_key": str(store.publish_key or ""),
-            "remote": os.environ.get(REMOTE_VARIABLE) if url is None else url,
+            "remote": self._remote_url(),  # what the environment says here may not be said there
             "remote_mode": os.environ.get(REMOTE_MODE_VARIABLE) if mode is None else mode,
         }  # fmt: skip
 
@@ -391,7 +391,7 @@ class Cache:
         except CompcacheError as error:
             if self._closed:
                 raise
-            if self._remote_given[0] is None and not os.environ.get(REMOTE_VARIABLE):
+            if not self._remote_url():
                 return None
             from compcache.publish.single_flight import find_fetched
 
@@ -466,6 +466,11 @@ class Cache:
             raise TypeError(f"add_modules() takes several sources, [source] for example, not one {type(sources).__name__}")
         return list(add_modules(self, sources))
 
+    def _remote_url(self) -> str | None:
+        """The remote store that was given, or that the environment names."""
+        url = self._remote_given[0]
+        return url if url is not None else os.environ.get(REMOTE_VARIABLE)
+
     def _remote_store(self) -> RemoteStore | None:
         try:
             return self._remote
@@ -496,8 +501,7 @@ class Cache:
 
     def _asked_store(self, names: tuple[str, ...]) -> RemoteStore | None:
         """The remote store that a miss asks for these functions; None also where it is left alone, which costs a miss little."""
-        url = self._remote_given[0]
-        url = url if url is not None else os.environ.get(REMOTE_VARIABLE)
+        url = self._remote_url()
         if not url or self.readonly:
             return None
         from compcache.identity import label_of
