@@ -84,8 +84,8 @@ class Tree(Files):
     Every operation goes from a descriptor of the root to the directory that it concerns and acts in that, by the
     ``*at`` calls of POSIX: a directory that is exchanged meanwhile makes it fail, or act in the one that was opened, and never
     elsewhere. A link on the way is an ``OSError`` with ELOOP. The root itself, and what is above it, may be links:
-    they are the choice of who opens the cache. That a root was removed or exchanged is noticed by everything that
-    changes or lists something, and by what is not found.
+    they are the choice of who opens the cache, unless the tree is a part of another one. That a root was removed or
+    exchanged is noticed by everything that changes or lists something, and by what is not found.
 
     Args:
         files: the operating system.
@@ -94,18 +94,25 @@ class Tree(Files):
             None opens one directory after another.
     """
 
-    __slots__ = ("_beneath", "_prefix", "_root", "close", "fstat", "fsync", "pread", "root", "system", "utime", "write")  # fmt: skip
+    __slots__ = ("_above", "_beneath", "_prefix", "_root", "close", "fstat", "fsync", "pread", "root", "system", "utime", "write")  # fmt: skip
 
     def __init__(self, files: Files, root: str, open_beneath: OpenBeneath | None = None) -> None:
         self.root = root
         self._prefix = root if root.endswith("/") else root + "/"
         self.system = files
         self._beneath = open_beneath
+        self._above: Tree | None = None
         self._root: _Directory | None = None
         for name in ("close", "fstat", "fsync", "pread", "utime", "write"):  # what acts on descriptors passes through
             setattr(self, name, getattr(files, name))
 
     # --------------------------------------------------------------- the root
+
+    def part(self, root: str) -> Tree:
+        """The tree of a directory below this one, to which no link leads either."""
+        tree = Tree(self.system, root, self._beneath)
+        tree._above = self
+        return tree
 
     def status(self) -> tuple[os.stat_result, os.stat_result]:
         """The status of the root as it is now, and of the link that its path is; the same status twice where the path is not a link."""
@@ -129,8 +136,10 @@ class Tree(Files):
     def _enter_root(self) -> tuple[_Directory, os.stat_result]:
         root = _Directory(self.system)
         try:
-            root.number = self.system.open(self.root, _ENTERING)
+            root.number = (self._above or self.system).open(self.root, _ENTERING)
         except OSError:  # of which kind depends on the system: a link, or nothing that can be opened
+            if self._above is not None:
+                raise
             root.number = self.system.open(self.root, _PASSING)
             root.is_link = True
         status = self.system.fstat(root.number)
@@ -155,7 +164,7 @@ class Tree(Files):
 
     def _is_at_path(self, root: _Directory) -> bool:
         try:
-            status = self.system.stat(self.root)
+            status = (self._above or self.system).stat(self.root)
         except OSError:
             return False
         return (status.st_dev, status.st_ino) == root.identity
@@ -303,6 +312,9 @@ class Tree(Files):
         if path != self.root and path.startswith(self._prefix):
             self._act(path, make)
             return
+        if self._above is not None:
+            self._above.mkdir(path, mode)
+            return
         self.system.mkdir(path, mode)
         made = _Directory(self.system)
         made.number = self.system.open(path, _ENTERING)
@@ -337,7 +349,7 @@ class Tree(Files):
     def chmod(self, path: str, mode: int) -> None:  # type: ignore[override]
         """Set the mode of a file or directory; links are refused."""
         if path == self.root:
-            self.system.chmod(path, mode)
+            (self._above or self.system).chmod(path, mode)
             return
         opened = _Directory(self.system)
         opened.number = self._act(path, lambda root, at: self._open_at(root, at, READ_FLAGS))

@@ -251,7 +251,7 @@ class Store:
 
     Args:
         root: the directory.
-        files: the operating system.
+        files: the operating system; the tree of another store, for a directory in its directory.
         open_beneath: see `compcache.files.Tree`.
         readonly: never write; what cannot be had without writing is a miss or is done in memory.
         verify: check the digests of files whose stamp is not known; with a signing key they always are.
@@ -283,7 +283,10 @@ class Store:
         self.root = root
         self.source = root  # what the user named: a bundle, where this is the directory that it was unpacked to
         self.layers: tuple[Store, ...] = ()  # read-only caches below it; see `compcache.layers`
-        self.files = file_ops.Tree(files or file_ops.Files(), root, open_beneath)
+        if isinstance(files, file_ops.Tree):
+            self.files = files.part(root)
+        else:
+            self.files = file_ops.Tree(files or file_ops.Files(), root, open_beneath)
         self.readonly = readonly
         self.verify = verify
         self.signing_key = signing_key

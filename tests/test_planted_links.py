@@ -13,13 +13,15 @@ import shutil
 import threading
 import time
 import warnings
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import adder, run_fresh
 from mock_directory import FaultyFiles
 
 from compcache import Cache, CompcacheError, ModuleSource, PrunePolicy
+from compcache.bundles.unpack import import_bundle
 from compcache.files import READ_FLAGS, Files, Tree
 from compcache.hit.runtime import path_opener
 from compcache.inspect.uncached import note
@@ -28,7 +30,6 @@ from compcache.store import MODULES, PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 DIRECTORIES = sorted({place.directory for place in PLACES if place.directory})
 KEY = b"a key of this test"
@@ -101,7 +102,9 @@ def everything(directory: Path, key: bytes | None = None) -> list[str]:
         operations: dict[str, Callable[[], object]] = {
             "get": lambda: cache.get_target("f3"),
             "layer": lambda: cache.get_target("of_a_layer"),
-            "bundle": lambda: Cache(directory, signing_key=key, layers=[directory.with_name("app.ccb")]).close(),
+            "bundle": lambda: Cache(
+                directory, signing_key=key, layers=[directory.with_name("app.ccb")]
+            ).close(),
             "compile": lambda: cache.get_or_compile("new", lambda: ModuleSource(adder("new", 1), optimize=0)),
             "add": lambda: cache.add_module(ModuleSource(adder("newer", 1), optimize=0)),
             "pin": lambda: cache.pin("f4"),
@@ -219,7 +222,7 @@ def test_exchanging_directories_for_links_wins_no_race(filled: Path, tmp_path: P
 # ------------------------------------------------------------------------------------ the mechanism
 
 
-@pytest.fixture(params=["one call", "walk", "double"])
+@pytest.fixture(params=["one call", "walk", "double", "part"])
 def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tree]:
     """A tree with ``a/b/file``, and beside it ``outside/file``."""
     root = tmp_path / "root"
@@ -232,6 +235,7 @@ def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tree]:
         "one call": lambda: Tree(Files(), str(root), opener),
         "walk": lambda: Tree(Files(), str(root)),
         "double": lambda: Tree(FaultyFiles(root), str(root)),
+        "part": lambda: Tree(Files(), str(tmp_path), opener).part(str(root)),
     }[request.param]()
     yield made
     made.forget()
@@ -275,6 +279,46 @@ def test_the_operations_work_where_there_is_no_link(tree: Tree, tmp_path: Path, 
     ON_FILES[operation](tree, f"{tmp_path}/root/a/b/file")
 
 
+@pytest.mark.parametrize("operation", [name for name in ON_FILES if name != "rmdir"])
+def test_no_link_leads_to_the_root_of_a_part_of_a_tree(tmp_path: Path, operation: str) -> None:
+    """A store in the directory of another one, such as the one that a bundle is unpacked to."""
+    place = tmp_path / "elsewhere" / "part" / "a"
+    place.mkdir(parents=True)
+    (place / "file").write_bytes(b"content")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "tmp").symlink_to(tmp_path / "elsewhere")
+    root = f"{tmp_path}/root/tmp/part"
+    part = Tree(Files(), f"{tmp_path}/root", path_opener()).part(root)
+    before = outside(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="is a symbolic link, which is not followed"):
+        ON_FILES[operation](part, f"{root}/a/file")
+    with pytest.raises(OSError, match="is a symbolic link, which is not followed"):
+        part.mkdir(root)
+    assert outside(tmp_path / "elsewhere") == before
+
+
+def test_no_store_is_unpacked_through_a_link_that_appears_meanwhile(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory for temporary files is exchanged after the one to unpack to was made in it."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.rmtree(filled / "bundles-v1")
+
+    def exchange(*arguments: Any, **options: Any) -> Any:
+        scratch = Path(arguments[0].root)
+        (elsewhere / scratch.name).mkdir()
+        scratch.parent.rename(tmp_path / "real")
+        scratch.parent.symlink_to(elsewhere)
+        age(elsewhere)
+        return import_bundle(*arguments, **options)
+
+    monkeypatch.setattr("compcache.bundles.unpacked_layer.import_bundle", exchange)
+    with contextlib.suppress(CompcacheError), Cache(filled, layers=[tmp_path / "app.ccb"]) as cache:
+        cache.get_target("of_a_layer")
+    assert [path.relative_to(elsewhere) for path in elsewhere.rglob("*/*")] == []
+
+
 @pytest.mark.parametrize("operation", ["open", "append", "chmod"])
 def test_a_file_that_is_a_link_is_not_opened(tree: Tree, tmp_path: Path, operation: str) -> None:
     link = tmp_path / "root" / "a" / "link"
@@ -308,7 +352,9 @@ def test_a_tree_notices_that_its_root_was_exchanged(tree: Tree, tmp_path: Path) 
     assert (tmp_path / "old" / "a" / "b" / "file").exists()
 
 
-def test_a_tree_survives_that_its_descriptors_are_closed_and_used_by_others(tree: Tree, tmp_path: Path) -> None:
+def test_a_tree_survives_that_its_descriptors_are_closed_and_used_by_others(
+    tree: Tree, tmp_path: Path
+) -> None:
     """Daemons close all descriptors: the numbers then stand for other things, here for a directory outside."""
     path = f"{tree.root}/a/b/file"
     tree.stat(path)
@@ -328,17 +374,21 @@ def test_a_tree_survives_that_its_descriptors_are_closed_and_used_by_others(tree
 
 def test_a_tree_leaks_no_descriptor(tree: Tree) -> None:
     path = f"{tree.root}/a/b/file"
-    before = len(os.listdir("/proc/self/fd"))
+    tree.stat(path)
+    before = len(os.listdir("/proc/self/fd"))  # with that of the root
     for _ in range(3):
         for operation in ("stat", "listdir", "statuses", "chmod", "mkdir", "create"):
             with contextlib.suppress(FileExistsError):
                 ON_FILES[operation](tree, path)
-    tree.forget()
     assert len(os.listdir("/proc/self/fd")) <= before  # garbage of other tests may hold some, and go meanwhile
+    tree.forget()
+    assert len(os.listdir("/proc/self/fd")) < before
 
 
 @pytest.mark.parametrize("one_call", [True, False])
-def test_what_is_created_has_its_mode_under_any_umask(directory: Path, tmp_path: Path, one_call: bool) -> None:
+def test_what_is_created_has_its_mode_under_any_umask(
+    directory: Path, tmp_path: Path, one_call: bool
+) -> None:
     script = f"""
     import os
     os.umask(0o777)

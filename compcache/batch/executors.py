@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.batch.build import Outcome, build_job, failure
 from compcache.cache import Cache
 from compcache.errors import CompcacheError
+from compcache.files import Files, Tree
+from compcache.publish.atomic_file import make_directories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,8 +124,9 @@ class _Starts:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self._files = _files_above(directory)
         with suppress(OSError):
-            os.makedirs(directory, 0o700, exist_ok=True)
+            make_directories(self._files, directory)
         self._prefix = f"{os.getpid():x}-{os.urandom(6).hex()}-job-"
         self._seen: dict[str, float] = {}
 
@@ -134,7 +137,7 @@ class _Starts:
     def look(self) -> None:
         """Notice the jobs that have started since."""
         try:
-            names = os.listdir(self._directory)
+            names = self._files.listdir(self._directory)
         except OSError:
             return
         for name in names:
@@ -150,7 +153,12 @@ class _Starts:
         self.look()
         for name in self._seen:
             with suppress(OSError):
-                os.unlink(os.path.join(self._directory, name))
+                self._files.unlink(os.path.join(self._directory, name))
+
+
+def _files_above(directory: str) -> Tree:
+    """The files of the cache directory that this one is in; no link leads out of it."""
+    return Tree(Files(), os.path.dirname(directory))
 
 
 def settings_of_workers(settings: dict[str, Any], directory: str) -> dict[str, Any]:
@@ -165,7 +173,8 @@ def _work(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...], 
     """
     if mark:
         with suppress(OSError):
-            os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            files = _files_above(os.path.dirname(mark))
+            files.close(files.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
     job = pickle.loads(payload)  # noqa: S301 - from the caller of compile_many
     with _lock:
         key = tuple(settings.items())

@@ -46,7 +46,7 @@ def _unpack(store: Store, path: str, file: BinaryIO, place: str) -> bool:
         prepare_root(store)
         make_directories(store.files, store.directory(BUNDLES))
         make_directories(store.files, scratch)
-        import_bundle(Store(scratch), path, (), as_layer=file)
+        import_bundle(Store(scratch, files=store.files), path, (), as_layer=file)
         store.files.rename(scratch, place)
     except OSError:  # no space, no permission; or another process was as fast
         remove_directory(store, scratch)
