@@ -390,14 +390,19 @@ class Store:
         """The names in a directory, in no order; empty where it does not exist.
 
         Raises:
-            StorageError: it cannot be read, which is not the same as that there is nothing.
+            StorageError: it cannot be read, which is not the same as that there is nothing; see `tell_unreadable`.
         """
         try:
             return self.files.listdir(directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise self.unreadable(directory, error) from error
+            self.tell_unreadable(directory, error)
+            return []
+
+    def tell_unreadable(self, path: str, error: OSError) -> None:
+        """Say that a part of the directory cannot be read, and what it holds is not known: an error, in a layer a warning."""
+        raise self.unreadable(path, error) from error
 
     @staticmethod
     def unreadable(path: str, error: OSError) -> StorageError:
@@ -438,7 +443,7 @@ class Store:
             self.files.stat(path)
         except OSError as error:
             if error.errno not in (ENOENT, ENOTDIR, ELOOP):
-                raise self.unreadable(path, error) from error
+                self.tell_unreadable(path, error)
             return False
         return True
 

@@ -211,6 +211,46 @@ def test_the_listing_says_where_functions_are(directory: Path, tmp_path: Path) -
     assert {line.split("\t")[0]: line.split("\t")[-1] for line in listed} == {"f": str(layer), "mine": str(directory)}
 
 
+def without_privileges() -> list[str]:
+    """What to start a program with that may read only what permissions allow."""
+    if os.geteuid() != 0:
+        return []
+    if shutil.which("setpriv") is None:
+        pytest.skip("the superuser reads everything")
+    powers = "-dac_override,-dac_read_search"
+    return ["setpriv", f"--bounding-set={powers}", f"--inh-caps={powers}"]
+
+
+@pytest.mark.parametrize("part", ["modules-v1", "modules-v1/*", "modules-v1/*/*", "index-v1", "index-v1/*", "."])
+def test_what_cannot_be_read_of_a_layer_is_a_warning(directory: Path, tmp_path: Path, part: str) -> None:
+    layer = fill(tmp_path / "layer", "f", "g")
+    fill(directory, "mine")
+    closed = [layer] if part == "." else list(layer.glob(part))
+    modes = [path.stat().st_mode for path in closed]
+    program = f"""
+        import sys, warnings
+        sys.path[:0] = [{str(PACKAGE_ROOT)!r}, {str(Path(__file__).parent)!r}]
+        from compcache import Cache, ModuleSource
+        from helpers import adder
+        warnings.simplefilter("always")
+        with Cache({str(directory)!r}, layers=[{str(layer)!r}]) as cache:
+            print(cache.get_target("mine")(1), cache.get_or_compile("f", lambda: ModuleSource(adder("f", 5)))(1))
+            print(*sorted(function.func_name for function in cache.functions() if function.directories != ({str(layer)!r},)))
+            print(cache.info().functions, bool(cache.check()), cache.explain("mine").hit, cache.explain("absent").reason)
+    """
+    try:
+        for path in closed:
+            path.chmod(0)
+        command = [*without_privileges(), sys.executable, "-c", textwrap.dedent(program)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    finally:
+        for path, mode in zip(closed, modes, strict=True):
+            path.chmod(mode)
+    assert done.stdout.splitlines() == ["1 6", "f mine", "2 True True absent"], done.stderr
+    assert "cannot be read" in done.stderr or part == "modules-v1/*/*"
+    assert "Traceback" not in done.stderr
+
+
 def test_layers_are_several_directories(directory: Path) -> None:
     with pytest.raises(TypeError, match="several directories"):
         Cache(directory, layers="/one")

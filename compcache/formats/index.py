@@ -325,10 +325,12 @@ class Index:
 
     def refresh(self) -> bool:
         """List the directory again; return whether anything changed."""
-        self.problem = ""
+        before, self.problem = self.problem, ""
         names = self._names()
         old = {segment.name: segment for segment in self._segments or ()}
         if self._segments is not None and names == list(old):
+            if names:
+                self.problem = before  # that of a segment
             return False
         self._segments = tuple([old.get(name) or Segment(self, name) for name in names])
         return True

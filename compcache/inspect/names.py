@@ -37,6 +37,8 @@ def suggestion(store: Store, name: str) -> str:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
         return f"; there is {same[0]!r}{more}, named by content: ask for the whole name, or with the Identity or source it has"
     near = _near(store, name)
+    if near == name:  # the list of modules knows it, the index does not
+        return "; a stored module defines it, but the index, or the module's file, cannot be read: 'compcache check' looks at them"
     return f"; did you mean {near!r}?" if near else ""
 
 

@@ -68,6 +68,12 @@ class _Layer(Store):
         module.elsewhere = not self.trusted_keys
         return module
 
+    def tell_unreadable(self, path: str, error: OSError) -> None:
+        """Warn once: what else the layer and the directories around it hold is of use."""
+        from compcache.publish.verify import warn_of_layer
+
+        warn_of_layer(self, f"{path} cannot be read: {error.strerror or error}")
+
     def remember(self, entry: ModuleEntry) -> None:
         """Keep in the writable directory that a file was verified."""
         self._above.remember_layer(entry)
@@ -185,7 +191,7 @@ class LayeredStore(Store):
             if layer.index.problem:
                 from compcache.publish.verify import warn_of_layer
 
-                warn_of_layer(layer)
+                warn_of_layer(layer, layer.index.problem)
 
     def _renew_all(self, look: list[bool]) -> bool:
         return any([store._renew_index(look=known) for store, known in zip((self, *self.layers), look, strict=True)])  # noqa: C419 - of each

@@ -170,9 +170,9 @@ def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int)
     return UntrustedDirectoryError(f"{reason}, or {advice}", path=root, reason=reason)
 
 
-def warn_of_layer(layer: Store) -> None:
-    """Warn once that the index of a layer cannot be read, with what its owner can do."""
-    message = f"the layer {layer.source} is not used as a whole: {layer.index.problem} (its owner gives others access with 'chmod -R go+rX {layer.source}')"
+def warn_of_layer(layer: Store, problem: str) -> None:
+    """Warn once that a part of a layer cannot be read, with what its owner can do."""
+    message = f"the layer {layer.source} is not used as a whole: {problem} (its owner gives others access with 'chmod -R go+rX {layer.source}')"
     warn_once(layer, layer.source, message)
 
 

@@ -171,6 +171,10 @@ def _existing(store: Store, module_id: bytes) -> Stamp | None:
             return Stamp.of(store.files.fstat(module.descriptor))
     except (FileNotFoundError, IntegrityError, IncompatibleTargetError):
         return None
+    except StorageError as error:
+        if error.path == store.module_path(module_id):
+            raise
+        return None  # a layer may have it, and cannot be read
 
 
 def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, functions: Sequence[tuple[str, int, str]]) -> bool:

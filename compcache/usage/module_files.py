@@ -76,7 +76,8 @@ def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, 
         except (FileNotFoundError, NotADirectoryError):
             continue  # removed meanwhile
         except OSError as error:
-            raise store.unreadable(path, error) from error
+            store.tell_unreadable(path, error)
+            continue
         directory = known.get(name)
         if directory is None or directory.changed != changed:
             statuses = _look_at(store, path, name)
@@ -124,7 +125,8 @@ def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
-        raise store.unreadable(directory, error) from error
+        store.tell_unreadable(directory, error)
+        return {}
 
 
 def _read(store: Store) -> dict[str, _Directory]:
