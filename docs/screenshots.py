@@ -1,8 +1,8 @@
 """Makes the pictures of the README from real runs: `make screenshots`, or `python docs/screenshots.py [DIRECTORY]`.
 
 The commands run on a terminal (a pty) and on a cache of their own, which `examples/library.py` fills; what they write is
-drawn as SVG by rich. The page of ``compcache graph --format html`` is photographed by Chromium, where there is one
-(``apt-get install chromium``); without, that picture stays as it is.
+drawn as SVG by rich. The pages of ``compcache graph`` and ``compcache report`` are photographed by Chromium, where there is
+one (``apt-get install chromium``); without, those pictures stay as they are.
 """
 
 from __future__ import annotations
@@ -100,15 +100,15 @@ def draw(path: Path, title: str, session: list[tuple[str, str]]) -> None:
     print(path)
 
 
-def photograph(page: Path, path: Path) -> None:
-    """Take a picture of a page, if there is a browser."""
+def photograph(page: Path, path: Path, size: tuple[int, int]) -> None:
+    """Take a picture of a page in a window of this width and height, if there is a browser."""
     names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
     browser = next(filter(None, map(shutil.which, names)), None)
     if browser is None:
         print(f"no Chromium is installed: {path} stays as it is", file=sys.stderr)
         return
     command = [
-        browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1400,420",
+        browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={size[0]},{size[1]}",
         f"--user-data-dir={page.parent / 'profile'}", f"--screenshot={path}", "--virtual-time-budget=2000", page.as_uri(),
     ]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True, timeout=60)
@@ -139,7 +139,9 @@ def main() -> None:
             [(f"compcache {' '.join(drawn)}", run(directory, *drawn))],
         )
         run(directory, *drawn, "-o", "graph.html")
-        photograph(directory / "graph.html", images / "graph-page.png")
+        photograph(directory / "graph.html", images / "graph-page.png", (1400, 420))
+        run(directory, "report", "-o", "report.html")
+        photograph(directory / "report.html", images / "report-page.png", (840, 900))
 
 
 if __name__ == "__main__":
