@@ -12,6 +12,8 @@ import stat as stat_module
 from errno import ELOOP, ENOTDIR
 from sys import audit
 
+from compcache.errors import CompcacheError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     OpenBeneath = Callable[[int, str, int, int], int]
     _T = TypeVar("_T")
 
-__all__ = ["DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "Files", "Tree", "read_at", "read_file"]
+__all__ = ["DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "Files", "Tree", "read_at", "read_file", "reraise_interrupt"]
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -137,7 +139,8 @@ class Tree(Files):
         root = _Directory(self.system)
         try:
             root.number = (self._above or self.system).open(self.root, _ENTERING)
-        except OSError:  # of which kind depends on the system: a link, or nothing that can be opened
+        except OSError as error:  # of which kind depends on the system: a link, or nothing that can be opened
+            reraise_interrupt(error)
             if self._above is not None:
                 raise
             root.number = self.system.open(self.root, _PASSING)
@@ -157,7 +160,8 @@ class Tree(Files):
             opened = self.system.fstat(root.number)
             if (opened.st_dev, opened.st_ino) != root.identity:
                 raise OSError
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             root.number = -1  # a program that closes all descriptors, as daemons do, has closed it: the number is not ours
             return False
         return self._is_at_path(root)
@@ -165,7 +169,8 @@ class Tree(Files):
     def _is_at_path(self, root: _Directory) -> bool:
         try:
             status = (self._above or self.system).stat(self.root)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             return False
         return (status.st_dev, status.st_ino) == root.identity
 
@@ -222,6 +227,7 @@ class Tree(Files):
         try:
             return act(root, relative)
         except OSError as error:
+            reraise_interrupt(error)
             if error.errno in (ELOOP, ENOTDIR):  # what systems say of a link depends on the flags
                 link = self.first_link(path) or (self.first_link(also) if also else None)
                 if link is not None:
@@ -242,7 +248,8 @@ class Tree(Files):
                 parent, name = self._parent(root, self._relative(place))
                 if stat_module.S_ISLNK(self.system.lstat(name, dir_fd=parent.number).st_mode):
                     return place
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             return None
         return None
 
@@ -263,7 +270,8 @@ class Tree(Files):
         if self.system.fstat(descriptor).st_mode & 0o777 & mode != mode:
             try:
                 self.system.chmod(f"/proc/self/fd/{descriptor}", mode)
-            except OSError:
+            except OSError as error:
+                reraise_interrupt(error)
                 return
 
     def stat(self, path: str) -> os.stat_result:  # type: ignore[override]
@@ -401,3 +409,28 @@ def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:
         part = files.pread(descriptor, min(size, _CHUNK), offset)
         parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def reraise_interrupt(error: BaseException) -> None:
+    """Raise an error again that a signal handler has raised, a `TimeoutError` for one: the program's own, not a failure to be handled.
+
+    To be called before anything else where `OSError` or `Exception` is caught. Errors of the system have a number.
+    """
+    if isinstance(error, CompcacheError) or (isinstance(error, OSError) and (error.errno is not None or type(error) is OSError)):
+        return
+    if isinstance(error, OSError) or _is_of_handler(error):
+        raise error
+
+
+def _is_of_handler(error: BaseException) -> bool:
+    """Whether an error has passed through a signal handler that is installed."""
+    import signal
+
+    installed = [signal.getsignal(number) for number in signal.valid_signals()]
+    functions = [getattr(handler, "func", handler) for handler in installed if callable(handler)]  # `functools.partial`
+    called = [function if hasattr(function, "__code__") else getattr(function, "__call__", None) for function in functions]  # noqa: B004
+    codes = {getattr(function, "__code__", None) for function in called} - {None}
+    step = error.__traceback__
+    while step is not None and step.tb_frame.f_code not in codes:
+        step = step.tb_next
+    return step is not None

@@ -15,6 +15,7 @@ from errno import ELOOP, ENOENT, ENOTDIR
 from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, key_suffix, mac, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
+from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Index, ModuleEntry, Stamp
 from compcache.formats.manifest import read_frame
@@ -169,6 +170,7 @@ class ModuleFile:
         try:
             return read_frame(lambda at, size: read(files, descriptor, base + at, size), offset, self.records, self.key)
         except OSError as error:
+            reraise_interrupt(error)
             raise self._unreadable(error) from error
 
     def read(self, offset: int, size: int) -> bytes:
@@ -176,6 +178,7 @@ class ModuleFile:
         try:
             return file_ops.read_at(self._files, self.descriptor, offset, size)
         except OSError as error:
+            reraise_interrupt(error)
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: OSError) -> StorageError:
@@ -328,6 +331,7 @@ class Store:
         except FileNotFoundError:
             return
         except OSError as error:
+            reraise_interrupt(error)
             if isinstance(error, NotADirectoryError):
                 if not os.path.lexists(self.root):
                     return  # its parent is not a directory: the first addition reports that
@@ -370,7 +374,8 @@ class Store:
         """The names in a directory, sorted; empty where it does not exist or cannot be read."""
         try:
             return sorted(self.files.listdir(directory))
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             return []
 
     def is_cache(self) -> bool:
@@ -397,6 +402,7 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
+            reraise_interrupt(error)
             self.tell_unreadable(directory, error)
             return []
 
@@ -442,6 +448,7 @@ class Store:
         try:
             self.files.stat(path)
         except OSError as error:
+            reraise_interrupt(error)
             if error.errno not in (ENOENT, ENOTDIR, ELOOP):
                 self.tell_unreadable(path, error)
             return False
@@ -455,6 +462,7 @@ class Store:
             changed = look and self.index.refresh()
             nothing = not self.index.segments and not self.index.problem and not self._checked_index
         except OSError as error:
+            reraise_interrupt(error)
             raise StorageError(f"cannot read the index of {self.root}: {error}", path=self.root) from error
         if nothing or self.index.damaged:
             self._checked_index = True
@@ -492,6 +500,7 @@ class Store:
         except FormatError as error:
             raise self.condemn(module, error) from error
         except OSError as error:
+            reraise_interrupt(error)
             from compcache.publish.verify import unreadable
 
             raise unreadable(self, module, error) from error
@@ -532,7 +541,8 @@ class Store:
         """The content of a small file; None where it does not exist or cannot be read."""
         try:
             return file_ops.read_file(self.files, self.path(place, file_name), _MAX_SMALL_FILE, owners=self._owners)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             return None
 
     # ---------------------------------------------------------------- removal
@@ -549,6 +559,7 @@ class Store:
         except FileNotFoundError:
             return False
         except OSError as error:
+            reraise_interrupt(error)
             raise StorageError(f"cannot remove {path}: {error.strerror or error}", path=path, errno=error.errno) from error
         return True
 

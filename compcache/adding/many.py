@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.adding.publication import publish_built
 from compcache.build.slots import read_requests
 from compcache.errors import CompcacheError, StorageError, UndefinedSymbolError
+from compcache.files import reraise_interrupt
 from compcache.linker import link_module, translate_module
 from compcache.publish.host_file import linker_for
 from compcache.publish.staleness import warn_of_shadowed
@@ -94,6 +95,7 @@ class _Addition:
         try:
             translation = translate_module(source, machine=store.host(), is_cached=self._has)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
+            reraise_interrupt(error)
             self._fail(number, source, error)
             return
         module = linkers.submit(link_module, translation, self._linker_for)
@@ -131,6 +133,7 @@ class _Addition:
             built = item.module.result()
             self._require_imports(item, built)
         except Exception as error:  # noqa: BLE001 - as above
+            reraise_interrupt(error)
             self._fail(item.number, item.source, error)
             self._lost |= item.exported
             return None

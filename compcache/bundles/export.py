@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from compcache.bundles.layout import LISTING, content_only, module_member, signature_member, write_bundle
 from compcache.errors import CompcacheError, CompileError, NotCachedError, StorageError
+from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.host import Host
 from compcache.formats.manifest import decode_function, decode_module
@@ -115,7 +116,8 @@ def _candidates(store: Store, name: str) -> list[_Candidate]:
             with store.open_module(module_id) as module:
                 header = decode_module(module.read_record(0))
                 record = decode_function(module.read_record(offset))
-        except (CompcacheError, OSError):
+        except (CompcacheError, OSError) as error:
+            reraise_interrupt(error)
             continue  # damaged or removed
         if record.name == name:
             found.append(_Candidate(module_id, header.requirement(record.features), header.cpu))
@@ -155,4 +157,5 @@ def _write(path: str, members: dict[str, bytes], signer: SecretKey | None) -> No
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(left)
     except OSError as error:
+        reraise_interrupt(error)
         raise StorageError(f"cannot write the bundle {path}: {error.strerror or error}", path=path, errno=error.errno) from error

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgpack
 
 from compcache.errors import FormatError
+from compcache.files import reraise_interrupt
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, sections_of
 from compcache.formats.graph import decode_notes
 from compcache.store import MODULES, SIGNATURES
@@ -96,6 +97,7 @@ def read_bundle(path: str, file: BinaryIO | None = None) -> dict[str, bytes]:
     except FormatError:
         raise
     except OSError as error:
+        reraise_interrupt(error)
         if error.errno != EINVAL:  # which is said of a position in the file that cannot be
             raise
         raise FormatError(f"{path} is not a compcache bundle, or a part of it is missing: {error.strerror}") from error

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from compcache.bundles.layout import MODULE_MEMBER, read_bundle, signature_member
 from compcache.errors import FormatError, IntegrityError, StorageError
+from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import encode_container, intact_footer, sections_of
 from compcache.formats.index import Stamp
@@ -55,6 +56,7 @@ def import_bundle(
     try:
         members = read_bundle(path, as_layer)
     except OSError as error:
+        reraise_interrupt(error)
         if isinstance(error, FormatError):
             raise
         raise StorageError(f"cannot read the bundle {path}: {error.strerror or error}", path=path, errno=error.errno) from error
@@ -66,6 +68,7 @@ def import_bundle(
         prepare_root(store)
         _publish(store, modules, members, keys)
     except OSError as error:
+        reraise_interrupt(error)
         message = f"cannot store the modules of {path} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=store.root, errno=error.errno) from error
     return tuple(sorted({name for module in modules for name, *_ in module.functions}))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from compcache.bundles.unpack import import_bundle
 from compcache.errors import StorageError
+from compcache.files import reraise_interrupt
 from compcache.layers.unpacked_bundle import is_unpacked, name_of_state
 from compcache.publish.atomic_file import make_directories, unique_name
 from compcache.publish.writer import prepare_root
@@ -48,7 +49,8 @@ def _unpack(store: Store, path: str, file: BinaryIO, place: str) -> bool:
         make_directories(store.files, scratch)
         import_bundle(Store(scratch, files=store.files), path, (), as_layer=file)
         store.files.rename(scratch, place)
-    except OSError:  # no space, no permission; or another process was as fast
+    except OSError as error:  # no space, no permission; or another process was as fast
+        reraise_interrupt(error)
         remove_directory(store, scratch)
         return is_unpacked(store, place)
     except BaseException:

@@ -12,6 +12,7 @@ import os
 import sys
 
 from compcache.digest import CHECK_SIZE, check, digest, mac
+from compcache.files import reraise_interrupt
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -135,7 +136,8 @@ def this_libc() -> str:
     """The C library of this process, as requirements name it: for example ``glibc 2.36``, ``musl``."""
     try:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (AttributeError, OSError, ValueError):  # another libc does not know the question
+    except (AttributeError, OSError, ValueError) as error:  # another libc does not know the question
+        reraise_interrupt(error)
         return "musl" if sys.platform == "linux" else ""
 
 
@@ -167,11 +169,13 @@ def host_key(files: Files, processor: bytes) -> str | None:
     """
     try:
         descriptor = files.open(_BOOT_ID, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except OSError as failure:
+        reraise_interrupt(failure)
         return None
     try:
         boot_id = files.pread(descriptor, 64, 0)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return None
     finally:
         files.close(descriptor)

@@ -31,6 +31,7 @@ from _struct import Struct  # what `struct` re-exports: a file less to read
 from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check, digest
 from compcache.errors import FormatError, UnknownVersionError
+from compcache.files import reraise_interrupt
 from compcache.formats.host import NATIVE, UNUSABLE, target_id
 from compcache.formats.table import Table
 from compcache.record import Record
@@ -241,6 +242,7 @@ class Segment:
         try:
             opened.number = self._files.open(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
         except OSError as error:
+            reraise_interrupt(error)
             import errno
 
             if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
@@ -257,7 +259,8 @@ class Segment:
         """The error for a file that does not decode: `UnknownVersionError` where its name fits its content."""
         try:
             actual = digest(self._chunks(), size=NAME_SIZE).hex()
-        except OSError:
+        except OSError as failure:
+            reraise_interrupt(failure)
             return error
         if self.name[3 : 3 + 2 * NAME_SIZE] != actual:
             return error
@@ -341,6 +344,7 @@ class Index:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
+            reraise_interrupt(error)
             self.problem = f"{self.directory} cannot be read: {error.strerror}"
             return []
         left_out = self.damaged.keys() | self.ignored
@@ -422,8 +426,8 @@ class Index:
             return segment.requirements
         except FormatError as error:
             self.set_aside(segment, error)
-        except OSError:  # merged into another segment meanwhile, or it cannot be read
-            pass
+        except OSError as failure:  # merged into another segment meanwhile, or it cannot be read
+            reraise_interrupt(failure)
         return {}
 
     def module(self, module_id: bytes) -> list[ModuleEntry]:
@@ -465,6 +469,7 @@ class Index:
             self.set_aside(segment, error)
             return []
         except OSError as error:
+            reraise_interrupt(error)
             self.problem = f"{self.directory}/{segment.name} cannot be read: {error.strerror or error}"
             return []
 

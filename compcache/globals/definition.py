@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from compcache.errors import GlobalValidationError
+from compcache.files import reraise_interrupt
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -139,6 +140,7 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
     try:
         return cls.decode(payload)
     except Exception as error:
+        reraise_interrupt(error)
         raise invalid(f"its definition of kind {kind!r} does not decode: {error}") from error
 
 

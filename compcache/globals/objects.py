@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from compcache.errors import GlobalValidationError
+from compcache.files import reraise_interrupt
 from compcache.globals.definition import GlobalDefinition, Storage, invalid, pack_object, register
 
 TYPE_CHECKING = False
@@ -33,7 +34,8 @@ def _name_of(value: object) -> tuple[str, str]:
     """Where to find an object again: `__reduce__` where that is a name (numpy's ufuncs), else its own name."""
     try:
         reduced = value.__reduce__()
-    except Exception:  # noqa: BLE001 - any failure to reduce means that the object has no importable name
+    except Exception as error:  # noqa: BLE001 - any failure to reduce means that the object has no importable name
+        reraise_interrupt(error)
         reduced = None
     qualname = reduced if isinstance(reduced, str) else getattr(value, "__qualname__", None)
     module = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from compcache.errors import PickleNotAllowedError
+from compcache.files import reraise_interrupt
 from compcache.globals.definition import GlobalDefinition, Storage, invalid, pack_object, register
 
 TYPE_CHECKING = False
@@ -35,6 +36,7 @@ class Pickled(GlobalDefinition):
         try:
             return cls(pickle.dumps(value, protocol=4))
         except Exception as error:
+            reraise_interrupt(error)
             raise invalid(f"{type(value).__qualname__} object cannot be pickled: {error}") from error
 
     def encode(self) -> bytes:
@@ -53,5 +55,6 @@ class Pickled(GlobalDefinition):
         try:
             value = pickle.loads(self.data)  # noqa: S301 - only for a caller who allowed it
         except Exception as error:
+            reraise_interrupt(error)
             raise invalid(f"it does not unpickle: {error}") from error
         return pack_object(value, storage)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from compcache.errors import GlobalValidationError
+from compcache.files import reraise_interrupt
 from compcache.globals import Storage, decode_definition
 
 TYPE_CHECKING = False
@@ -94,6 +95,7 @@ class _LoadContext:
             try:
                 opened = runtime.open_library(os.fsencode(library))
             except OSError as error:
+                reraise_interrupt(error)
                 reason = f"library {library!r} cannot be loaded: {error}"
                 raise GlobalValidationError(reason, reason=reason) from error
             _libraries[library] = opened

@@ -27,6 +27,7 @@ from _thread import RLock
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
 
 from compcache.errors import CompcacheError, FormatError, LinkError, NotCachedError, StorageError
+from compcache.files import reraise_interrupt
 from compcache.formats.manifest import IMAGE_OBJECT, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit.runtime import load_runtime
 from compcache.hit.target import TargetContext
@@ -246,6 +247,7 @@ class Loader:
             except FileNotFoundError:
                 choice = None  # pruned since the index was read
             except (CompcacheError, OSError) as failure:
+                reraise_interrupt(failure)
                 choice, error = None, failure
             from compcache.hit.plan import Plan
 
@@ -353,6 +355,7 @@ class Loader:
                 if choice.fills is None:
                     choice.fills = self._decode(choice) if choice.globals else []
             except (CompcacheError, OSError) as error:
+                reraise_interrupt(error)
                 plan.reject(name, error)
                 return False
         if any(choice.start is not None and not choice.loaded.started for choice in chosen.values()):
@@ -393,6 +396,7 @@ class Loader:
                 return self._map_object(file)
             return self._map_file(file) or self._map_copy(file)
         except (OSError, ValueError) as error:
+            reraise_interrupt(error)
             if isinstance(error, CompcacheError):
                 raise
             name = file.module_id.hex()
@@ -402,7 +406,8 @@ class Loader:
         """The image, mapped from the open file; None where this process has it mapped, or it cannot be mapped."""
         try:
             return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             return None  # a noexec mount
 
     def _map_copy(self, file: ModuleFile) -> Any:

@@ -12,6 +12,7 @@ from compcache.errors import (
     SignatureError,
     UndefinedSymbolError,
 )
+from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.manifest import (
     LINK_ONLY,
@@ -132,6 +133,7 @@ class Plan:
                     _require_entry(choice)
                 self._require_imports(choice)
             except (CompcacheError, OSError) as error:
+                reraise_interrupt(error)
                 node.error = node.error or error
                 choice = None
                 continue
@@ -152,6 +154,7 @@ class Plan:
             except FileNotFoundError:
                 continue  # pruned since the index was read
             except (CompcacheError, OSError) as error:
+                reraise_interrupt(error)
                 node.error = node.error or error
         return None
 

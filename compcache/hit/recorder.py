@@ -15,7 +15,7 @@ from stat import S_ISREG
 from time import time
 
 from compcache.digest import name_key
-from compcache.files import FILE_MODE, Files, Tree
+from compcache.files import FILE_MODE, Files, Tree, reraise_interrupt
 from compcache.formats.journal import HOUR, MISSES_ID, encode_batch
 from compcache.store import JOURNALS, NullRecorder
 
@@ -160,7 +160,8 @@ class Recorder:
                 self._files.write(descriptor, data)
             finally:
                 self._files.close(descriptor)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             return
         if status.st_size + len(data) >= _LONG and not self._is_long:
             self._is_long = True

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from compcache.digest import digest
 from compcache.errors import LibraryError
+from compcache.files import reraise_interrupt
 
 __all__ = ["Archive", "is_archive", "open_archive"]
 
@@ -57,6 +58,7 @@ def open_archive(name: str) -> Archive:
         with open(path, "rb") as file:
             data = file.read()
     except OSError as error:
+        reraise_interrupt(error)
         raise LibraryError(f"the archive {name!r} cannot be read: {error.strerror}", library=name) from error
     return Archive(os.path.abspath(path), _symbols(data, name), digest([data], size=16, person=b"compcache-ar").hex())
 

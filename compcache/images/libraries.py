@@ -13,6 +13,7 @@ import os
 from typing import NamedTuple
 
 from compcache.errors import LibraryError
+from compcache.files import reraise_interrupt
 from compcache.images.archives import Archive, is_archive, open_archive
 from compcache.images.platform_symbols import mapped_path
 
@@ -87,6 +88,7 @@ def _open(name: str) -> ctypes.CDLL:
         try:
             return ctypes.CDLL(candidate)
         except OSError as error:
+            reraise_interrupt(error)
             tried.append(str(error))
     reason = "; ".join(tried) or "the system knows no such library"
     raise LibraryError(
@@ -115,7 +117,8 @@ def loaded_library(symbol: str) -> Library | None:
             if defined_in is not None and os.path.realpath(defined_in) == path:
                 name = os.path.basename(defined_in)  # the soname, where other libraries have loaded it
                 return Library(name, ctypes.CDLL(name, mode))
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             continue
     return None
 
@@ -125,7 +128,8 @@ def _mapped_libraries() -> list[str]:
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             paths = {"/" + line.rstrip("\n").partition("/")[2] for line in maps if ".so" in line}
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return []
     return sorted(path for path in paths if os.path.basename(path).startswith("lib") and _is_systems(os.path.dirname(path)))
 
@@ -146,7 +150,8 @@ def _demangler() -> ctypes.CDLL | None:
     try:
         library = ctypes.CDLL("libstdc++.so.6")
         library.__cxa_demangle.restype = ctypes.c_void_p
-    except (OSError, AttributeError):
+    except (OSError, AttributeError) as error:
+        reraise_interrupt(error)
         return None
     return library
 

@@ -12,6 +12,8 @@ import ctypes
 import functools
 from typing import TYPE_CHECKING
 
+from compcache.files import reraise_interrupt
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -30,7 +32,8 @@ def _platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
     for name in _LIBRARIES:
         try:
             found.append((name, ctypes.CDLL(name)))
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             continue
     return tuple(found)
 
@@ -100,7 +103,8 @@ def mapped_path(name: str) -> str | None:
                 path = line.rstrip("\n").partition("/")[2]
                 if path.rpartition("/")[2] == name:
                     return "/" + path
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return None
     return None
 

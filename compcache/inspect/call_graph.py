@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from compcache.depgraph import DependencyGraph
 from compcache.errors import CompcacheError, FormatError, NotCachedError
+from compcache.files import reraise_interrupt
 from compcache.formats.graph import decode_graph
 from compcache.formats.manifest import LINK_ONLY
 from compcache.inspect.descriptions import FunctionGraph, GraphNode
@@ -261,5 +262,6 @@ def _read_module(store: Store, module_id: bytes, problem: str) -> _Module | None
     try:
         with ModuleSections(store, module_id) as file:
             return _Module(module_id.hex(), decode_graph(file.graph()), problem)
-    except (OSError, FormatError):
+    except (OSError, FormatError) as error:
+        reraise_interrupt(error)
         return None

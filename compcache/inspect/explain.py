@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError, FormatError
+from compcache.files import reraise_interrupt
 from compcache.hit.loader import Loader
 from compcache.hit.miss import miss_reason
 from compcache.identity import Difference, compare, label_of
@@ -162,6 +163,7 @@ def _try(loader: Loader, func_name: str) -> Exception | None:
     try:
         loader.load(func_name)
     except (CompcacheError, OSError) as error:
+        reraise_interrupt(error)
         return error
     finally:
         loader.close()

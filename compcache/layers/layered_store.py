@@ -13,6 +13,7 @@ import os
 
 from compcache.digest import digest, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
+from compcache.files import reraise_interrupt
 from compcache.formats.index import NAME_SIZE, STAMP_SIZE, TRUSTED, Index, Segment, Stamp
 from compcache.store import INDEX, LAYERS, MERGED_LAYERS, Store
 
@@ -123,7 +124,8 @@ class LayeredStore(Store):
             try:
                 status = os.stat(layer.directory(INDEX))
                 state = status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
-            except OSError:
+            except OSError as error:
+                reraise_interrupt(error)
                 state = (0, 0, 0, 0)
             parts.append(f"{layer.root}\0{state}\0".encode("utf-8", "surrogateescape"))
         return MERGED_LAYERS.file_name(digest(parts, size=NAME_SIZE).hex())
@@ -138,7 +140,8 @@ class LayeredStore(Store):
         segment = Segment(index, name)
         try:
             segment.functions  # noqa: B018 - opens it
-        except (OSError, FormatError):
+        except (OSError, FormatError) as error:
+            reraise_interrupt(error)
             if not self.readonly:
                 from compcache.maintain.layer_segment import write_layer_segment
 

@@ -10,6 +10,7 @@ import time
 
 from compcache.digest import digest
 from compcache.errors import StorageError, UntrustedDirectoryError
+from compcache.files import reraise_interrupt
 from compcache.store import BUNDLES
 
 TYPE_CHECKING = False
@@ -36,6 +37,7 @@ def directory_of_bundle(path: str, store: Store) -> str:
         with open(path, "rb") as file:
             return _directory_of(path, file, store)
     except OSError as error:
+        reraise_interrupt(error)
         if isinstance(error, StorageError | UntrustedDirectoryError):
             raise
         raise StorageError(f"cannot use the bundle {path} as a layer: {error.strerror or error}", path=path, errno=error.errno) from error

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
 from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
-from compcache.files import DIRECTORY_MODE, FILE_MODE
+from compcache.files import DIRECTORY_MODE, FILE_MODE, reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import is_signed_with, require_intact
 from compcache.formats.index import NUMBER_SIZE, Stamp
@@ -159,7 +159,8 @@ def _set_aside(store: Store, path: str) -> bool:
     try:
         make_directories(store.files, os.path.dirname(target))
         store.files.rename(path, target)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return False
     store.stats.count("corrupt")
     return True
@@ -180,7 +181,8 @@ def _permissions(state: _Check) -> tuple[int, dict[str, int]]:
     for path in paths:
         try:
             status = store.files.lstat(path)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             continue
         checked += 1
         _check_mode(state, path, status, DIRECTORY_MODE)
@@ -206,7 +208,8 @@ def _check_mode(state: _Check, path: str, status: os.stat_result, wanted: int) -
 def _set_mode(store: Store, path: str, mode: int) -> bool:
     try:
         store.files.chmod(path, mode)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return False
     return True
 
@@ -284,6 +287,7 @@ def _why_unreadable(store: Store, module_id: bytes) -> Exception:
         with ModuleSections(store, module_id) as reader:
             list(iterate_frames(reader.records()))
     except (OSError, FormatError) as error:
+        reraise_interrupt(error)
         return error
     return FormatError("its records do not decode")
 
@@ -305,6 +309,7 @@ def _checksums(state: _Check) -> tuple[int, dict[str, int]]:
         except FileNotFoundError:
             continue
         except (OSError, FormatError) as error:
+            reraise_interrupt(error)
             state.unusable_for(module_id, error)
     return total, {"size": size}
 
@@ -325,6 +330,7 @@ def _code(state: _Check) -> tuple[int, dict[str, int]]:
         except FileNotFoundError:
             continue
         except (OSError, CompcacheError) as error:
+            reraise_interrupt(error)
             state.unusable_for(module_id, error)
     return total, {"recompiled": kept, "compared": compared}
 
@@ -450,6 +456,7 @@ def _index_content(store: Store) -> tuple[set[bytes], dict[bytes, list[bytes]]]:
         except FileNotFoundError:
             continue  # the segment was merged into another one meanwhile
         except OSError as error:
+            reraise_interrupt(error)
             raise StorageError(f"cannot read the index of {store.root}: {error}", path=store.root) from error
     return _read_index(store, or_fail=False)
 
@@ -470,6 +477,7 @@ def _read_index(store: Store, *, or_fail: bool = True) -> tuple[set[bytes], dict
             if or_fail:
                 raise
         except (FormatError, OSError) as error:
+            reraise_interrupt(error)
             store.index.damaged[segment.name] = str(error)
     return entries, stamps
 
@@ -510,7 +518,8 @@ def _rebuild(state: _Check) -> bool:
 
     try:
         rebuild_index(state.store)
-    except (OSError, IntegrityError):
+    except (OSError, IntegrityError) as error:
+        reraise_interrupt(error)
         return False
     return True
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError
+from compcache.files import reraise_interrupt
 from compcache.formats.index import ModuleEntry, Stamp
 from compcache.layers.layered_store import LAYER_SHIFT
 from compcache.publish.atomic_file import publish
@@ -37,7 +38,8 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
                 requirements.update(segment.requirements.values())
                 for data in segment.modules.entries():
                     _keep_stamped(mine, data)
-        except (FormatError, OSError):
+        except (FormatError, OSError) as problem:
+            reraise_interrupt(problem)
             return
         for module_id, data in mine.items():
             entry = ModuleEntry.decode(data)
@@ -50,7 +52,8 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
     try:
         publish(store.files, store.temporary, store.path(MERGED_LAYERS, name), [data], sync=False)
         _remove_former(store, name)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return
 
 

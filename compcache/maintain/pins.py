@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
 from compcache.errors import StorageError
-from compcache.files import read_file
+from compcache.files import read_file, reraise_interrupt
 from compcache.publish.writer import publish_file
 from compcache.store import PINS
 
@@ -41,6 +41,7 @@ def unpin(store: Store, func_name: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
+        reraise_interrupt(error)
         raise StorageError(f"cannot remove {path}: {error.strerror}", path=path, errno=error.errno) from error
     return True
 
@@ -60,6 +61,7 @@ def pinned(store: Store) -> tuple[str, ...]:
                 if _file_name(text) == name:
                     found.append(text)
     except OSError as error:
+        reraise_interrupt(error)
         if error.errno not in _NO_PINS:
             raise store.unreadable(directory, error) from error
     return tuple(sorted(found))
@@ -69,6 +71,7 @@ def _read(store: Store, path: str) -> str:
     try:
         return read_file(store.files, path, _MAX_SIZE).decode("utf-8", "replace")
     except OSError as error:
+        reraise_interrupt(error)
         if error.errno is not None and error.errno not in _NO_PINS:
             raise
         return ""  # unpinned meanwhile, or not a regular file

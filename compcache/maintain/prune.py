@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import stat
 import time
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError, StorageError
+from compcache.files import reraise_interrupt
 from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, PrunePolicy, Removal, plan_prune
 from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
@@ -134,8 +134,10 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     leftovers = clear_leftovers(store, proposal.report.leftovers)
     gone = {removal.entry.module_id for removal in removed}
     indexed: tuple[bytes, ...] = ()
-    with suppress(OSError):  # then they stay unindexed
+    try:
         indexed = index_modules(store, [m for m in proposal.unindexed.sound if m not in gone])
+    except OSError as error:  # then they stay unindexed
+        reraise_interrupt(error)
     report = _report(
         present, proposal.policy, proposal.plan._replace(removed=removed), leftovers, dry_run=False
     )
@@ -271,6 +273,7 @@ def _remove(
         try:
             store.remove_module(removal.entry.module_id)
         except OSError as error:
+            reraise_interrupt(error)
             path = store.module_path(removal.entry.module_id)
             raise StorageError(
                 f"cannot remove {path}: {error.strerror}", path=path, errno=error.errno
@@ -346,7 +349,8 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes
             replace_segments(
                 store.index, sorted(functions), [modules[key] for key in sorted(modules)], requirements, level, segments
             )
-        except (FormatError, OSError):
+        except (FormatError, OSError) as problem:
+            reraise_interrupt(problem)
             return  # the next look-up rebuilds an unreadable index; stale entries are harmless
 
 
@@ -381,7 +385,8 @@ def _older(
         path = f"{directory}/{name}"
         try:
             status = store.files.lstat(path)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             continue
         # The change time as well: a rename into quarantine sets it, but keeps the modification time.
         if max(status.st_mtime, status.st_ctime) >= before:

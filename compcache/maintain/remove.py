@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import FunctionInUseError, NotCachedError, StorageError
+from compcache.files import reraise_interrupt
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
 from compcache.usage.ledger import read_ledger
@@ -49,6 +50,7 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
     try:
         removed.extend(module_id for module_id in module_ids if store.remove_module(module_id))
     except OSError as error:
+        reraise_interrupt(error)
         message = f"cannot remove a module of {store.root}: {error.strerror or error}"
         raise StorageError(message, path=str(error.filename or store.root), errno=error.errno) from error
     finally:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError
+from compcache.files import reraise_interrupt
 from compcache.formats.footer import FOOTER_SIZE
 from compcache.publish.locks import wait_lock
 from compcache.store import SIZE
@@ -44,6 +45,7 @@ def note_additions(store: Store, added: Sequence[tuple[bytes, BuiltModule]], giv
         if limit is not None:
             _account(store, frozenset([module_id for module_id, _ in added]), sum(sizes), limit)
     except (CompcacheError, OSError, ValueError, MemoryError) as error:
+        reraise_interrupt(error)
         message = f"the size limit of the cache {store.root} could not be enforced: {error}"
         warn_once(store, store.path(SIZE), message)
 
@@ -52,7 +54,8 @@ def _account(store: Store, new: frozenset[bytes], size: int, limit: int) -> None
     added, store.stats.unaccounted = store.stats.unaccounted + size, 0
     try:
         known = add_to_estimate(store, added)
-    except OSError:  # usually a full disk: the next addition counts these bytes as well
+    except OSError as error:  # usually a full disk: the next addition counts these bytes as well
+        reraise_interrupt(error)
         store.stats.unaccounted += added
         return
     # Pinned modules may exceed the limit: then the next sweep waits for more additions.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError, UnknownVersionError
+from compcache.files import reraise_interrupt
 from compcache.formats.footer import is_signed_with, require_intact
 from compcache.publish import index_merge
 from compcache.usage.module_reader import ModuleSections
@@ -41,7 +42,8 @@ def find_unindexed(store: Store, present: Mapping[bytes, FileStatus], before: fl
             for segment in index_merge.readable(store.index)
             for entry in segment.functions.entries()
         }
-    except (FormatError, OSError):
+    except (FormatError, OSError) as failure:
+        reraise_interrupt(failure)
         return Unindexed()  # the next look-up rebuilds the index
     sound, damaged = [], []
     for module_id in present.keys() - named:
@@ -49,7 +51,8 @@ def find_unindexed(store: Store, present: Mapping[bytes, FileStatus], before: fl
             try:
                 if _holds_functions(store, module_id):
                     sound.append(module_id)
-            except (UnknownVersionError, OSError):
+            except (UnknownVersionError, OSError) as error:
+                reraise_interrupt(error)
                 continue
             except FormatError:
                 damaged.append(module_id)

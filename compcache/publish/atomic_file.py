@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from compcache.files import DIRECTORY_MODE, FILE_MODE
+from compcache.files import DIRECTORY_MODE, FILE_MODE, reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -153,7 +153,8 @@ def _mark(files: Files, descriptor: int) -> None:
     now = time.time_ns()
     try:
         files.utime(descriptor, ns=(now, now))
-    except (OSError, TypeError, NotImplementedError):
+    except (OSError, TypeError, NotImplementedError) as error:
+        reraise_interrupt(error)
         return  # the file keeps the system's timestamp
 
 
@@ -175,7 +176,8 @@ def _rename(files: Files, scratch: str, path: str) -> None:
 def _discard(files: Files, scratch: str) -> None:
     try:
         files.unlink(scratch)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE, check, digest, name_key
 from compcache.errors import FormatError
+from compcache.files import reraise_interrupt
 from compcache.formats.index import (
     FUNCTION,
     HEADER,
@@ -163,8 +163,10 @@ def _choose(segments: Iterable[Segment]) -> tuple[list[Segment], int]:
     for segment in sorted(segments, key=lambda segment: segment.level):
         if segment.level > level:
             break
-        with suppress(FormatError, OSError):  # merging it reports the error
+        try:
             modules += segment.modules.count
+        except (FormatError, OSError) as error:  # merging it reports the error
+            reraise_interrupt(error)
         chosen.append(segment)
         level = max(segment_level(modules), level)
     return chosen, level
@@ -177,6 +179,7 @@ def _merge_modules(segments: Iterable[Segment]) -> list[bytes]:
             for data in segment.modules.entries():
                 keep_newest(modules, data)
         except (FormatError, OSError) as error:
+            reraise_interrupt(error)
             raise _UnreadableError(segment, error) from error
     return [modules[key] for key in sorted(modules)]
 
@@ -194,6 +197,7 @@ def _merge_functions(segments: Sequence[Segment]) -> list[bytes]:
             try:
                 entries.update(segment.functions.entries_of_range(number, bits))
             except (FormatError, OSError) as error:
+                reraise_interrupt(error)
                 raise _UnreadableError(segment, error) from error
         pieces.append(b"".join(sorted(entries)))
     return pieces
@@ -205,6 +209,7 @@ def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
         try:
             found.update(segment.requirements.values())
         except (FormatError, OSError) as error:
+            reraise_interrupt(error)
             raise _UnreadableError(segment, error) from error
     return found
 
@@ -250,7 +255,8 @@ def remove_damaged(index: Index) -> None:
     for name in list(index.damaged):
         try:
             _remove(index, name)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             index.ignored.add(name)
     index.damaged.clear()
 

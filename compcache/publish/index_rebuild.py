@@ -6,6 +6,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
+from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import require_intact
 from compcache.formats.index import Stamp
@@ -58,7 +59,8 @@ def _intact_module(store: Store, module_id: bytes) -> ModuleFile | None:
         module.size = status.st_size
         require_intact(module.footer(), module_id, module.read)
         describe(module)
-    except (OSError, FormatError):
+    except (OSError, FormatError) as error:
+        reraise_interrupt(error)
         module.close()
         return None
     module.elsewhere = True

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
-from compcache.files import FILE_MODE
+from compcache.files import FILE_MODE, reraise_interrupt
 from compcache.publish.atomic_file import make_directories
 from compcache.store import LOCKS
 
@@ -91,13 +91,15 @@ def wait_lock(
     try:
         _held.locks[path] = lock
         owned: bool | None = None
-        with contextlib.suppress(OSError, NotImplementedError):
+        try:
             make_directories(store.files, store.directory(LOCKS))
             started = time.monotonic()
             owned = _wait(lock, timeout, until)
             waited = time.monotonic() - started
             if waited > _WORTH_LOGGING:
                 store.stats.waited(name, waited, owned=owned)
+        except (OSError, NotImplementedError) as error:
+            reraise_interrupt(error)
         yield owned
     finally:
         lock.release()
@@ -151,6 +153,7 @@ class _FlockLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            reraise_interrupt(error)
             if error.errno in _CONTENTION:
                 return False
             raise
@@ -164,7 +167,8 @@ class _FlockLock:
         try:
             if self._held:
                 self._files.unlink(self._path)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             return  # a leftover lock file does no harm
         finally:
             if self._held:

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from compcache.errors import CacheWarning, IntegrityError
+from compcache.files import reraise_interrupt
 from compcache.publish.atomic_file import make_directories, unique_name
 from compcache.store import QUARANTINE
 
@@ -40,7 +41,8 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
             store.files.rename(path, target)
             store.stats.count("corrupt")
             message += f"; it was moved to {target}"
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             message += "; it could not be moved to quarantine"
     warn_once(store, path, message)
     return IntegrityError(message, path=path, reason=reason)

@@ -18,6 +18,7 @@ from compcache.errors import (
     StorageError,
     UndefinedSymbolError,
 )
+from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.graph import decode_notes
 from compcache.formats.manifest import decode_module
@@ -83,7 +84,8 @@ def _retarget(cache: Cache, func_name: str) -> bool:
     for module_id, _ in store.find_all(func_name):
         try:
             built = _rebuilt(cache, module_id)
-        except (CompcacheError, OSError):
+        except (CompcacheError, OSError) as failure:
+            reraise_interrupt(failure)
             continue  # the error that led here already reports why
         if built is None or func_name not in [name for name, *_ in built.functions]:
             continue
@@ -137,7 +139,8 @@ def is_native(cache: Cache, func_name: str) -> bool:
         try:
             with cache._store.open_module(module_id) as module:
                 return machine.rank(decode_module(module.read_record(0)).requirement()) == host.NATIVE
-        except (CompcacheError, OSError):
+        except (CompcacheError, OSError) as error:
+            reraise_interrupt(error)
             continue
     return True
 

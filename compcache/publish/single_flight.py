@@ -16,6 +16,7 @@ from compcache.errors import (
     StorageError,
     UndefinedSymbolError,
 )
+from compcache.files import reraise_interrupt
 from compcache.publish.locks import wait_lock
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.staleness import maker_digest
@@ -196,7 +197,8 @@ def _first_module(cache: Cache, func_name: str) -> tuple[str, int]:
 def _size_of(cache: Cache, module_id: bytes) -> int:
     try:
         return cache._store.files.stat(cache._store.module_path(module_id)).st_size
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return 0
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.content.names import content_digest, frozen, source_of
 from compcache.digest import digest
 from compcache.errors import CompcacheError, ShadowWarning
+from compcache.files import reraise_interrupt
 from compcache.formats.manifest import FUNCTION, decode_function
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish.quarantine import warn, warn_once
@@ -77,7 +78,8 @@ def _notes_of(store: Store, module_id: bytes) -> dict[str, Any]:
         with store.open_module(module_id) as module:
             footer = module.footer()
             return decode_notes(module.read(footer.content, footer.notes))
-    except (CompcacheError, OSError):
+    except (CompcacheError, OSError) as error:
+        reraise_interrupt(error)
         return {}
 
 
@@ -178,7 +180,8 @@ def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str
             payloads = [payload for _, payload in iterate_frames(module.read(module.image, module.records))]
             footer = module.footer()
             bitcode = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
-    except (CompcacheError, OSError):
+    except (CompcacheError, OSError) as error:
+        reraise_interrupt(error)
         return []
     stored = {decode_function(payload).name for payload in payloads if payload[:1] == FUNCTION}
     return sorted(names) if stored == names and not _is_same(bitcode, built.sections[3]) else []

@@ -14,6 +14,7 @@ from compcache.errors import (
     UnknownVersionError,
     UntrustedDirectoryError,
 )
+from compcache.files import reraise_interrupt
 from compcache.formats.footer import is_signed_with, require_intact
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
@@ -115,7 +116,8 @@ def remember_in(store: Store, index: Index, entry: ModuleEntry) -> None:
     try:
         index_merge.add(index, (), entry)
         index_merge.merge_additions(store, index)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return  # the next open verifies again
 
 
@@ -193,4 +195,5 @@ def recover_index(store: Store) -> None:
         if any(True for _ in store.module_ids()):
             rebuild_index(store)
     except OSError as error:
+        reraise_interrupt(error)
         warn(f"the index of {store.root} cannot be rebuilt: {error}")

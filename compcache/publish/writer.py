@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import name_key
 from compcache.errors import IncompatibleTargetError, IntegrityError, StorageError
+from compcache.files import reraise_interrupt
 from compcache.formats.footer import encode_container
 from compcache.formats.index import Stamp
 from compcache.formats.manifest import decode_module, read_frame
@@ -83,6 +84,7 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
         prepare_root(store)
         additions = _publish_files(store, {draft.module_id: draft for draft in drafts}, signs=signs)
     except OSError as error:
+        reraise_interrupt(error)
         message = f"cannot store {_number(len(drafts))} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=path, errno=error.errno) from error
     _publish_index(store, additions)
@@ -154,11 +156,13 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
     try:
         index_merge.add_all(store.index, additions)
     except OSError as error:
+        reraise_interrupt(error)
         message = f"cannot store {_number(len(additions))} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=store.index.directory, errno=error.errno) from error
     try:
         index_merge.merge_additions(store)
     except OSError as error:
+        reraise_interrupt(error)
         warn(f"the index of {store.root} could not be merged: {error}")
 
 
@@ -210,6 +214,7 @@ def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, syn
         prepare_root(store)
         publish(store.files, store.temporary, path, [data], sync=sync)
     except OSError as error:
+        reraise_interrupt(error)
         raise StorageError(f"cannot write {path}: {error.strerror}", path=path, errno=error.errno) from error
     return path
 

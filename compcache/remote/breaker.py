@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 
+from compcache.files import reraise_interrupt
 from compcache.remote.directory import state_directory
 
 __all__ = ["Breaker", "Gate", "Patience"]
@@ -71,7 +72,8 @@ class Breaker:
             with open(self._path, encoding="ascii") as file:
                 failures, until, pause = file.read(200).split()
             values = int(failures), float(until), float(pause)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            reraise_interrupt(error)
             return 0, 0.0, 0.0
         if not (0 <= values[1] - time.time() <= _LONGEST_PAUSE or values[1] <= time.time()):
             return 0, 0.0, 0.0  # a clock that was set back
@@ -84,7 +86,8 @@ class Breaker:
 
         try:
             publish(Files(), os.path.dirname(self._path), self._path, [content], sync=False)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             return  # every process finds out for itself then
 
 
@@ -103,7 +106,8 @@ class Gate:
             return True
         try:
             self._path = self._path or os.path.join(state_directory(self._url, os.environ), "breaker")
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             return False  # who asks is told
         is_open = Breaker(self._path).is_open()
         self._believed_until = now + _BELIEVED if is_open else 0.0

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from compcache.errors import CompcacheError
+from compcache.files import reraise_interrupt
 from compcache.formats.graph import decode_notes
 from compcache.formats.manifest import decode_module
 from compcache.identity import label_of
@@ -127,6 +128,7 @@ class RemoteStore:
                 return None
             question = ask(self.settings, "find", list(wanted), *self._places(), self._token(), self.writes)
         except OSError as error:
+            reraise_interrupt(error)
             self.complain(str(error))
             return None
         return Inquiry(self, wanted, question, insists=insists)
@@ -174,6 +176,7 @@ class RemoteStore:
                 return left_alone(url, name, *breaker.state())
             question = ask(self.settings, "find", [name], *self._places(), b"", False)
         except OSError as error:
+            reraise_interrupt(error)
             return read_answer(self._store, url, name, None, str(error))
         answer = question.answer[0] if question.wait(_PATIENCE) else None
         return read_answer(self._store, url, name, answer, question.problem)
@@ -210,6 +213,7 @@ class RemoteStore:
         try:
             adopted = adopt_module(self._store, data, wanted=name, signatures=signatures)
         except (CompcacheError, OSError) as error:
+            reraise_interrupt(error)
             self.count("remote_rejected")
             self._rejected.add(name)
             self._store.stats.refused(name, f"remote store: {error}")
@@ -228,6 +232,7 @@ class RemoteStore:
                 return False
             dropped = Outbox(os.path.join(self.directory(), "outbox")).put(upload)
         except (CompcacheError, OSError) as error:
+            reraise_interrupt(error)
             self.complain(f"a module could not be put into the outbox: {error}")
             return False
         if dropped:
@@ -242,6 +247,7 @@ class RemoteStore:
         try:
             ask(self.settings, "pack", list(names), *self._places()).wait(_PATIENCE)
         except OSError as error:
+            reraise_interrupt(error)
             self.complain(str(error))
 
     def flush(self, seconds: float) -> int:

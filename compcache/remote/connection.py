@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
+from compcache.files import reraise_interrupt
 from compcache.remote.directory import state_directory
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class Question:
                 return False
             connection.sendall(self._unsent)
             connection.setblocking(False)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             connection.close()
             self.problem = _start_helper(self._directory, self._settings)
             return False
@@ -167,6 +169,7 @@ def _start_helper(directory: str, settings: RemoteSettings) -> str:
     try:
         _started[directory] = os.posix_spawn(sys.executable, command, environment, file_actions=null, setsid=True), time.monotonic()
     except OSError as error:
+        reraise_interrupt(error)
         return f"its helper process cannot be started: {error.strerror}"
     return ""
 

@@ -6,6 +6,7 @@ import os
 import stat
 
 from compcache.digest import blake2b
+from compcache.files import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def _is_own(path: str, denied: int) -> bool:
     """Whether a directory is this user's, and its mode gives others none of these rights."""
     try:
         status = os.lstat(path)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return False
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & denied
 

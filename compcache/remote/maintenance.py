@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import FormatError, StorageError
+from compcache.files import reraise_interrupt
 from compcache.remote.card import decode_card, decode_pack
 from compcache.remote.connection import ask
 from compcache.remote.shelves import LAYOUT, module_key
@@ -139,5 +140,6 @@ def _asked(settings: RemoteSettings, *message: Any) -> Any:
             return question.answer
         problem = question.problem or "it does not answer"
     except OSError as error:
+        reraise_interrupt(error)
         problem = str(error)
     raise StorageError(f"the remote store {settings.shown} cannot be used: {problem}")

@@ -14,7 +14,7 @@ import msgpack
 
 from compcache.digest import CHECK_SIZE, check
 from compcache.errors import FormatError
-from compcache.files import Files
+from compcache.files import Files, reraise_interrupt
 from compcache.publish.atomic_file import publish, unique_name
 
 __all__ = ["LIMIT", "Outbox", "Upload"]
@@ -63,7 +63,8 @@ class Outbox:
         """The waiting uploads, the oldest first."""
         try:
             return sorted(name for name in os.listdir(self._directory) if name.endswith(".upload"))
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             return []
 
     def read(self, name: str) -> Upload:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
 from compcache.errors import FormatError
+from compcache.files import reraise_interrupt
 from compcache.formats.journal import HOUR
 from compcache.formats.statistics import (
     LOADS_KEY,
@@ -92,7 +93,8 @@ def _read(store: Store, names: Iterable[str]) -> tuple[dict[str, StatsFile], lis
             contents[name] = decode_stats(data)
         except FormatError:
             torn.append(name)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             continue  # folded meanwhile, or not readable for this user
     return contents, torn
 
@@ -138,7 +140,8 @@ def last_uses_since(store: Store, ledger: Ledger) -> dict[bytes, float]:
         try:
             if name not in ledger.torn and store.files.stat(store.path(STATISTICS, name)).st_size != ledger.files.get(name):
                 changed.append(name)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             continue  # folded meanwhile
     contents, _ = _read(store, changed)
     return _add_up(contents, ()).last_uses()
@@ -203,7 +206,8 @@ def _seal(store: Store) -> list[str]:
                 sealed = STATISTICS.file_name(unique_name())
                 store.files.rename(store.path(JOURNALS, name), store.path(STATISTICS, sealed))
                 names[number] = sealed
-            except OSError:
+            except OSError as error:
+                reraise_interrupt(error)
                 continue
     return sorted(names)
 
@@ -214,7 +218,8 @@ def _is_settled(store: Store, name: str, content: StatsFile, now: float) -> bool
         return True
     try:
         status = store.files.stat(store.path(STATISTICS, name))
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return False
     return STATISTICS.includes(name) and max(status.st_mtime, status.st_ctime) < now - SETTLED_SECONDS
 
@@ -263,7 +268,8 @@ def _replace(
     data = encode_stats(ledger.counters, uses, names, rows)
     try:
         publish(store.files, store.temporary, store.path(STATISTICS, name), [data])
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return {}
     _remove(store, names)
     return {name: len(data)}
@@ -278,7 +284,8 @@ def _remove(store: Store, names: Iterable[str]) -> None:
     for name in names:
         try:
             store.files.unlink(store.path(STATISTICS, name))
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             continue  # another file names it as contained
 
 
@@ -341,11 +348,13 @@ def _contained(store: Store, names: Iterable[str]) -> set[str]:
             descriptor = store.files.open(
                 store.path(STATISTICS, name), file_ops.READ_FLAGS
             )
-        except OSError:
+        except OSError as failure:
+            reraise_interrupt(failure)
             continue
         try:
             found.update(read_inputs(partial(file_ops.read_at, store.files, descriptor)))
-        except (OSError, FormatError):
+        except (OSError, FormatError) as error:
+            reraise_interrupt(error)
             continue
         finally:
             store.files.close(descriptor)
@@ -357,7 +366,8 @@ def _small(store: Store, names: Iterable[str]) -> list[str]:
     for name in names:
         try:
             sizes.append((store.files.stat(store.path(STATISTICS, name)).st_size, name))
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             continue
     sizes.sort()
     total = 0

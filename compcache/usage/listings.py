@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compcache.digest import name_key
+from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.manifest import LINK_ONLY
 from compcache.formats.statistics import LOADS_KEY, MISSES_ID
@@ -84,6 +85,7 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
     except FileNotFoundError:
         raise
     except OSError as error:
+        reraise_interrupt(error)
         raise store.unreadable(path, error) from error
     row = read_row(holder, key)
     if row is None:

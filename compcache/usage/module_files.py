@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
+from compcache.files import reraise_interrupt
 from compcache.publish.atomic_file import publish
 from compcache.store import MODULE_FILES, MODULES, module_id_of
 
@@ -76,6 +77,7 @@ def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, 
         except (FileNotFoundError, NotADirectoryError):
             continue  # removed meanwhile
         except OSError as error:
+            reraise_interrupt(error)
             store.tell_unreadable(path, error)
             continue
         directory = known.get(name)
@@ -125,6 +127,7 @@ def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
+        reraise_interrupt(error)
         store.tell_unreadable(directory, error)
         return {}
 
@@ -132,7 +135,8 @@ def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
 def _read(store: Store) -> dict[str, _Directory]:
     try:
         data = file_ops.read_file(store.files, store.path(MODULE_FILES), _MAX_SIZE)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return {}
     start = len(_MAGIC) + CHECK_SIZE
     content = data[start:]
@@ -176,7 +180,8 @@ def _write(store: Store, directories: Mapping[str, _Directory]) -> None:
         publish(
             store.files, store.temporary, store.path(MODULE_FILES), [_MAGIC, check(content), content], sync=False
         )
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return
 
 

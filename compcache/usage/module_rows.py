@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError, MissingPackageError
+from compcache.files import reraise_interrupt
 from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function, decode_module
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish.atomic_file import publish
@@ -240,6 +241,7 @@ def read_row(store: Store, module_id: bytes) -> Row | None:
         with ModuleSections(store, module_id) as module:
             return make_row(module_id, module.records(), module.notes())
     except OSError as error:
+        reraise_interrupt(error)
         if is_shortage(error):
             raise store.unreadable(store.module_path(module_id), error) from error
         return None
@@ -291,7 +293,8 @@ def load_rows(
 def _read_stored(store: Store) -> dict[bytes, Row]:
     try:
         data = file_ops.read_file(store.files, store.path(MODULE_ROWS), _MAX_FILE)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return {}
     start = len(_MAGIC) + CHECK_SIZE
     if data[: len(_MAGIC)] != _MAGIC or check(data[start:]) != data[len(_MAGIC) : start]:
@@ -327,5 +330,6 @@ def _write_stored(store: Store, rows: Mapping[bytes, Row]) -> None:
         publish(
             store.files, store.temporary, store.path(MODULE_ROWS), [_MAGIC, check(content), content], sync=False
         )
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return

@@ -11,7 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.files import read_at
+from compcache.files import read_at, reraise_interrupt
 from compcache.publish.atomic_file import publish
 from compcache.store import SIZE
 
@@ -75,5 +75,6 @@ def remember_size(store: Store, size: int) -> None:
     """Store a measured size as the estimate; a failure is ignored."""
     try:
         write_estimate(store, size, 0)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return

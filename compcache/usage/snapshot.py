@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.files import READ_FLAGS, read_at
+from compcache.files import READ_FLAGS, read_at, reraise_interrupt
 from compcache.formats.statistics import HEAD_SIZE, size_of_rows
 from compcache.store import STATISTICS
 from compcache.usage.ledger import SETTLED_SECONDS, fold, read_ledger
@@ -55,14 +55,16 @@ def _is_worth_folding(store: Store, name: str, now: float) -> bool:
     """Whether a statistics file is long because it was not folded yet, or because of rows that are stored by now."""
     try:
         descriptor = store.files.open(store.path(STATISTICS, name), READ_FLAGS)
-    except OSError:
+    except OSError as failure:
+        reraise_interrupt(failure)
         return False  # folded meanwhile
     try:
         status = store.files.fstat(descriptor)
         if status.st_size < _LONG:
             return False
         head = read_at(store.files, descriptor, 0, HEAD_SIZE)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return False
     finally:
         store.files.close(descriptor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING
 
+from compcache.files import reraise_interrupt
 from compcache.store import BUNDLES, FORMER_DIRECTORIES, PLACES
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def unused_bundles(store: Store, now: float) -> list[str]:
     directory = store.directory(BUNDLES)
     try:
         statuses = store.files.statuses(directory)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return []
     used = {name: status.st_mtime for name, status in statuses.items() if BUNDLES.includes(name)}
     latest: dict[str, float] = {}
@@ -58,7 +60,8 @@ def files_below(store: Store, path: str) -> Iterator[tuple[str, int, float]]:
         path, listed = waiting.pop()
         try:
             status = store.files.lstat(path)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             continue
         if stat.S_ISDIR(status.st_mode) and not listed:
             waiting.append((path, True))
@@ -80,6 +83,7 @@ def remove_path(store: Store, path: str) -> bool:
             store.files.unlink(path)
         except (IsADirectoryError, PermissionError):
             store.files.rmdir(path)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return False
     return True

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import digest
 from compcache.errors import LinkerError
+from compcache.files import reraise_interrupt
 from compcache.images.linkers.link import link_shared
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def _key_of(candidates: Sequence[Linker]) -> str:
 def _stamp(program: str) -> tuple[int, ...]:
     try:
         status = os.stat(program)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return ()
     return status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -98,7 +100,8 @@ def _size(linker: Linker) -> int:
     """The size of a linker's program, which its start takes most of its time to read the first time."""
     try:
         return os.stat(linker.argv[0]).st_size
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return 0
 
 

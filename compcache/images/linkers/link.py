@@ -17,6 +17,7 @@ import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import LinkerError
+from compcache.files import reraise_interrupt
 from compcache.images.anonymous_file import anonymous_file
 from compcache.images.elf import hide_symbols, is_elf
 from compcache.images.linkers.find import CHOICES
@@ -137,7 +138,8 @@ def _link_in_memory(link: _Link) -> bytes | None:
     with contextlib.ExitStack() as stack:
         try:
             *inputs, output = [_memory_file(stack, data) for data in (*link.objects, b"")]
-        except OSError:  # too many files, or a sandbox
+        except OSError as failure:  # too many files, or a sandbox
+            reraise_interrupt(failure)
             return None
         names = [str(descriptor) for descriptor in inputs]
         if to_standard_output:
@@ -150,7 +152,8 @@ def _link_in_memory(link: _Link) -> bytes | None:
             with open(output, "rb", closefd=False) as file:
                 file.seek(0)
                 image = file.read()
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             return None
     return image if is_elf(image) else None
 
@@ -200,6 +203,7 @@ def _scratch_directory(linker: Linker) -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as directory:
             yield directory
     except OSError as error:
+        reraise_interrupt(error)
         raise LinkerError(f"{linker} cannot work in a temporary directory: {error}") from error
 
 
@@ -215,7 +219,8 @@ def _remove_abandoned(temporary: str) -> None:
             now = os.stat(probe).st_ctime
         with os.scandir(temporary) as entries:
             found = [entry for entry in entries if entry.name.startswith(_SCRATCH)]
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return
     for entry in found:
         with contextlib.suppress(OSError):
@@ -295,6 +300,7 @@ def _start(
             process_group=0,  # so that a timeout ends whatever it started, too
         )
     except OSError as error:
+        reraise_interrupt(error)
         if error.filename == directory:
             return None
         raise LinkerError(f"{linker} cannot be started ({error.strerror}): {CHOICES}") from error

@@ -1,0 +1,173 @@
+"""What signal handlers raise is the program's, also where it is an `OSError`, as `TimeoutError` is: no answer is made of it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers import PACKAGE_ROOT, adder, run_fresh
+
+from compcache import Cache, ModuleSource
+from compcache.adding import many
+from compcache.errors import StorageError
+from compcache.files import reraise_interrupt
+from compcache.globals.pickled import Pickled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PACKAGE = PACKAGE_ROOT / "compcache"
+#: Programs of their own, in whose main threads no handler of a user's runs, and what meets no code of LLVM or files of a cache.
+ELSEWHERE = ("remote/helper", "cli", "numba/__main__.py", "batch", "packaging", "clang", "signing", "numba/lazy", "numba/exports", "numba/kernels")
+#: A message that is read, a question to the C library, and an object that ends, where Python raises nothing.
+EXEMPT = ("errors.py: ", "linker.py:         except (OSError, AttributeError)", "files.py:             except OSError:\n                return  # code of others")
+TESTS = os.path.dirname(__file__)
+
+#: A timer fires somewhere within each hit and each look-up; what the handler raised has to arrive, or the right answer.
+LOADS = f"""\
+import random, signal, sys, time
+sys.path.insert(0, {TESTS!r})
+from helpers import adder, caller
+from compcache import Cache, ModuleSource
+fired = []
+
+def late(*_):
+    fired.append(1)
+    raise TimeoutError("too late")
+
+def run():
+    with Cache(directory) as other:
+        return other.get_target("second")(5) == 25 and other.has("second") and not other.has("third")
+
+sys.unraisablehook = lambda _: None  # what falls into a finalizer is lost in Python
+cache = Cache(directory)
+cache.add_modules([ModuleSource(adder("first", 20)), ModuleSource(caller("second", "first"), imports=["first"])])
+run()
+chance = random.Random(1)
+signal.signal(signal.SIGALRM, late)
+arrived = wrong = 0
+others = []
+longest = 0.001
+while len(fired) < {{number}}:
+    started = time.perf_counter()
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.00001, longest))
+            wrong += not run()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            longest = 0.9 * longest + 0.1 * (time.perf_counter() - started)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except TimeoutError:
+        arrived += 1
+    except Exception as error:
+        others.append(repr(error))
+result = len(fired), arrived, wrong, others
+"""
+
+
+HANDLER = re.compile(r"^ *except (?:[^\n]*\W)?OSError\b[^\n:]*?(?: as (\w+))?:[^\n]*\n(?: *#[^\n]*\n)* *([^\n]*)$", re.MULTILINE)
+
+
+def is_of_interest(path: Path) -> bool:
+    return not path.relative_to(PACKAGE).as_posix().startswith(ELSEWHERE)
+
+
+def test_who_catches_errors_of_the_system_lets_interrupts_pass() -> None:
+    found = 0
+    swallowing = []
+    for path in sorted(filter(is_of_interest, PACKAGE.rglob("*.py"))):
+        for handler in HANDLER.finditer(path.read_text()):
+            found += 1
+            if handler[2] not in ("raise", f"reraise_interrupt({handler[1]})"):
+                swallowing.append(f"{path.relative_to(PACKAGE)}: {handler[0]}")
+    assert found > 100
+    assert [place for place in swallowing if not place.startswith(EXEMPT)] == []
+
+
+def test_interrupted_loads_raise_the_timeout_or_give_the_right_answer(directory: Path) -> None:
+    fired, arrived, wrong, others = run_fresh(directory, LOADS.format(number=40))
+    assert (wrong, others) == (0, [])
+    assert arrived > 0.8 * fired  # the others fell into a finalizer, or behind the answer
+
+
+@pytest.mark.fault
+def test_a_storm_of_interrupted_loads(directory: Path) -> None:
+    fired, arrived, wrong, others = run_fresh(directory, LOADS.format(number=4000))
+    assert (wrong, others) == (0, [])
+    assert arrived > 0.8 * fired
+    print(f"{fired} interrupts, {arrived} arrived")
+
+
+class Late(Exception):  # noqa: N818 - as users name theirs
+    pass
+
+
+class Handler:
+    """Handlers may be any callables."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def __call__(self, *_: object) -> None:
+        raise self.error
+
+    def method(self, *_: object) -> None:
+        raise self.error
+
+
+def handle(error: type[Exception], *_: object) -> None:
+    raise error
+
+
+HANDLERS: dict[str, Callable[[type[Exception]], Any]] = {
+    "function": lambda error: lambda *_: handle(error),
+    "partial": lambda error: functools.partial(handle, error),
+    "method": lambda error: Handler(error).method,
+    "object": Handler,
+}
+
+
+@pytest.mark.parametrize("error", [Late, TimeoutError, ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", HANDLERS)
+def test_an_interrupt_is_not_a_failure_of_a_source(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, kind: str, error: type[Exception]
+) -> None:
+    """`add_modules` collects what is wrong with sources: the timeout of the program is not."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(many, "translate_module", interrupted)
+    before = signal.signal(signal.SIGUSR1, HANDLERS[kind](error))
+    try:
+        with pytest.raises(error):
+            cache.add_modules([ModuleSource(adder("first", 1))])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_what_is_not_an_interrupt() -> None:
+    for error in (OSError("not a file"), FileNotFoundError(2, "no"), StorageError("full"), ValueError("wrong"), TimeoutError(110, "mount")):
+        reraise_interrupt(error)
+    with pytest.raises(TimeoutError):
+        reraise_interrupt(TimeoutError("too late"))
+
+
+def test_an_interrupt_is_not_a_failure_to_pickle() -> None:
+    class Interrupting:
+        def __reduce__(self) -> str:
+            signal.raise_signal(signal.SIGUSR1)
+            return "Interrupting"
+
+    before = signal.signal(signal.SIGUSR1, HANDLERS["function"](Late))
+    try:
+        with pytest.raises(Late):
+            Pickled.of(Interrupting())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
