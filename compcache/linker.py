@@ -74,6 +74,7 @@ from compcache.formats.graph import SOURCE_DIGESTS, encode_graph, encode_notes
 from compcache.formats.manifest import NO_ENTRY, ModuleRecord
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
+from compcache.images.archives import Archive
 from compcache.images.elf import set_aside
 from compcache.images.linked_image import EntryObject, first_linker, link_image
 from compcache.images.linkers.find import find_linker
@@ -371,7 +372,9 @@ def _compile(
     resolution = _with_merged(resolution, exports)
     needs = _own_requirements(exports, names, source.attributes, request.machine)
     encoded = _encoded_globals(resolution)
-    _prepare(module, exports, resolution, context, hide_others=request.exports is not None, kept=assembly.mentioned)
+    # What static libraries call back must have a symbol.
+    hides = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
+    _prepare(module, exports, resolution, context, hide_others=hides, kept=assembly.mentioned)
     # Code with assembly is never compiled for another CPU, and the writer of bitcode aborts over assembly that is not valid.
     keeps = request.keep_bitcode and request.level and not has_assembly(text)
     code = module.as_bitcode() if keeps else b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -130,3 +131,78 @@ def test_files_of_source_on_the_command_line(tmp_path: Path) -> None:
     done = compcache("--dir", directory, "add", tmp_path / "x.c")
     assert done.status == 2
     assert "clang reports errors" in done.err
+
+
+ONCE = """
+#include <mutex>
+#include <stdexcept>
+static std::once_flag flag;
+static long runs;
+thread_local long calls;
+extern "C" long once(void) { std::call_once(flag, [] { ++runs; }); return 10 * runs + ++calls; }
+extern "C" long caught(long x) { try { if (x < 0) throw std::out_of_range("below"); return x; } catch (std::exception &) { return 0; } }
+"""
+
+
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed")
+def test_what_the_driver_links_by_itself_needs_no_name(cache: Cache) -> None:
+    """C++'s library, with thread-local variables of its own (`std::__once_call`)."""
+    clang.compile(ONCE, language="c++", cache=cache)
+    script = f"""
+    from compcache import Cache, clang
+    kernels = clang.compile({ONCE!r}, language="c++", cache=Cache(directory))
+    result = [kernels.once(), kernels.once(), kernels.caught(-1), kernels.caught(5)]
+    """
+    assert run_fresh(cache.path, script) == [11, 12, 0, 5]
+
+
+@needs_clang
+def test_libraries_of_flags_are_found_where_flags_say(cache: Cache, tmp_path: Path) -> None:
+    (tmp_path / "own.c").write_text("__thread long mine = 5;\nlong own(long x) { return x + mine; }\n", encoding="utf-8")
+    command = ["clang", "-shared", "-fPIC", "own.c", "-o", "libcompcache_own.so", "-Wl,-soname,libcompcache_own.so"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    text = "long own(long);\nextern __thread long mine;\nlong use(long x) { mine += 2; return own(x); }\n"
+    flags = ["-O1", f"-L{tmp_path}", "-lcompcache_own"]
+    clang.compile(text, flags=flags, cache=cache)
+    script = f"""
+    from compcache import Cache, clang
+    result = clang.compile({text!r}, flags={flags!r}, cache=Cache(directory)).use(1)
+    """
+    assert run_fresh(cache.path, script) == 8
+
+
+RUST = """
+use std::cell::RefCell;
+use std::panic;
+struct Noted(i64);
+static NOTES: std::sync::atomic::AtomicI64 = std::sync::atomic::AtomicI64::new(0);
+impl Drop for Noted { fn drop(&mut self) { NOTES.fetch_add(self.0, std::sync::atomic::Ordering::SeqCst); } }
+thread_local! { static HELD: RefCell<Vec<Noted>> = RefCell::new(Vec::new()); }
+#[no_mangle] pub extern "C" fn caught(n: i64) -> i64 {
+    panic::set_hook(Box::new(|_| {}));
+    match panic::catch_unwind(|| { let _one = Noted(1); if n % 3 == 0 { panic!("bad {}", n); } vec![7i64; n as usize][(2 * n) as usize % 5] }) {
+        Ok(value) => value,
+        Err(error) => -(error.downcast_ref::<String>().map_or(0, |text| text.len() as i64)),
+    }
+}
+#[no_mangle] pub extern "C" fn threads(n: i64) -> i64 {
+    let all: Vec<_> = (0..n).map(|i| std::thread::spawn(move || HELD.with(|held| held.borrow_mut().push(Noted(100 * i))))).collect();
+    for one in all { one.join().unwrap(); }
+    NOTES.load(std::sync::atomic::Ordering::SeqCst)
+}
+"""
+
+
+@pytest.mark.peer
+def test_rust_with_its_standard_library(cache: Cache, tmp_path: Path) -> None:
+    if shutil.which("rustc") is None:
+        pytest.skip("rustc is not installed")
+    (tmp_path / "noted.rs").write_text(RUST, encoding="utf-8")
+    try:
+        kernels = clang.compile(tmp_path / "noted.rs", cache=cache)
+    except CompileError as error:
+        if "LLVM does not accept" in str(error):
+            pytest.skip(f"this rustc writes bitcode of a newer LLVM: {error}")
+        raise
+    assert [kernels.caught(n) for n in (3, 4, 12)] == [-5, 7, -6]
+    assert kernels.threads(4) == 3 + 600

@@ -195,3 +195,24 @@ def test_retargeted_code_brings_its_libraries(cache: Cache, library: Path) -> No
         recipe = read_recipe(section, module.read_record)
     built = rebuild_module(recipe, {}, cache._store.host())
     assert any(name.endswith("libown.so") for name in needed_libraries(built.sections[0]))
+
+
+#: What C++ has of templates that a library may have as well: a body for the optimizer alone. Optimized at level 0, it is called.
+FOR_THE_OPTIMIZER = """\
+@shared = available_externally constant i64 5
+define available_externally i64 @body(i64 %x) {
+  %shared = load volatile i64, ptr @shared
+  %y = add i64 %x, %shared
+  ret i64 %y
+}
+define i64 @calls(i64 %x) {
+  %y = call i64 @body(i64 %x)
+  ret i64 %y
+}
+"""
+
+
+@pytest.mark.parametrize("level", [0, 2])
+def test_a_body_for_the_optimizer_is_used_where_nothing_provides_one(cache: Cache, level: int) -> None:
+    cache.add_module(ModuleSource(FOR_THE_OPTIMIZER, optimize=level))
+    assert cache.get_target("calls")(4) == 9

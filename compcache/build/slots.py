@@ -19,7 +19,7 @@ from compcache.build.source import check_name
 from compcache.errors import CompileError, UndefinedSymbolError
 from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
 from compcache.images import platform_symbols
-from compcache.images.archives import is_archive
+from compcache.images.archives import Archive, is_archive
 from compcache.images.libraries import demangle, loaded_library, open_libraries, providing_library
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from compcache.build.source import ModuleSource
-    from compcache.images.archives import Archive
     from compcache.images.libraries import Library
 
 __all__ = ["SLOT_PREFIX", "Requests", "Resolution", "read_requests", "resolve_declarations", "restore_resolution"]
@@ -129,19 +128,24 @@ def resolve_declarations(
     resolver = _Resolver(requests, cached_among, by_linker=by_linker, defined=defined)
     resolver.add_functions(functions)
     resolver.add_variables(variables, target_data)
-    _refuse_thread_locals([*resolver.imports, *resolver.missing], thread_locals)
+    missing = _keep_copies(resolver.missing, {**functions, **variables})
+    _refuse_thread_locals([*resolver.imports, *missing], thread_locals)
     for name in resolver.imports:
         if name in functions and _attributes_are_of_functions():
             functions[name].add_function_attribute("nonlazybind")  # one indirect call, not one to a jump
     slots, storage = resolver.slots, resolver.storage
-    _check_use(module, requests, functions, variables, resolver.missing)
+    _check_use(module, requests, functions, variables, missing)
     thunks = tuple([name for name in functions if SLOT_PREFIX + name in slots or SLOT_PREFIX + name in storage])
     support = ""
     if thunks or storage:
         _refuse_defined_thread_locals(storage, thread_locals)
         support = _support_text(module, functions, variables, slots, storage, thunks)
-    if resolver.static:
-        support = (support or _head_text(module)) + static_runtime_text(resolver.static)
+    static = resolver.static
+    if any(isinstance(library, Archive) for library in resolver.libraries):  # members may use any of it
+        own = {value.name for value in module.functions if not value.is_declaration}
+        static = [name for name in sorted(STATIC_RUNTIME) if name not in own]
+    if static:
+        support = (support or _head_text(module)) + static_runtime_text(static)
     libraries_used = frozenset(resolver.from_libraries)
     return Resolution(slots, storage, support, thunks, resolver.libraries, libraries_used, resolver.imports)
 
@@ -154,6 +158,14 @@ def _declared(values: Iterable[Any], *, by_linker: bool) -> dict[str, Any]:
         if (value.is_declaration or (by_linker and value.linkage.name == "available_externally"))
         and not value.name.startswith("llvm.")
     }
+
+
+def _keep_copies(missing: Iterable[str], declared: Mapping[str, Any]) -> list[str]:
+    """Those that nothing provides; the module keeps its copies of what was for the optimizer alone, as C++ has of templates."""
+    copies = [name for name in missing if declared[name].linkage.name == "available_externally"]
+    for name in copies:
+        declared[name].linkage = "internal"
+    return [name for name in missing if name not in copies]
 
 
 def _refuse_thread_locals(imports: Iterable[str], thread_locals: Collection[str]) -> None:

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.exports import choose_exports
 from compcache.build.pic import aliases
+from compcache.images.embedded_bitcode import BITCODE_MAGIC
 
-__all__ = ["exported_functions", "with_text"]
+__all__ = ["Symbols", "symbols_of", "with_text"]
 
 
-def exported_functions(code: bytes) -> tuple[str, ...]:
-    """The functions that can be seen from outside, without inline ones of headers. Raises `CompileError` where LLVM rejects the code."""
+class Symbols(NamedTuple):
+    """What a module defines and declares: the functions that can be seen from outside, without inline ones of headers; and all names."""
 
-    def look(context: Any) -> tuple[str, ...]:
+    exported: tuple[str, ...]
+    declared: tuple[str, ...]
+    defined: tuple[str, ...]
+
+
+def symbols_of(code: bytes) -> Symbols:
+    """The symbols of a module. Raises `CompileError` where LLVM rejects the code."""
+
+    def look(context: Any) -> Symbols:
         module = codegen.parse(code, context)
         exports = choose_exports(module, None, aliases(str(module)))
+        values = [*module.functions, *module.global_variables]
         inline = {function.name for function in module.functions if function.linkage.name.startswith("linkonce")}
-        return tuple([export.symbol for export in exports if not export.link_only and export.symbol not in inline])
+        return Symbols(
+            tuple([export.symbol for export in exports if not export.link_only and export.symbol not in inline]),
+            tuple([value.name for value in values if value.is_declaration]),
+            tuple([value.name for value in values if not value.is_declaration]),
+        )
 
     return codegen.run(look)
 
@@ -27,7 +41,7 @@ def with_text(code: bytes, text: str) -> bytes:
     """The code with more of it, as assembly: writing bitcode would assemble inline assembly, which may end the process. Raises `CompileError` where LLVM rejects either."""
 
     def link(context: Any) -> bytes:
-        module = codegen.parse(code, context)
+        module = codegen.parse(code if code.startswith(BITCODE_MAGIC) else code.decode("utf-8", "surrogateescape"), context)
         head = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
         module.link_in(codegen.parse(head + text, context))
         return str(module).encode("utf-8", "surrogateescape")

@@ -109,11 +109,14 @@ def source_of_unit(
         CompileError: the compiler reports errors.
     """
     from compcache.build.source import Function, ModuleSource
-    from compcache.clang.bitcode import exported_functions, with_text
+    from compcache.clang.bitcode import symbols_of, with_text
     from compcache.clang.run import optimization_level, translate
+    from compcache.clang.runtimes import with_runtime
 
     code = translate(unit, translation)
-    exports: dict[str, Any] = dict(functions) if functions is not None else dict.fromkeys(exported_functions(code))
+    symbols = symbols_of(code)
+    code, options = with_runtime(unit, code, options, symbols)
+    exports: dict[str, Any] = dict(functions) if functions is not None else dict.fromkeys(symbols.exported)
     names = {plain: Identity(plain, unit=identity).func_name for plain in exports}
     named: dict[str, Any] = {}
     for plain, value in exports.items():

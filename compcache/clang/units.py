@@ -93,7 +93,7 @@ def make_unit(
 
 def _flags_of(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
     if flags is None:
-        return ("-Copt-level=2", "-Cpanic=abort") if language == "rust" else ("-O2",)
+        return ("-Copt-level=2",) if language == "rust" else ("-O2",)
     given = tuple(flags.split() if isinstance(flags, str) else flags)
     if not all(isinstance(flag, str) and "\0" not in flag for flag in given):
         raise CompileError(f"flags are texts, as the compiler takes them, not {given!r}")

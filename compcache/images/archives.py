@@ -40,7 +40,7 @@ class Archive(NamedTuple):
 
 def is_archive(name: str) -> bool:
     """Whether the name of a library is that of a static one."""
-    return name.endswith(".a")
+    return name.endswith((".a", ".rlib"))
 
 
 def open_archive(name: str) -> Archive:

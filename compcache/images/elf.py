@@ -31,6 +31,7 @@ __all__ = [
     "Datum",
     "code_sections",
     "data_of",
+    "dynamic_defined",
     "dynamic_undefined",
     "has_fixed_code",
     "hide_symbols",
@@ -338,11 +339,20 @@ def dynamic_undefined(data: bytes) -> tuple[str, ...]:
 
     Both strong and weak references count. Raises `FormatError`.
     """
+    return tuple([symbol.name for symbol in _dynamic_symbols(data) if not symbol.defined])
+
+
+def dynamic_defined(data: bytes) -> tuple[str, ...]:
+    """The names that a shared object defines for others. Raises `FormatError`."""
+    return tuple([symbol.name for symbol in _dynamic_symbols(data) if symbol.defined])
+
+
+def _dynamic_symbols(data: bytes) -> Iterator[_Symbol]:
     sections = _read_sections(data, _ET_DYN)
     table = _find_section(sections, _SHT_DYNSYM)
     if table is None:
         raise FormatError("the shared object has no dynamic symbol table, or no section header for it")
-    return tuple(symbol.name for symbol in _read_symbols(data, sections, table) if not symbol.defined)
+    return _read_symbols(data, sections, table)
 
 
 def needed_libraries(data: bytes) -> tuple[str, ...]:

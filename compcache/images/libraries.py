@@ -10,14 +10,18 @@ import ctypes
 import ctypes.util
 import functools
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.errors import LibraryError
+from compcache.errors import FormatError, LibraryError
 from compcache.files import reraise_interrupt
+from compcache.images import elf
 from compcache.images.archives import Archive, is_archive, open_archive
 from compcache.images.platform_symbols import mapped_path
 
-__all__ = ["Library", "demangle", "loaded_library", "open_libraries", "providing_library"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Library", "demangle", "loaded_library", "open_libraries", "providing_library", "unusual_directories"]
 
 #: Run-time libraries of compilers, by what the names of their symbols begin with: advice for who did not name them.
 _RUNTIMES = (
@@ -69,7 +73,36 @@ class Library(NamedTuple):
             return None
         info = _Info()
         found = ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(info))
-        return os.fsdecode(info.path) if found and info.path else None
+        return os.fsdecode(info.path) if found and info.path else self._file_with(symbol)
+
+    def _file_with(self, symbol: str) -> str | None:
+        """The file whose table has a symbol of which no file holds the address: a thread-local variable."""
+        own = self.file()
+        files = [own, *map(mapped_path, _needed(own))] if own else []
+        return next((path for path in files if path and symbol in _defined(path)), None)
+
+
+@functools.cache
+def _defined(path: str) -> frozenset[str]:
+    """The symbols that a shared library defines; none where it cannot be read."""
+    try:
+        return frozenset(elf.dynamic_defined(_content(path)))
+    except (OSError, FormatError) as error:
+        reraise_interrupt(error)
+        return frozenset()
+
+
+def _needed(path: str) -> tuple[str, ...]:
+    try:
+        return elf.needed_libraries(_content(path))
+    except (OSError, FormatError) as error:
+        reraise_interrupt(error)
+        return ()
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def open_libraries(names: tuple[str, ...]) -> tuple[Library | Archive, ...]:
@@ -132,6 +165,12 @@ def _mapped_libraries() -> list[str]:
         reraise_interrupt(error)
         return []
     return sorted(path for path in paths if os.path.basename(path).startswith("lib") and _is_systems(os.path.dirname(path)))
+
+
+def unusual_directories(paths: Iterable[str]) -> tuple[str, ...]:
+    """The directories of these libraries in which the dynamic linker does not look by itself."""
+    directories = dict.fromkeys([os.path.dirname(os.path.abspath(path)) for path in paths])
+    return tuple([directory for directory in directories if not _is_systems(directory)])
 
 
 def _is_systems(directory: str) -> bool:

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CacheWarning, CompileError, FormatError, LinkerError, UndefinedSymbolError
 from compcache.images import elf, platform_symbols
-from compcache.images.archives import is_archive
-from compcache.images.libraries import Library, open_libraries
+from compcache.images.archives import Archive, is_archive
+from compcache.images.libraries import Library, open_libraries, unusual_directories
 from compcache.images.linkers.find import find_linker, is_chosen
 from compcache.images.linkers.link import link_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from compcache.images.archives import Archive
     from compcache.images.linkers.find import Linker
 
     #: Gives the linker for an object; None where there is none.
@@ -96,13 +95,14 @@ def link_image(
             raise LinkerError("there is no linker any more")
         return weakened, "object", {}
     try:
-        archives = [path for path in dict.fromkeys(named.values()) if is_archive(path)]
-        shared = [path for path in dict.fromkeys(named.values()) if path not in archives]
+        shared = [path for path in dict.fromkeys(named.values()) if not is_archive(path)]
+        archives = [library.name for library in libraries if isinstance(library, Archive)] if len(shared) < len({*named.values()}) else []
         paths = [*archives, *platform_symbols.platform_paths(platform), *shared]
         if archives:  # whose members may use all that a linker has by itself, and one another
             given = [library.file() for library in libraries if isinstance(library, Library)]
-            paths = [*archives, *archives, *shared, *filter(None, given), *platform_symbols.all_paths()]
-        image = link_shared(linker, [weakened, entries.code] if entries.code else [weakened], soname=_SONAME, libraries=paths, export=[export])
+            paths = [*archives, *shared, *filter(None, given), *platform_symbols.all_paths()]
+        objects = [weakened, entries.code] if entries.code else [weakened]
+        image = link_shared(linker, objects, soname=_SONAME, libraries=paths, run_paths=unusual_directories(shared), export=[export])
     except LinkerError as error:
         _require_plain(needs_linker, str(error))
         if imports or entries.symbols:

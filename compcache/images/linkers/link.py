@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import LinkerError
 from compcache.files import reraise_interrupt
 from compcache.images.anonymous_file import anonymous_file
+from compcache.images.archives import is_archive
 from compcache.images.elf import hide_symbols, is_elf
 from compcache.images.linkers.find import CHOICES
 
@@ -43,6 +44,9 @@ _FLAGS = (
     "-z", "noexecstack",
     "--build-id=none",
 )  # fmt: skip
+
+#: With static libraries: only what is used of them, and nothing for others to see.
+_FLAGS_OF_ARCHIVES = ("--gc-sections", "--exclude-libs", "ALL")
 
 _MISLEADING_VARIABLES = frozenset(
     (
@@ -76,7 +80,10 @@ class _Link(NamedTuple):
 
     def command(self, output: str, inputs: Sequence[str]) -> list[str]:
         """The command that reads and writes files of these names."""
-        return [*self.linker.argv, *self.options, "-o", output, *inputs, "--as-needed", *self.libraries]
+        archives = [path for path in self.libraries if is_archive(path)]
+        others = [path for path in self.libraries if path not in archives]
+        members = [*_FLAGS_OF_ARCHIVES, "--start-group", *archives, "--end-group"] if archives else []
+        return [*self.linker.argv, *self.options, "-o", output, *inputs, *members, "--as-needed", *others]
 
 
 class _Ended(NamedTuple):
@@ -92,15 +99,16 @@ def link_shared(
     *,
     soname: str,
     libraries: Sequence[str] = (),
+    run_paths: Sequence[str] = (),
     export: Sequence[str] | None = None,
     timeout: float = 120.0,
 ) -> bytes:
     """Link relocatable objects into a shared object: the same bytes for the same arguments and linker.
 
-    `libraries` are paths of shared libraries; one is recorded as needed only where it provides what some object
-    uses through a strong reference. `export` limits the dynamic symbol table to these names; None keeps every
-    visible one. Symbols that nothing provides stay undefined, for the process that loads the image. `timeout`
-    is in seconds.
+    `libraries` are paths of libraries; a shared one is recorded as needed only where it provides what some object
+    uses through a strong reference, and looked for in `run_paths`, too, when the image is loaded. `export` limits
+    the dynamic symbol table to these names; None keeps every visible one. Symbols that nothing provides stay
+    undefined, for the process that loads the image. `timeout` is in seconds.
 
     Raises `LinkerError` where the linker cannot be started, fails, hangs or produces nothing, and `FormatError`
     where `export` is given and an object is not ELF. Leaves no files behind.
@@ -108,7 +116,7 @@ def link_shared(
     if export is not None:
         objects = [hide_symbols(data, keep=export) for data in objects]
     paths = tuple([os.path.abspath(library) for library in libraries])
-    link = _Link(linker, objects, (*_flags(linker), "-soname", soname), paths, timeout)
+    link = _Link(linker, objects, (*_flags(linker), "-soname", soname, *(word for path in run_paths for word in ("-rpath", path))), paths, timeout)
     image = _link_in_memory(link)
     if image is not None:
         return image

@@ -199,11 +199,13 @@ def _from_compiler(
     from pathlib import Path
 
     from compcache.clang.run import identity_of_unit, preprocess, translate
+    from compcache.clang.runtimes import with_runtime
     from compcache.clang.units import make_unit
 
     unit = make_unit(Path(path), flags, cc)
     translation = preprocess(unit)
-    return ModuleSource(translate(unit, translation), identity=identity_of_unit(unit, translation), **options)
+    code, options = with_runtime(unit, translate(unit, translation), options)
+    return ModuleSource(code, identity=identity_of_unit(unit, translation), **options)
 
 
 def _read(path: str) -> bytes:

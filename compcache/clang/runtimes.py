@@ -1,0 +1,187 @@
+"""The libraries that a compiler links programs with: its language's run time, and those that flags ask for.
+
+Drivers of clang and flang print the linker's command for ``-###``; Rust's libraries are archives below ``rustc --print sysroot``, to
+which rustc adds the functions that choose the allocator (`rustc_codegen_ssa`, "allocator shim").
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import glob
+import os
+import re
+import shlex
+import subprocess
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.clang.bitcode import symbols_of, with_text
+from compcache.files import reraise_interrupt
+from compcache.images.archives import open_archive
+from compcache.images.platform_symbols import is_platform_symbol
+from compcache.images.static_runtime import STATIC_RUNTIME
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from typing import Any
+
+    from compcache.clang.bitcode import Symbols
+    from compcache.clang.units import Unit
+
+__all__ = ["with_runtime"]
+
+_SECONDS = 60.0
+#: Libraries of the platform, which every module has.
+_ALWAYS = frozenset(("c", "m", "gcc", "gcc_s", "gcc_eh", "pthread", "dl", "rt"))
+_SHARED = re.compile(r"\.so(\.\d+)*$")
+_ELF = b"\x7fELF"
+_LANGUAGE = {"c": "c", "c++": "c++", "fortran": "f95"}
+#: Names of the functions that choose Rust's allocator, before and behind what stands for the compiler's version; old compilers have neither.
+_RUST_ALLOCATOR = re.compile(r"(?:(?P<before>_R\w*?7___rustc)\d+_)?__rdl_alloc")
+_RUST_FUNCTIONS = {
+    "alloc": ("ptr", "i64, i64"),
+    "dealloc": ("void", "ptr, i64, i64"),
+    "realloc": ("ptr", "ptr, i64, i64, i64"),
+    "alloc_zeroed": ("ptr", "i64, i64"),
+    "alloc_error_handler": ("void", "i64, i64"),
+}
+_RUST_MARKS = ("__rust_no_alloc_shim_is_unstable_v2", "__rust_alloc_error_handler_should_panic_v2")
+_OLD_RUST_MARKS = ("__rust_no_alloc_shim_is_unstable", "__rust_alloc_error_handler_should_panic")
+
+
+class _Runtime(NamedTuple):
+    """What a module is linked with, as `ModuleSource` takes it, and code to add to it."""
+
+    libraries: tuple[str, ...] = ()
+    archives: tuple[str, ...] = ()
+    code: str = ""
+
+
+def with_runtime(
+    unit: Unit, code: bytes, given: Mapping[str, Any], symbols: Symbols | None = None
+) -> tuple[bytes, dict[str, Any]]:
+    """The code of a unit and the options of its `ModuleSource`, with what its compiler links where it needs more than the platform.
+
+    Args:
+        unit: what was compiled.
+        code: its bitcode.
+        given: the caller's options, which come first; their `imports` and `globals` provide for symbols, too.
+        symbols: those of the code, where they are known.
+
+    Raises:
+        CompileError: LLVM rejects the code.
+    """
+    symbols = symbols or symbols_of(code)
+    provided = {*STATIC_RUNTIME, *_several(given.get("imports")), *(given.get("globals") or ())}
+    if all(name in provided or name.startswith("llvm.") or is_platform_symbol(name) for name in symbols.declared):
+        return code, dict(given)
+    found = _of_rust(unit, symbols.defined) if unit.compiler.language == "rust" else _of_driver(unit)
+    own = {"libraries": found.libraries, "archives": found.archives}
+    options = {**given, **{name: [*_several(given.get(name)), *value] for name, value in own.items() if value}}
+    return (with_text(code, found.code) if found.code else code), options
+
+
+def _several(value: Any) -> list[Any]:
+    return [value] if isinstance(value, (str, os.PathLike)) else list(value or ())
+
+
+# ---------------------------------------------------------------- clang and flang
+
+
+def _of_driver(unit: Unit) -> _Runtime:
+    flags = [flag for flag in unit.flags if not flag.startswith("-fsanitize")]
+    command = [unit.compiler.path, "-###", "-shared", *flags, "-x", _LANGUAGE[unit.compiler.language], os.devnull, "-o", os.devnull]
+    lines = _printed(unit, command, errors=True).splitlines()
+    words = next((found for line in reversed(lines) if "-shared" in (found := _words(line))), [])
+    places, found = [], []
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word.startswith("-L"):
+            places.append(word[2:] or following)
+        elif word.startswith("-l") and word[2:] not in _ALWAYS:
+            found.append(word[2:])
+        elif word.endswith(".a") or _SHARED.search(word):
+            found.append(os.path.join(unit.directory, word))
+    absolute = [os.path.join(unit.directory, place) for place in places]
+    files = [path for path in (_library(name, absolute) for name in dict.fromkeys(found)) if path]
+    archives = tuple([path for path in files if path.endswith(".a")])
+    return _Runtime(tuple([path for path in files if path not in archives]), archives)
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return []
+
+
+def _library(name: str, places: Iterable[str]) -> str | None:
+    """A library as `ModuleSource` takes it: by its name alone, where the system finds it by that."""
+    if "/" in name:
+        return name if os.path.exists(name) else None
+    name = name.removeprefix(":")
+    if ctypes.util.find_library(name):
+        return name
+    paths = [os.path.join(place, f"lib{name}{ending}") for place in places for ending in (".so", ".a")]
+    return next((path for path in paths if _is_elf(path) or (path.endswith(".a") and os.path.exists(path))), None)
+
+
+def _is_elf(path: str) -> bool:
+    """Whether a file is a library, and not a linker's script."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_ELF)) == _ELF
+    except OSError as error:
+        reraise_interrupt(error)
+        return False
+
+
+def _printed(unit: Unit, command: list[str], *, errors: bool = False) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=unit.directory
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reraise_interrupt(error)
+        return ""
+    return (done.stderr if errors else done.stdout).decode("utf-8", "surrogateescape")
+
+
+# ----------------------------------------------------------------------- Rust
+
+
+def _of_rust(unit: Unit, defined: Collection[str]) -> _Runtime:
+    flags = [flag for flag in unit.flags if flag.startswith(("--target", "--sysroot"))]
+    directory = _printed(unit, [unit.compiler.path, *flags, "--print", "target-libdir"]).strip()
+    aborts = any("panic=abort" in flag for flag in unit.flags)
+    left_out = ("libtest-", "libproc_macro-", "libprofiler_builtins-", "librustc-", "libpanic_unwind-" if aborts else "libpanic_abort-")
+    found = sorted(glob.glob(os.path.join(glob.escape(directory), "*.rlib"))) if directory else []
+    paths = tuple([path for path in found if not os.path.basename(path).startswith(left_out)])
+    standard = next((path for path in paths if os.path.basename(path).startswith("libstd-")), None)
+    code = "" if standard is None else _rust_allocator(open_archive(standard).symbols, defined)
+    return _Runtime((), paths, code)
+
+
+def _rust_allocator(symbols: Collection[str], defined: Collection[str]) -> str:
+    """The functions by which Rust's libraries reach their default allocator, unless the code has chosen one."""
+    match = next(filter(None, map(_RUST_ALLOCATOR.fullmatch, symbols)), None)
+    if match is None:
+        return ""
+    before = match["before"] or ""
+    lines = []
+    for name, (result, parameters) in _RUST_FUNCTIONS.items():
+        public, default = _rust_name(before, f"__rust_{name}"), _rust_name(before, f"__rdl_{name}")
+        if default in symbols and public not in symbols and public not in defined:
+            arguments = ", ".join(f"{kind} %{number}" for number, kind in enumerate(parameters.split(", ")))
+            call, back = (f"call {result}", "ret void") if result == "void" else (f"%result = call {result}", f"ret {result} %result")
+            lines += [f"declare {result} @{default}({parameters})"]
+            lines += [f"define hidden {result} @{public}({arguments}) {{", f"  {call} @{default}({arguments})", f"  {back}", "}"]
+    for name in _RUST_MARKS if before else ():
+        if (mark := _rust_name(before, name)) not in {*symbols, *defined}:
+            result, value = ("i8", "i8 0") if "should_panic" in name else ("void", "void")
+            lines += [f"define hidden {result} @{mark}() {{", f"  ret {value}", "}"]
+    lines += [f"@{name} = hidden constant i8 0" for name in (() if before else _OLD_RUST_MARKS) if name not in {*symbols, *defined}]
+    return "\n".join([*lines, ""])
+
+
+def _rust_name(before: str, name: str) -> str:
+    """A function of the compiler's own crate as mangling v0 writes it: the length, and an underscore before names that begin with one."""
+    return f"{before}{len(name)}_{name}" if before else name
