@@ -230,6 +230,8 @@ class Cache:
         try:
             target = self._loader.load(func_name, owner, request)
         except CompcacheError as error:
+            if not self._retarget or not isinstance(error.__cause__, IncompatibleTargetError):
+                raise
             target = self._load_retargeted(func_name, owner, request, error)
         if self._tuners is not None and func_name not in self._tuners:
             from compcache.publish.retarget import tune_later
@@ -242,15 +244,16 @@ class Cache:
         self, func_name: str, owner: object, request: object, error: CompcacheError
     ) -> TypedCallTarget:
         """Compile the kept bitcode for this host and load the function again; raise `error` where that does not help."""
-        if not self._retarget or not isinstance(error.__cause__, IncompatibleTargetError):
-            raise error
         try:
-            from compcache.publish.retarget import load_retargeted
-        except ImportError:  # only what runs kernels is installed
-            raise error from error.__cause__
+            try:
+                from compcache.publish.retarget import load_retargeted
+            except ImportError:  # only what runs kernels is installed
+                raise error from error.__cause__
 
-        target = load_retargeted(self, func_name, owner, request, error)
-        self._store.stats.missed(error)
+            target = load_retargeted(self, func_name, owner, request, error)
+            self._store.stats.missed(error)
+        finally:
+            del error  # its traceback has this frame
         return target
 
     def _require_open(self) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import gc
 import hashlib
 import os
 import subprocess
 import sys
 import textwrap
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 _RUN_SECONDS = 60
@@ -122,3 +125,25 @@ def flip_byte(path: Path, offset: int) -> None:
     scratch = path.with_suffix(".damaged")
     scratch.write_bytes(data)
     scratch.replace(path)
+
+
+class _Held:
+    """Something that a program has while it looks a function up."""
+
+
+def frees_callers(look_up: Callable[[], object], error: type[Exception]) -> bool:
+    """Whether a look-up that finds nothing, or raises this error, leaves its callers' objects to reference counting."""
+
+    def program() -> weakref.ref[_Held]:
+        held = _Held()
+        with contextlib.suppress(error):
+            assert look_up() is None
+        return weakref.ref(held)
+
+    program()  # what is imported and remembered the first time
+    gc.collect()
+    gc.disable()
+    try:
+        return program()() is None
+    finally:
+        gc.enable()

@@ -14,9 +14,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers import adder, caller, constant, run_fresh
+from helpers import adder, caller, constant, frees_callers, run_fresh
 
-from compcache import Cache, ModuleSource, NotCachedError, TargetUnloadedError, TypedCallTarget
+from compcache import (
+    Cache,
+    CompcacheError,
+    ModuleSource,
+    NotCachedError,
+    TargetUnloadedError,
+    TypedCallTarget,
+)
 from compcache.globals import PythonObject
 
 if TYPE_CHECKING:
@@ -403,3 +410,21 @@ def test_records_that_are_handed_out_are_frozen(cache: Cache) -> None:
     for name in ("func_name", "address", "_function", "_context"):
         with pytest.raises(AttributeError):
             setattr(target, name, None)
+
+
+# ------------------------------------------------------------------- misses
+
+
+@pytest.mark.parametrize("way", ["get_target", "find_target"])
+def test_a_miss_keeps_no_object_of_its_callers(cache: Cache, way: str) -> None:
+    assert frees_callers(lambda: getattr(cache, way)("nothing"), NotCachedError)
+
+
+@pytest.mark.parametrize("way", ["get_target", "find_target"])
+def test_a_function_that_cannot_be_loaded_keeps_no_object_of_its_callers(cache: Cache, way: str) -> None:
+    cache.add_modules([
+        ModuleSource(caller("top", "leaf"), {"top": "i64(i64)"}, imports=["leaf"]),
+        ModuleSource(adder("leaf", 1), {"leaf": "i64(i64)"}),
+    ])  # fmt: skip
+    cache.remove("leaf", force=True)
+    assert frees_callers(lambda: getattr(cache, way)("top"), CompcacheError)

@@ -270,6 +270,49 @@ PROGRAMS = [
     """,
         "[p.f(3) for _ in range(3)], p.g(3), len(p.f.signatures)",
     ),
+    Program(
+        "overloads for a type of the program, with methods that are registered later",
+        """
+    from numba import njit, types
+    from numba.extending import NativeValue, models, overload, overload_method, register_model, typeof_impl, unbox
+
+    class Shape:
+        pass
+
+    class ShapeType(types.Opaque):
+        def __init__(self):
+            super().__init__("shape")
+
+    shape_type = ShapeType()
+    typeof_impl.register(Shape)(lambda value, c: shape_type)
+    register_model(ShapeType)(models.OpaqueModel)
+    unbox(ShapeType)(lambda typ, value, c: NativeValue(c.context.get_dummy_value()))
+
+    @overload(len)
+    def length(shape):
+        if isinstance(shape, ShapeType):
+            return lambda shape: 7
+
+    @njit(cache=True)
+    def f(shape):
+        return len(shape)
+
+    @njit(cache=True)
+    def g(shape):
+        return shape.times(3)
+
+    def register():
+        @overload_method(ShapeType, "times")
+        def times(shape, number):
+            return lambda shape, number: len(shape) * number
+
+    def every():
+        first = f(Shape())
+        register()
+        return first, g(Shape())
+    """,
+        "p.every()",
+    ),
 ]
 
 
@@ -291,3 +334,46 @@ def test_what_numba_caches_is_cached(program: Program, tmp_path: Path) -> None:
     assert (cold, refused) == (plain, {})
     assert misses
     assert project.run(script, backend=True)[::2] == (plain, 0)
+
+
+def test_what_is_found_is_found_after_methods_were_registered_for_a_type_that_its_overloads_name(tmp_path: Path) -> None:
+    program = next(program for program in PROGRAMS if "registered later" in program.name)
+    project = Project(tmp_path)
+    project.write(p=program.source)
+    assert project.run("import p\nresult = p.f(p.Shape()), backend.hits", backend=True) == (7, 0)
+    late = "import p\np.register()\nresult = p.f(p.Shape()), backend.hits, backend.misses"
+    hits = project.run("import p\nresult = p.f(p.Shape()), backend.hits, backend.misses", backend=True)
+    assert project.run(late, backend=True) == hits
+    assert hits[2] == 0
+
+
+@pytest.mark.parametrize("decorator", ["njit(cache=True)", "cfunc('f8(f8)', cache=True)"])
+def test_a_function_is_freed_with_its_last_reference(decorator: str, tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(p=f"""
+    from numba import cfunc, njit
+
+    def make(number):
+        @{decorator}
+        def f(x):
+            return x + number
+        return f
+    """)
+    script = """
+    import gc, weakref
+    from numba.core.dispatcher import Dispatcher
+    from p import make
+
+    make(1.0)
+    gc.collect()
+    gc.disable()
+    f = make(2.0)
+    getattr(f, "ctypes", f)(2.0)
+    found = weakref.ref(f)
+    del f
+    Dispatcher._recent.clear()  # Numba's own references to those that were pickled last
+    result = found() is None
+    """
+    assert project.run(script, backend=False)
+    assert project.run(script, backend=True), "where it is compiled"
+    assert project.run(script, backend=True), "where it is found"

@@ -8,7 +8,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import caller, run_fresh
+from helpers import caller, frees_callers, run_fresh
 from hosts import host_like, on_host
 from processes import Crowd
 from test_targets_of_source import NEEDS_AVX2, SUM
@@ -201,3 +201,10 @@ def test_a_host_that_got_less_makes_its_own_in_the_background(cache: Cache, dire
     module_id, tuners = run_fresh(directory, script)
     assert module_id == next(r.module_id for r in cache.realizations("sum") if r.cpu == cpu)
     assert tuners == {"sum": 0}
+
+
+@pytest.mark.parametrize("way", ["get_target", "find_target"])
+def test_code_for_other_cpus_only_keeps_no_object_of_those_who_look_it_up(cache: Cache, directory: Path, way: str) -> None:
+    cache.add_module(ModuleSource(SUM, {"sum": "f64(f64[:])"}, cpu="x86-64-v4", keep_bitcode=False))
+    with older(directory) as nehalem:
+        assert frees_callers(lambda: getattr(nehalem, way)("sum"), NotCachedError)

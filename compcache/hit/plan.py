@@ -55,6 +55,11 @@ class _Node:
         self.dependents: dict[str, None] = {}
         self.error: Exception | None = None
 
+    def note(self, error: Exception) -> None:
+        """Keep the first error, without its traceback: frames that hold the plan would keep all their callers' objects."""
+        if self.error is None:
+            self.error = error.with_traceback(None)
+
 
 class Plan:
     """Which realization to use for a function and for everything that its closure imports."""
@@ -74,7 +79,8 @@ class Plan:
         self._sources = sources
         self._opened = opened
         self._nodes: dict[str, _Node] = {root: _Node(candidates)}
-        self._nodes[root].error = error
+        if error is not None:
+            self._nodes[root].note(error)
         self._pending = [root]
 
     def choose(self) -> dict[str, Choice]:
@@ -134,7 +140,7 @@ class Plan:
                 self._require_imports(choice)
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
-                node.error = node.error or error
+                node.note(error)
                 choice = None
                 continue
             node.choice = choice
@@ -155,7 +161,7 @@ class Plan:
                 continue  # pruned since the index was read
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
-                node.error = node.error or error
+                node.note(error)
         return None
 
     def _read_needs(self, choice: Choice) -> None:
@@ -183,7 +189,7 @@ class Plan:
         node = self._nodes[name]
         choice = node.choice
         if choice is not None and any(imported == missing for _, imported, _ in choice.imports):
-            node.error = node.error or self._missing_import(choice, missing, missing_node)
+            node.note(self._missing_import(choice, missing, missing_node))
             node.choice = None
             self._pending.append(name)
 
@@ -202,7 +208,7 @@ class Plan:
     def reject(self, name: str, error: Exception) -> None:
         """A chosen realization failed later on: continue without it."""
         node = self._nodes[name]
-        node.error = node.error or error
+        node.note(error)
         node.choice = None
         self._pending.append(name)
 
@@ -221,7 +227,7 @@ class Plan:
 
     def _root_error(self, node: _Node) -> Exception:
         name, root = self._root, self._loader.store.root
-        error = node.error
+        error, node.error = node.error, None  # the frames of what is raised hold the plan
         if error is None or isinstance(error, (IncompatibleTargetError, IntegrityError)):
             problem = error or self._loader.store.index.problem
             why = f": {problem}" if problem else ""

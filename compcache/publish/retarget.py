@@ -58,15 +58,18 @@ def load_retargeted(
         error: why it could not be loaded; raised if retargeting does not help.
     """
     tried: set[str] = set()
-    while True:
-        name = _lacking(error, func_name)
-        if name is None or name in tried or not _retarget(cache, name):
-            raise error
-        tried.add(name)
-        try:
-            return cache._loader.load(func_name, owner, request)
-        except (NotCachedError, UndefinedSymbolError) as next_error:
-            error = next_error
+    try:
+        while True:
+            name = _lacking(error, func_name)
+            if name is None or name in tried or not _retarget(cache, name):
+                raise error
+            tried.add(name)
+            try:
+                return cache._loader.load(func_name, owner, request)
+            except (NotCachedError, UndefinedSymbolError) as next_error:
+                error = next_error
+    finally:
+        del error  # its traceback has this frame
 
 
 def _lacking(error: CompcacheError, func_name: str) -> str | None:

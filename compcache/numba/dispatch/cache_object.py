@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from numba.core.caching import _Cache, _cache_log
@@ -23,7 +24,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
 
     def __init__(self, backend: Backend, owner: Any, function: Any) -> None:
         self._backend = backend
-        self._owner = owner
+        self._owner_reference = weakref.ref(owner)  # else only the garbage collector could free the owner, which has this
         self._function = function
         self._enabled = True
         self._identities: dict[Any, Identity | str] = {}
@@ -33,6 +34,10 @@ class CacheObject(_Cache):  # type: ignore[misc]
     def cache_path(self) -> str:
         """The cache directory."""
         return self._cache.path
+
+    @property
+    def _owner(self) -> Any:
+        return self._owner_reference()
 
     @property
     def _cache(self) -> Cache:

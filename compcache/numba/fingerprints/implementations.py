@@ -81,10 +81,12 @@ class _Registry:
         key = getattr(template, "key", None)
         self._keys.append(key)
         implementation = Implementation(function, _options_of(template))
-        self.by_key.setdefault(id(key), []).append(implementation)
+        attribute = getattr(template, "_attr", None)
+        if not attribute:  # a method belongs to the name by which the compiler asks for it, not to code that names the type
+            self.by_key.setdefault(id(key), []).append(implementation)
         name = name_of(function)
         self.by_name.setdefault(name, []).append(implementation)
-        asked = getattr(template, "_attr", None) or key_name(key)
+        asked = attribute or key_name(key)
         self.by_asked.setdefault(digest_name(asked), []).append(name)
 
     def _add_generator(self, implementation: Any) -> None:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["Reach", "state_of"]
 
 _MISSING = object()
-#: Attributes of every class that do not affect what its methods do.
+#: Attributes of every class that do not affect what its methods do; `copyreg` adds `__slotnames__` when it pickles an instance.
 _IRRELEVANT = frozenset((
     "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__classcell__", "__dataclass_fields__",
     "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__",
-    "__qualname__", "__static_attributes__", "__weakref__",
+    "__qualname__", "__slotnames__", "__static_attributes__", "__weakref__",
 ))  # fmt: skip
 
 
