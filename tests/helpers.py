@@ -102,6 +102,14 @@ def run_fresh(directory: os.PathLike[str] | str, script: str, **environment: str
     return ast.literal_eval(done.stdout.splitlines()[-1])
 
 
+def same_linker() -> dict[str, str]:
+    """What to set in the environment of processes whose modules must be equal to the byte: else each times the linkers."""
+    from compcache.images.linkers.find import LINKER_VARIABLE, find_linker
+
+    found = find_linker()
+    return {LINKER_VARIABLE: found.argv[0] if found is not None and len(found.argv) == 1 else "none"}
+
+
 def snapshot(directory: os.PathLike[str] | str) -> dict[str, str]:
     """What a cache holds: every file and directory, with the digests of the files; counters and locks aside."""
     root = Path(directory)

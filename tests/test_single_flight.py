@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers import same_linker
 from processes import Crowd
 
 from compcache import Cache
@@ -124,7 +125,7 @@ with Cache(directory) as cache:
 def test_a_builder_that_dies_or_hangs_delays_the_others_by_the_lock_timeout_at_most(
     directory: Path, builds: Path, end: signal.Signals
 ) -> None:
-    timeout = 1.0
+    timeout = 60.0 if end == signal.SIGKILL else 1.0  # what a build takes on a loaded machine must not exceed the former
     others = [script(timeout)] * 3
     with Crowd(directory, [script(timeout, HANG), *others]) as crowd:
         crowd.release(0)
@@ -136,7 +137,7 @@ def test_a_builder_that_dies_or_hangs_delays_the_others_by_the_lock_timeout_at_m
     waited = max(seconds for _, seconds in results)
     if end == signal.SIGKILL:
         assert count(builds) == 2  # the kernel let go of the lock: one of the others built, at once
-        assert min(seconds for _, seconds in results) < timeout
+        assert waited < timeout
     else:
         assert timeout <= waited < timeout + 10
         assert 2 <= count(builds) <= 4
@@ -159,7 +160,7 @@ def test_the_waiting_time_can_be_set(directory: Path, builds: Path, where: str) 
 @pytest.mark.parametrize("processes", [4, pytest.param(32, marks=pytest.mark.stress)])
 def test_without_locks_all_succeed(directory: Path, builds: Path, processes: int) -> None:
     shutil.rmtree(directory / "locks", ignore_errors=True)
-    with Crowd(directory, [script()] * processes, COMPCACHE_LOCKS="0") as crowd:
+    with Crowd(directory, [script()] * processes, COMPCACHE_LOCKS="0", **same_linker()) as crowd:
         crowd.release()
         results = crowd.results()
     assert [value for value, _ in results] == [42] * processes
