@@ -373,14 +373,13 @@ class Cache:
         The signing key is among them, and trust is: the process that asks has checked or vouched for the directory.
         """
         store = self._store
-        mode = self._remote_given[1]
         return {
             "path": self.path, "readonly": store.readonly, "verify": store.verify, "signing_key": store.signing_key,
             "trust": True, "allow_pickle": self.allow_pickle, "max_size": self._max_size,
             "lock_timeout": self._lock_timeout, "layers": self.layers, "min_llvm": store.min_llvm or None,
             "trusted_keys": tuple(map(str, store.trusted_keys)), "publish_key": str(store.publish_key or ""),
             "remote": self._remote_url(),  # what the environment says here may not be said there
-            "remote_mode": os.environ.get(REMOTE_MODE_VARIABLE) if mode is None else mode,
+            "remote_mode": self._remote_mode(),
         }  # fmt: skip
 
     def find_target(self, func_name: str, request: object = None) -> TypedCallTarget | None:
@@ -474,17 +473,21 @@ class Cache:
         url = self._remote_given[0]
         return url if url is not None else os.environ.get(REMOTE_VARIABLE)
 
+    def _remote_mode(self) -> str | None:
+        """What may be done with it: what was given, or what the environment says."""
+        return self._remote_given[1] or os.environ.get(REMOTE_MODE_VARIABLE)
+
     def _remote_store(self) -> RemoteStore | None:
         try:
             return self._remote
         except AttributeError:  # no miss has asked yet
             self._remote: RemoteStore | None = None
-        url, mode = self._remote_given
-        if not self.readonly and (url is not None or mode is not None or os.environ.get(REMOTE_VARIABLE)):
+        url = self._remote_url()
+        if not self.readonly and (url or self._remote_given[1] is not None):
             from compcache.remote.address import read_settings
             from compcache.remote.client import RemoteStore
 
-            settings = read_settings(url, mode)
+            settings = read_settings(url, self._remote_mode())
             self._remote = RemoteStore(self._store, settings) if settings is not None else None
         return self._remote
 
@@ -518,7 +521,7 @@ class Cache:
 
             self._gate: Gate = Gate(url.rstrip("/"))
             gate = self._gate
-        if gate.is_shut() and os.environ.get(REMOTE_MODE_VARIABLE) != "off" and self._remote_given[1] != "off":
+        if gate.is_shut() and self._remote_mode() != "off":
             self._store.stats.count("remote_skipped")
             return None
         return self._remote_store()

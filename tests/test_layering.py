@@ -27,7 +27,7 @@ PACKAGE = PACKAGE_ROOT / "compcache"
 #: another, but for the ground.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "files", "digest", "record", "signature", "identity", "depgraph"),
-    ("formats", "globals", "images"),
+    ("formats", "globals", "images", "processes"),
     ("store",),
     ("hit", "layers", "signing"),
     ("targets",),

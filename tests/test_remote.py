@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import time
 import warnings
 from functools import partial
@@ -428,6 +429,25 @@ def test_a_helper_that_cannot_work_is_one_warning(tmp_path: Path, monkeypatch: p
     assert re.search(r"s3://bucket/prefix is not used: .*pip install 'compcache\[remote\]'", message)
 
 
+def test_no_file_of_the_program_reaches_the_helper(
+    open_cache: Callable[..., Cache], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither from the current directory, nor by `PYTHONPATH`, nor from beside the script."""
+    planted = tmp_path / "program"
+    planted.mkdir()
+    for name in ("json", "socket", "msgpack", "sitecustomize", "usercustomize"):
+        (planted / f"{name}.py").write_text(f"open({str(tmp_path / 'reached')!r}, 'a').write(__name__)\nraise ImportError(__name__)\n")
+    monkeypatch.chdir(planted)
+    monkeypatch.setenv("PYTHONPATH", str(planted))
+    monkeypatch.setenv("PYTHONSTARTUP", str(planted / "json.py"))
+    monkeypatch.setattr("sys.path", ["", *sys.path, str(planted)])
+    wanted = Identity("f", code="isolated")
+    cache = open_cache("a")
+    cache.get_or_compile(wanted, lambda: constant("f", 7))
+    upload(cache, wanted)
+    assert not (tmp_path / "reached").exists()
+
+
 def test_a_child_of_a_fork_asks_as_well(open_cache: Callable[..., Cache]) -> None:
     name = Identity("f", code=8)
     first = open_cache("a")
@@ -442,7 +462,7 @@ def test_a_child_of_a_fork_asks_as_well(open_cache: Callable[..., Cache]) -> Non
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
-def test_the_breaker_opens_after_three_failures_and_lets_one_probe_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_breaker_opens_after_three_failures_until_a_probe_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("compcache.remote.breaker.time.time", lambda: now)
     breaker, other = Breaker(str(tmp_path / "breaker")), Breaker(str(tmp_path / "breaker"))
@@ -454,15 +474,30 @@ def test_the_breaker_opens_after_three_failures_and_lets_one_probe_through(tmp_p
     assert not breaker.allows()
     assert breaker.state() == (3, 30.0)
     now += 30.0
-    assert [breaker.allows(), breaker.allows()] == [True, False]
-    breaker.failed()
+    assert (other.is_open(), other.is_half_open(), breaker.allows()) == (False, True, False)
+    breaker.failed()  # a look-up that was on its way: it is the probe that counts
+    assert breaker.is_half_open()
+    breaker.failed(probe=True)
     assert breaker.state() == (4, 60.0)
     now += 60.0
-    assert breaker.allows()
     breaker.succeeded()
+    assert breaker.allows()
     assert breaker.state() == (0, 0.0)
     (tmp_path / "breaker").write_text("nonsense")
     assert not breaker.is_open()
+
+
+def test_a_failure_that_took_long_casts_doubt_on_the_store_at_once(tmp_path: Path) -> None:
+    breaker, other = Breaker(str(tmp_path / "breaker")), Breaker(str(tmp_path / "breaker"))
+    breaker.failed(1.0)
+    assert (other.is_open(), other.is_doubtful(), other.allows()) == (True, True, False)
+    breaker.succeeded()  # it was slow once, says the probe
+    assert other.allows()
+    breaker.failed(1.0)
+    for _ in range(2):
+        breaker.failed(probe=True)
+    assert (other.is_open(), other.is_doubtful()) == (True, False)
+    assert breaker.state()[1] > 20
 
 
 def test_the_outbox_drops_the_oldest(tmp_path: Path) -> None:

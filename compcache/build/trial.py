@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.errors import CompileError
+from compcache.processes.detached import isolated_command
 
 if TYPE_CHECKING:
     from compcache.targets.machine import Machine
@@ -36,6 +37,7 @@ TRUSTED = Limits(300, None)
 #: Ten times what a million lines of C take, and what LLVM takes for modules of 100 MB of assembly.
 UNTRUSTED = Limits(120, 4 << 30)
 
+_CHILD = "import sys; from compcache.build.trial import main; sys.exit(main())"
 #: Wall-clock time for each second of processor time: the machine may have other things to do.
 _PATIENCE = 4
 _ASSEMBLY = re.compile(r'\basm (?:(?:sideeffect|alignstack|inteldialect|unwind) )*"([^"]*)", "([^"]*)"\(([^\n]*)')
@@ -51,15 +53,12 @@ def try_in_child(code: str | bytes, machine: Machine, level: int, limits: Limits
     Raises:
         CompileError: LLVM ended the child, or a limit did; the message says how.
     """
-    # The child finds the same packages as this process, however it came by them.
-    start = f"import sys; sys.path[:] = {sys.path!r}; from compcache.build.trial import main; sys.exit(main())"
     settings = json.dumps([machine.cpu, machine.features, level, limits])
     data = code if isinstance(code, bytes) else code.encode("utf-8", "surrogateescape")
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-c", start, settings], input=data, capture_output=True,
-            timeout=limits.seconds * _PATIENCE, check=False,
-        )  # fmt: skip
+            isolated_command(_CHILD, [settings]), input=data, capture_output=True, timeout=limits.seconds * _PATIENCE, check=False
+        )
     except subprocess.TimeoutExpired:
         raise CompileError(f"LLVM did not translate the code within {limits.seconds * _PATIENCE} seconds") from None
     if done.returncode:

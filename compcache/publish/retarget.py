@@ -7,7 +7,6 @@ where a more generic realization was loaded; it runs in a process of its own (`s
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from compcache.errors import (
@@ -22,6 +21,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.graph import decode_notes
 from compcache.formats.manifest import decode_module
+from compcache.processes.detached import start_detached
 from compcache.publish.locks import try_lock
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
@@ -36,6 +36,7 @@ __all__ = ["is_native", "load_retargeted", "reap", "start_tuning", "tune", "tune
 
 _CHILD = """
 import os
+import sys
 from compcache import Cache
 from compcache.publish.retarget import tune
 os.nice(19)
@@ -170,9 +171,6 @@ def reap(tuners: dict[str, int]) -> None:
 
 def start_tuning(cache: Cache, func_name: str) -> int:
     """Start a process that makes a realization for exactly this host; return its process id."""
-    # The child imports the same packages as this process, whatever put them on its path.
-    start = f"import sys; sys.path[:] = {sys.path!r}\n{_CHILD}"
-    command = [sys.executable, "-I", "-c", start, cache.path, func_name, str(int(cache._store._trust))]
     environment = dict(os.environ)
     environment.pop("COMPCACHE_SIGNING_KEY", None)
     environment["COMPCACHE_LAYERS"] = os.pathsep.join(cache.layers)
@@ -180,8 +178,7 @@ def start_tuning(cache: Cache, func_name: str) -> int:
     environment["COMPCACHE_PUBLISH_KEY"] = str(cache._store.publish_key or "")
     if cache._store.signing_key:
         environment["COMPCACHE_SIGNING_KEY"] = cache._store.signing_key.decode("utf-8", "surrogateescape")
-    null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
-    return os.posix_spawn(sys.executable, command, environment, file_actions=null, setsid=True)
+    return start_detached(_CHILD, [cache.path, func_name, str(int(cache._store._trust))], environment)
 
 
 def tune(cache: Cache, func_name: str) -> bool:

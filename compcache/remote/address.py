@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-__all__ = ["MODES", "MODE_VARIABLE", "OFF", "READ", "URL_VARIABLE", "WRITE", "RemoteSettings", "read_settings"]
+__all__ = ["MODES", "OFF", "READ", "WRITE", "RemoteSettings", "read_settings"]
 
-URL_VARIABLE = "COMPCACHE_REMOTE"
-MODE_VARIABLE = "COMPCACHE_REMOTE_MODE"
 READ, WRITE, OFF = "read", "write", "off"
 MODES = (READ, WRITE, OFF)
 _KINDS = {
@@ -39,13 +36,12 @@ class RemoteSettings(NamedTuple):
 
 
 def read_settings(url: str | None, mode: str | None) -> RemoteSettings | None:
-    """The remote store that arguments name, or else the environment; None where none is named or it is switched off.
+    """The remote store that a URL and a mode name; None where none is named or it is switched off.
 
     Raises:
         ValueError: the URL or the mode is not valid.
     """
-    chosen = url if url is not None else os.environ.get(URL_VARIABLE, "")
-    chosen_mode = mode or os.environ.get(MODE_VARIABLE) or READ
+    chosen, chosen_mode = url or "", mode or READ
     if chosen_mode not in MODES:
         raise ValueError(f"remote_mode is {chosen_mode!r}: use 'read', 'write' or 'off'")
     if not chosen or chosen_mode == OFF:

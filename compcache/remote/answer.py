@@ -12,10 +12,10 @@ from compcache.remote.shelves import usable_shelves
 if TYPE_CHECKING:
     from compcache.store import Store
 
-__all__ = ["FOUND", "UNAVAILABLE", "RemoteAnswer", "left_alone", "read_answer"]
+__all__ = ["FOUND", "MISSING", "UNAVAILABLE", "RemoteAnswer", "left_alone", "read_answer"]
 
-#: The first field of the helper's answer about a function; the third one is "missing".
-FOUND, UNAVAILABLE = "found", "unavailable"
+#: The first field of the helper's answer about a function.
+FOUND, MISSING, UNAVAILABLE = "found", "missing", "unavailable"
 
 
 class RemoteAnswer(NamedTuple):
@@ -50,7 +50,7 @@ def read_answer(store: Store, url: str, name: str, answer: list[Any] | None, pro
     outcome, *rest = answer
     if outcome != FOUND:
         shelves = ", ".join(usable_shelves(store.host()))
-        return RemoteAnswer(url, "missing", f"it is on no shelf that this host can use: {shelves}", is_asked)
+        return RemoteAnswer(url, MISSING, f"it is on no shelf that this host can use: {shelves}", is_asked)
     data, signatures, _ = rest
     try:
         module = require_acceptable(store, data, wanted=name, signatures=signatures)

@@ -1,7 +1,14 @@
 """When a store that fails is left alone: a circuit breaker for all processes of a host, and the patience of one process.
 
-The breaker is a file. It holds three numbers as text: failures in a row, the time until which the store is left alone (seconds since the epoch),
-and for how many seconds. A file that is damaged or missing counts as a healthy store.
+The breaker is a file. It holds three numbers as text: failures in a row, the time until which the store is left alone (seconds since the epoch;
+0: it is not), and for how many seconds. A file that is damaged or missing counts as a healthy store.
+
+    healthy    look-ups go to the store
+    doubtful   one took long, in vain: left alone while the helper probes, which takes a moment where the store was slow once
+    open       three failed in a row: left alone for 30 s, after each further failure twice as long, up to 10 minutes
+    half-open  the pause is over: the next question has the helper probe, and is not waited for
+
+So a store that is silent costs one process one look-up, and nothing those that come after it.
 """
 
 from __future__ import annotations
@@ -12,11 +19,16 @@ import time
 from compcache.files import reraise_interrupt
 from compcache.remote.directory import state_directory
 
-__all__ = ["Breaker", "Gate", "Patience"]
+__all__ = ["PROBE_SECONDS", "Breaker", "Gate", "Patience"]
 
 _FAILURES = 3  # in a row open it
 _FIRST_PAUSE = 30.0
 _LONGEST_PAUSE = 600.0
+#: A failure that took so long casts doubt on the store at once: three of these are more than a process may lose.
+_LONG = 0.1
+#: How long a probe may take, and for how long a store is in doubt where the outcome does not become known.
+PROBE_SECONDS = 1.0
+_DOUBT = PROBE_SECONDS + 2.0
 #: The seconds that one process waits in vain before it stops waiting for a while, and again before each longer while.
 _FIRST_LOSS, _NEXT_LOSS = 0.4, 0.1
 _FIRST_WHILE, _LONGEST_WHILE = 1.0, 60.0
@@ -30,36 +42,40 @@ class Breaker:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._probing = False
 
     def is_open(self) -> bool:
         """Whether the store is to be left alone now. Costs one small read."""
         return time.time() < self._read()[1]
 
-    def allows(self) -> bool:
-        """Whether a request may be made: after a pause one, as a probe, until its outcome is known."""
+    def is_half_open(self) -> bool:
+        """Whether a probe is to find out how the store is."""
+        return 0 < self._read()[1] <= time.time()
+
+    def is_doubtful(self) -> bool:
+        """Whether the store is left alone for a moment, without having failed often enough for more."""
         failures, until, _ = self._read()
-        if time.time() < until or (until and self._probing):
-            return False
-        self._probing = failures >= _FAILURES
-        return True
+        return failures < _FAILURES and until > 0
+
+    def allows(self) -> bool:
+        """Whether look-ups may go to the store; probes go in any case."""
+        return not self._read()[1]
 
     def succeeded(self) -> None:
         """A request was answered."""
-        self._probing = False
         if self._read() != (0, 0.0, 0.0):
             self._write(0, 0.0, 0.0)
 
-    def failed(self) -> None:
-        """A request was not answered in time, or with an error of the store."""
-        self._probing = False
+    def failed(self, seconds: float = 0.0, *, probe: bool = False) -> None:
+        """A request was not answered in time, or with an error of the store, after so many seconds."""
         failures, until, pause = self._read()
-        if time.time() < until:
-            return  # one of several that were on their way when it opened
+        if until and not probe:
+            return  # one of several that were on their way when another one failed
         failures += 1
         if failures >= _FAILURES:
             pause = min(2 * pause, _LONGEST_PAUSE) if pause else _FIRST_PAUSE
             until = time.time() + pause
+        elif probe or seconds >= _LONG:
+            until = time.time() + _DOUBT
         self._write(failures, until, pause)
 
     def state(self) -> tuple[int, float]:

@@ -39,6 +39,8 @@ __all__ = ["Inquiry", "RemoteStore"]
 _PATIENCE = 10.0
 _PATIENCE_PER_NAME = 0.1
 _BATCH = 512  # names in one question
+#: How often one process has a store probed that was left alone, in seconds.
+_PROBE_PAUSE = 1.0
 
 
 class Inquiry:
@@ -94,6 +96,7 @@ class RemoteStore:
         self._directory: str | None = None
         self._complained = False
         self.patience = Patience()
+        self._probed = -_PROBE_PAUSE  # when this process had the store probed
         self._rejected: set[str] = set()  # functions that the store has, but not as this cache takes them
         self._start_up = 0, b""  # a process, and the token by which the helper knows its questions
 
@@ -107,6 +110,23 @@ class RemoteStore:
         if self._directory is None:
             self._directory = state_directory(self.settings.url, os.environ)
         return self._directory
+
+    def _breaker(self) -> Breaker:
+        return Breaker(os.path.join(self.directory(), "breaker"))
+
+    def _is_in_service(self, *, waits: bool) -> bool:
+        """Whether the store is asked. One that was left alone, until now, is probed first, which only who `waits` waits for."""
+        breaker = self._breaker()
+        if not breaker.is_half_open():
+            return not breaker.is_open()
+        now = time.monotonic()
+        if waits or now - self._probed >= _PROBE_PAUSE:
+            self._probed = now
+            probe = ask(self.settings, "probe")
+            if waits and probe.wait(_PATIENCE):
+                return bool(probe.answer)
+            probe.close()
+        return False
 
     # ---------------------------------------------------------------- fetching
 
@@ -123,10 +143,10 @@ class RemoteStore:
             self.count("remote_skipped")
             return None
         try:
-            if Breaker(os.path.join(self.directory(), "breaker")).is_open():
+            if not self._is_in_service(waits=insists):
                 self.count("remote_skipped")
                 return None
-            question = ask(self.settings, "find", list(wanted), *self._places(), self._token(), self.writes)
+            question = ask(self.settings, "find", list(wanted), *self._places(), self._token(), self.writes, time.monotonic())
         except OSError as error:
             reraise_interrupt(error)
             self.complain(str(error))
@@ -151,6 +171,7 @@ class RemoteStore:
 
     def has(self, names: Sequence[str]) -> tuple[bool, ...]:
         """For each function whether the store has code of it that this host can use."""
+        self._is_in_service(waits=True)
         question = ask(self.settings, "has", list(names), *self._places())
         if not question.wait(_PATIENCE):
             self.complain(question.problem)
@@ -171,10 +192,9 @@ class RemoteStore:
         """What the store says about a function now; nothing is fetched into the cache, or counted."""
         url = self.settings.shown
         try:
-            breaker = Breaker(os.path.join(self.directory(), "breaker"))
-            if breaker.is_open():
-                return left_alone(url, name, *breaker.state())
-            question = ask(self.settings, "find", [name], *self._places(), b"", False)
+            if not self._is_in_service(waits=True):
+                return left_alone(url, name, *self._breaker().state())
+            question = ask(self.settings, "find", [name], *self._places(), b"", False, time.monotonic())
         except OSError as error:
             reraise_interrupt(error)
             return read_answer(self._store, url, name, None, str(error))

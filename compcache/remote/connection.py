@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-import sys
 import time
 from contextlib import suppress
 from struct import Struct
@@ -17,18 +16,24 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from compcache.files import reraise_interrupt
+from compcache.processes.detached import start_detached
 from compcache.remote.directory import state_directory
 
 if TYPE_CHECKING:
     from compcache.remote.address import RemoteSettings
 
-__all__ = ["LENGTH", "MAX_MESSAGE", "Question", "ask", "decode", "encode", "owner_of", "wake_helper"]
+__all__ = [
+    "LENGTH", "LOCK", "MAX_MESSAGE", "REFUSED", "SOCKET", "Question", "ask", "decode", "encode", "owner_of", "wake_helper",
+]  # fmt: skip
 
+#: The version of the questions and answers. Helpers of several versions may run side by side; breaker and outbox are common to them.
+_PROTOCOL = 3
+SOCKET, LOCK, REFUSED = f"socket-{_PROTOCOL}", f"helper-{_PROTOCOL}.lock", f"refused-{_PROTOCOL}"
 LENGTH = Struct("<I")
 MAX_MESSAGE = 1 << 30
 _PEER = Struct("3i")
 
-_HELPER = "import sys; sys.path[:] = {path!r}; from compcache.remote.helper.server import main; sys.exit(main(sys.argv[1:]))"
+_HELPER = "import sys; from compcache.remote.helper.server import main; sys.exit(main(sys.argv[1:]))"
 _LOOK_AGAIN = 0.005
 #: A helper that was started so many seconds ago and cannot be reached is not coming.
 _START_SECONDS = 10.0
@@ -91,7 +96,7 @@ class Question:
         try:
             # By descriptor: paths of sockets have 107 bytes at most.
             folder = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            connection.connect(f"/proc/self/fd/{folder}/socket")
+            connection.connect(f"/proc/self/fd/{folder}/{SOCKET}")
             owner = owner_of(connection)
             if owner != os.geteuid():
                 connection.close()
@@ -151,7 +156,7 @@ def wake_helper(settings: RemoteSettings) -> None:
 
 def _start_helper(directory: str, settings: RemoteSettings) -> str:
     """Start the helper unless this process has done so just now; what is wrong where it does not come."""
-    refused = os.path.join(directory, "refused")
+    refused = os.path.join(directory, REFUSED)
     pid, when = _started.get(directory, (0, 0.0))
     if pid and _is_running(pid):
         return "" if time.monotonic() - when < _START_SECONDS else "its helper process does not answer"
@@ -163,11 +168,8 @@ def _start_helper(directory: str, settings: RemoteSettings) -> str:
                 return str(json.load(file))
         # It has ended at once: another one serves, or is about to.
         return "" if time.monotonic() - when < 1.0 else "its helper process ends when it is started"
-    command = [sys.executable, "-c", _HELPER.format(path=sys.path), *settings, directory]
-    null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONWARNINGS", "PYTHONDEVMODE")}
     try:
-        _started[directory] = os.posix_spawn(sys.executable, command, environment, file_actions=null, setsid=True), time.monotonic()
+        _started[directory] = start_detached(_HELPER, [*settings, directory], os.environ), time.monotonic()
     except OSError as error:
         reraise_interrupt(error)
         return f"its helper process cannot be started: {error.strerror}"

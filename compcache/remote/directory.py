@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["private_directory", "state_directory"]
 
-_PROTOCOL = 2
 _WRITE = 0o022  # for group and others
 _TEMPORARY = "/tmp"  # noqa: S108 - what is made there is private, and checked
 
@@ -64,5 +63,5 @@ def state_directory(url: str, environment: Mapping[str, str]) -> str:
         if not _is_own(base, _WRITE):
             private_directory(base)
     account = sorted((k, v) for k, v in environment.items() if k.startswith(_ACCOUNT))
-    name = blake2b(repr((_PROTOCOL, url, account)).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    name = blake2b(repr((url, account)).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     return private_directory(os.path.join(private_directory(os.path.join(base, "compcache")), name))

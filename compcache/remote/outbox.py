@@ -21,7 +21,10 @@ __all__ = ["LIMIT", "Outbox", "Upload"]
 
 #: The bytes that wait at most.
 LIMIT = 256 << 20
+_SETTLED = 3600.0  # seconds in which any file is written
 _MAGIC = b"CCUPLD2\0"
+#: Names the version of the format: what waits for a helper of another version is left to it, or dropped in its turn.
+_ENDING = ".upload2"
 
 
 class Upload(NamedTuple):
@@ -55,14 +58,18 @@ class Outbox:
         data = _MAGIC + msgpack.packb(list(upload), unicode_errors="surrogatepass")
         data += check(data)
         dropped = self._make_room(len(data))
-        name = f"{time.time_ns():020d}-{unique_name()}.upload"
+        name = f"{time.time_ns():020d}-{unique_name()}{_ENDING}"
         publish(Files(), self._directory, os.path.join(self._directory, name), [data], sync=False)
         return dropped
 
     def names(self) -> list[str]:
         """The waiting uploads, the oldest first."""
+        return [name for name in self._files() if name.endswith(_ENDING)]
+
+    def _files(self) -> list[str]:
+        """Those of other versions as well."""
         try:
-            return sorted(name for name in os.listdir(self._directory) if name.endswith(".upload"))
+            return sorted(name for name in os.listdir(self._directory) if ".upload" in name)
         except OSError as error:
             reraise_interrupt(error)
             return []
@@ -100,15 +107,23 @@ class Outbox:
     def size(self) -> int:
         """The bytes that wait."""
         total = 0
-        for name in self.names():
+        for name in self._files():
             with suppress(OSError):
                 total += os.stat(os.path.join(self._directory, name)).st_size
         return total
 
+    def sweep(self) -> None:
+        """Remove what processes that were killed have left half-written."""
+        with suppress(OSError):
+            for name in os.listdir(self._directory):
+                path = os.path.join(self._directory, name)
+                if ".upload" not in name and time.time() - os.stat(path).st_mtime > _SETTLED:
+                    os.unlink(path)
+
     def _make_room(self, size: int) -> int:
         excess = self.size() + size - self._limit
         dropped = 0
-        for name in self.names() if excess > 0 else ():
+        for name in self._files() if excess > 0 else ():
             if excess <= 0:
                 break
             with suppress(OSError):

@@ -152,16 +152,14 @@ def test_a_thousand_misses_lose_little_to_a_store_that_is_gone(tmp_path: Path, d
     """One look-up that fails, at most, and nothing in the next process."""
     (plain,) = lost(tmp_path / "plain", "", 1)
     (first,) = lost(tmp_path / "first", dead, 1)
-    assert first - plain < 1.5 + plain  # the machine may be busy
-    end = time.monotonic() + 10
-    while (second := lost(tmp_path / "second", dead, 1)[0]) - plain > 0.05 + plain and time.monotonic() < end:
-        continue  # the failures that open the breaker may still be under way
-    assert second - plain < 0.05 + plain
+    assert first < 1.5 + 4 * plain  # the machine may be busy
+    (second,) = lost(tmp_path / "second", dead, 1)  # at once: it finds the breaker open, or the store in doubt
+    assert second < 0.25 + 4 * plain
 
 
 def test_eight_processes_lose_little_to_a_store_that_is_gone(tmp_path: Path, dead: str) -> None:
     plain = max(lost(tmp_path / "plain", "", 8))
-    assert max(lost(tmp_path / "dead", dead, 8)) - plain < 2.0 + plain
+    assert max(lost(tmp_path / "dead", dead, 8)) < 2.0 + 4 * plain
 
 
 def test_children_of_forks_ask_whatever_their_parents_did(server: tuple[int, str], tmp_path: Path) -> None:

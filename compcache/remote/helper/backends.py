@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from compcache.remote.address import RemoteSettings
 
-__all__ = ["Backend", "BackendMissingError", "Listed", "open_backend"]
+__all__ = ["Backend", "BackendMissingError", "Listed", "TooLargeError", "open_backend"]
 
 _CONNECT = "250ms"
 _LONGEST = "60s"
@@ -22,6 +23,10 @@ _LONGEST = "60s"
 
 class BackendMissingError(Exception):
     """Raised when the library that speaks to a kind of store is not installed."""
+
+
+class TooLargeError(Exception):
+    """Raised for an object that is larger than what was asked for can be."""
 
 
 class Listed(NamedTuple):
@@ -35,8 +40,8 @@ class Listed(NamedTuple):
 class Backend(Protocol):
     """A store of immutable objects. Errors other than a missing object are raised as the client raises them."""
 
-    async def get(self, key: str) -> bytes | None:
-        """The object, None where there is none."""
+    async def get(self, key: str, largest: int) -> bytes | None:
+        """The object, None where there is none. Raises `TooLargeError` where it has more bytes than `largest`, without reading it."""
 
     async def create(self, key: str, data: bytes) -> bool:
         """Store an object unless the key is taken; whether it was stored."""
@@ -76,12 +81,18 @@ class _Directory:
     def __init__(self, root: str) -> None:
         self._root = Path(root)
 
-    async def get(self, key: str) -> bytes | None:
-        return await asyncio.to_thread(self._read, key)
+    async def get(self, key: str, largest: int) -> bytes | None:
+        return await asyncio.to_thread(self._read, key, largest)
 
-    def _read(self, key: str) -> bytes | None:
+    def _read(self, key: str, largest: int) -> bytes | None:
+        path = self._root / key
         try:
-            return (self._root / key).read_bytes()
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                return None  # a pipe would keep whoever opens it
+            if status.st_size > largest:
+                raise TooLargeError(key)
+            return path.read_bytes()
         except FileNotFoundError:
             return None  # also where the directory does not exist yet: the first upload makes it
 
@@ -134,22 +145,31 @@ class _ObjectStore:
         self._store = from_url(settings.url, client_options=options, retry_config={"max_retries": 0})
         self._creates = settings.kind == "object"  # HTTP knows no conditional PUT that servers agree on
 
-    async def get(self, key: str) -> bytes | None:
+    async def get(self, key: str, largest: int) -> bytes | None:
         try:
             found = await self._obstore.get_async(self._store, key)
+            if found.meta["size"] > largest:
+                raise TooLargeError(key)
             return bytes(await found.bytes_async())
         except FileNotFoundError:
             return None
 
     async def create(self, key: str, data: bytes) -> bool:
         if not self._creates:
-            if await self.get(key) is not None:
+            if await self._exists(key):
                 return False
             await self.replace(key, data)
             return True
         try:
             await self._obstore.put_async(self._store, key, data, mode="create")
         except self._obstore.exceptions.AlreadyExistsError:
+            return False
+        return True
+
+    async def _exists(self, key: str) -> bool:
+        try:
+            await self._obstore.get_async(self._store, key)  # and nothing is read of it; HEAD is not forwarded everywhere
+        except FileNotFoundError:
             return False
         return True
 
@@ -186,9 +206,11 @@ class _Redis:
         self._prefix = f"{prefix}/" if prefix else ""
         self._redis = client.from_url(plain, socket_connect_timeout=0.25, socket_timeout=60.0, single_connection_client=False)
 
-    async def get(self, key: str) -> bytes | None:
-        found: bytes | None = await self._redis.get(self._prefix + key)
-        return found
+    async def get(self, key: str, largest: int) -> bytes | None:
+        found: bytes = await self._redis.getrange(self._prefix + key, 0, largest)
+        if len(found) > largest:
+            raise TooLargeError(key)
+        return found or None  # nothing that is stored is empty
 
     async def create(self, key: str, data: bytes) -> bool:
         return bool(await self._redis.set(self._prefix + key, data, nx=True))

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
     from compcache.remote.card import Card
 
-__all__ = ["Packs", "StartUp"]
+__all__ = ["LARGEST_PACK", "Packs", "StartUp"]
 
 #: The size of a pack, in bytes, and of a module in it.
 MAX_PACK = 32 << 20
+#: With what stands beside the modules.
+LARGEST_PACK = 2 * MAX_PACK
 _MAX_MODULE = 4 << 20
 #: Fewer functions than these are not worth a request of their own.
 _FEWEST = 4

@@ -10,56 +10,35 @@ import asyncio
 import fcntl
 import json
 import os
-import re
 import socket
 import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from compcache.errors import FormatError
-from compcache.formats.footer import intact_footer
 from compcache.remote.address import RemoteSettings
+from compcache.remote.answer import FOUND, UNAVAILABLE
 from compcache.remote.breaker import Breaker
-from compcache.remote.card import decode_card
-from compcache.remote.connection import LENGTH, MAX_MESSAGE, decode, encode, owner_of
+from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, decode, encode, owner_of
 from compcache.remote.helper.backends import BackendMissingError, open_backend
-from compcache.remote.helper.packs import Packs
+from compcache.remote.helper.packs import LARGEST_PACK, Packs
+from compcache.remote.helper.reads import LOOKUP_SECONDS, Reads, is_intact, words
+from compcache.remote.helper.uploads import UPLOAD_SECONDS, Uploads
 from compcache.remote.outbox import Outbox
-from compcache.remote.shelves import card_key, module_key
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-    from typing import TypeVar
-
-    from compcache.remote.card import Card
     from compcache.remote.helper.backends import Backend
     from compcache.remote.helper.packs import StartUp
-    from compcache.remote.outbox import Upload
 
-    _T = TypeVar("_T")
+__all__ = ["main"]
 
-__all__ = ["FOUND", "MISSING", "UNAVAILABLE", "main"]
-
-#: The first field of an answer about a function.
-FOUND, MISSING, UNAVAILABLE = "found", "missing", "unavailable"
-_CONCURRENT = 32
-_LOOKUP_SECONDS = 1.0
-_SECONDS_PER_BYTE = 1.0 / (1 << 20)
+#: What a look-up is given at least, where starting this process has used up the time.
+_SHORTEST_SECONDS = 0.25
 _PACK_SECONDS = 10.0
 _MANY = 4  # names in one question
 #: How long the pack of a start-up is waited for, with many names and with few: a store that does not answer must be noticed by look-ups.
 _WAIT_OF_MANY, _WAIT_OF_FEW = 2.0, 0.05
-_UPLOAD_ATTEMPTS = 3
-_UPLOAD_SECONDS = 60.0
 _IDLE_SECONDS = 60.0
-_SOCKET = "socket"
-#: What stands before the host in a URL: messages are logged, and shown to others.
-_PASSWORD = re.compile(r"//[^/@\s]*@")
-
-
-class _LeftAloneError(Exception):
-    """The store is left alone after failures."""
 
 
 class Helper:
@@ -68,36 +47,37 @@ class Helper:
     def __init__(self, backend: Backend, directory: str) -> None:
         self._backend = backend
         self._directory = directory
+        self._code = _code_on_disk()
         self._breaker = Breaker(os.path.join(directory, "breaker"))
+        self._reads = Reads(backend, self._breaker)
         self._outbox = Outbox(os.path.join(directory, "outbox"))
-        self._packs = Packs(lambda key: self._get(key, _PACK_SECONDS), self._put_pack)
-        self._slots = asyncio.Semaphore(_CONCURRENT)
+        self._packs = Packs(self._get_pack, self._put_pack)
+        self._uploads = Uploads(self._reads, self._outbox, self._packs)
         self._last_use = time.monotonic()
         self._connections = 0
-        self._latency = 0.0  # seconds of a small request: a moving average
-        self._rate = 0.0  # seconds per byte of larger ones
-        self._counts: dict[str, float] = {}
-        self._error = ""
-        self._news = asyncio.Event()
-        self._uploading = asyncio.Lock()
 
     # ---------------------------------------------------------------- serving
 
     async def serve(self, listener: socket.socket) -> None:
         """Answer until nobody has asked for a while and nothing waits that could be uploaded."""
         server = await asyncio.start_unix_server(self._connected, sock=listener)
-        uploader = asyncio.create_task(self._upload_forever())
+        self._outbox.sweep()
+        uploader = asyncio.create_task(self._uploads.go_on())
+        if self._breaker.is_half_open():
+            self._reads.probe()
         while self._is_wanted():  # noqa: ASYNC110 - time passes
             await asyncio.sleep(1.0)
         server.close()
         uploader.cancel()
 
     def _is_wanted(self) -> bool:
-        if not os.path.exists(os.path.join(self._directory, _SOCKET)):
+        if not os.path.exists(os.path.join(self._directory, SOCKET)):
             return False  # it was removed: nobody can ask any more
-        if self._connections or time.monotonic() - self._last_use < _IDLE_SECONDS:
+        if self._connections:
             return True
-        return bool(self._outbox.names()) and not self._breaker.is_open()
+        if self._code != _code_on_disk():
+            return False  # upgraded, or uninstalled: the next question starts the new one
+        return time.monotonic() - self._last_use < _IDLE_SECONDS or self._uploads.are_wanted()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
@@ -124,20 +104,29 @@ class Helper:
     # ---------------------------------------------------------------- requests
 
     async def _do_find(
-        self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: bool
+        self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: bool, asked: float
     ) -> list[list[Any]]:
         """For each function: FOUND, the module, its signatures, and whether a pack had it; MISSING; or UNAVAILABLE and why.
 
-        `token` names the process whose questions make a start-up, `writes` says whether it may leave a pack behind.
+        `token` names the process whose questions make a start-up, `writes` says whether it may leave a pack behind, `asked` is the
+        monotonic time since when somebody waits.
         """
-        if self._breaker.is_open():
+        if not self._breaker.allows():
             return [[UNAVAILABLE, "it is left alone after failures"] for _ in names]
+        seconds = max(_SHORTEST_SECONDS, LOOKUP_SECONDS - max(0.0, time.monotonic() - asked))
         is_known = self._packs.knows(token)
         start_up = self._packs.join(token, names, platform, shelves, writes=writes)
         wait = _WAIT_OF_MANY if len(names) >= _MANY else _WAIT_OF_FEW
         if not is_known and len(names) < _MANY:
             wait = 0.0  # the first function must not wait for all the others
-        return await asyncio.gather(*[self._find(name, platform, shelves, start_up, wait) for name in names])
+        places = platform, shelves
+        return await asyncio.gather(*[self._find(name, places, start_up, wait, seconds) for name in names])
+
+    async def _do_probe(self) -> bool:
+        """Whether the store answers again after it was left alone."""
+        if self._breaker.is_half_open() or self._breaker.is_doubtful():
+            await asyncio.shield(self._reads.probe())
+        return self._breaker.allows()
 
     async def _do_distrust(self, token: bytes) -> None:
         """The pack of this start-up holds modules that the process does not take."""
@@ -149,235 +138,83 @@ class Helper:
 
     async def _do_has(self, names: list[str], platform: str, shelves: list[str]) -> list[bool]:
         """For each function whether there is a card on one of the shelves."""
-        return await asyncio.gather(*[self._has(name, platform, shelves) for name in names])
+        return await asyncio.gather(*[self._reads.has(name, platform, shelves) for name in names])
 
     async def _do_status(self) -> dict[str, Any]:
         """What `compcache remote status` shows."""
         failures, seconds = self._breaker.state()
         return {
-            "pid": os.getpid(), "failures": failures, "left_alone_seconds": seconds, "latency_seconds": self._latency,
-            "waiting_uploads": len(self._outbox.names()), "waiting_size": self._outbox.size(), "last_error": self._error,
-            **self._counts,
+            "pid": os.getpid(), "failures": failures, "left_alone_seconds": seconds, "last_error": self._reads.error,
+            "latency_seconds": self._reads.latency, "uploads_rest_seconds": self._uploads.rest_seconds(),
+            "waiting_uploads": len(self._outbox.names()), "waiting_size": self._outbox.size(), **self._reads.counts,
         }  # fmt: skip
 
     async def _do_flush(self, seconds: float) -> int:
         """Upload what waits; how many uploads are left."""
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._upload_all(packs_now=True), seconds)
+        if self._breaker.is_half_open():
+            await self._do_probe()
+        await self._uploads.flush(seconds)
         return len(self._outbox.names())
 
     async def _do_news(self) -> None:
         """The outbox has something new."""
-        self._news.set()
+        self._uploads.news.set()
 
     async def _do_list(self, prefix: str) -> list[list[Any]] | str:
         """The objects below a prefix as (key, size, modified); text where the store cannot list."""
         try:
             return [list(item) async for item in self._backend.list(prefix)]
         except Exception as error:  # noqa: BLE001 - whatever the client raises
-            return _words(error)
+            return words(error)
 
     async def _do_get(self, key: str) -> bytes | str | None:
         """An object; None where there is none, text where the store does not answer."""
         try:
-            return await self._backend.get(key)
+            return await self._backend.get(key, LARGEST_PACK)
         except Exception as error:  # noqa: BLE001
-            return _words(error)
+            return words(error)
 
     async def _do_delete(self, keys: list[str]) -> str:
         """Remove objects; what went wrong."""
         try:
-            await asyncio.gather(*[self._within(_UPLOAD_SECONDS, self._backend.delete(key)) for key in keys])
+            await asyncio.gather(*[self._reads.within(UPLOAD_SECONDS, self._backend.delete(key)) for key in keys])
         except Exception as error:  # noqa: BLE001
-            return _words(error)
+            return words(error)
         return ""
 
     # ---------------------------------------------------------------- look-ups
 
     async def _find(
-        self, name: str, platform: str, shelves: list[str], start_up: StartUp | None, wait: float
+        self, name: str, places: tuple[str, list[str]], start_up: StartUp | None, wait: float, seconds: float
     ) -> list[Any]:
+        platform, shelves = places
         packed = await start_up.find(name, wait) if start_up is not None else None
-        if packed is not None and _is_intact(packed.card, packed.module):
-            self._count("found_in_packs")
+        if packed is not None and is_intact(packed.card, packed.module):
+            self._reads.count("found_in_packs")
             return [FOUND, packed.module, packed.card.signatures, True]
-        if not self._breaker.allows():
-            return [UNAVAILABLE, "it is left alone after failures"]
-        found = await self._cards(name, platform, shelves)
-        if all(isinstance(answer, Exception) for answer in found):
-            return [UNAVAILABLE, self._error]
-        for shelf, data in zip(shelves, found, strict=True):
-            held = await self._held(data, name) if isinstance(data, bytes) else None
-            if held is not None:
-                card, module = held
-                if start_up is not None and start_up.writes:
-                    self._packs.remember(platform, shelf, card, module)
-                return [FOUND, module, card.signatures, False]
-        return [MISSING, ""]
+        outcome, *found = await self._reads.find(name, platform, shelves, seconds)
+        if outcome != FOUND:
+            return [outcome, *found]
+        module, card, shelf = found
+        if start_up is not None and start_up.writes:
+            self._packs.remember(platform, shelf, card, module)
+        return [FOUND, module, card.signatures, False]
 
-    async def _has(self, name: str, platform: str, shelves: list[str]) -> bool:
-        if not self._breaker.allows():
-            return False
-        return any(isinstance(data, bytes) for data in await self._cards(name, platform, shelves))
-
-    async def _cards(self, name: str, platform: str, shelves: list[str]) -> list[bytes | Exception | None]:
-        """What is on each shelf; the breaker counts the look-up once, however many shelves do not answer."""
-        keys = [card_key(platform, shelf, name) for shelf in shelves]
-        found = await asyncio.gather(*[self._get(key, _LOOKUP_SECONDS) for key in keys])
-        if any(isinstance(answer, Exception) for answer in found):
-            self._breaker.failed()
-        else:
-            self._breaker.succeeded()
-        return found
-
-    async def _held(self, data: bytes, name: str) -> tuple[Card, bytes] | None:
-        """The card, and the intact module that it leads to; None where it leads nowhere."""
-        try:
-            card = decode_card(data)
-            if card.name != name:
-                raise FormatError("the card is that of another function")
-            module = card.module or await self._get(
-                module_key(card.module_id), _LOOKUP_SECONDS + card.size * _SECONDS_PER_BYTE
-            )
-            if not isinstance(module, bytes):
-                self._count("cards_without_module")
-                return None
-            _require_module(card, module)
-        except FormatError:
-            self._count("rejected")
-            return None
-        return card, module
-
-    async def _get(self, key: str, seconds: float) -> bytes | Exception | None:
-        """An object, None where there is none, or what went wrong."""
-        try:
-            async with self._slots:
-                if self._breaker.is_open():  # since this look-up began to wait for its turn
-                    return _LeftAloneError()
-                started = time.monotonic()
-                data = await asyncio.wait_for(self._backend.get(key), seconds)
-        except Exception as error:  # noqa: BLE001 - whatever the client raises
-            self._note_error(error)
-            return error
-        self._learn(time.monotonic() - started, len(data or b""))
-        self._count("requests")
-        self._count("fetched_size", len(data or b""))
-        return data
-
-    async def _within(self, seconds: float, request: Awaitable[_T]) -> _T:
-        async with self._slots:
-            return await asyncio.wait_for(request, seconds)
-
-    def _note_error(self, error: Exception) -> None:
-        self._count("errors")
-        self._error = _words(error)
-
-    def _learn(self, seconds: float, size: int) -> None:
-        if size < 1 << 16:
-            self._latency = seconds if not self._latency else 0.9 * self._latency + 0.1 * seconds
-        else:
-            rate = max(0.0, seconds - self._latency) / size
-            self._rate = rate if not self._rate else 0.9 * self._rate + 0.1 * rate
-
-    def _count(self, counter: str, amount: float = 1) -> None:
-        self._counts[counter] = self._counts.get(counter, 0) + amount
-
-    # ----------------------------------------------------------------- uploads
-
-    async def _upload_forever(self) -> None:
-        while True:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), 5.0)
-            self._news.clear()
-            await self._upload_all()
-
-    async def _upload_all(self, *, packs_now: bool = False) -> None:
-        async with self._uploading:
-            for name in self._outbox.names():
-                try:
-                    upload = self._outbox.read(name)
-                except (OSError, FormatError):
-                    self._outbox.remove(name)
-                    continue
-                self._remember(upload)
-                if not self._is_worth_it(upload):
-                    self._count("not_worth_uploading")
-                elif not await self._upload(upload):
-                    return  # the store is down: what waits stays
-                self._outbox.remove(name)
-            if self._breaker.allows():
-                try:
-                    await self._packs.store_packs(now=packs_now)
-                except Exception as error:  # noqa: BLE001 - whatever the client raises
-                    self._breaker.failed()
-                    self._note_error(error)
+    async def _get_pack(self, key: str) -> bytes | Exception | None:
+        return await self._reads.get(key, _PACK_SECONDS, LARGEST_PACK)
 
     async def _put_pack(self, key: str, data: bytes) -> None:
-        await self._within(_UPLOAD_SECONDS, self._backend.replace(key, data))
-        self._breaker.succeeded()
-        self._count("packs_stored")
-
-    def _remember(self, upload: Upload) -> None:
-        """Keep what is uploaded for packs, and what is not worth a request of its own."""
-        for key, data in upload.cards:
-            _, _, platform, shelf, *_ = key.split("/")
-            with suppress(FormatError):
-                card = decode_card(data)
-                self._packs.remember(platform, shelf, card, card.module or upload.module)
-
-    def _is_worth_it(self, upload: Upload) -> bool:
-        size = len(upload.module) + sum(len(card) for _, card in upload.cards[:1])
-        return upload.always or upload.seconds > self._latency + size * self._rate
-
-    async def _upload(self, upload: Upload) -> bool:
-        """Store the module, then its cards, so that no card leads nowhere; whether that was done."""
-        for attempt in range(_UPLOAD_ATTEMPTS):
-            if not self._breaker.allows():
-                return False
-            try:
-                if upload.module:
-                    await self._within(_UPLOAD_SECONDS, self._backend.create(upload.key, upload.module))
-                for key, card in upload.cards:
-                    await self._within(_UPLOAD_SECONDS, self._put_card(key, card, replaces=upload.replaces))
-            except Exception as error:  # noqa: BLE001 - whatever the client raises
-                self._breaker.failed()
-                self._note_error(error)
-                await asyncio.sleep(0.2 * 4**attempt)
-            else:
-                self._breaker.succeeded()
-                self._count("uploads")
-                self._count("uploaded_size", len(upload.module) + sum(len(card) for _, card in upload.cards))
-                return True
-        return False
-
-    async def _put_card(self, key: str, card: bytes, *, replaces: bool) -> None:
-        """Store a card; one that is there is replaced where it leads nowhere, or with `replaces`."""
-        if await self._backend.create(key, card):
-            return
-        present = await self._backend.get(key)
-        if replaces or present is None or await self._held(present, decode_card(card).name) is None:
-            await self._backend.replace(key, card)
+        await self._reads.within(UPLOAD_SECONDS, self._backend.replace(key, data))
+        self._reads.count("packs_stored")
 
 
-def _is_intact(card: Card, module: bytes) -> bool:
+def _code_on_disk() -> tuple[int, int]:
+    """What tells this version of the code from another one that is put in its place."""
     try:
-        _require_module(card, module)
-    except FormatError:
-        return False
-    return True
-
-
-def _require_module(card: Card, data: bytes) -> None:
-    if len(data) != card.size:
-        raise FormatError("the module has another size than its card says")
-    intact_footer(data, card.module_id)
-
-
-def _words(error: Exception) -> str:
-    if isinstance(error, asyncio.TimeoutError):
-        return "it did not answer in time"
-    text = " ".join((str(error) or type(error).__name__).split())
-    return _PASSWORD.sub("//", text)[:500]
+        status = os.stat(__file__)
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
 
 
 def main(arguments: list[str]) -> int:
@@ -385,34 +222,34 @@ def main(arguments: list[str]) -> int:
     url, mode, directory = arguments
     os.umask(0o077)
     os.chdir(directory)  # paths of sockets have 107 bytes at most
-    lock = os.open("helper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return 0  # another one serves
-    note = "refused"
     try:
         backend = open_backend(RemoteSettings(url, mode))
     except (BackendMissingError, ValueError) as error:
-        with open(note, "w", encoding="utf-8") as file:
+        with open(REFUSED, "w", encoding="utf-8") as file:
             json.dump(str(error), file)
         return 1
     with suppress(FileNotFoundError):
-        os.unlink(note)
+        os.unlink(REFUSED)
     with suppress(FileNotFoundError):
-        os.unlink(_SOCKET)
+        os.unlink(SOCKET)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(_SOCKET)
+    listener.bind(SOCKET)
     listener.listen(256)
 
     async def run() -> None:
-        await Helper(backend, directory).serve(listener)
+        try:
+            await Helper(backend, directory).serve(listener)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(SOCKET)
+            os._exit(0)  # threads that wait for a file system which does not answer would keep this process
 
-    try:
-        asyncio.run(run())
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(_SOCKET)
+    asyncio.run(run())
     return 0
 
 

@@ -1,0 +1,57 @@
+"""Starts processes of this interpreter: the tuner and the helper of a remote store, which go on by themselves, trials of new code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from compcache.files import reraise_interrupt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["isolated_command", "start_detached"]
+
+#: The interpreter's own path stands first: no file of the program (a `json.py` beside its script) takes the place of a standard module.
+_START = "import sys\nsys.path[:] = dict.fromkeys([*sys.path, *{path!r}])\n{code}"
+
+
+def isolated_command(code: str, arguments: Sequence[str] = ()) -> list[str]:
+    """A command that runs `code` by this interpreter, isolated (``python -I -S``), with `arguments` as its ``sys.argv[1:]``.
+
+    `PYTHON...` variables, the user's site and start-up files do not reach it. It imports from the standard library first, then what this process
+    can import; what stands beside this process's script, or in the current directory, comes last.
+    """
+    return [sys.executable, "-I", "-S", "-c", _START.format(path=_search_path(), code=code), *arguments]
+
+
+def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Start a process by an `isolated_command`, in a session of its own and without standard streams; return its process id.
+
+    Raises:
+        OSError: it could not be started.
+    """
+    null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+    return os.posix_spawn(sys.executable, isolated_command(code, arguments), environment, file_actions=null, setsid=True)
+
+
+def _search_path() -> list[str]:
+    here = _current_directory()
+    path = [os.path.join(here, entry) for entry in sys.path if entry]
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.join(here, __file__))))
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    last = os.path.dirname(os.path.join(here, script)) if script else here
+    if package not in path:
+        path.insert(0, package)
+    if last in path and last != package:
+        path = [*[entry for entry in path if entry != last], last]
+    return path
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:  # it was removed
+        reraise_interrupt(error)
+        return ""

@@ -1,0 +1,158 @@
+"""Uploads in the background: what waits in the outbox, oldest first, and the packs of start-ups."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from compcache.errors import FormatError
+from compcache.remote.card import decode_card
+
+if TYPE_CHECKING:
+    from compcache.remote.helper.packs import Packs
+    from compcache.remote.helper.reads import Reads
+    from compcache.remote.outbox import Outbox, Upload
+
+__all__ = ["UPLOAD_SECONDS", "Uploads"]
+
+UPLOAD_SECONDS = 60.0
+_ATTEMPTS = 3
+#: So many uploads that fail one after the other let all others wait.
+_IN_VAIN = 3
+_FIRST_REST, _LONGEST_REST = 30.0, 600.0
+_LOOK_AGAIN = 5.0
+_LARGEST_CARD = 1 << 20
+
+
+class Uploads:
+    """The uploads of one store. That they fail need not mean that look-ups do: readers of a store that takes nothing go on reading."""
+
+    def __init__(self, reads: Reads, outbox: Outbox, packs: Packs) -> None:
+        self._reads = reads
+        self._outbox = outbox
+        self._packs = packs
+        self.news = asyncio.Event()  # the outbox has something new
+        self._turn = asyncio.Lock()
+        self._pause = 0.0
+        self._until = 0.0
+        self._refusals: dict[str, int] = {}  # by name in the outbox
+
+    async def go_on(self) -> None:
+        """Upload what comes, for ever."""
+        while True:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.news.wait(), _LOOK_AGAIN)
+            self.news.clear()
+            if self._outbox.names() and self._reads.breaker.is_half_open():
+                await self._reads.probe()
+            await self._upload_all(packs_now=False)
+
+    async def flush(self, seconds: float) -> None:
+        """Upload what waits, and the packs of all start-ups, without waiting for a pause to end."""
+        self._until = 0.0
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._upload_all(packs_now=True), seconds)
+
+    def rest_seconds(self) -> float:
+        """For how long nothing is uploaded, after failures."""
+        return max(0.0, self._until - time.monotonic())
+
+    def are_wanted(self) -> bool:
+        """Whether something waits that could be uploaded now."""
+        return not self._rest() and bool(self._outbox.names())
+
+    def _rest(self) -> bool:
+        return not self._reads.breaker.allows() or self.rest_seconds() > 0
+
+    async def _upload_all(self, *, packs_now: bool) -> None:
+        async with self._turn:
+            failed: list[str] = []  # the last ones, one after the other
+            for name in self._outbox.names():
+                if self._rest():
+                    return
+                if await self._upload_one(name):
+                    self._pause = 0.0
+                    self._count_refusals(failed)
+                    failed = []
+                    continue
+                failed.append(name)
+                if len(failed) == _IN_VAIN:
+                    self._let_rest()
+            if failed:
+                self._let_rest()
+            if not self._rest():
+                try:
+                    await self._packs.store_packs(now=packs_now)
+                except Exception as error:  # noqa: BLE001 - whatever the client raises
+                    self._let_rest()
+                    self._reads.note_error(error)
+
+    def _let_rest(self) -> None:
+        self._pause = min(2 * self._pause, _LONGEST_REST) if self._pause else _FIRST_REST
+        self._until = time.monotonic() + self._pause
+
+    def _count_refusals(self, names: list[str]) -> None:
+        """These failed before another one was taken: it is they that the store does not take. They are dropped in the end."""
+        for name in names:
+            self._refusals[name] = self._refusals.get(name, 0) + 1
+            if self._refusals[name] >= _ATTEMPTS:
+                del self._refusals[name]
+                self._outbox.remove(name)
+                self._reads.count("uploads_refused")
+
+    async def _upload_one(self, name: str) -> bool:
+        """Upload what waits under this name, if it is worth it; whether it need not wait any longer."""
+        try:
+            upload = self._outbox.read(name)
+        except (OSError, FormatError):
+            self._outbox.remove(name)
+            return True
+        self._remember(upload)
+        if not self._is_worth_it(upload):
+            self._reads.count("not_worth_uploading")
+        elif not await self._upload(upload):
+            return False
+        self._outbox.remove(name)
+        return True
+
+    def _remember(self, upload: Upload) -> None:
+        """Keep what is uploaded for packs, and what is not worth a request of its own."""
+        for key, data in upload.cards:
+            _, _, platform, shelf, *_ = key.split("/")
+            with suppress(FormatError):
+                card = decode_card(data)
+                self._packs.remember(platform, shelf, card, card.module or upload.module)
+
+    def _is_worth_it(self, upload: Upload) -> bool:
+        size = len(upload.module) + sum(len(card) for _, card in upload.cards[:1])
+        return upload.always or upload.seconds > self._reads.latency + size * self._reads.rate
+
+    async def _upload(self, upload: Upload) -> bool:
+        """Store the module, then its cards, so that no card leads nowhere; whether that was done."""
+        reads = self._reads
+        for attempt in range(_ATTEMPTS):
+            try:
+                if upload.module:
+                    await reads.within(UPLOAD_SECONDS, reads.backend.create(upload.key, upload.module))
+                for key, card in upload.cards:
+                    await reads.within(UPLOAD_SECONDS, self._put_card(key, card, replaces=upload.replaces))
+            except Exception as error:  # noqa: BLE001 - whatever the client raises
+                reads.note_error(error)
+                if attempt < _ATTEMPTS - 1:
+                    await asyncio.sleep(0.2 * 4**attempt)
+            else:
+                reads.count("uploads")
+                reads.count("uploaded_size", len(upload.module) + sum(len(card) for _, card in upload.cards))
+                return True
+        return False
+
+    async def _put_card(self, key: str, card: bytes, *, replaces: bool) -> None:
+        """Store a card; one that is there is replaced where it leads nowhere, or with `replaces`."""
+        backend = self._reads.backend
+        if await backend.create(key, card):
+            return
+        present = None if replaces else await backend.get(key, _LARGEST_CARD)
+        if present is None or await self._reads.held(present, decode_card(card).name) is None:
+            await backend.replace(key, card)
