@@ -158,3 +158,36 @@ def test_an_error_of_a_declaration_is_raised_there(tmp_path: Path) -> None:
         for name in ("numba", "compcache.numba", "compcache.numba")
     ]
     assert answers[0] == answers[1] == answers[2]
+
+
+RECURSIVE = """
+    from {decorators} import njit
+
+    @njit("i8(i8)"{cached})
+    def factorial(n):
+        return 1 if n <= 1 else n * factorial(n - 1)
+
+    @njit{calls}
+    def calls(n):
+        return factorial(n) + 1
+
+    @njit("i8(i8)"{cached})
+    def declared(n):
+        return factorial(n) - calls(n)
+"""
+
+
+def test_callers_of_a_declared_function_that_calls_itself_are_found(tmp_path: Path) -> None:
+    lazy = Project(tmp_path)
+    lazy.write(p=RECURSIVE.format(decorators="compcache.numba", cached="", calls=""))
+    script = "import p, sys\nresult = [p.calls(5), p.declared(4)], 'numba.core' in sys.modules"
+    said = [lazy.run(script, backend=False, COMPCACHE_DIR=str(lazy.cache)) for _ in range(2)]
+    assert said == [([121, -1], True), ([121, -1], False)]
+
+
+def test_the_backend_finds_callers_of_a_declared_function_that_calls_itself(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(p=RECURSIVE.format(decorators="numba", cached=", cache=True", calls="(cache=True)"))
+    script = "import p\nresult = [p.calls(5), p.declared(4)], backend.hits, backend.misses, backend.refused"
+    said = [project.run(script, backend=True) for _ in range(2)]
+    assert said == [([121, -1], 0, 3, {}), ([121, -1], 3, 0, {})]

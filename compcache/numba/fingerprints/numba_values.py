@@ -52,7 +52,7 @@ def handlers() -> list[tuple[Any, Handler]]:
 def _jitted(walk: Walk, value: Any, where: str) -> None:
     """Feed a dispatcher: the function that it compiles, and its options."""
     function = value.py_func
-    walk.token("jitted", type(value).__name__)
+    walk.token("jitted", value.__class__.__name__)  # a lazy function has that of its dispatcher
     if is_library_function(function):
         walk.token("library function", function.__module__, function.__qualname__)
         return
@@ -64,7 +64,8 @@ def _jitted(walk: Walk, value: Any, where: str) -> None:
     if compiler is not None:
         walk.token("pipeline", compiler.pipeline_class.__module__, compiler.pipeline_class.__qualname__)
     walk.add_function(function, where, "named" if walk.mode == "named" else "compiled")
-    if not getattr(value, "_can_compile", True):
+    is_itself = function is walk.compiled  # which may be declared just now: its signatures count where others read it
+    if not getattr(value, "_can_compile", True) and not is_itself:
         walk.sequence(getattr(value, "nopython_signatures", ()), f"the signatures of {where}")
 
 

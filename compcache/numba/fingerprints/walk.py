@@ -131,6 +131,7 @@ class Walk:
         self._references: list[int] = []
         self._seen: dict[int, int] = {}
         self._reach: Reach | None = None
+        self.compiled: Any = None
         self._depth = 0
         self._count = 0
 
@@ -236,6 +237,7 @@ class Walk:
 
     def _function(self, function: Any, where: str) -> None:
         code = function.__code__
+        self.compiled = function
         name = f"{function.__module__}.{function.__qualname__}"
         self.token("def", self.mode, function.__module__, plain_name(function.__qualname__))
         self._code(code, function.__globals__, name)
@@ -274,7 +276,7 @@ class Walk:
         self.token("code", digest)
         self._lines.update(f"{code.co_filename}:{code.co_firstlineno}:".encode("utf-8", "surrogatepass"))
         self._lines.update(code.co_linetable)
-        chains = [(chain, *_resolved(chain, namespace)) for chain in reads.chains]
+        chains = [(chain, *self._resolved(chain, namespace)) for chain in reads.chains]
         self.lenient = self.lenient or any(type(value).__name__ == _OBJECT_MODE for _, value, _ in chains)
         for chain, value, at in chains:
             self._chain(chain, value, at, reads.attributes, name)
@@ -285,6 +287,17 @@ class Walk:
         for constant in code.co_consts:
             if isinstance(constant, python_types.CodeType):
                 self._code(constant, namespace, name)
+
+    def _resolved(self, chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
+        """The value of a chain; a function that is compiled while it is decorated finds itself under its name, which is not set yet."""
+        value, at = _resolved(chain, namespace)
+        if value is _MISSING and at == 1 and self.mode == COMPILED:
+            from numba.core import typeinfer
+
+            itself = typeinfer._temporary_dispatcher_map.get(chain[0])
+            if itself is not None and itself.py_func is self.compiled:
+                return itself, at
+        return value, at
 
     def _chain(
         self, chain: tuple[str, ...], value: Any, at: int, attributes: tuple[str, ...], name: str

@@ -125,7 +125,7 @@ class _Walk:
             value = namespace.get(name, _MISSING)
             if value is _MISSING:
                 value = builtins.get(name, _MISSING)
-            if value is not _MISSING:
+            if value is not _MISSING and not _is_declared_as(value, function):
                 self.token("global", name)
                 self._read(value, names, f"the global {name!r} of {where}")
         self.value(function.__defaults__, f"a default of {where}")
@@ -279,6 +279,12 @@ class _Walk:
             self.token("named", value.__module__, getattr(value, "__qualname__", None) or value.__name__)
         else:
             raise NotLazy(f"{where} is of type {kind.__module__}.{kind.__qualname__}")
+
+
+def _is_declared_as(value: Any, function: Any) -> bool:
+    """Whether a function that was compiled when it was declared reads itself: the name was not set then."""
+    is_declaration = getattr(type(value), "_compcache_is_declaration", None)
+    return is_declaration is not None and bool(is_declaration(value, function))
 
 
 _NUMBERS = frozenset((bool, int, float, complex))

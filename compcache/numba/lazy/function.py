@@ -89,6 +89,11 @@ class LazyFunction:
     def __dir__(self) -> list[str]:
         return dir(_real(self))
 
+    def _compcache_is_declaration(self, function: Any) -> bool:
+        """Whether this is what a declaration with signatures made of a function."""
+        state = state_of(self)
+        return state.function is function and state.signatures is not None
+
     def _compcache_content(self, walk: Any) -> None:
         """Feed all that compiled code can see of this: the function and its options."""
         state = state_of(self)
