@@ -176,7 +176,7 @@ def test_a_library_that_is_not_there_is_refused(cache: Cache) -> None:
 
 def test_missing_symbols_are_told_as_people_write_them_and_where_they_are(cache: Cache) -> None:
     source = "declare void @_FortranAStop()\ndefine void @f() {\n  call void @_FortranAStop()\n  ret void\n}\n"
-    with pytest.raises(UndefinedSymbolError, match=r"libraries=\['flang_rt.runtime'\]"):
+    with pytest.raises(UndefinedSymbolError, match=r"archives=\['libflang_rt.runtime.a'\]"):
         cache.add_module(ModuleSource(source))
     with pytest.raises(UndefinedSymbolError, match="libraries="):
         cache.add_module(ModuleSource("declare void @nobody()\ndefine void @f() {\n  call void @nobody()\n  ret void\n}\n"))
@@ -216,3 +216,36 @@ define i64 @calls(i64 %x) {
 def test_a_body_for_the_optimizer_is_used_where_nothing_provides_one(cache: Cache, level: int) -> None:
     cache.add_module(ModuleSource(FOR_THE_OPTIMIZER, optimize=level))
     assert cache.get_target("calls")(4) == 9
+
+
+SEVERAL = """\
+declare void @_ZNSt6thread4joinEv(ptr)
+declare void @_RNvNtCsgEmfK2I1SDS_4core9panicking5panic()
+declare i64 @nobodys(i64)
+declare i64 @nobody_calls_this(i64)
+@nobodys_variable = external global i64
+define i64 @f(i64 %x) {
+  call void @_ZNSt6thread4joinEv(ptr null)
+  call void @_RNvNtCsgEmfK2I1SDS_4core9panicking5panic()
+  %y = call i64 @nobodys(i64 %x)
+  %z = load i64, ptr @nobodys_variable
+  ret i64 %z
+}
+"""
+
+
+def test_each_of_several_missing_symbols_gets_its_own_advice(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compcache.build.slots.loaded_library", lambda _: None)  # as in a process without libstdc++
+    with pytest.raises(UndefinedSymbolError) as caught:
+        cache.add_module(ModuleSource(SEVERAL))
+    assert len(caught.value.symbols) == 4
+    assert "nobody_calls_this" not in str(caught.value)
+    first, *lines = str(caught.value).splitlines()
+    assert "4 symbols" in first
+    for symbol, advice in (
+        ("_ZNSt6thread4joinEv' (std::thread::join())", "libraries=['stdc++']"),
+        ("_RNvNtCsgEmfK2I1SDS_4core9panicking5panic", ".rlib"),
+        ("nobodys'", "imports="),
+        ("nobodys_variable'", "globals= with its value"),
+    ):
+        assert any(symbol in line and advice in line for line in lines), (symbol, lines)

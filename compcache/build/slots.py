@@ -20,7 +20,7 @@ from compcache.errors import CompileError, UndefinedSymbolError
 from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
 from compcache.images import platform_symbols
 from compcache.images.archives import Archive, is_archive
-from compcache.images.libraries import demangle, loaded_library, open_libraries, providing_library
+from compcache.images.libraries import demangle, loaded_library, open_libraries, providing_option
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["SLOT_PREFIX", "Requests", "Resolution", "read_requests", "resolve_declarations", "restore_resolution"]
 
 SLOT_PREFIX = "compcache.slot."
+_NOT_PROVIDED = "which neither the cache, nor globals, nor this process provides"
+_MOST_SHOWN = 20  # a screenful
 _LINKAGE_WORDS = frozenset(
     ("external", "extern_weak", "dso_local", "dso_preemptable", "hidden", "protected", "default", "dllimport")
 )
@@ -317,34 +319,29 @@ def _check_use(
     )
     missing = sorted(name for name in missing if counts.get(name, 0) > 1)
     if missing or unused:
-        raise UndefinedSymbolError(_describe(missing, unused), symbols=missing, unused=unused)
+        raise UndefinedSymbolError(_describe(missing, unused, functions), symbols=missing, unused=unused)
 
 
-def _describe(missing: list[str], unused: list[str]) -> str:
+def _describe(missing: list[str], unused: list[str], functions: Collection[str]) -> str:
     parts = []
-    if missing:
-        parts.append(
-            f"the module uses {_list(missing)}, which neither the cache, nor globals, nor this process provides: "
-            f"{_advice(missing)}"
-        )
+    if len(missing) == 1:
+        parts.append(f"the module uses {_shown(missing[0])}, {_NOT_PROVIDED}: {_advice(missing[0], missing[0] in functions)}")
+    elif missing:
+        lines = [f"{_shown(name)}: {_advice(name, name in functions)}" for name in missing[:_MOST_SHOWN]]
+        lines += [f"and {len(missing) - _MOST_SHOWN} more"] if len(missing) > _MOST_SHOWN else []
+        parts.append("\n  ".join([f"the module uses {len(missing)} symbols {_NOT_PROVIDED}:", *lines]))
     if unused:
-        parts.append(f"imports/globals name {_list(unused)}, which the module does not declare and use")
-    return "; ".join(parts)
+        shown = ", ".join(map(_shown, unused[:_MOST_SHOWN])) + (f" and {len(unused) - _MOST_SHOWN} more" if len(unused) > _MOST_SHOWN else "")
+        parts.append(f"imports/globals name {shown}, which the module does not declare and use")
+    return ("\n" if len(missing) > 1 else "; ").join(parts)
 
 
-def _advice(missing: list[str]) -> str:
-    libraries = {providing_library(name) for name in missing}
-    known = sorted(filter(None, libraries))
-    general = "name what another module will define in imports=, define the others in globals="
-    if not known:
-        return f"{general}, or name the library that has them in libraries=, or a static one in archives="
-    advice = f"pass libraries={known!r} for those of {' and '.join(known)}"
-    return f"{advice}; {general}" if None in libraries else advice
-
-
-def _list(names: list[str]) -> str:
-    shown = ", ".join(map(_shown, names[:20]))
-    return shown + (f" and {len(names) - 20} more" if len(names) > 20 else "")  # noqa: PLR2004 - a screenful
+def _advice(name: str, is_function: bool) -> str:
+    option = providing_option(name)
+    if option is not None:
+        return f"pass {option}"
+    given = "globals= if it is a function of this process (NativeSymbol)" if is_function else "globals= with its value"
+    return f"name it in imports= if another module will define it, in {given}, or name the library that has it in libraries= or archives="
 
 
 def _shown(name: str) -> str:

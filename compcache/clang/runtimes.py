@@ -154,10 +154,23 @@ def _of_rust(unit: Unit, defined: Collection[str]) -> _Runtime:
     aborts = any("panic=abort" in flag for flag in unit.flags)
     left_out = ("libtest-", "libproc_macro-", "libprofiler_builtins-", "librustc-", "libpanic_unwind-" if aborts else "libpanic_abort-")
     found = sorted(glob.glob(os.path.join(glob.escape(directory), "*.rlib"))) if directory else []
-    paths = tuple([path for path in found if not os.path.basename(path).startswith(left_out)])
+    paths = tuple(dict.fromkeys([*_crates(unit), *(path for path in found if not os.path.basename(path).startswith(left_out))]))
     standard = next((path for path in paths if os.path.basename(path).startswith("libstd-")), None)
     code = "" if standard is None else _rust_allocator(open_archive(standard).symbols, defined)
     return _Runtime((), paths, code)
+
+
+def _crates(unit: Unit) -> list[str]:
+    """The libraries that the flags of a unit of Rust name: ``--extern name=path``, and those of the directories of ``-L kind=path``."""
+    found: list[str] = []
+    for word, following in zip(unit.flags, (*unit.flags[1:], ""), strict=True):
+        value = following if word in ("--extern", "-L") else word.removeprefix("--extern=").removeprefix("-L")
+        path = os.path.join(unit.directory, value.rpartition("=")[2])
+        if word.startswith("--extern") and path.endswith(".rlib"):
+            found.append(os.path.realpath(path))
+        elif word.startswith("-L"):
+            found += [os.path.realpath(name) for name in sorted(glob.glob(os.path.join(glob.escape(path), "*.rlib")))]
+    return found
 
 
 def _rust_allocator(symbols: Collection[str], defined: Collection[str]) -> str:

@@ -21,8 +21,11 @@ from compcache.images.platform_symbols import mapped_path
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Library", "demangle", "loaded_library", "open_libraries", "providing_library", "unusual_directories"]
+__all__ = ["Library", "demangle", "loaded_library", "open_libraries", "providing_option", "unusual_directories"]
 
+#: The crates that belong to Rust's compiler, as mangling v0 writes them behind a disambiguator (RFC 2603), and old names.
+_RUST_CRATES = ("_3std", "_4core", "_5alloc", "_7___rustc")
+_RUST_NAMES = ("_ZN3std", "_ZN4core", "_ZN5alloc", "__rust_", "rust_eh_personality", "rust_begin_unwind")
 #: Run-time libraries of compilers, by what the names of their symbols begin with: advice for who did not name them.
 _RUNTIMES = (
     (
@@ -30,13 +33,14 @@ _RUNTIMES = (
             "_ZS", "_ZNS", "_ZNKS", "_ZTIS", "_ZTINS", "_ZTVS", "_ZTVNS", "_ZTVN10__cxxabiv", "_ZTIN10__cxxabiv", "__cxa_", "__gxx_",
             "_Zn", "_Zd",
         ),
-        "stdc++",
+        "libraries=['stdc++']",
     ),
-    (("_Fortran", "_Q"), "flang_rt.runtime"),
-    (("_gfortran_",), "gfortran"),
-    (("__kmpc_", "omp_"), "omp"),
-    (("GOMP_",), "gomp"),
-    (("objc_",), "objc"),
+    (("_FortranA", "_QQ"), "archives=['libflang_rt.runtime.a'], or compile with compcache.clang"),
+    (("_gfortran_",), "libraries=['gfortran']"),
+    (("__kmpc_", "omp_"), "libraries=['omp']"),
+    (("GOMP_",), "libraries=['gomp']"),
+    (("objc_",), "libraries=['objc']"),
+    (_RUST_NAMES, "the .rlib files of `rustc --print target-libdir` as archives=, or compile with compcache.clang, which does"),
 )
 
 
@@ -179,9 +183,11 @@ def _is_systems(directory: str) -> bool:
     return directory in _SYSTEM_DIRECTORIES or (parent in _SYSTEM_DIRECTORIES and "-linux-" in name)
 
 
-def providing_library(symbol: str) -> str | None:
-    """The run-time library that a symbol is usually in, as `libraries` names it; None for other symbols."""
-    return next((library for prefixes, library in _RUNTIMES if symbol.startswith(prefixes)), None)
+def providing_option(symbol: str) -> str | None:
+    """The option of `ModuleSource` by which a symbol of a compiler's run time is usually provided; None for other symbols."""
+    if symbol.startswith("_R") and any(crate in symbol for crate in _RUST_CRATES):
+        symbol = _RUST_NAMES[0]
+    return next((option for prefixes, option in _RUNTIMES if symbol.startswith(prefixes)), None)
 
 
 @functools.cache

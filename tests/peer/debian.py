@@ -1,4 +1,4 @@
-"""Header-only libraries of C++ from Debian's packages, downloaded by apt and unpacked without being installed."""
+"""Debian's packages, downloaded by apt and unpacked without being installed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,25 @@ def headers(package: str, directory: Path) -> Path:
 
     Raises `PackageUnavailableError` where there is no apt, or it has no such package.
     """
-    target = directory / package
+    return unpacked((package,), directory) / "usr" / "include"
+
+
+def unpacked(packages: tuple[str, ...], directory: Path) -> Path:
+    """The root of the files of several packages, downloaded below `directory` unless they are there already.
+
+    Raises `PackageUnavailableError` where there is no apt, or it has no such package.
+    """
+    target = directory / "+".join(packages)
     if not target.is_dir():
         if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
             raise PackageUnavailableError("this is not a system of Debian's packages")
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".fetch-") as scratch:
-            _run(["apt-get", "download", "--quiet", package], scratch)
-            file = next(Path(scratch).glob("*.deb"))
-            _run(["dpkg-deb", "--extract", str(file), f"{scratch}/unpacked"], scratch)
+            _run(["apt-get", "download", "--quiet", *packages], scratch)
+            for file in Path(scratch).glob("*.deb"):
+                _run(["dpkg-deb", "--extract", str(file), f"{scratch}/unpacked"], scratch)
             Path(scratch, "unpacked").rename(target)
-    return target / "usr" / "include"
+    return target
 
 
 def _run(command: list[str], directory: str) -> None:

@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-DOWNLOAD_SECONDS = 60
+DOWNLOAD_SECONDS = 180
 
 
 class SdistUnavailableError(Exception):
@@ -48,6 +48,10 @@ SDISTS = {
         Sdist("brotli", "1.2.1", "02b2f7b5a83485efe448a44ddf7983def05c3bb1dcf917d4f7154070260e13de"),
         # cmark, in GitHub's version.
         Sdist("cmarkgfm", "2025.10.22", "5bec61007b65b919488442c838c58a6c8bf4741f5103c593b2ef180d39818eda"),
+        Sdist("pysimdjson", "7.0.2", "44cf276e48912a3b9c7ca362c14da8420a7ac15a9f1a16ec95becff86db3904a"),
+        Sdist("quickjs", "1.19.4", "1205953abc24ff757f4a795304d5d61e4bf1e555c9ef6ec96a132d4b95535484"),
+        # FITPACK, in Fortran; later versions have it in C.
+        Sdist("scipy", "1.15.3", "eae3cf522bc7df64b42cad3925c876e1b0b6c35c1337c93e12c0f366f55b0eaf"),
         # Lua in all its versions.
         Sdist("lupa", "2.8", "d8022641b9ec8ecf2c5ecbe9f47e5a70e0b87c4b5ae921b92cb02a638e0acd08"),
         # libyaml.
@@ -80,7 +84,8 @@ def _download(sdist: Sdist, scratch: Path) -> Path:
     backend = scratch / "backend" / "setuptools"
     backend.mkdir(parents=True)
     (backend / "__init__.py").touch()
-    shutil.copy(Path(__file__).with_name("metadata_backend.py"), backend / "build_meta.py")
+    for module in (backend / "build_meta.py", backend.parent / "mesonpy.py"):
+        shutil.copy(Path(__file__).with_name("metadata_backend.py"), module)
     downloads = scratch / "downloads"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"]
     command += ["--no-build-isolation", "--use-pep517", "--disable-pip-version-check", "--retries=1"]
