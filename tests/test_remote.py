@@ -429,6 +429,23 @@ def test_a_helper_that_cannot_work_is_one_warning(tmp_path: Path, monkeypatch: p
     assert re.search(r"s3://bucket/prefix is not used: .*pip install 'compcache\[remote\]'", message)
 
 
+def test_where_others_can_write_to_the_directory_of_the_socket_there_is_one_warning(
+    open_cache: Callable[..., Cache], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr("compcache.remote.directory._TEMPORARY", str(tmp_path))
+    planted = tmp_path / f"compcache-{os.geteuid()}"
+    planted.mkdir()
+    planted.chmod(0o777)
+    cache = open_cache("a")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for number in range(3):
+            assert cache.get_or_compile(Identity("f", number=number), partial(constant, "f", number))() == number
+    (message,) = [str(each.message) for each in warned if each.category is CacheWarning]
+    assert f"{planted} is not a directory of this user alone" in message
+
+
 def test_no_file_of_the_program_reaches_the_helper(
     open_cache: Callable[..., Cache], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

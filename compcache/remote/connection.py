@@ -38,6 +38,7 @@ _LOOK_AGAIN = 0.005
 #: A helper that was started so many seconds ago and cannot be reached is not coming.
 _START_SECONDS = 10.0
 _started: dict[str, tuple[int, float]] = {}  # by directory: the process and when this process started it
+_reached: set[str] = set()  # directories whose helper was reached since
 
 
 def encode(message: object) -> bytes:
@@ -113,6 +114,7 @@ class Question:
             if folder >= 0:
                 os.close(folder)
         self._socket = connection
+        _reached.add(self._directory)
         return True
 
     def _advance(self, seconds: float) -> None:
@@ -159,8 +161,9 @@ def _start_helper(directory: str, settings: RemoteSettings) -> str:
     refused = os.path.join(directory, REFUSED)
     pid, when = _started.get(directory, (0, 0.0))
     if pid and _is_running(pid):
-        return "" if time.monotonic() - when < _START_SECONDS else "its helper process does not answer"
-    if pid and time.monotonic() - when < _START_SECONDS:
+        came = directory in _reached or time.monotonic() - when < _START_SECONDS
+        return "" if came else "its helper process does not answer"
+    if pid and directory not in _reached and time.monotonic() - when < _START_SECONDS:
         if os.path.exists(refused):
             import json
 
@@ -168,6 +171,7 @@ def _start_helper(directory: str, settings: RemoteSettings) -> str:
                 return str(json.load(file))
         # It has ended at once: another one serves, or is about to.
         return "" if time.monotonic() - when < 1.0 else "its helper process ends when it is started"
+    _reached.discard(directory)
     try:
         _started[directory] = start_detached(_HELPER, [*settings, directory], os.environ), time.monotonic()
     except OSError as error:

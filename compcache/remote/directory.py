@@ -28,7 +28,7 @@ def private_directory(path: str) -> str:
         os.mkdir(path, 0o700)
     except FileExistsError:
         if not _is_own(path, 0o077):
-            raise PermissionError(
+            raise OSError(
                 f"{path} is not a directory of this user alone: remove it, or set XDG_RUNTIME_DIR to a private directory"
             ) from None
     return path
