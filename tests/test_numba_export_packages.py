@@ -1,4 +1,4 @@
-"""Kernels of packages, exported and compared with Numba's on a thousand inputs each: numba_stats."""
+"""Kernels of packages, exported and compared with Numba's on a thousand inputs each."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ COMPARED = """
             return tuple(map(shown, value))
         return type(value), np.float64(value).tobytes() if isinstance(value, float) else value
 
-    def outcome(function, arguments):
+    def outcome(function, given):
+        arguments = [a.copy() if isinstance(a, np.ndarray) else a for a in given]
         try:
-            return shown(function(*arguments))
+            return shown(function(*arguments)), shown(tuple(arguments))
         except Exception as error:
             return type(error).__name__, error.args
 
@@ -87,3 +88,100 @@ def test_kernels_of_numba_stats(project: Project) -> None:
     exported, refused, different = finish(project.start(script, backend=False), _SECONDS)
     assert (refused, different) == ([], [])
     assert exported >= 25
+
+
+COMPARE_FUNCTIONS = """
+    import importlib
+    import warnings
+    import numba
+    import numpy as np
+    from compared import differences
+    from compcache import Cache, CompileError
+    from compcache.numba import export
+    warnings.simplefilter("ignore")
+    random = np.random.default_rng(1)
+    cache = Cache("cache")
+    refused, different, exported = [], [], 0
+    for where, signature, inputs in CASES:
+        module, _, attribute = where.partition(":")
+        function = getattr(importlib.import_module(module), attribute)
+        function = getattr(function, "func", function)
+        try:
+            export(function, signature, cache=cache, name=where)
+        except CompileError as error:
+            refused.append(str(error))
+            continue
+        exported += 1
+        options = {k: v for k, v in getattr(function, "targetoptions", {}).items() if k != "nopython"}
+        reference = numba.njit(signature, locals=getattr(function, "locals", {}), **options)(getattr(function, "py_func", function))
+        make = eval("lambda r, n: " + inputs, {"np": np})
+        different += differences(where, cache.get_target(where), reference, [make(random, n) for n in range(1000)])
+    result = exported, refused, different
+"""
+_VECTORS = "(r.random(16).astype('f'), r.random(16).astype('f'))"
+_SPARSE = "(np.sort(r.choice(30, 9, False)).astype('i4'), r.random(9).astype('f'), np.sort(r.choice(30, 7, False)).astype('i4'), r.random(7).astype('f'))"
+_SPARSE_TYPES = "(i4[::1], f4[::1], i4[::1], f4[::1])"
+_HOLES = "np.where(r.random(12) < 0.3, np.nan, r.random(12))"
+#: Module and function, signature, and an expression that makes inputs of `r`, a generator, and `n`.
+PACKAGES: dict[str, list[tuple[str, str, str]]] = {
+    "librosa": [
+        ("librosa.util.utils:__count_unique", "(f8[::1],)", "(r.integers(0, 5, 9).astype(float),)"),
+        ("librosa.util.utils:__is_unique", "(f8[::1],)", "(r.integers(0, 15, 4).astype(float),)"),
+        ("librosa.util.matching:__jaccard", "(f8[::1], f8[::1])", "(np.sort(r.random(2)), np.sort(r.random(2)))"),
+        ("librosa.core.notation:__o_fold", "(f8,)", "(r.random() * 9 + 0.1,)"),
+        ("librosa.core.notation:__bo_fold", "(f8,)", "(r.random() * 9 + 0.1,)"),
+        ("librosa.core.constantq:__num_two_factors", "(i8,)", "(n,)"),
+        ("librosa.filters:__window_ss_fill", "(f8[::1], f8[::1], i8, i8)", "(np.zeros(40), r.random(16), 5, n % 7 + 1)"),
+        ("librosa.core.spectrum:__overlap_add", "(f8[:, ::1], f8[:, :, ::1], i8)", "(np.zeros((2, 30)), r.random((2, 8, 4)), n % 5 + 1)"),
+        ("librosa.sequence:_viterbi", "(f8[:, ::1], f8[:, ::1], f8[::1])",
+         "(np.log(r.random((6, 3))), np.log(r.random((3, 3))), np.log(r.random(3)))"),
+    ],
+    "quantecon": [
+        ("quantecon._gridtools:num_compositions_jit", "(i8, i8)", "(n % 20, n // 20)"),
+        ("quantecon._gridtools:simplex_grid", "(i8, i8)", "(n % 4 + 1, n % 7)"),
+        ("quantecon._inequality:lorenz_curve", "(f8[::1],)", "(r.random(n % 30 + 1),)"),
+        ("quantecon._inequality:gini_coefficient", "(f8[::1],)", "(r.random(n % 30 + 1),)"),
+        ("quantecon.util.array:searchsorted", "(f8[::1], f8)", "(np.sort(r.random(9)), r.random())"),
+        ("quantecon.util.combinatorics:next_k_array", "(i8[::1],)", "(np.sort(r.choice(20, 4, False)),)"),
+        ("quantecon.util.combinatorics:k_array_rank_jit", "(i8[::1],)", "(np.sort(r.choice(20, 4, False)),)"),
+        ("quantecon.util.numba:comb_jit", "(i8, i8)", "(n % 40, n // 40)"),
+        ("quantecon.quad:_qnwsimp1", "(i8, f8, f8)", "(n % 9 * 2 + 3, r.random(), r.random() + 1)"),
+        ("quantecon.quad:_qnwlege1", "(i8, f8, f8)", "(n % 12 + 1, r.random(), r.random() + 1)"),
+        ("quantecon.quad:_qnwnorm1", "(i8,)", "(n % 12 + 1,)"),
+        ("quantecon.quad:_qnwbeta1", "(i8, f8, f8)", "(n % 8 + 1, r.random() + 1, r.random() + 1)"),
+        ("quantecon.markov.approximation:std_norm_cdf", "(f8,)", "(r.standard_normal(),)"),
+        ("quantecon.markov.gth_solve:_gth_solve_jit", "(f8[:, ::1], f8[::1])", "(r.random((4, 4)), np.zeros(4))"),
+        ("quantecon._lss:simulate_linear_model", "(f8[:, ::1], f8[::1], f8[:, ::1], i8)", "(r.random((3, 3)), r.random(3), r.random((3, 5)), 6)"),
+    ],
+    "umap": [
+        ("umap.layouts:clip", "(f4,)", "(r.standard_normal() * 5,)"), ("umap.layouts:rdist", "(f4[::1], f4[::1])", _VECTORS),
+        ("umap.utils:fast_knn_indices", "(f4[:, ::1], i8)", "(r.random((9, 9)).astype('f'), n % 8 + 1)"),
+        ("umap.utils:submatrix", "(f4[:, ::1], i4[:, ::1], i8)", "(r.random((5, 6)).astype('f'), r.integers(0, 6, (5, 3)).astype('i4'), 3)"),
+        ("umap.utils:tau_rand_int", "(i8[::1],)", "(r.integers(100, 1 << 31, 3),)"),
+        ("umap.utils:tau_rand", "(i8[::1],)", "(r.integers(100, 1 << 31, 3),)"), ("umap.utils:norm", "(f4[::1],)", "(r.random(9).astype('f'),)"),
+        ("umap.umap_:smooth_knn_dist", "(f4[:, ::1], f8)", "(np.sort(r.random((6, 5)).astype('f')), 5.0)"),
+        ("umap.umap_:compute_membership_strengths", "(i4[:, ::1], f4[:, ::1], f4[::1], f4[::1])",
+         "(r.integers(0, 6, (6, 4)).astype('i4'), r.random((6, 4)).astype('f'), r.random(6).astype('f'), r.random(6).astype('f'))"),
+        ("umap.sparse:sparse_euclidean", _SPARSE_TYPES, _SPARSE), ("umap.sparse:sparse_cosine", _SPARSE_TYPES, _SPARSE),
+        ("umap.sparse:sparse_jaccard", _SPARSE_TYPES, _SPARSE), ("umap.sparse:sparse_sum", _SPARSE_TYPES, _SPARSE),
+        ("umap.sparse:sparse_hellinger", _SPARSE_TYPES, _SPARSE), ("umap.sparse:sparse_ll_dirichlet", _SPARSE_TYPES, _SPARSE),
+    ],
+    "numbagg": [
+        *[(f"numbagg.funcs:{name}", "(f8[::1], f8[::1])", f"({_HOLES}, np.zeros(1))") for name in ("allnan", "anynan", "nancount", "nansum", "nanmean")],
+        *[(f"numbagg.funcs:{name}", "(f8[::1], i8, f8[::1])", f"({_HOLES}, n % 2, np.zeros(1))") for name in ("nanvar", "nanstd")],
+        *[(f"numbagg.funcs:{name}", "(f8[::1],)", f"({_HOLES},)") for name in ("nanargmax", "nanargmin", "nanmax", "nanmin")],
+        *[(f"numbagg.funcs:{name}", "(f8[::1], i8, f8[::1])", f"({_HOLES}, n % 4, np.zeros(12))") for name in ("bfill", "ffill")],
+        *[(f"numbagg.moving:{name}", "(f8[:], i8, i8, f8[:])", f"({_HOLES}, n % 5 + 1, n % 3, np.zeros(12))")
+          for name in ("move_mean", "move_sum", "move_std", "move_var")],
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_kernels_of_packages(project: Project, package: str) -> None:
+    """Results, what became of arguments, dtypes, strides and exceptions; with threads where a kernel has them."""
+    pytest.importorskip(package)
+    script = COMPARE_FUNCTIONS.replace("CASES:", f"{PACKAGES[package]!r}:")
+    exported, refused, different = finish(project.start(script, backend=False), _SECONDS)
+    assert (refused, different) == ([], [])
+    assert exported == len(PACKAGES[package])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MATHEMATICS", "PREFIX", "known_functions", "without_addresses"]
+__all__ = ["MATHEMATICS", "PREFIX", "known_functions", "with_own_hash_secret", "without_addresses"]
 
 #: What precedes the address in the names of Numba's variables.
 PREFIX = "numba.dynamic.globals."
@@ -31,6 +31,29 @@ def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     return {name: offered[address] for name, address in sorted(wanted.items()) if address in offered}
 
 
+#: Numba's functions that kernels call to ask for threads and to set them, and those of `_objects` in their place.
+_THREADS = {
+    "get_num_threads": ("parallel_threads", "int (void)"),
+    "set_num_threads": ("set_parallel_threads", "void (int)"),
+    "get_thread_id": ("parallel_thread", "int (void)"),
+    "get_parallel_chunksize": ("parallel_chunk", "unsigned (void)"),
+    "set_parallel_chunksize": ("set_parallel_chunk", "unsigned (unsigned)"),
+}
+
+
+def _of_threads() -> dict[int, tuple[str, str, str]]:
+    """The functions that are about threads, by their addresses in Numba."""
+    import ctypes
+
+    layer = sys.modules.get("numba.np.ufunc.parallel")
+    found = {}
+    for name, (own, type_) in _THREADS.items():
+        function = getattr(layer, f"_{name}", None)
+        if function is not None:
+            found[ctypes.cast(function, ctypes.c_void_p).value or 0] = ("compcache.numba.exports._objects", own, type_)
+    return found
+
+
 def _offered() -> dict[int, tuple[str, str, str]]:
     """The functions that the Cython modules of this process offer to others, by address."""
     import ctypes
@@ -39,7 +62,7 @@ def _offered() -> dict[int, tuple[str, str, str]]:
     name_of, pointer_of = api.PyCapsule_GetName, api.PyCapsule_GetPointer
     name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    found: dict[int, tuple[str, str, str]] = {}
+    found = _of_threads()
     for module_name, module in sorted(sys.modules.items()):
         offered: Any = getattr(module, "__dict__", {}).get("__pyx_capi__")
         for name, capsule in sorted(offered.items()) if isinstance(offered, dict) else ():
@@ -58,16 +81,107 @@ def without_addresses(text: str, functions: Iterable[str] = ()) -> str:
     return _INITIALIZER.sub(r"\1 null", text)
 
 
-def _definition(name: str, function: str) -> str:
+#: Numba's copies of what Python's hashes of text depend on, and where that is in Python's own (`_Py_HashSecret_t`).
+_SECRETS = {"siphash_k0": 0, "siphash_k1": 8, "djbx33a_suffix": 16}
+_SECRET = "_Py_HashSecret"  # noqa: S105 - a symbol
+
+
+def with_own_hash_secret(text: str) -> str:
+    """Assembly that reads the secret of hashes, which differs between processes, where Python has it."""
+    changed = text
+    for name, offset in _SECRETS.items():
+        symbol = f"@_numba_hashsecret_{name}"
+        changed = re.sub(rf"^{symbol} = external .*\n", "", changed, flags=re.MULTILINE)
+        changed = re.sub(rf"{symbol}\b", f"getelementptr (i8, ptr @{_SECRET}, i64 {offset})", changed)
+    return changed if changed == text else f"{changed}\n@{_SECRET} = external global [24 x i8]\n"
+
+
+def _definition(name: str, function: str, second: str | None = None) -> str:
     type_ = "float" if name.endswith("f") else "double"
+    given = f"{type_} %x" if second is None else f"{type_} %x, {second} %y"
     return f"""\
-declare {type_} @{function}({type_})
-define {type_} @{name}({type_} %x) alwaysinline {{
-  %value = call {type_} @{function}({type_} %x)
+declare {type_} @{function}({type_}{"" if second is None else f", {second}"})
+define {type_} @{name}({given}) alwaysinline {{
+  %value = call {type_} @{function}({given})
   ret {type_} %value
 }}"""
 
 
+def _exponent_definition(type_: str, suffix: str) -> str:
+    """C leaves the exponent of what is not finite open; Numba's is 0."""
+    return f"""\
+declare {type_} @frexp{suffix}({type_}, ptr)
+define {type_} @numba_frexp{suffix}({type_} %x, ptr %exponent) {{
+  %difference = fsub {type_} %x, %x
+  %is_finite = fcmp oeq {type_} %difference, 0.0
+  br i1 %is_finite, label %split, label %same
+split:
+  %fraction = call {type_} @frexp{suffix}({type_} %x, ptr %exponent)
+  ret {type_} %fraction
+same:
+  store i32 0, ptr %exponent
+  ret {type_} %x
+}}"""
+
+
+#: Python's power of complex numbers; not a number where Python raises ZeroDivisionError.
+_POWER = """\
+declare { double, double } @_Py_c_pow(double, double, double, double)
+define internal { double, double } @compcache.numba.power(double %x, double %y, double %a, double %b) {
+  %real_zero = fcmp oeq double %x, 0.0
+  %imaginary_zero = fcmp oeq double %y, 0.0
+  %is_zero = and i1 %real_zero, %imaginary_zero
+  %negative = fcmp olt double %a, 0.0
+  %turning = fcmp une double %b, 0.0
+  %dividing = or i1 %negative, %turning
+  %is_undefined = and i1 %is_zero, %dividing
+  br i1 %is_undefined, label %none, label %some
+none:
+  ret { double, double } { double 0x7FF8000000000000, double 0x7FF8000000000000 }
+some:
+  %power = call { double, double } @_Py_c_pow(double %x, double %y, double %a, double %b)
+  ret { double, double } %power
+}
+define void @numba_cpow(ptr %base, ptr %exponent, ptr %result) {
+  %base_at = getelementptr double, ptr %base, i64 1
+  %exponent_at = getelementptr double, ptr %exponent, i64 1
+  %result_at = getelementptr double, ptr %result, i64 1
+  %x = load double, ptr %base
+  %y = load double, ptr %base_at
+  %a = load double, ptr %exponent
+  %b = load double, ptr %exponent_at
+  %power = call { double, double } @compcache.numba.power(double %x, double %y, double %a, double %b)
+  %real = extractvalue { double, double } %power, 0
+  %imaginary = extractvalue { double, double } %power, 1
+  store double %real, ptr %result
+  store double %imaginary, ptr %result_at
+  ret void
+}
+define void @numba_cpowf(ptr %base, ptr %exponent, ptr %result) {
+  %base_at = getelementptr float, ptr %base, i64 1
+  %exponent_at = getelementptr float, ptr %exponent, i64 1
+  %result_at = getelementptr float, ptr %result, i64 1
+  %x = load float, ptr %base
+  %y = load float, ptr %base_at
+  %a = load float, ptr %exponent
+  %b = load float, ptr %exponent_at
+  %wide_x = fpext float %x to double
+  %wide_y = fpext float %y to double
+  %wide_a = fpext float %a to double
+  %wide_b = fpext float %b to double
+  %power = call { double, double } @compcache.numba.power(double %wide_x, double %wide_y, double %wide_a, double %wide_b)
+  %real = extractvalue { double, double } %power, 0
+  %imaginary = extractvalue { double, double } %power, 1
+  %narrow_real = fptrunc double %real to float
+  %narrow_imaginary = fptrunc double %imaginary to float
+  store float %narrow_real, ptr %result
+  store float %narrow_imaginary, ptr %result_at
+  ret void
+}"""
 _NAMES = {"numba_gamma": "tgamma", "numba_gammaf": "tgammaf", "numba_lgamma": "lgamma", "numba_lgammaf": "lgammaf"}
+_SCALING = {"numba_ldexp": "ldexp", "numba_ldexpf": "ldexpf"}
 #: Assembly that defines Numba's names.
-MATHEMATICS = "\n".join(_definition(*pair) for pair in _NAMES.items())
+MATHEMATICS = "\n".join([
+    *(_definition(*pair) for pair in _NAMES.items()), *(_definition(*pair, "i32") for pair in _SCALING.items()),
+    _exponent_definition("double", ""), _exponent_definition("float", "f"), _POWER,
+])  # fmt: skip

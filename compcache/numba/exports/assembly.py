@@ -9,7 +9,13 @@ from llvmlite import binding
 
 from compcache.numba.entries.image_source import CannotLink, load_exception_classes
 from compcache.numba.entries.recursion import MissingCallee, resolve_recursion, with_recursive_callees
-from compcache.numba.exports.addresses import MATHEMATICS, PREFIX, known_functions, without_addresses
+from compcache.numba.exports.addresses import (
+    MATHEMATICS,
+    PREFIX,
+    known_functions,
+    with_own_hash_secret,
+    without_addresses,
+)
 from compcache.numba.exports.memory_runtime import MEMORY_RUNTIME
 from compcache.numba.exports.objects import HELPERS, objects_text
 from compcache.numba.exports.parameters import OBJECT, Parameter, refusal
@@ -20,6 +26,8 @@ from compcache.numba.exports.wrapper import ENTRY, Shape, wrapper_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from compcache.errors import CompileError
+
 __all__ = ["Assembled", "assemble"]
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
@@ -29,6 +37,13 @@ _LOADED_ENVIRONMENT = re.compile(rf'^  (%\S+) = load ptr, ptr @"?{_ENVIRONMENT}.
 
 
 _DEFINITION_AND_USE = 2
+
+
+#: What code calls of Numba's library of C helpers: dictionaries, typed lists and sets; properties of characters.
+_CONTAINERS = ("numba_dict_", "numba_list_", "numba_set_")
+_CHARACTERS = frozenset(("numba_gettyperecord", "numba_get_PyUnicode_ExtendedCase"))
+_DECLARATION = re.compile(r"declare (?P<result>[^@]+)@[^(]+\((?P<parameters>.*)\)")
+_ATTRIBUTE_VALUE = re.compile(r"\([^()]*(?:\([^()]*\)[^()]*)*\)")
 
 
 class Assembled(NamedTuple):
@@ -44,12 +59,12 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: str
     try:
         compiled = _with_known_functions(with_recursive_callees(cres.library))
         needs = _needs_of(func_name, compiled)
-        plan = _plan(func_name, cres, parameters, result, is_needed=bool(needs.helpers or needs.functions))
+        plan = _plan(func_name, cres, parameters, result, is_needed=bool(needs.helpers or needs.functions or needs.library))
     except (MissingCallee, Unsupported) as error:
         raise refusal(func_name, str(error)) from error
     shape = Shape(
         parameters, is_object=result == OBJECT, uses_plan=plan is not None, uses_random=needs.has_random,
-        nogil=nogil and plan is not None,
+        uses_threads="numba_parallel_for" in needs.helpers, nogil=nogil and plan is not None,
     )  # fmt: skip
     with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals need one
         module = binding.parse_assembly(wrapper_text(cres, shape))
@@ -64,7 +79,9 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: str
     module.link_in(binding.parse_assembly(_with_layout(MEMORY_RUNTIME, module)))
     module.link_in(binding.parse_assembly(_with_layout(MATHEMATICS, module)))
     if plan is not None:
-        provided = objects_text(plan, needs.helpers, needs.functions)
+        from numba import __version__ as numba_version
+
+        provided = objects_text(plan, needs.helpers, needs.functions, needs.library, numba_version)
         module.link_in(binding.parse_assembly(_with_layout(provided, module)))
     _drop_unused(module)
     _check(func_name, module)
@@ -75,10 +92,14 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: str
 
 
 class _Needs(NamedTuple):
-    """What compiled code needs of the extension module: helpers by name, functions of other packages by their variables."""
+    """What compiled code needs of the extension module.
+
+    Helpers by name; functions of other packages by their variables; functions of Numba's library by name, with result and parameters.
+    """
 
     helpers: list[str]
     functions: dict[str, tuple[str, str, str]]
+    library: dict[str, tuple[str, str]]
 
     @property
     def has_random(self) -> bool:
@@ -116,7 +137,29 @@ def _needs_of(func_name: str, compiled: Any) -> _Needs:
             func_name,
             "it uses addresses of this process (functions of ctypes, large global arrays) that have no name in another one",
         )
-    return _Needs(helpers, functions)
+    library = {
+        f.name: _types_in(str(f))
+        for f in compiled.functions
+        if f.is_declaration and _is_of_library(f.name) and counts.get(f.name, 0) > 1
+    }
+    return _Needs(helpers, functions, library)
+
+
+def _is_of_library(name: str) -> bool:
+    return name.startswith(_CONTAINERS) or name in _CHARACTERS
+
+
+def _types_in(declaration: str) -> tuple[str, str]:
+    """The result and the parameters of a declaration, without attributes that are not part of how it is called."""
+    match = _DECLARATION.search(declaration)
+    assert match is not None, declaration
+    parameters = [_plain(part) for part in match["parameters"].split(",")]
+    return _plain(match["result"]), ", ".join(parameters)
+
+
+def _plain(type_: str) -> str:
+    words = _ATTRIBUTE_VALUE.sub("", type_).split()
+    return " ".join(word for word in words if word in ("signext", "zeroext", "ptr", "void", "double", "float") or word[1:].isdigit())
 
 
 def _plan(func_name: str, cres: Any, parameters: list[Parameter], result: str, *, is_needed: bool) -> bytes | None:
@@ -133,7 +176,7 @@ def _plan(func_name: str, cres: Any, parameters: list[Parameter], result: str, *
 def _rewritten(module: Any) -> Any:
     """The module with recursive calls resolved, and without environments that are never read."""
     text = str(module)
-    changed = resolve_recursion(text, {f.name for f in module.functions if not f.is_declaration})
+    changed = resolve_recursion(with_own_hash_secret(text), {f.name for f in module.functions if not f.is_declaration})
     changed = "\n}\n".join(map(_without_idle_environments, changed.split("\n}\n")))
     return module if changed == text else binding.parse_assembly(changed)
 
@@ -182,11 +225,17 @@ def _check(func_name: str, module: Any) -> None:
     for variable in module.global_variables:
         name = variable.name
         if name.startswith(_ENVIRONMENT) and counts.get(name, 0) > 1:
-            raise refusal(func_name, "it works on Python objects, which needs Numba's environment")
+            raise refusal(func_name, "part of it works on Python objects (as printing an array does), which needs Numba")
         if variable.is_declaration and counts.get(name, 0) > 1 and not name.startswith(("PyExc_", "_Py_")):
-            raise refusal(func_name, f"it refers to the external variable {name!r}")
+            raise _with_symbols(refusal(func_name, "it reads data of this process, which others do not have"), [name])
     if missing:
-        raise refusal(func_name, _why_missing(missing))
+        raise _with_symbols(refusal(func_name, _why_missing(missing)), missing)
+
+
+def _with_symbols(error: CompileError, names: Iterable[str]) -> CompileError:
+    """The exception with the symbols that its words are about, for those who look into the code."""
+    error.add_note(f"symbols: {', '.join(sorted(names))}")
+    return error
 
 
 def _is_everywhere(platform_symbols: Any, name: str) -> bool:
@@ -195,11 +244,17 @@ def _is_everywhere(platform_symbols: Any, name: str) -> bool:
     )
 
 
+#: What functions that exported code does not have are for, by the beginnings of their names.
+_PURPOSES = (
+    (("NRT_", "nrt_"), "it manages memory in a way that only Numba's own runtime does"),
+    (("numba_gdb",), "it calls the debugger"),
+    (("__svml", "_svml"), "it calls Intel's vector library (SVML), which other hosts need not have"),
+    (("numba_", "NPY_"), "it calls a part of Numba's runtime that works on Python objects or is not known to compcache"),
+)
+
+
 def _why_missing(missing: Iterable[str]) -> str:
-    names = sorted(missing)
-    shown = ", ".join(names[:8])
-    if "numba_parallel_for" in names:
-        return "it calls a function that is compiled with parallel=True, whose threads are Numba's"
-    if any(name.startswith("NRT_") for name in names):
-        return f"it needs parts of Numba's memory runtime that exported code does not have ({shown})"
-    return f"it calls {shown}, which only a process with Numba has"
+    for beginnings, purpose in _PURPOSES:
+        if any(name.startswith(beginnings) for name in missing):
+            return purpose
+    return "it calls native functions that other processes need not have"

@@ -7,14 +7,13 @@ the kernel allocates and frees comes from `memory_runtime`.
 
 from __future__ import annotations
 
-import itertools
 import os
-import re
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from compcache.build.source import Function, ModuleSource
 from compcache.errors import CompileError
+from compcache.numba.compilation.error_text import describe_error
 from compcache.numba.exports.assembly import assemble
 from compcache.numba.exports.parameters import parameters_of, refusal, result_text, with_defaults
 from compcache.numba.exports.wrapper import ENTRY
@@ -119,15 +118,12 @@ def _compile(
 ) -> Any:
     from numba.core import compiler
     from numba.core.compiler_lock import global_compiler_lock
-    from numba.core.errors import NumbaError
     from numba.core.registry import cpu_target
 
     flags = compiler.Flags()
     cpu_target.options.parse_as_flags(flags, {**options, "nopython": True})
     flags.no_cpython_wrapper = True
     flags.no_cfunc_wrapper = True
-    if flags.auto_parallel.enabled:
-        raise refusal(func_name, "it is compiled with parallel=True, whose threads are Numba's")
     if options.get("forceobj"):
         raise refusal(func_name, "it is compiled in object mode")
     try:
@@ -136,24 +132,9 @@ def _compile(
                 cpu_target.typing_context, cpu_target.target_context, function, args=args, return_type=result,
                 flags=flags, locals=local_types,
             )  # fmt: skip
-    except NumbaError as error:
+    except Exception as error:  # Numba's, and what functions that it calls raise
         shown = ", ".join(map(str, args))
-        raise refusal(func_name, f"Numba does not compile it for ({shown}): {_reason_of(error)}") from error
+        raise refusal(func_name, f"Numba does not compile it for ({shown}): {describe_error(error)}") from error
     if cres.objectmode or cres.lifted:
         raise refusal(func_name, "part of it runs in object mode")
     return cres
-
-
-def _reason_of(error: Any) -> str:
-    """What Numba says was wrong, in one line, with the place; its whole report is the cause of our exception."""
-    lines = str(error.msg if hasattr(error, "msg") else error).splitlines()
-    told = [line.strip() for line in lines if line.strip() and not line.startswith("Failed in nopython mode pipeline")]
-    reason = " ".join(dict.fromkeys(itertools.takewhile(lambda line: not line.startswith(("File ", "During: ")), told)))
-    place = getattr(error, "loc", None)
-    shown = _ESCAPES.sub("", reason)
-    shown = shown if len(shown) <= _LONGEST_REASON else f"{shown[:_LONGEST_REASON]}..."
-    return f"{shown} ({place.filename}, line {place.line})" if place is not None else shown
-
-
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-_LONGEST_REASON = 500

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["BOX_SYMBOL", "ENTER_SYMBOL", "HELPERS", "LEAVE_SYMBOL", "PLAN_SYMBOL", "RANDOM_SYMBOL", "objects_text"]
+__all__ = ["BOX_SYMBOL", "ENTER_SYMBOL", "HELPERS", "LEAVE_SYMBOL", "PARALLEL_SYMBOL", "PLAN_SYMBOL", "RANDOM_SYMBOL", "objects_text"]
 
 PLAN_SYMBOL, ENTER_SYMBOL = "compcache.numba.plan", "compcache.numba.enter"
 LEAVE_SYMBOL, BOX_SYMBOL = "compcache.numba.leave", "compcache.numba.box"
-RANDOM_SYMBOL = "compcache.numba.random_begin"
+RANDOM_SYMBOL, PARALLEL_SYMBOL = "compcache.numba.random_begin", "compcache.numba.parallel_raise"
 _MODULE, _TABLE = "compcache.numba.exports._objects", "functions"
 
 _Call = tuple[int, str, str]
@@ -23,13 +23,14 @@ def _numbered(first: int, *calls: tuple[str, str, str]) -> dict[str, _Call]:
 
 
 #: Numbers in the table of functions (`native/module.c`).
-_PREPARE, _RESOLVE, _LINEAR_BEGIN = 0, 4, 16
+_PREPARE, _RESOLVE, _LINEAR_BEGIN, _LIBRARY = 0, 4, 16, 33
 #: Symbols that the table provides to the wrapper: number, result, parameters.
 _OWN = {
     **_numbered(
         1, (ENTER_SYMBOL, "i32", "ptr, ptr, ptr"), (LEAVE_SYMBOL, "void", "ptr, ptr, ptr"), (BOX_SYMBOL, "ptr", "ptr, ptr")
     ),
     **_numbered(5, (RANDOM_SYMBOL, "void", "")),
+    **_numbered(46, (PARALLEL_SYMBOL, "i32", "")),
 }
 _LINEAR = _numbered(
     _LINEAR_BEGIN + 1,
@@ -66,10 +67,31 @@ HELPERS = {
     ),
     **_LINEAR,
     **_numbered(_LINEAR_BEGIN + 1 + len(_LINEAR), ("numba_fatal_error", "i32", "")),
+    **_numbered(
+        _LIBRARY + 1,
+        ("numba_parallel_for", "void", "ptr, ptr, ptr, ptr, ptr, i64, i64, i64"),
+        ("get_num_threads", "i64", ""),
+        ("get_thread_id", "i64", ""),
+        ("get_parallel_chunksize", "i64", ""),
+        ("set_parallel_chunksize", "void", "i64"),
+        ("get_sched_size", "i64", "i64, i64, ptr, ptr"),
+        ("do_scheduling_signed", "ptr", "i64, ptr, ptr, i64, ptr, i64"),
+        ("do_scheduling_unsigned", "ptr", "i64, ptr, ptr, i64, ptr, i64"),
+        ("allocate_sched", "ptr", "i64"),
+        ("deallocate_sched", "void", "ptr"),
+        ("numba_do_raise", "i32", "ptr"),
+        ("numba_runtime_build_excinfo_struct", "ptr", "ptr, ptr"),
+    ),
 }
 
 
-def objects_text(plan: bytes, helpers: Collection[str] = (), functions: Mapping[str, tuple[str, ...]] | None = None) -> str:
+def objects_text(
+    plan: bytes,
+    helpers: Collection[str] = (),
+    functions: Mapping[str, tuple[str, ...]] | None = None,
+    library: Mapping[str, tuple[str, str]] | None = None,
+    numba: str = "",
+) -> str:
     """Assembly of the plan, of the function that prepares it once, and of those that call the table.
 
     Args:
@@ -77,14 +99,19 @@ def objects_text(plan: bytes, helpers: Collection[str] = (), functions: Mapping[
         helpers: the names of Numba's helpers that the code calls.
         functions: names of variables that get the address of a function of another package when the plan is prepared: its module,
             name and type.
+        library: functions of Numba's library of C helpers that the code calls: result and parameters.
+        numba: the version of Numba that made the code.
     """
     calls: dict[str, _Call] = {**_OWN, **{name: HELPERS[name] for name in helpers}}
     found = functions or {}
+    called = library or {}
+    wanted = [(_RESOLVE, described, f'@"{variable}"') for variable, described in found.items()]
+    wanted += [(_LIBRARY, (name, numba), f"@compcache.numba.{name}") for name in called]
     replaced = {
-        "PLAN_SIZE": str(len(plan)), "PREPARE_AT": str(_PREPARE), "RESOLVE_AT": str(_RESOLVE),
+        "PLAN_SIZE": str(len(plan)), "PREPARE_AT": str(_PREPARE),
         "LINEAR": _LINEAR_TEXT if _LINEAR.keys() & set(helpers) else "  br label %resolve0",
-        "RESOLVING": "\n".join(_resolving_text(number, variable) for number, variable in enumerate(found)),
-        "LAST": str(len(found)),
+        "RESOLVING": "\n".join(_resolving_text(n, resolver, place) for n, (resolver, _, place) in enumerate(wanted)),
+        "LAST": str(len(wanted)),
     }  # fmt: skip
     preparing = _PREPARING
     for word, text in replaced.items():
@@ -94,11 +121,12 @@ def objects_text(plan: bytes, helpers: Collection[str] = (), functions: Mapping[
         _text("compcache.numba.module", _MODULE.encode() + b"\0"),
         _text("compcache.numba.table_name", _TABLE.encode() + b"\0"),
         _text("compcache.numba.capsule", f"{_MODULE}.{_TABLE}".encode() + b"\0"),
-        *(_text(f"compcache.numba.wanted.{n}", b"\0".join([part.encode() for part in (*wanted, "")]))
-          for n, wanted in enumerate(found.values())),
+        *(_text(f"compcache.numba.wanted.{n}", b"\0".join([part.encode() for part in (*described, "")]))
+          for n, (_, described, _) in enumerate(wanted)),
         *(f'@"{variable}" = external global ptr' for variable in found),
         preparing,
         *(_call_text(symbol, *call) for symbol, call in calls.items()),
+        *(_library_text(symbol, *types) for symbol, types in called.items()),
     ])  # fmt: skip
 
 
@@ -107,26 +135,42 @@ def _text(name: str, data: bytes, align: int = 1) -> str:
     return f'@{name} = internal constant [{len(data)} x i8] c"{body}", align {align}'
 
 
-def _resolving_text(number: int, variable: str) -> str:
+def _resolving_text(number: int, resolver: int, place: str) -> str:
     return f"""resolve{number}:
-  %function{number} = call ptr %resolving(ptr @compcache.numba.wanted.{number})
+  %resolver_at{number} = getelementptr ptr, ptr %table, i64 {resolver}
+  %resolver{number} = load ptr, ptr %resolver_at{number}
+  %function{number} = call ptr %resolver{number}(ptr @compcache.numba.wanted.{number})
   %missing{number} = icmp eq ptr %function{number}, null
   br i1 %missing{number}, label %failed, label %resolved{number}
 resolved{number}:
-  store ptr %function{number}, ptr @"{variable}"
+  store ptr %function{number}, ptr {place}
   br label %resolve{number + 1}"""
 
 
 def _call_text(symbol: str, number: int, result: str, parameters: str) -> str:
+    found = [
+        "  %table = load ptr, ptr @compcache.numba.table",
+        f"  %at = getelementptr ptr, ptr %table, i64 {number}",
+        "  %function = load ptr, ptr %at",
+    ]
+    return _definition_text(symbol, result, parameters, found)
+
+
+def _library_text(symbol: str, result: str, parameters: str) -> str:
+    variable = f"@compcache.numba.{symbol}"
+    definition = _definition_text(symbol, result, parameters, [f"  %function = load ptr, ptr {variable}"])
+    return f"{variable} = internal global ptr null\n{definition}"
+
+
+def _definition_text(symbol: str, result: str, parameters: str, found: list[str]) -> str:
+    """A function that calls the one at the address that these lines load."""
     types = [part.strip() for part in parameters.split(",") if part.strip()]
     given = ", ".join(f"{type_} %{index}" for index, type_ in enumerate(types))
     call = f"call {result} %function({given})"
     return "\n".join([
         f"define {result} @{symbol}({given}) alwaysinline {{",
         "start:",
-        "  %table = load ptr, ptr @compcache.numba.table",
-        f"  %at = getelementptr ptr, ptr %table, i64 {number}",
-        "  %function = load ptr, ptr %at",
+        *found,
         *([f"  {call}", "  ret void"] if result == "void" else [f"  %value = {call}", f"  ret {result} %value"]),
         "}",
     ])  # fmt: skip
@@ -180,8 +224,6 @@ known:
   %no_plan = icmp eq ptr %plan, null
   br i1 %no_plan, label %failed, label %start_resolving
 start_resolving:
-  %resolve_at = getelementptr ptr, ptr %table, i64 RESOLVE_AT
-  %resolving = load ptr, ptr %resolve_at
 LINEAR
 RESOLVING
 resolveLAST:

@@ -18,7 +18,7 @@ __all__ = ["Unsupported", "encode_plan", "holds_arrays"]
 
 _MAGIC, _VERSION, _NO_NODE = 0x504E4343, 1, 0xFFFFFFFF
 #: How many functions of the table (`native/module.c`) an exporter of this version knows.
-_FUNCTIONS = 33
+_FUNCTIONS = 47
 (
     _NONE, _BOOL, _SIGNED, _UNSIGNED, _FLOAT, _COMPLEX, _OPTIONAL, _TUPLE, _NAMED_TUPLE, _ARRAY, _TEXT, _BYTES, _LIST,
 ) = range(13)  # fmt: skip

@@ -31,16 +31,18 @@ class Shape:
         is_object: whether the result is made by the extension module.
         uses_plan: whether the code calls the extension module at all.
         uses_random: whether the kernel uses random numbers.
+        uses_threads: whether the kernel has parallel loops.
         nogil: whether the wrapper releases the GIL around the kernel.
     """
 
     def __init__(
-        self, parameters: list[Parameter], *, is_object: bool, uses_plan: bool, uses_random: bool, nogil: bool
+        self, parameters: list[Parameter], *, is_object: bool, uses_plan: bool, uses_random: bool, uses_threads: bool, nogil: bool
     ) -> None:
         self.parameters = parameters
         self.is_object = is_object
         self.uses_plan = uses_plan
         self.uses_random = uses_random
+        self.uses_threads = uses_threads
         self.nogil = nogil
 
 
@@ -100,11 +102,22 @@ class _Wrapper:
         with builder.if_then(status.is_error, likely=False):
             raising = self._declare(RAISE, ir.VoidType(), [ir.IntType(32), _POINTER])
             builder.call(raising, [status.code, builder.bitcast(status.excinfoptr, _POINTER)])
+        if self._shape.uses_threads:
+            self._raise_of_threads(made)
         if places_at is not None:
             leave = self._declare(objects.LEAVE_SYMBOL, ir.VoidType(), [_POINTER] * 3)
             builder.call(leave, [plan, objects_at, places_at])
         self._return(out, slots, made)
         return str(self._module)
+
+    def _raise_of_threads(self, made: Any) -> None:
+        """Raise what a parallel loop has raised, and drop the result."""
+        builder = self._builder
+        raised = builder.call(self._declare(objects.PARALLEL_SYMBOL, ir.IntType(32), []), [])
+        if made is not None:
+            with builder.if_then(builder.icmp_unsigned("!=", raised, ir.Constant(ir.IntType(32), 0)), likely=False):
+                builder.call(self._declare("Py_DecRef", ir.VoidType(), [_POINTER]), [builder.load(made)])
+                builder.store(ir.Constant(_POINTER, None), made)
 
     def _return(self, out: Any, slots: Any, made: Any) -> None:
         builder = self._builder

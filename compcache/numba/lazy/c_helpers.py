@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["has_numba", "helper_address", "load_extension"]
+__all__ = ["has_numba", "helper_address", "library_function", "load_extension"]
 
 _LIBRARY = "numba._helperlib"
 _MEMORY = "numba.core.runtime._nrt_python"
@@ -86,6 +86,47 @@ def _load_numbas() -> None:
     found |= helpers.c_helpers
     found |= {name if name[0] == "_" else f"NRT_{name}": address for name, address in memory.c_helpers.items()}
     _numbas.update(found)
+
+
+def library_function(name: str, version: str) -> int:
+    """The address of a function of Numba's library of C helpers, for an exported kernel. It is loaded without Numba.
+
+    Args:
+        version: the version of Numba that compiled the kernel.
+
+    Raises:
+        ImportError: this Numba, or NumPy, which the library needs, is not installed.
+    """
+    if version not in _libraries:
+        _libraries[version] = _load_library(version)
+    return _libraries[version][name.removeprefix("numba_")]
+
+
+_libraries: dict[str, dict[str, int]] = {}
+
+
+def _load_library(version: str) -> dict[str, int]:
+    from compcache.numba.lazy.installation import numba_version
+
+    wish = (
+        f"a compiled function uses containers or properties of characters, whose code is in the library of Numba "
+        f"({_LIBRARY}), which is loaded alone: install numba {_series(version)} and numpy"
+    )
+    installed = numba_version()
+    if _series(installed) != _series(version):
+        raise ImportError(f"{wish} (installed is {f'numba {installed}' if installed else 'no numba'})", name=_LIBRARY)
+    try:
+        import numpy as np  # noqa: F401 - the library uses its C interface
+
+        library = sys.modules.get(_LIBRARY) or load_extension(_LIBRARY)
+    except ImportError as error:
+        raise ImportError(f"{wish} ({error})", name=_LIBRARY) from error
+    found: dict[str, int] = library.c_helpers
+    return found
+
+
+def _series(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def load_extension(name: str) -> Any:

@@ -37,6 +37,48 @@ void *resolve_function(const char *described) {
     return found != NULL ? found : missing(module, name, type);
 }
 
+void *resolve_helper(const char *described) {
+    PyObject *module = PyImport_ImportModule("compcache.numba.lazy.c_helpers");
+    PyObject *address = module != NULL
+        ? PyObject_CallMethod(module, "library_function", "ss", described, described + strlen(described) + 1) : NULL;
+    void *found = address != NULL ? PyLong_AsVoidPtr(address) : NULL;
+    Py_XDECREF(module);
+    Py_XDECREF(address);
+    return found;
+}
+
+static PyObject *call_raising(const char *function, PyObject *one, PyObject *other) {
+    PyObject *module = PyImport_ImportModule("compcache.numba.lazy.raising");
+    PyObject *name = module != NULL ? PyUnicode_FromString(function) : NULL;
+    PyObject *result = name != NULL ? PyObject_CallMethodObjArgs(module, name, one, other, NULL) : NULL;
+    Py_XDECREF(module);
+    Py_XDECREF(name);
+    return result;
+}
+
+/* Parts of a kernel that raise exceptions by themselves, as loops of threads do. Takes over the reference. */
+int raise_described(PyObject *described) {
+    PyObject *exception = call_raising("make_exception", described, NULL);
+    Py_DECREF(described);
+    if (exception == NULL) {
+        PyObject *type, *traceback;
+        PyErr_Fetch(&type, &exception, &traceback);
+        PyErr_NormalizeException(&type, &exception, &traceback);
+        Py_XDECREF(type);
+        Py_XDECREF(traceback);
+    }
+    if (exception != NULL && !keep_exception(exception)) {
+        PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+        Py_DECREF(exception);
+    }
+    return 0;
+}
+
+/* The description of an exception, pickled, with the arguments that were computed when it was raised. */
+PyObject *describe_exception(PyObject *pickled, PyObject *arguments) {
+    return call_raising("unpack_exception", pickled, arguments);
+}
+
 void ensure_gil(PyGILState_STATE *state) {
     *state = PyGILState_Ensure();
 }

@@ -38,15 +38,55 @@ static void *const functions[] = {
     (void *)linear_q_of_qr,
     (void *)linear_least_squares,
     (void *)fail,
+    (void *)resolve_helper,
+    (void *)parallel_for,
+    (void *)parallel_threads,
+    (void *)parallel_thread,
+    (void *)parallel_chunk,
+    (void *)set_parallel_chunk,
+    (void *)schedule_size,
+    (void *)schedule,
+    (void *)schedule,
+    (void *)allocate_schedule,
+    (void *)free_schedule,
+    (void *)raise_described,
+    (void *)describe_exception,
+    (void *)parallel_raise,
 };
 const uint32_t function_count = sizeof functions / sizeof *functions;
+
+/* What kernels call by its address, which the exporter replaces by these names (compcache/numba/exports/addresses.py). */
+static const struct {
+    const char *name, *type;
+    void *function;
+} offered[] = {
+    {"parallel_threads", "int (void)", (void *)parallel_threads},
+    {"set_parallel_threads", "void (int)", (void *)set_parallel_threads},
+    {"parallel_thread", "int (void)", (void *)parallel_thread},
+    {"parallel_chunk", "unsigned (void)", (void *)parallel_chunk},
+    {"set_parallel_chunk", "unsigned (unsigned)", (void *)set_parallel_chunk},
+};
+
+static int add_offered(PyObject *module) {
+    PyObject *table = PyDict_New();
+    for (size_t i = 0; table != NULL && i < sizeof offered / sizeof *offered; i++) {
+        PyObject *capsule = PyCapsule_New(offered[i].function, offered[i].type, NULL);
+        if (capsule == NULL || PyDict_SetItemString(table, offered[i].name, capsule) != 0) {
+            Py_CLEAR(table);
+        }
+        Py_XDECREF(capsule);
+    }
+    const int added = table != NULL ? PyModule_AddObjectRef(module, "__pyx_capi__", table) : -1;
+    Py_XDECREF(table);
+    return added;
+}
 
 static int execute(PyObject *module) {
     if (memory_type == NULL) {
         memory_type = (PyTypeObject *)PyType_FromSpec(&memory_spec); /* once per process */
     }
     static int is_prepared;
-    if (!is_prepared && prepare_random() != 0) {
+    if (!is_prepared && (prepare_random() != 0 || prepare_threads() != 0)) {
         PyErr_NoMemory();
         return -1;
     }
@@ -60,11 +100,17 @@ static int execute(PyObject *module) {
     PyObject *capsule = PyCapsule_New((void *)functions, "compcache.numba.exports._objects.functions", NULL);
     const int added = capsule != NULL ? PyModule_AddObjectRef(module, "functions", capsule) : -1;
     Py_XDECREF(capsule);
-    return added != 0 ? -1 : PyModule_AddObjectRef(module, "Memory", (PyObject *)memory_type);
+    return added != 0 || add_offered(module) != 0 ? -1 : PyModule_AddObjectRef(module, "Memory", (PyObject *)memory_type);
 }
 
-static PyModuleDef_Slot slots[] = {
+static PyModuleDef_Slot slots_3_11[] = {
     {Py_mod_exec, (void *)execute},
+    {0, NULL},
+};
+
+static PyModuleDef_Slot slots_3_13[] = {
+    {Py_mod_exec, (void *)execute},
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
     {0, NULL},
 };
 
@@ -72,9 +118,9 @@ static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "compcache.numba.exports._objects",
     .m_doc = "What exported kernels call for values that are more than numbers and contiguous buffers.",
-    .m_slots = slots,
 };
 
 PyMODINIT_FUNC PyInit__objects(void) {
+    definition.m_slots = Py_Version >= 0x030D0000 ? slots_3_13 : slots_3_11;
     return PyModuleDef_Init(&definition);
 }

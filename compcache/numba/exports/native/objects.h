@@ -7,6 +7,8 @@
  *   arrays.c    arrays of NumPy, where it is loaded, and buffers
  *   random.c    random numbers
  *   linear.c    BLAS and LAPACK
+ *   schedule.c  how parallel loops are divided
+ *   threads.c   threads of parallel loops
  *   helpers.c   functions of other packages, and what else compiled code calls of Numba's C helpers
  *   memory.c    blocks of Numba's memory runtime, and the objects that own them
  *
@@ -186,6 +188,24 @@ int linear_q_of_qr(char kind, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, void *a,
 int linear_least_squares(char kind, Py_ssize_t m, Py_ssize_t n, Py_ssize_t count, void *a, Py_ssize_t lda, void *b, Py_ssize_t ldb,
                          void *s, double limit, int *rank);
 
+/* schedule.c: as compiled code calls them (numba/parfors/parfor_lowering.py) */
+int64_t *schedule(uint64_t dimensions, const int64_t *first, const int64_t *last, uint64_t count, int64_t *pieces, int64_t debug);
+uint64_t schedule_size(uint64_t threads, uint64_t dimensions, const int64_t *first, const int64_t *last);
+int64_t *allocate_schedule(uint64_t numbers);
+void free_schedule(int64_t *pieces);
+
+/* threads.c */
+int prepare_threads(void); /* once per process; 0 if it is done */
+int64_t parallel_threads(void);
+void set_parallel_threads(int count);
+int64_t parallel_thread(void);
+uint64_t parallel_chunk(void);
+uint64_t set_parallel_chunk(uint64_t size);
+void parallel_for(void *run, char *const *arguments, const uint64_t *dimensions, const int64_t *steps, void *data, uint64_t sizes,
+                  uint64_t arrays, int64_t threads);
+int keep_exception(PyObject *exception);
+int parallel_raise(void);
+
 /* helpers.c */
 int fail(void); /* ends the process */
 int reshape_without_copy(Py_ssize_t ndim, const Py_ssize_t *shape, const Py_ssize_t *strides, Py_ssize_t new_ndim,
@@ -193,6 +213,10 @@ int reshape_without_copy(Py_ssize_t ndim, const Py_ssize_t *shape, const Py_ssiz
 /* The address of a function that a Cython module offers to others; NULL with an exception. `described`: module, NUL, name, NUL,
  * the type as Cython writes it. */
 void *resolve_function(const char *described);
+/* The address of a function of Numba's library of C helpers; NULL with an exception. `described`: name, NUL, version of Numba. */
+void *resolve_helper(const char *described);
+int raise_described(PyObject *described);
+PyObject *describe_exception(PyObject *pickled, PyObject *arguments);
 void ensure_gil(PyGILState_STATE *state);
 void release_gil(const PyGILState_STATE *state);
 PyObject *unpickle(const char *data, int size, const char *digest);

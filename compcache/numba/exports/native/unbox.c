@@ -167,11 +167,10 @@ static int unbox_list(Plan *plan, const Node *node, PyObject *object, ListValue 
     value->parent = object;
     *(ListPayload *)payload = (ListPayload){.size = size, .allocated = size > 0 ? size : 1};
     for (Py_ssize_t i = 0; i < size; i++) { /* converting an item may run code that shortens the list */
-        PyObject *found = PyList_GetItem(object, i);
+        PyObject *found = PySequence_GetItem(object, i);
         if (found == NULL) {
             return 0;
         }
-        Py_INCREF(found);
         const int ok = unbox(plan, item, found, payload + node->detail + i * node->itemsize);
         Py_DECREF(found);
         if (!ok) {

@@ -1,0 +1,66 @@
+"""What Numba found wrong in a function that it does not compile, as one sentence for the person who wrote it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+__all__ = ["describe_error"]
+
+_LONGEST = 300
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_NOT_FIRST = ("File ", "During: ", "There are ", "raised from ", "This error is usually", "To see Python/NumPy", "For more information")
+_HEADINGS = ("Failed in nopython mode pipeline", "- Resolution failure for")
+_CLASS = r"<class '(?:builtins\.)?([^']+)'>"
+#: What Numba writes, and what it means; the first that is found counts.
+_KNOWN = (
+    (r"No implementation of function Function\(.*?\) found for signature: >>> (?:impl_|ol_)?(\S+?)\((.*?)\) There (?:is|are)",
+     r"there is no implementation of '\1' for (\2)"),
+    (r"Invalid use of .*? with (?:argument|parameter)s? (?:of type\(s\): )?\((.*?)\)", r"a call with arguments of the types (\1) is not possible"),
+    (r"Cannot unify (.+?) and (.+?) for '([^'.]+)[^']*'", r"the variable '\3' is \1 in one place and \2 in another"),
+    (r"Unknown attribute '([^']+)' of type (.+?)(?: File \"| During: |$)", r"there is no '\1' of \2"),
+    (r"<class 'numba\.core\.ir\.UndefinedType'>", "it uses a name that is not defined"),
+    (r"Cannot determine Numba type of <class 'function'>", "it uses a plain Python function, which is not decorated with njit"),
+    (r"Cannot determine Numba type of <class 'builtin_function_or_method'>", "it uses a function of Python that Numba does not have"),
+    (r"Untyped global name '([^']+)': .*?" + _CLASS, r"it uses '\1', a '\2', which Numba does not compile"),
+    (r"Untyped global name '([^']+)'", r"it uses '\1', whose type Numba does not know"),
+    (r"Cannot determine Numba type of " + _CLASS, r"it uses a '\1', which Numba does not compile"),
+    (r"global name '([^']+)' is not defined|NameError: name '([^']+)' is not defined", r"the name '\1\2' is not defined"),
+    (r"Use of unsupported opcode \((\w+)\)", r"it uses something of Python that Numba does not support (the instruction \1)"),
+    (r"[Nn]on-precise type (.+?)(?: (?:\[|During|Overload|Rejected)|$)", r"the type of a variable cannot be inferred (\1)"),
+)  # fmt: skip
+#: Parts of Numba's names of types, and words for them.
+_TYPES = (
+    (r"Module\(<module '([^']+)'[^>]*>\)", r"the module \1"), (r"Literal\[str\]\([^()]*\)", "str"), (r"Literal\[int\]\([^()]*\)", "int64"),
+    (r"Poison<(.*)>", r"\1"), (r"<iv=[^>]*>", ""),
+    (r"DictType\[undefined,undefined\]", "a dictionary of unknown types"), (r"\bunicode_type\b", "str"),
+    (r"\s*\bat 0x[0-9a-f]+", ""), (r"<(?:function|built-in function|class) '?([\w.]+)'?>", r"\1"),
+)  # fmt: skip
+
+
+def describe_error(error: Any) -> str:
+    """What was wrong, with the place; Numba's whole report is the exception itself."""
+    text = _ESCAPES.sub("", str(getattr(error, "msg", error)))
+    lines = [line.strip() for line in text.splitlines()]
+    joined = " ".join(line for line in lines if line)
+    shown = next((found.expand(meaning) for found, meaning in _matches(joined)), None) or _first_sentence(lines, type(error))
+    for pattern, word in _TYPES:
+        shown = re.sub(pattern, word, shown)
+    shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+    place = getattr(error, "loc", None)
+    return f"{shown} ({place.filename}, line {place.line})" if place is not None else shown
+
+
+def _matches(text: str) -> Any:
+    for pattern, meaning in _KNOWN:
+        found = re.search(pattern, text)
+        if found is not None:
+            yield found, meaning
+
+
+def _first_sentence(lines: list[str], type_: type) -> str:
+    told = [line for line in lines if line and not line.startswith(_HEADINGS)]
+    kept = itertools.takewhile(lambda line: not line.startswith(_NOT_FIRST), told)
+    text = " ".join(dict.fromkeys(kept))
+    return re.split(r"(?<=\w)\. (?=[A-Z])|\. For ", text)[0] or type_.__name__
