@@ -1,4 +1,5 @@
 /* simdjson: both ways to read, by the implementation that suits the CPU and by the one that suits all. */
+#include "simdjson.h"
 #include "simdjson.cpp"
 #include <cstring>
 #include <string>
@@ -24,7 +25,7 @@ extern "C" long simd_on_demand(const char *in, long n, char *out, long room) {
     try {
         simdjson::ondemand::parser parser;
         simdjson::padded_string text(in, n);
-        auto document = parser.iterate(text);
+        simdjson::ondemand::document document = parser.iterate(text);
         std::string found;
         if (document.type() == simdjson::ondemand::json_type::object) {
             for (auto field : document.get_object()) {
@@ -53,6 +54,6 @@ extern "C" long simd_fallback(const char *in, long n, char *out, long room) {
     return give(minified + simdjson::error_message(error), out, room);
 }
 
-extern "C" long simd_utf8(const char *in, long n, char *out, long room) {
-    return simdjson::validate_utf8(in, n);
+extern "C" long simd_utf8(const char *in, long n, char *, long) {
+    return n % 97 + (simdjson::validate_utf8(in, n / 3) ? 1000 : 0) + (simdjson::validate_utf8(in, n) ? 10000 : 0);
 }
