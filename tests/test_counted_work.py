@@ -22,7 +22,7 @@ from helpers import PACKAGE_ROOT, adder, caller, run_fresh, sum_of
 from mock_directory import FaultyFiles, cache_on
 
 from compcache import Cache, ModuleSource, PrunePolicy
-from compcache.formats.index import Index
+from compcache.formats.index import Index, Segment
 from compcache.formats.statistics import decode_stats
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def test_a_dependency_in_another_module_costs_few_files_more(
     assert both.hit["reads"] <= alone.hit["reads"] + READS_FOR_A_DEPENDENCY
 
 
-def test_a_closure_opens_each_module_once_and_reads_each_record_once(
+def test_a_closure_opens_each_module_once_and_reads_it_once(
     cache: Cache, directory: Path, site: Path
 ) -> None:
     names = [[f"f{module}_{number}" for number in range(FUNCTIONS)] for module in range(MODULES)]
@@ -204,9 +204,55 @@ def test_a_closure_opens_each_module_once_and_reads_each_record_once(
     assert counted.value == 42 * len(flat)
     modules = [name for name in counted.files if name.endswith(".ccm")]
     assert len(modules) == len(set(modules)) == MODULES + 1
-    # Each function has a record, each module a head that the dynamic linker reads, each segment is read once.
+    # Each module has a head that the dynamic linker reads, and its records, which are read at once, as each segment is.
     segments = len([name for name in counted.files if name.endswith(".idx")])
-    assert counted.hit["reads"] <= alone.hit["reads"] + READS_FOR_A_DEPENDENCY + len(flat) + MODULES + segments
+    assert counted.hit["reads"] <= alone.hit["reads"] + READS_FOR_A_DEPENDENCY + 2 * MODULES + segments
+
+
+def test_a_closure_asks_the_index_once_for_each_module(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [[f"f{module}_{number}" for number in range(FUNCTIONS)] for module in range(MODULES)]
+    for group in names:
+        cache.add_module(ModuleSource("".join(adder(name, 1) for name in group), optimize=0))
+    flat = [name for group in names for name in group]
+    cache.add_module(ModuleSource(sum_of("all", flat), imports=flat, optimize=0))
+    asked: list[bytes] = []
+    find = Index.find
+
+    def counting(self: Index, key: bytes) -> Iterator[tuple[bytes, int]]:
+        asked.append(key)
+        return find(self, key)
+
+    monkeypatch.setattr(Index, "find", counting)
+    with Cache(directory) as fresh:
+        assert fresh.get_target("all")(41) == 42 * len(flat)
+    assert len(asked) == MODULES + 1
+
+
+def test_a_closure_asks_small_segments_at_once(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the third module on names are found in one table, until the index changes."""
+    flat = [f"f{number}" for number in range(6)]
+    for name in flat:
+        cache.add_module(ModuleSource(adder(name, 1), optimize=0))
+    cache.add_module(ModuleSource(sum_of("all", flat), imports=flat, optimize=0))
+    asked: list[bytes] = []
+    look_up = Index.look_up
+
+    def counting(self: Index, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
+        asked.extend([] if modules else [key])
+        return look_up(self, segment, key, modules=modules)
+
+    monkeypatch.setattr(Index, "look_up", counting)
+    with Cache(directory) as fresh:
+        assert fresh.get_target("all")(41) == 42 * len(flat)
+        assert [asked.count(key) for key in dict.fromkeys(asked)][3:] == [1] * 4
+        assert len(asked) > 4 + 3
+        asked.clear()
+        assert all(fresh.get_target(name)(1) == 2 for name in flat)
+        assert len(asked) == len(flat)
+        cache.add_module(ModuleSource(adder("other", 6)))
+        assert not fresh.has("nothing")
+        assert fresh.get_target("other")(1) == 7
+        assert len(asked) > len(flat) + 2
 
 
 def test_a_hit_makes_few_system_calls(cache: Cache, directory: Path, site: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from helpers import PACKAGE_ROOT, adder, constant, run_fresh
 
-from compcache import Cache, ModuleSource
+from compcache import Cache, Function, ModuleSource
 from compcache.build.entry_points import entry_point, entry_text, read_head
 from compcache.formats.host import ABI_VERSION
 from compcache.hit import _runtime, native_build
@@ -143,6 +143,14 @@ WRONG_CALLS: dict[str, tuple[type[Exception], Any]] = {
         lambda _: _runtime.address(_runtime.open_library(b"libc.so.6"), 0),
     ),
     "symbol of no image": (TypeError, lambda _: _runtime.find_symbol(b"f", cast("Any", "image"))),
+    "symbols in a list": (TypeError, lambda _: _runtime.find_undefined(cast("Any", ["f"]))),
+    "a symbol that is no text": (TypeError, lambda _: _runtime.find_undefined(cast("Any", (b"f",)))),
+    "bind in no image": (TypeError, lambda _: _runtime.bind(cast("Any", "image"), [])),
+    "bind what is no import": (TypeError, lambda image: _runtime.bind(image, cast("Any", ["import"]))),
+    "bind to no image": (TypeError, lambda image: _runtime.bind(image, [(-1, bytes(16), cast("Any", None), 0)])),
+    "bind beyond the provider's table": (IndexError, lambda image: _runtime.bind(image, [(-1, bytes(16), image, 99)])),
+    "bind a slot beyond the table": (IndexError, lambda image: _runtime.bind(image, [(99, b"", image, 0)])),
+    "list functions of no records": (TypeError, lambda _: _runtime.list_functions(cast("Any", "records"), b"", {}, set())),
     "target beyond the table": (IndexError, lambda image: _runtime.make_target(image, 0, 99, "f", cast("Any", None))),
     "target of no image": (TypeError, lambda _: _runtime.make_target(cast("Any", 1), 0, 0, "f", cast("Any", None))),
     "invalidate no target": (TypeError, lambda _: _runtime.invalidate(cast("Any", "f"))),
@@ -174,6 +182,43 @@ def test_what_is_wrong_is_an_exception(image: Any, what: str) -> None:
     error, call = WRONG_CALLS[what]
     with pytest.raises(error):
         call(image)
+
+
+def test_the_first_undefined_symbol_is_told() -> None:
+    assert _runtime.find_undefined(()) is None
+    assert _runtime.find_undefined(("strlen", "memcpy")) is None
+    assert _runtime.find_undefined(("strlen", "no_such_symbol", "nor_this")) == "no_such_symbol"
+    assert _runtime.find_undefined(("strlen", "odd\udcff", "memcpy")) == "odd\udcff"  # a name that is no UTF-8
+
+
+def test_bindings_are_stores(image: Any) -> None:
+    function = _runtime.address(image, 0)
+    places = [(-24).to_bytes(8, sys.byteorder, signed=True) + (5).to_bytes(8, sys.byteorder), bytes(16)]
+    stores = _runtime.bind(image, [(-1, b"".join(places), image, 0), (1, b"", image, 0), (-1, b"", image, 0)])
+    words = [int.from_bytes(stores[at : at + 8], sys.byteorder) for at in range(0, len(stores), 8)]
+    table = words[3]
+    assert words == [table - 24, 8, function + 5, table, 8, function, _runtime.address(image, 1), 8, function]
+    with pytest.raises(IndexError):  # no place for an address of the module's own
+        _runtime.require_writable(image, stores)
+
+
+def test_functions_are_listed_by_the_records(cache: Cache) -> None:
+    text = "".join(constant(name, number) for number, name in enumerate(("one", "two", "umlaut")))
+    named = {"one": "i64()", "two": "i64()", "\u00fc": Function("i64()", symbol="umlaut")}
+    cache.add_module(ModuleSource(text, named))
+    [(module_id, _)] = cache._store.find("one")
+    with cache._store.open_module(module_id) as file:
+        records = file.read(file.image, file.records)
+    functions: dict[str, tuple[bytes, int]] = {"two": (b"other", 5)}
+    repeated: set[str] = set()
+    _runtime.list_functions(records, module_id, functions, repeated)
+    assert functions.pop("two") == (b"other", 5)
+    assert repeated == {"two"}
+    assert {name: [place] for name, place in functions.items()} == {name: list(cache._store.find(name)) for name in ("one", "\u00fc")}
+    for cut in range(len(records)):  # whatever is left of damaged records
+        found: dict[str, tuple[bytes, int]] = {}
+        _runtime.list_functions(records[:cut], module_id, found, set())
+        assert found.items() <= {**functions, "two": next(cache._store.find("two"))}.items()
 
 
 def test_stores_and_tables_are_committed_together(cache: Cache) -> None:

@@ -301,7 +301,7 @@ class Index:
     A look-up that finds nothing looks at the directory again; one that finds something does not.
     """
 
-    __slots__ = ("_hint", "_ranks", "ignored", "_segments", "damaged", "directory", "files", "is_native", "owners", "problem", "rank_of", "suffix", "temporary")
+    __slots__ = ("_hint", "_ranks", "gathered", "ignored", "_segments", "damaged", "directory", "files", "is_native", "owners", "problem", "rank_of", "suffix", "temporary")
 
     def __init__(self, files: file_ops.Files, directory: str, temporary: str, suffix: str) -> None:
         self.files = files
@@ -310,6 +310,8 @@ class Index:
         self.suffix = suffix
         self._segments: tuple[Segment, ...] | None = None
         self._hint: Segment | None = None
+        #: Segments, and as many or fewer to look names up in that hold the same.
+        self.gathered: tuple[tuple[Segment, ...], list[Segment]] | None = None
         self.ignored: set[str] = set()
         self.damaged: dict[str, str] = {}
         self.owners: frozenset[int] | None = None  # the users whose files are believed; None: of all
@@ -376,7 +378,8 @@ class Index:
         seen: set[bytes] = set()
         ranks = self._ranks
         others: list[tuple[Segment, bytes]] = []
-        waiting = list(self.segments)
+        gathered = self.gathered
+        waiting = gathered[1].copy() if gathered is not None and gathered[0] is self._segments else list(self.segments)
         asked = set()
         while waiting:
             segment = waiting.pop(0)
@@ -486,4 +489,4 @@ class Index:
     def close(self) -> None:
         """Close the segment files."""
         self._segments = None
-        self._hint = None
+        self._hint = self.gathered = None

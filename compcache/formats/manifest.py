@@ -166,7 +166,11 @@ class NeedsRecord(Record):
         children: tuple[int, ...],
         places: tuple[bytes, ...] = (),
     ) -> None:
-        super().__init__(imports, globals, natives, children, places)
+        set_field(self, "imports", imports)  # as in `FunctionRecord`: a load of many modules makes one for each function
+        set_field(self, "globals", globals)
+        set_field(self, "natives", natives)
+        set_field(self, "children", children)
+        set_field(self, "places", places)
 
 
 class GlobalRecord(Record):
@@ -265,13 +269,15 @@ def decode_function(payload: bytes) -> FunctionRecord:
     third = second + sizes[2]
     if kind != FUNCTION or third + sizes[3] != len(payload):
         raise FormatError("a function record is damaged")
-    try:
-        name, symbol, signature, features = [
-            text.decode("utf-8", "surrogatepass")
-            for text in (payload[start:first], payload[first:second], payload[second:third], payload[third:])
-        ]
-    except UnicodeDecodeError:
-        raise FormatError("a function record holds a text that is not UTF-8") from None
+    if payload.isascii():
+        text = payload.decode()
+        name, symbol, signature, features = text[start:first], text[first:second], text[second:third], text[third:]
+    else:
+        parts = payload[start:first], payload[first:second], payload[second:third], payload[third:]
+        try:
+            name, symbol, signature, features = [part.decode("utf-8", "surrogatepass") for part in parts]
+        except UnicodeDecodeError:
+            raise FormatError("a function record holds a text that is not UTF-8") from None
     return FunctionRecord(name, symbol, signature, features, function, entry, needs)
 
 
@@ -293,15 +299,16 @@ def _decode_needs(payload: bytes) -> NeedsRecord:
     imports = []
     for _ in range(count):
         slot, size = _TWO_NUMBERS(payload, at)
-        at += 8 + size
-        imports.append((slot, payload[at - size : at].decode("utf-8", "surrogatepass")))
+        start = at + 8
+        at = start + size
+        imports.append((slot, payload[start:at].decode("utf-8", "surrogatepass")))
     globals_, at = _numbers(payload, at)
     children, at = _numbers(payload, at)
     natives, at = _blobs(payload, at + 4, *_NUMBER(payload, at))
     places, at = _blobs(payload, at, count) if at != len(payload) else ([], at)
     if at != len(payload):
         raise FormatError(f"a needs record is {'truncated' if at > len(payload) else 'longer than its fields'}")
-    if any(len(place) % _PLACE_SIZE for place in places):
+    if [place for place in places if len(place) % _PLACE_SIZE]:
         raise FormatError("a needs record holds half a place")
     texts = tuple([native.decode("utf-8", "surrogatepass") for native in natives])
     return NeedsRecord(tuple(imports), globals_, texts, children, tuple(places))

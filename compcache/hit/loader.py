@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from compcache.formats.manifest import GlobalRecord
     from compcache.hit.fill import Kept
-    from compcache.hit.plan import Plan
+    from compcache.hit.plan import Listed, Listing, Plan
     from compcache.hit.target import TypedCallTarget
     from compcache.store import ModuleFile, Store
 
@@ -122,17 +122,25 @@ class _StartedModule(LoadedModule):
 class Source:
     """A module as one load sees it: its open file, and the mapped module once there is one.
 
-    `suspended` says that the file was closed to save a descriptor, and is opened again when something is read of it. `request` is
-    what the caller of the load has for the definitions of global variables (`LoadContext.request`).
+    `suspended` says that the file was closed to save a descriptor, and is opened again when something is read of it. `listed` is
+    what is known of its records where a load has several modules. `request` is what the caller of the load has for the definitions of
+    global variables (`LoadContext.request`).
     """
 
-    __slots__ = ("file", "loaded", "request", "suspended")
+    __slots__ = ("file", "listed", "loaded", "request", "suspended")
 
     def __init__(self, file: ModuleFile, loaded: LoadedModule | None, request: object = None) -> None:
         self.file = file
         self.loaded = loaded
         self.request = request
         self.suspended = False
+        self.listed: Listed | None = None
+
+    def read_record(self, store: Store, offset: int) -> bytes:
+        """The payload of a record. Raises what `ModuleFile.read_record` and `Store.open_module` do."""
+        if self.listed is not None and self.listed.records:
+            return self.listed.read_record(offset)
+        return self.open_file(store).read_record(offset)
 
     def suspend(self) -> None:
         """Close the descriptor for now."""
@@ -153,12 +161,13 @@ class Source:
 
 
 class Sources(dict[bytes, Source]):
-    """The modules that one load has opened, and the request that it is for."""
+    """The modules that one load has opened, the request that it is for, and what is known of several modules."""
 
-    __slots__ = ("request",)
+    __slots__ = ("listing", "request")
 
     def __init__(self, request: object) -> None:
         self.request = request
+        self.listing: Listing | None = None
 
 
 class Choice:
@@ -290,7 +299,7 @@ class Loader:
             refuse_second_provider(self, module_id)
         source = sources.get(module_id) or self._open_source(module_id, sources)
         try:
-            record = decode_function(source.open_file(self.store).read_record(offset))
+            record = decode_function(source.read_record(self.store, offset))
             if record.name != func_name:
                 raise FormatError(f"the record at offset {offset} is of another function")
             if record.features:
@@ -300,14 +309,20 @@ class Loader:
         return Choice(source, record)
 
     def _open_source(self, module_id: bytes, sources: Sources) -> Source:
-        if sources and len(sources) % _MOST_FILES == 0:
+        several = len(sources)
+        if several and several % _MOST_FILES == 0:
             for source in sources.values():
                 source.suspend()
         file = self.store.open_module(module_id)
         try:
             if file.target_id not in self.store.accepted or self.store.min_llvm:
                 self.require_usable(file)
-            source = sources[module_id] = Source(file, self._loaded(module_id), sources.request)
+            source = Source(file, self._loaded(module_id), sources.request)
+            if several:
+                from compcache.hit.plan import list_records
+
+                list_records(self, source, sources)
+            sources[module_id] = source
         except FormatError as error:
             raise self.store.condemn(file, error) from error
         except BaseException:

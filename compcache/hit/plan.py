@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compcache.digest import KEY_SIZE, check
 from compcache.errors import (
     CompcacheError,
     FormatError,
@@ -14,7 +15,9 @@ from compcache.errors import (
 )
 from compcache.files import reraise_interrupt
 from compcache.formats import host
+from compcache.formats.index import Segment
 from compcache.formats.manifest import (
+    FRAME,
     LINK_ONLY,
     MERGED,
     NO_ENTRY,
@@ -26,22 +29,142 @@ from compcache.formats.manifest import (
     decode_needs,
     version_numbers,
 )
+from compcache.formats.table import Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from compcache.formats.manifest import FunctionRecord
-    from compcache.hit.loader import Choice, LoadedModule, Loader, Sources
+    from compcache.formats.index import Index
+    from compcache.formats.manifest import FunctionRecord, NeedsRecord
+    from compcache.hit.loader import Choice, LoadedModule, Loader, Source, Sources
     from compcache.store import ModuleFile, Store
 
 __all__ = [
-    "Plan", "collect_stores", "have_providers", "misfit", "provider_updates", "refuse_second_provider", "require_features",
-    "require_usable", "start_modules",
+    "Listed", "Listing", "Plan", "collect_stores", "have_providers", "list_records", "misfit", "provider_updates", "refuse_second_provider",
+    "require_features", "require_usable", "start_modules",
 ]  # fmt: skip
 
 _WORD = 8
+
+
+#: How many bytes of records a module can have for all to be read at once, and how many functions a segment of the index, for one table
+#: of what several such segments hold; how many modules a load has when it makes one for the next.
+_MOST_RECORDS = 1 << 15
+_MOST_GATHERED = 128
+_MANY_MODULES = 2
+
+
+class Listing:
+    """What a load of several modules knows of them.
+
+    `functions` tells where their records say that they have a function: a hint, for each name the first one. `repeated` are the names
+    of which there is another one, `unlisted` counts the modules whose records were not read at once.
+    """
+
+    __slots__ = ("functions", "repeated", "unlisted")
+
+    def __init__(self) -> None:
+        self.functions: dict[str, tuple[bytes, int]] = {}
+        self.repeated: set[str] = set()
+        self.unlisted = 0
+
+
+class Listed:
+    """What a load of several modules knows of the records of one.
+
+    `records` is their section, where it was read at once, `needs` what was decoded of it, `natives` the symbols of the process that
+    were found for it.
+    """
+
+    __slots__ = ("key", "natives", "needs", "records")
+
+    def __init__(self, key: bytes, records: bytes) -> None:
+        self.key = key
+        self.records = records
+        self.needs: dict[int, NeedsRecord] = {}
+        self.natives: set[str] = set()
+
+    def read_record(self, offset: int) -> bytes:
+        """The verified payload of a record; see `compcache.formats.manifest.read_frame`."""
+        records = self.records
+        start = offset + FRAME.size
+        if start > len(records):
+            raise FormatError(f"no record at offset {offset}")
+        length, expected = FRAME.unpack_from(records, offset)
+        payload = records[start : start + length]
+        if len(payload) != length or check(payload, offset, self.key if offset else b"") != expected:
+            raise FormatError(f"the record at offset {offset} is damaged")
+        return payload
+
+
+def list_records(loader: Loader, source: Source, sources: Sources) -> None:
+    """Have the records of a module at hand, which a load reads several of, unless they are many.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    file = source.file
+    records = b""
+    if file.records <= _MOST_RECORDS:
+        file = source.open_file(loader.store)
+        records = file.read(file.image, file.records)
+    source.listed = Listed(file.key, records)
+    listing = sources.listing = sources.listing or Listing()
+    if records:
+        loader.runtime().list_functions(records, file.module_id, listing.functions, listing.repeated)
+    else:
+        listing.unlisted += 1
+    if len(sources) == _MANY_MODULES:
+        _gather(loader.store.index)
+
+
+class _SmallTables(Table):
+    """The entries of several tables, verified."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, list[bytes]] = {}
+
+    def add(self, table: Table) -> None:
+        """Add all entries of a table."""
+        for entry in table.entries():
+            self._entries.setdefault(entry[:KEY_SIZE], []).append(entry[KEY_SIZE:])
+
+    def find(self, key: bytes) -> list[bytes]:
+        """See `Table.find`."""
+        return self._entries.get(key, [])
+
+
+class _SmallSegments(Segment):
+    """What several segments hold, in memory."""
+
+    __slots__ = ()
+
+    def __init__(self, index: Index, segments: list[Segment]) -> None:
+        super().__init__(index, "")
+        functions, modules = self._tables = _SmallTables(), _SmallTables()
+        self._texts = {}
+        for segment in segments:
+            functions.add(segment.functions)
+            modules.add(segment.modules)
+            self._texts |= segment.requirements
+
+
+def _gather(index: Index) -> None:
+    """Let an index look names up in one table of what its small segments hold, until it changes."""
+    segments = index.segments
+    if index.gathered is not None and index.gathered[0] is segments:
+        return
+    try:
+        small = [segment for segment in segments if segment.functions.count <= _MOST_GATHERED]
+        together = _SmallSegments(index, small)
+    except (FormatError, OSError) as error:  # a look-up tells
+        reraise_interrupt(error)
+        return
+    index.gathered = segments, [*[segment for segment in segments if segment not in small], together]
 
 
 class _Node:
@@ -82,6 +205,7 @@ class Plan:
         if error is not None:
             self._nodes[root].note(error)
         self._pending = [root]
+        self._may_lack = False  # whether some function has run out of realizations
 
     def choose(self) -> dict[str, Choice]:
         """The chosen realizations of the root and all that it reaches, or the error that says why it cannot be loaded."""
@@ -105,12 +229,19 @@ class Plan:
     def _candidates(self, name: str) -> Iterator[tuple[bytes, int]]:
         """The realizations of an import, those in modules that this load uses anyway before others that are not loaded."""
         later = []
-        known = self._loader.merged.get(name)
+        loader = self._loader
+        known = loader.merged.get(name)
         provider = known() if known is not None else None
-        for candidate in self._loader.candidates(name):
-            if provider is not None and candidate[0] != provider.module_id:
+        listing = self._sources.listing
+        own = listing.functions.get(name) if listing is not None else None
+        if own is None or (not loader.is_loaded(own[0]) and loader.loaded_modules()):
+            own = None  # modules that are loaded come first, and the index tells whether one of them has it
+        elif provider is None or own[0] == provider.module_id:
+            yield own
+        for candidate in loader.candidates(name):
+            if candidate == own or (provider is not None and candidate[0] != provider.module_id):
                 continue
-            if candidate[0] in self._sources or self._loader.is_loaded(candidate[0]):
+            if candidate[0] in self._sources or loader.is_loaded(candidate[0]):
                 yield candidate
             else:
                 later.append(candidate)
@@ -118,7 +249,10 @@ class Plan:
 
     def _find_second_provider(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
         """A choice in a module that defines a variable which the load has from another module, and why it cannot be."""
+        listing = self._sources.listing
         variables = {name: choice for name, choice in chosen.items() if choice.record.signature.startswith(VARIABLE)}
+        if listing is not None and not listing.unlisted:  # what another module of the load has as well is known
+            variables = {name: choice for name, choice in variables.items() if name in listing.repeated}
         if not variables:
             return None
         by_module = {choice.module_id: name for name, choice in chosen.items() if name not in variables}
@@ -137,16 +271,23 @@ class Plan:
                 self._read_needs(choice)
                 if name == self._root:
                     _require_entry(choice)
-                self._require_imports(choice)
+                if self._may_lack:
+                    self._require_imports(choice)
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
                 node.note(error)
                 choice = None
                 continue
             node.choice = choice
+            nodes, pending = self._nodes, self._pending
             for _, imported, _ in choice.imports:
-                self._depend(name, imported)
+                other = nodes.get(imported)
+                if other is None:
+                    other = nodes[imported] = _Node(self._candidates(imported))
+                    pending.append(imported)
+                other.dependents[name] = None
             return
+        self._may_lack = True
         if name == self._root:
             raise self._root_error(node)
         for dependent in node.dependents:
@@ -166,6 +307,8 @@ class Plan:
 
     def _read_needs(self, choice: Choice) -> None:
         try:
+            if choice.source.listed is None:
+                list_records(self._loader, choice.source, self._sources)
             _read_needs(self._loader, choice)
         except FormatError as error:
             raise self._loader.condemn(self._sources, choice.module_id, error) from error
@@ -177,13 +320,6 @@ class Plan:
                 exhausted = imported != choice.record.name and not _may_have_more(node)
                 if exhausted:
                     raise self._missing_import(choice, imported, node)
-
-    def _depend(self, name: str, imported: str) -> None:
-        node = self._nodes.get(imported)
-        if node is None:
-            node = self._nodes[imported] = _Node(self._candidates(imported))
-            self._pending.append(imported)
-        node.dependents[name] = None
 
     def _drop_dependent(self, name: str, missing: str, missing_node: _Node) -> None:
         node = self._nodes[name]
@@ -262,8 +398,9 @@ def _second_provider(variable: str, module_id: bytes, provider: bytes) -> LinkEr
 def provider_updates(loader: Loader, chosen: dict[str, Choice], weak: Callable[..., Any]) -> list[dict[str, Any]]:
     """What to record of the modules that provide the variables which a load binds."""
     updates = []
+    shared = [(name, choice) for name, choice in chosen.items() if choice.record.signature.startswith(LINK_ONLY)]
     for prefix, table in ((VARIABLE, loader.providers), (MERGED, loader.merged)):
-        bound = [(name, choice.loaded) for name, choice in chosen.items() if choice.record.signature.startswith(prefix)]
+        bound = [(name, choice.loaded) for name, choice in shared if choice.record.signature.startswith(prefix)]
         updates += [table, {name: weak(table, name, module) for name, module in bound}]
     return updates
 
@@ -410,36 +547,56 @@ def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> 
 
 
 def _read_needs(loader: Loader, choice: Choice) -> None:
-    """Collect the slots that the function reaches; those that are filled already cost nothing."""
+    """Collect what the function reaches; slots that are filled already cost nothing."""
+    source, imports = choice.source, choice.imports
+    listed = source.listed
+    assert listed is not None
+    known = listed.needs
     stack = [choice.record.needs] if choice.record.needs else []
     seen = set(stack)
-    loaded = choice.source.loaded
-    file = choice.source.open_file(loader.store)
-    filled = loaded.slots if loaded is not None else {}
+    filled = source.loaded.slots if source.loaded is not None else None
+    natives: dict[str, None] = {}
     while stack:
-        needs = decode_needs(file.read_record(stack.pop()))
+        offset = stack.pop()
+        needs = known.get(offset)
+        if needs is None:
+            needs = known[offset] = decode_needs(source.read_record(loader.store, offset))
         for number, (slot, name) in enumerate(needs.imports):
             key = name if slot == NO_SLOT else slot
-            if key not in filled:
-                choice.imports.append((key, name, needs.places[number] if slot == NO_SLOT else b""))
-        for record in [decode_global(file.read_record(offset)) for offset in needs.globals]:
-            if record.kind == STARTUP:
-                choice.start = record.slot
-            else:
-                choice.globals.append(record)
-        for symbol in needs.natives:
-            if not loader.runtime().find_symbol(symbol.encode("utf-8", "surrogateescape"), None):
-                raise UndefinedSymbolError(
-                    f"function {choice.record.name!r} of module {choice.module_id.hex()} uses the native symbol "
-                    f"{symbol!r}, which this process does not have",
-                    symbols=[symbol],
-                    func_name=choice.record.name,
-                    module_id=choice.module_id.hex(),
-                )
+            if not filled or key not in filled:
+                imports.append((key, name, needs.places[number] if slot == NO_SLOT else b""))
+        if needs.globals:
+            _read_globals(loader, choice, needs.globals)
+        if needs.natives:
+            natives.update(dict.fromkeys(needs.natives))
         for child in needs.children:
             if child not in seen:
                 seen.add(child)
                 stack.append(child)
+    if natives:
+        _require_natives(loader, choice, natives, listed.natives)
+
+
+def _read_globals(loader: Loader, choice: Choice, offsets: tuple[int, ...]) -> None:
+    for offset in offsets:
+        record = decode_global(choice.source.read_record(loader.store, offset))
+        if record.kind == STARTUP:
+            choice.start = record.slot
+        else:
+            choice.globals.append(record)
+
+
+def _require_natives(loader: Loader, choice: Choice, natives: dict[str, None], known: set[str]) -> None:
+    symbol = loader.runtime().find_undefined(tuple([name for name in natives if name not in known]))
+    if symbol is not None:
+        raise UndefinedSymbolError(
+            f"function {choice.record.name!r} of module {choice.module_id.hex()} uses the native symbol "
+            f"{symbol!r}, which this process does not have",
+            symbols=[symbol],
+            func_name=choice.record.name,
+            module_id=choice.module_id.hex(),
+        )
+    known.update(natives)
 
 
 def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
@@ -449,39 +606,44 @@ def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[byte
         IntegrityError: the records of one do not fit its image; it is in quarantine now.
     """
     runtime = loader.runtime()
+    by_module: dict[bytes, list[Choice]] = {}
+    for choice in chosen.values():
+        by_module.setdefault(choice.module_id, []).append(choice)
     writes: list[bytes] = []
     updates: list[dict[Any, Any]] = []
-    for choice in chosen.values():
+    for choices in by_module.values():
+        module = choices[0].loaded
         try:
-            filled, stores = _fill(runtime, chosen, choice)
+            filled, stores = _fill(runtime, chosen, module, choices)
             if stores:
-                runtime.require_writable(choice.loaded.image, stores)
+                runtime.require_writable(module.image, stores)
                 writes.append(stores)
         except IndexError as error:
-            raise misfit(loader, choice, error) from None
+            raise misfit(loader, choices[0], error) from None
         if filled:
-            updates += [choice.loaded.slots, filled]
+            updates += [module.slots, filled]
     return writes, updates
 
 
-def _fill(runtime: Any, chosen: dict[str, Choice], choice: Choice) -> tuple[dict[int | str, object], bytes]:
+def _fill(
+    runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices: list[Choice]
+) -> tuple[dict[int | str, object], bytes]:
     """What fills which slot of one module, and the stores."""
-    module = choice.loaded
+    slots = module.slots
     filled: dict[int | str, object] = {}
-    stores = []
-    for key, name, places in choice.imports:
-        provider = chosen[name]
-        if key not in module.slots and key not in filled:
-            address = runtime.address(provider.loaded.image, provider.record.function)
-            if isinstance(key, str):
-                stores.append(runtime.place(module.image, places, address))
-            else:
-                stores.append(_store(runtime.address(module.image, key), address.to_bytes(_WORD, "little")))
-            filled[key] = provider.loaded
-    for record, data, keep in choice.fills or ():
-        if module.slots.get(record.slot) is keep.before:
-            stores.append(_store(runtime.address(module.image, record.slot), data))
-            filled[record.slot] = keep
+    bindings = []
+    for choice in choices:
+        for key, name, places in choice.imports:
+            if key not in filled and key not in slots:
+                provider = chosen[name]
+                loaded = filled[key] = provider.loaded
+                bindings.append((key if isinstance(key, int) else -1, places, loaded.image, provider.record.function))
+    stores = [runtime.bind(module.image, bindings)] if bindings else []
+    for choice in choices:
+        for record, data, keep in choice.fills or ():
+            if slots.get(record.slot) is keep.before:
+                stores.append(_store(runtime.address(module.image, record.slot), data))
+                filled[record.slot] = keep
     return filled, b"".join(stores)
 
 

@@ -107,34 +107,87 @@ typedef struct {
     int64_t addend;
 } Place;
 
-/* place(image: Image, places: bytes, address: int) -> bytes
- * The stores, for commit(), that bind an import of the image to what is at `address`. */
-PyObject *place(PyObject *module, PyObject *args) {
-    PyObject *image, *places, *number;
-    if (!PyArg_ParseTuple(args, "OSO:place", &image, &places, &number)) {
-        return NULL;
+/* One import of an image: what stands for it there, and what it is bound to. */
+typedef struct {
+    char *slot; /* where its address is kept; NULL for one that has places */
+    const char *places;
+    size_t count; /* of the places */
+    uint64_t address;
+} Binding;
+
+/* Reads (slot number or -1, places, image of the provider, number of the symbol there); 0, or -1 with an exception. */
+static int read_binding(RuntimeState *state, PyObject *image, PyObject *item, Binding *binding) {
+    PyObject *places, *provider;
+    Py_ssize_t slot, number;
+    if (!PyTuple_Check(item)) {
+        PyErr_SetString(PyExc_TypeError, "bind() takes a list of tuples");
+        return -1;
     }
-    const ModuleTable *table = table_of(module_state(module), image);
-    const uint64_t address = (uint64_t)(uintptr_t)PyLong_AsVoidPtr(number);
-    if (table == NULL || (address == 0 && PyErr_Occurred())) {
-        return NULL;
+    if (!PyArg_ParseTuple(item, "nSOn:bind", &slot, &places, &provider, &number)) {
+        return -1;
     }
-    const size_t count = (size_t)PyBytes_Size(places) / sizeof(Place);
-    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * (sizeof(StoreHead) + WORD)));
-    if (result == NULL) {
-        return NULL;
-    }
-    const char *from = PyBytes_AsString(places);
-    char *to = PyBytes_AsString(result);
-    for (size_t i = 0; i < count; i++) {
-        Place at;
-        memcpy(&at, from + i * sizeof at, sizeof at);
+    binding->address = (uint64_t)(uintptr_t)symbol_address(state, provider, number);
+    binding->slot = slot >= 0 ? symbol_address(state, image, slot) : NULL;
+    binding->places = PyBytes_AsString(places);
+    binding->count = slot >= 0 ? 1 : (size_t)PyBytes_Size(places) / sizeof(Place);
+    return binding->address == 0 || (slot >= 0 && binding->slot == NULL) ? -1 : 0;
+}
+
+/* Writes the stores of one import; where the next ones go. */
+static char *write_binding(const ModuleTable *table, const Binding *binding, char *to) {
+    for (size_t i = 0; i < binding->count; i++) {
+        Place at = {binding->slot - (const char *)table, 0};
+        if (binding->slot == NULL) {
+            memcpy(&at, binding->places + i * sizeof at, sizeof at);
+        }
         const StoreHead head = {(uint64_t)(uintptr_t)table + (uint64_t)at.distance, WORD};
-        const uint64_t value = address + (uint64_t)at.addend;
+        const uint64_t value = binding->address + (uint64_t)at.addend;
         memcpy(to, &head, sizeof head);
         memcpy(to + sizeof head, &value, WORD);
         to += sizeof head + WORD;
     }
+    return to;
+}
+
+/* bind(image: Image, imports: list[tuple[int, bytes, Image, int]]) -> bytes
+ * The stores, for commit(), that bind imports of the image: each with the number of its slot, or -1 and its places, the image that
+ * provides it, and the number that it has there. IndexError where an image has no symbol of that number. */
+PyObject *bind_imports(PyObject *module, PyObject *args) {
+    RuntimeState *state = module_state(module);
+    PyObject *image, *imports;
+    if (!PyArg_ParseTuple(args, "OO!:bind", &image, &PyList_Type, &imports)) {
+        return NULL;
+    }
+    const ModuleTable *table = table_of(state, image);
+    PyObject *items = table != NULL ? PyList_AsTuple(imports) : NULL; /* which no other thread changes meanwhile */
+    if (items == NULL) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    const Py_ssize_t count = PyTuple_Size(items);
+    size_t stores = 0;
+    Binding *bindings = PyMem_Malloc((size_t)(count + 1) * sizeof *bindings);
+    if (bindings == NULL) {
+        PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; bindings != NULL && i < count; i++) {
+        if (read_binding(state, image, PyTuple_GetItem(items, i), &bindings[i]) < 0) {
+            goto done;
+        }
+        stores += bindings[i].count;
+    }
+    if (bindings != NULL) {
+        result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(stores * (sizeof(StoreHead) + WORD)));
+    }
+    if (result != NULL) {
+        char *to = PyBytes_AsString(result);
+        for (Py_ssize_t i = 0; i < count; i++) {
+            to = write_binding(table, &bindings[i], to);
+        }
+    }
+done:
+    PyMem_Free(bindings);
+    Py_DECREF(items);
     return result;
 }
 

@@ -163,7 +163,7 @@ void *symbol_address(RuntimeState *state, PyObject *image, Py_ssize_t index) {
 }
 
 int image_can_be_written(PyObject *image, uint64_t address, uint64_t size) {
-    const Library *library = ((Image *)image)->library;
+    Library *library = ((Image *)image)->library;
     return library == NULL || can_be_written(library, address, size);
 }
 
@@ -225,6 +225,55 @@ PyObject *find_symbol(PyObject *module, PyObject *args) {
     address = library_symbol(library, text);
     Py_END_ALLOW_THREADS
     return PyLong_FromVoidPtr(address);
+}
+
+/* The text of a symbol's name in names that a module gives; NULL with an exception. `kept` owns it where the name does not. */
+static const char *symbol_text(PyObject *name, PyObject *kept) {
+    if (!PyUnicode_Check(name)) {
+        PyErr_SetString(PyExc_TypeError, "the name of a symbol is a str");
+        return NULL;
+    }
+    const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
+    if (text != NULL || !PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) {
+        return text;
+    }
+    PyErr_Clear();
+    PyObject *bytes = PyUnicode_AsEncodedString(name, "utf-8", "surrogateescape");
+    if (bytes != NULL && PyList_Append(kept, bytes) == 0) {
+        text = PyBytes_AsString(bytes);
+    }
+    Py_XDECREF(bytes);
+    return text;
+}
+
+/* find_undefined(names: tuple[str, ...]) -> str | None; the first that is no symbol of the process */
+PyObject *find_undefined(PyObject *Py_UNUSED(module), PyObject *names) {
+    if (!PyTuple_Check(names)) {
+        PyErr_SetString(PyExc_TypeError, "find_undefined() takes a tuple");
+        return NULL;
+    }
+    const size_t count = (size_t)PyTuple_Size(names);
+    const char **texts = PyMem_Malloc((count + 1) * sizeof *texts);
+    PyObject *kept = PyList_New(0);
+    size_t ready = 0, first = 0;
+    if (texts == NULL) {
+        PyErr_NoMemory();
+    }
+    while (texts != NULL && kept != NULL && ready < count && (texts[ready] = symbol_text(PyTuple_GetItem(names, (Py_ssize_t)ready), kept)) != NULL) {
+        ready++;
+    }
+    const int is_ready = texts != NULL && kept != NULL && ready == count;
+    if (is_ready) {
+        Py_BEGIN_ALLOW_THREADS
+        first = first_undefined(texts, count);
+        Py_END_ALLOW_THREADS
+    }
+    PyMem_Free(texts);
+    Py_XDECREF(kept);
+    if (!is_ready) {
+        return NULL;
+    }
+    return Py_NewRef(first < count ? PyTuple_GetItem(names, (Py_ssize_t)first) : Py_None);
 }
 
 /* ------------------------------------------------------------------------------------------------ the type */

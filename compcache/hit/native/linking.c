@@ -23,12 +23,21 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Memory from `start` to before `end`. */
+typedef struct {
+    ElfW(Addr) start, end;
+} Range;
+
+enum { MAX_RANGES = 8, NOT_ASKED = -1 };
+
 struct Library {
     void *handle;
     struct link_map *map; /* of a file that was mapped by descriptor, else NULL */
     char *given;          /* the name that dlopen() gave to `map`, which owns it */
     char *shown;          /* the name that it has meanwhile */
     Library *next;        /* among those to be closed */
+    int ranges;           /* how many of these there are, or NOT_ASKED */
+    Range writable[MAX_RANGES];
 };
 
 /* ---------------------------------------------------------------------------------------------- threads, forks */
@@ -196,6 +205,7 @@ static int map_as(Library *library, const char *path, char **reason) {
     } else {
         library->given = map->l_name;
         library->map = map;
+        library->ranges = NOT_ASKED;
         map->l_name = library->shown;
     }
     free(name);
@@ -229,42 +239,75 @@ int map_library(int descriptor, const char *path, Library **result, char **reaso
     return status;
 }
 
-/* A range of memory, and whether it is all in a segment of the library at `map` that can be written to. */
+/* -------------------------------------------------------------------------------------------- memory, symbols */
+
+/* What is being asked of the dynamic linker: which ranges of the library at `map` can be written to. */
 typedef struct {
     const struct link_map *map;
-    ElfW(Addr) start, end;
-    int found;
-} Range;
+    Range found[MAX_RANGES];
+    int count;
+} Search;
 
-static int find_range(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *data) {
-    Range *range = data;
-    if (info->dlpi_addr != range->map->l_addr) {
+/* Leave out what was writable for the dynamic linker alone. */
+static void leave_out(Search *search, ElfW(Addr) start, ElfW(Addr) end) {
+    const int count = search->count;
+    for (int i = 0; i < count; i++) {
+        Range *range = &search->found[i];
+        if (start < range->end && end > range->start) {
+            if (search->count < MAX_RANGES && end < range->end) {
+                search->found[search->count++] = (Range){end, range->end};
+            }
+            range->end = start > range->start ? start : range->start;
+        }
+    }
+}
+
+static int find_ranges(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *data) {
+    Search *search = data;
+    if (info->dlpi_addr != search->map->l_addr) {
         return 0;
+    }
+    const ElfW(Addr) page = (ElfW(Addr))sysconf(_SC_PAGESIZE);
+    for (int i = 0; i < info->dlpi_phnum && search->count < MAX_RANGES; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        const ElfW(Addr) start = info->dlpi_addr + segment->p_vaddr;
+        if (segment->p_type == PT_LOAD && segment->p_flags & PF_W) {
+            search->found[search->count++] = (Range){start, start + segment->p_memsz};
+        }
     }
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-        const ElfW(Addr) start = info->dlpi_addr + segment->p_vaddr, end = start + segment->p_memsz;
-        if (segment->p_type == PT_LOAD && segment->p_flags & PF_W && range->start >= start && range->end <= end) {
-            range->found = 1;
-        }
-    }
-    for (int i = 0; i < info->dlpi_phnum; i++) { /* what was writable for the dynamic linker alone */
-        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-        const ElfW(Addr) page = (ElfW(Addr))sysconf(_SC_PAGESIZE);
-        const ElfW(Addr) start = info->dlpi_addr + segment->p_vaddr, end = (start + segment->p_memsz) & ~(page - 1);
-        if (segment->p_type == PT_GNU_RELRO && range->start < end && range->end > start) {
-            range->found = 0;
+        const ElfW(Addr) start = info->dlpi_addr + segment->p_vaddr;
+        if (segment->p_type == PT_GNU_RELRO) {
+            leave_out(search, start, (start + segment->p_memsz) & ~(page - 1));
         }
     }
     return 1;
 }
 
-int can_be_written(const Library *library, uint64_t address, uint64_t size) {
-    Range range = {library->map, address, address + size, 0};
-    if (range.end >= range.start) {
-        dl_iterate_phdr(find_range, &range);
+/* The ranges of a library that can be written to, found when they are first asked for; their number. */
+static int ranges_of(Library *library) {
+    int count = __atomic_load_n(&library->ranges, __ATOMIC_ACQUIRE);
+    if (count < 0) {
+        Search search = {.map = library->map};
+        dl_iterate_phdr(find_ranges, &search);
+        pthread_mutex_lock(&lock);
+        memcpy(library->writable, search.found, sizeof search.found); /* another thread has found the same */
+        pthread_mutex_unlock(&lock);
+        count = search.count;
+        __atomic_store_n(&library->ranges, count, __ATOMIC_RELEASE);
     }
-    return range.found;
+    return count;
+}
+
+int can_be_written(Library *library, uint64_t address, uint64_t size) {
+    const uint64_t end = address + size;
+    for (int i = ranges_of(library) - 1; i >= 0; i--) {
+        if (end >= address && address >= library->writable[i].start && end <= library->writable[i].end) {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 void close_when_possible(Library *library) {
@@ -292,4 +335,14 @@ void *library_symbol(const Library *library, const char *name) {
     void *address = dlsym(library != NULL ? library->handle : RTLD_DEFAULT, name);
     leave_linker();
     return address;
+}
+
+size_t first_undefined(const char *const *names, size_t count) {
+    size_t number = 0;
+    enter_linker();
+    while (number < count && dlsym(RTLD_DEFAULT, names[number]) != NULL) {
+        number++;
+    }
+    leave_linker();
+    return number;
 }

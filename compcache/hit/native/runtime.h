@@ -4,6 +4,7 @@
  *   images.c     Image, a mapped library: unmapped when the last reference goes
  *   targets.c    the native half of TypedCallTarget: its vectorcall runs an entry point of an image
  *   arguments.c  what entry points call to check and convert arguments
+ *   records.c    which functions a module has, as its records say
  *   commit.c     stores into the memory of images, together with the tables that record them
  *   processor.c  what the processor says of itself
  *   paths.c      opens files below a directory, following no links
@@ -44,8 +45,10 @@ Library *open_library(const char *path, char **reason);
 int map_library(int descriptor, const char *path, Library **result, char **reason);
 /* Without the GIL: the address of a symbol of a library, or with NULL of the process; NULL where it is not defined. */
 void *library_symbol(const Library *library, const char *name);
+/* Without the GIL: the first of so many names that is no symbol of the process; the count where all are. */
+size_t first_undefined(const char *const *names, size_t count);
 /* Whether this memory is a library's, and writable. */
-int can_be_written(const Library *library, uint64_t address, uint64_t size);
+int can_be_written(Library *library, uint64_t address, uint64_t size);
 /* With the GIL, which is released meanwhile: close a library, now or when calls of the dynamic linker in other threads
  * have returned. */
 void close_when_possible(Library *library);
@@ -57,6 +60,7 @@ PyObject *open_named_library(PyObject *module, PyObject *path);
 PyObject *adopt_image(PyObject *module, PyObject *args);
 PyObject *image_address(PyObject *module, PyObject *args);
 PyObject *find_symbol(PyObject *module, PyObject *args);
+PyObject *find_undefined(PyObject *module, PyObject *names);
 PyObject *start(PyObject *module, PyObject *args);
 PyObject *finish(PyObject *module, PyObject *args);
 /* The address of a symbol of an image's table; NULL with an exception if the image or the index is not right. */
@@ -80,10 +84,13 @@ void call_raising_hook(PyObject *hook, PyObject *target, PyObject *second, PyObj
 /* arguments.c */
 extern const EntryApi entry_api;
 
+/* records.c */
+PyObject *list_functions(PyObject *module, PyObject *args);
+
 /* commit.c */
 PyObject *commit(PyObject *module, PyObject *args);
 PyObject *peek(PyObject *module, PyObject *args);
-PyObject *place(PyObject *module, PyObject *args);
+PyObject *bind_imports(PyObject *module, PyObject *args);
 PyObject *require_writable(PyObject *module, PyObject *args);
 PyObject *buffer_address(PyObject *module, PyObject *object);
 

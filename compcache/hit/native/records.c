@@ -1,0 +1,72 @@
+/* What a module's section of records holds, as a hint: nothing here is believed before Python has checked the record itself. */
+#include "runtime.h"
+
+#include <string.h>
+
+enum { FRAME_HEAD = 12, FUNCTION_HEAD = 29, NAME_SIZE_AT = 13 }; /* docs/format.md, "Records" */
+
+static uint32_t number_at(const char *at) {
+    uint32_t number;
+    memcpy(&number, at, sizeof number);
+    return number;
+}
+
+/* The name in the payload of a function's record; NULL without an exception where the payload is no such record, or its name is
+ * no text. */
+static PyObject *name_in(const char *payload, size_t size) {
+    if (size < FUNCTION_HEAD || payload[0] != 'F') {
+        return NULL;
+    }
+    const size_t length = number_at(payload + NAME_SIZE_AT);
+    if (length > size - FUNCTION_HEAD) {
+        return NULL;
+    }
+    PyObject *name = PyUnicode_DecodeUTF8(payload + FUNCTION_HEAD, (Py_ssize_t)length, "surrogatepass");
+    if (name == NULL && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
+        PyErr_Clear();
+    }
+    return name;
+}
+
+/* Adds a function by its name, or the name alone where there is one already; 0, or -1 with an exception. */
+static int add_function(PyObject *functions, PyObject *repeated, PyObject *name, PyObject *module_id, size_t offset) {
+    const int known = PyDict_Contains(functions, name);
+    if (known != 0) {
+        return known < 0 ? -1 : PySet_Add(repeated, name);
+    }
+    PyObject *place = Py_BuildValue("(On)", module_id, (Py_ssize_t)offset);
+    const int status = place != NULL ? PyDict_SetItem(functions, name, place) : -1;
+    Py_XDECREF(place);
+    return status;
+}
+
+/* list_functions(section: bytes, module_id: bytes, functions: dict[str, tuple[bytes, int]], repeated: set[str]) -> None
+ * Adds (module_id, offset) of each function's record by its name; names that are there already go to `repeated`. It stops where the
+ * section is damaged. Checksums are not compared: who reads a record does that. */
+PyObject *list_functions(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *section, *module_id, *functions, *repeated;
+    if (!PyArg_ParseTuple(args, "SSO!O!:list_functions", &section, &module_id, &PyDict_Type, &functions, &PySet_Type, &repeated)) {
+        return NULL;
+    }
+    const char *start = PyBytes_AsString(section);
+    const size_t size = (size_t)PyBytes_Size(section);
+    for (size_t at = 0; size - at > FRAME_HEAD;) {
+        const size_t length = number_at(start + at), left = size - at - FRAME_HEAD;
+        if (length > left) {
+            break;
+        }
+        PyObject *name = name_in(start + at + FRAME_HEAD, length);
+        if (name == NULL && PyErr_Occurred()) {
+            return NULL;
+        }
+        if (name != NULL) {
+            const int status = add_function(functions, repeated, name, module_id, at);
+            Py_DECREF(name);
+            if (status < 0) {
+                return NULL;
+            }
+        }
+        at += FRAME_HEAD + length;
+    }
+    Py_RETURN_NONE;
+}
