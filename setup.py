@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import runpy
@@ -78,7 +79,7 @@ def numba_extension(name: str) -> Extension:
     return Extension(
         name,
         sources=[f"{folder}/{name}" for name in names if name.endswith(".c")],
-        depends=[f"{folder}/{name}" for name in names if name.endswith(".h")],
+        depends=sorted(glob.glob("compcache/numba/*/native/*.h")),
         define_macros=[("COMPCACHE_LIMITED_API", LIMITED_API)] if LIMITED_API else [],
         extra_compile_args=["-std=gnu11", "-fvisibility=hidden"],
         py_limited_api=bool(LIMITED_API),

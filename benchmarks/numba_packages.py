@@ -1,8 +1,9 @@
 """How packages of other people start: with Numba's own cache, and with compcache's.
 
-    python benchmarks/numba_packages.py [--repetitions 3] [PACKAGE...]
+    python benchmarks/numba_packages.py [--repetitions 3] [--lazy] [PACKAGE...]
 
-Prints a table of processor time in seconds, of whole processes: nothing cached yet, and (medians) everything cached.
+Prints a table of processor time in seconds, of whole processes: nothing cached yet, and everything cached (medians; the least with
+``--lazy``, which compares with ``python -m compcache.numba run``).
 """
 
 from __future__ import annotations
@@ -40,17 +41,40 @@ def measure(package: Package, repetitions: int) -> str:
     )
 
 
+def measure_lazy(package: Package, repetitions: int) -> str:
+    """One row of the table of programs that are started by ``python -m compcache.numba run``."""
+    try:
+        python_of(package)
+    except subprocess.CalledProcessError:
+        return f"| {package.name} | cannot be installed | | | | |"
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        plain, lazy = (
+            [run(package, directory, backend=False, lazy=side) for _ in range(1 + repetitions)] for side in (False, True)
+        )
+    if len({one.answer for one in plain + lazy}) > 1:
+        return f"| {package.name} | the answers differ | | | | |"
+    warm = [min(one.seconds for one in side[1:]) for side in (plain, lazy)]
+    numba = "yes" if lazy[-1].imports_numba else "no"
+    return f"| {package.name} | {plain[0].seconds:.2f} | {lazy[0].seconds:.2f} | {warm[0]:.2f} | {warm[1]:.2f} | {numba} |"
+
+
 def main() -> None:
     """Measure the packages that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("packages", nargs="*")
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--lazy", action="store_true")
     arguments = parser.parse_args()
-    print("| package | cold, Numba's | cold, compcache | warm, Numba's | warm, compcache | hits | not cached |")
-    print("|---|---|---|---|---|---|---|")
+    if arguments.lazy:
+        print("| package | cold, Numba's | cold, `run` | warm, Numba's | warm, `run` | imports Numba |\n|---|---|---|---|---|---|")
+    else:
+        print("| package | cold, Numba's | cold, compcache | warm, Numba's | warm, compcache | hits | not cached |")
+        print("|---|---|---|---|---|---|---|")
+    row = measure_lazy if arguments.lazy else measure
     for package in PACKAGES:
         if not arguments.packages or package.name in arguments.packages:
-            print(measure(package, arguments.repetitions), flush=True)
+            print(row(package, arguments.repetitions), flush=True)
 
 
 if __name__ == "__main__":

@@ -151,16 +151,17 @@ installation = getattr(sys.modules.get("compcache.numba"), "_installation", None
 backend = installation[0] if installation else None
 counts = [backend.hits, backend.misses, backend.refused] if backend is not None else None
 print()
-print(json.dumps([repr(answer), counts]))
+print(json.dumps([repr(answer), counts, "numba.core" in sys.modules]))
 """
 
 
 class Run(NamedTuple):
-    """What a program said, the hits, misses and refusals if the backend was installed, and its processor time."""
+    """What a program said, the hits, misses and refusals if the backend was installed, its processor time, whether it has Numba."""
 
     answer: str
     counts: tuple[int, int, dict[str, str]] | None
     seconds: float
+    imports_numba: bool = True
 
 
 def python_of(package: Package, suite: str = "") -> Path:
@@ -179,14 +180,17 @@ def python_of(package: Package, suite: str = "") -> Path:
     return python
 
 
-def run(package: Package, directory: Path, *, backend: bool, **environment: str) -> Run:
-    """Run the program of a package, with Numba's own cache or with compcache's in this directory."""
+def run(package: Package, directory: Path, *, backend: bool, lazy: bool = False, **environment: str) -> Run:
+    """Run the program of a package, with Numba's own cache or with compcache's in this directory.
+
+    `lazy`: by the command that starts programs without Numba.
+    """
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_", "PYTHON"))}
     script = directory / "program.py"  # Numba's own cache needs a file
     script.write_text(_FIRST + textwrap.dedent(package.program) + _LAST)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [python_of(package), script], capture_output=True, text=True, timeout=_SECONDS, check=False,
+        [python_of(package), *(["-m", "compcache.numba", "run"] if lazy else []), script], capture_output=True, text=True, timeout=_SECONDS, check=False,
         cwd=directory, env=inherited | {
             "COMPCACHE_NUMBA": str(int(backend)), "COMPCACHE_DIR": str(directory / "compcache"),
             "NUMBA_CACHE_DIR": str(directory / "numba"), "NUMBA_NUM_THREADS": "2", "PYTHONPATH": str(PACKAGE_ROOT),
@@ -197,6 +201,6 @@ def run(package: Package, directory: Path, *, backend: bool, **environment: str)
         raise AssertionError(f"{package.name}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
     import json
 
-    answer, counts = json.loads(done.stdout.splitlines()[-1])
+    answer, counts, imports_numba = json.loads(done.stdout.splitlines()[-1])
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Run(answer, tuple(counts) if counts else None, seconds)
+    return Run(answer, tuple(counts) if counts else None, seconds, imports_numba)

@@ -6,6 +6,7 @@ import re
 import types as python_types
 import weakref
 from hashlib import blake2b
+from inspect import CO_OPTIMIZED
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.code_reads import Reads, reads_of
@@ -46,7 +47,8 @@ def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
 
 def _feed_code(state: Any, code: python_types.CodeType) -> None:
     name = plain_name(code.co_name)
-    numbers = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    # Numba takes this flag, which all functions have, from the code objects of those that it calls under a profiler.
+    numbers = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags | CO_OPTIMIZED)
     names = (name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     head = repr((numbers, names)).encode("utf-8", "surrogatepass")
     parts = (head, code.co_code, getattr(code, "co_exceptiontable", b""))

@@ -143,7 +143,7 @@ class _Walk:
         """Feed a code object with its lines, nested ones included; return the names that it reads from any object."""
         self.token(
             "code", code.co_name, code.co_qualname, code.co_filename, code.co_firstlineno,
-            (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags),
+            (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags | _OPTIMIZED),
             code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_code, code.co_linetable,
             code.co_exceptiontable, len(code.co_consts),
         )  # fmt: skip
@@ -287,6 +287,8 @@ def _is_declared_as(value: Any, function: Any) -> bool:
     return is_declaration is not None and bool(is_declaration(value, function))
 
 
+#: A flag that all functions have, until Numba calls them under a profiler: then it takes it from the code object.
+_OPTIMIZED = 1
 _NUMBERS = frozenset((bool, int, float, complex))
 _PLAIN = frozenset((bool, int, str, bytes, type(Ellipsis)))
 #: Classes that are treated as `numba.prange`.

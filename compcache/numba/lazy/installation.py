@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-__all__ = ["numba_version", "package_directory", "settings_and_packages"]
+__all__ = ["numba_version", "package_directory", "packages_are_those_of_keys", "settings_and_packages"]
 
 #: Incremented when the meaning of keys or entries changes.
 FORMAT = 1
@@ -54,6 +54,14 @@ def settings_and_packages() -> str:
     return f"{_known[1]}, {settings}"
 
 
+def packages_are_those_of_keys() -> bool:
+    """Whether the packages are still those that keys of this process have: another one may have been installed since."""
+    try:
+        return _known[0] == tuple(sys.path) and _known[1] == _packages_text()
+    except NotLazy:
+        return False
+
+
 def _is_setting(name: str) -> bool:
     return (name.startswith("NUMBA_") and name not in _HARMLESS) or name == "VS_PROFILER"
 
@@ -84,10 +92,16 @@ def _distributions() -> Iterator[tuple[str, str]]:
     for place in dict.fromkeys(sys.path):
         try:
             names = os.listdir(place or ".")
+        except NotADirectoryError:  # an archive
+            if b"entry_points.txt" in _read(place):
+                raise NotLazy(f"the archive {place} may register packages with Numba") from None
+            continue
         except OSError:
             continue
         for name in names:
-            if name.endswith((".dist-info", ".egg-info", ".egg-link")):
+            if name == "EGG-INFO":
+                yield os.path.basename(place).partition("-")[0].lower(), os.path.join(place, name)
+            elif name.endswith((".dist-info", ".egg-info", ".egg-link")):
                 yield name.partition("-")[0].partition(".")[0].lower(), os.path.join(place, name)
 
 

@@ -11,6 +11,7 @@ from compcache.errors import CacheWarning, CompcacheError
 from compcache.numba.lazy.argument_types import class_text, type_text
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import Key, Record, fields_text, find_fields, key_of
+from compcache.numba.lazy.installation import packages_are_those_of_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,8 +103,13 @@ _TEXTS = frozenset((
 
 
 def settings_are_the_environments() -> bool:
-    """Whether Numba's settings equal those of another process with the same environment: none was set in code."""
+    """Whether Numba and its settings equal those of another process with the same environment: none was set in code, and no
+    package was installed after the process had made its first key.
+    """
     from numba.core import config
+
+    if not packages_are_those_of_keys():
+        return False
 
     from compcache.numba.identity.settings import config_text
 

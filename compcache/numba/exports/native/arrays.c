@@ -3,23 +3,12 @@
  *
  * Numbers in NumPy's table of functions are those of numpy/__multiarray_api.h, the same in versions 1 and 2. */
 #include "objects.h"
+#include "../../lazy/native/numpy_arrays.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { NP_ARRAY = 2, NP_NEW_FROM_DESCRIPTOR = 94, NP_EQUIVALENT = 182, NP_SET_BASE = 282 };
-enum { NP_C_CONTIGUOUS = 1, NP_F_CONTIGUOUS = 2, NP_ALIGNED = 0x100, NP_WRITEABLE = 0x400 };
-
-typedef struct {
-    PyObject_HEAD
-    char *data;
-    int ndim;
-    Py_ssize_t *shape;
-    Py_ssize_t *strides;
-    PyObject *base;
-    PyObject *descriptor;
-    int flags;
-} Array;
 
 static void **numpy; /* its table, once NumPy is loaded */
 static PyObject *make_dtype;

@@ -1,25 +1,11 @@
-/* The types of arguments as bytes. Two arguments have the same bytes only where Numba gives them the same type.
- *
- * Objects of NumPy are read by the layout that is part of NumPy's C ABI (numpy/ndarraytypes.h, the same in versions 1 and 2),
- * which `compcache.numba.lazy.argument_types` compares with what Python sees before it hands over the types.
- */
+/* The types of arguments as bytes. Two arguments have the same bytes only where Numba gives them the same type. */
 #include "dispatch.h"
+#include "numpy_arrays.h"
 
 #include <string.h>
 
 #define MOST_SCALAR_TYPES 24
 #define DEEPEST 8
-
-typedef struct {
-    PyObject_HEAD
-    char *data;
-    int ndim;
-    Py_ssize_t *shape;
-    Py_ssize_t *strides;
-    PyObject *base;
-    PyObject *descriptor;
-    int flags;
-} Array;
 
 typedef struct {
     PyObject_HEAD
@@ -30,8 +16,6 @@ typedef struct {
     char former_flags;
     int number;
 } Descriptor;
-
-enum { C_CONTIGUOUS = 1, F_CONTIGUOUS = 2, ALIGNED = 0x100, WRITEABLE = 0x400 };
 
 static PyTypeObject *array_type;
 static struct {
@@ -74,12 +58,12 @@ static int append_array(TypeKey *key, const Array *array) {
     const int number = descriptor->number;
     const int known = (number >= 0 && number <= 12) || number == 14 || number == 15;
     if (!known || (descriptor->byte_order != '=' && descriptor->byte_order != '|') || array->ndim > 32
-        || (array->flags & ALIGNED) == 0 || key->size + 4 > MOST_KEY_BYTES) {
+        || (array->flags & NP_ALIGNED) == 0 || key->size + 4 > MOST_KEY_BYTES) {
         return 0;
     }
-    const int order = array->flags & C_CONTIGUOUS ? 'C' : array->flags & F_CONTIGUOUS ? 'F' : 'A';
+    const int order = array->flags & NP_C_CONTIGUOUS ? 'C' : array->flags & NP_F_CONTIGUOUS ? 'F' : 'A';
     unsigned char *to = key->bytes + key->size;
-    to[0] = (unsigned char)(array->flags & WRITEABLE ? 'A' : 'R');
+    to[0] = (unsigned char)(array->flags & NP_WRITEABLE ? 'A' : 'R');
     to[1] = (unsigned char)number;
     to[2] = (unsigned char)array->ndim;
     to[3] = (unsigned char)order;

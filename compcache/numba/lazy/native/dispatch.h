@@ -2,6 +2,7 @@
  *
  *   dispatch.c   the extension module, and Function: finds the compiled code for the types of its arguments, and calls it
  *   argument_types.c   the types of arguments as bytes, as fine as Numba tells them apart
+ *   numpy_arrays.h   the layout of NumPy's arrays, for the exports as well
  *   helpers.c    the C helpers of Numba that need neither Numba nor NumPy: those that raise exceptions
  *
  * All state is the process's: the package works in the main interpreter only.

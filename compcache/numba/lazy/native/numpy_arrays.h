@@ -1,0 +1,22 @@
+/* Arrays of NumPy by the layout that is part of its C ABI (numpy/ndarraytypes.h, the same in versions 1 and 2): neither half of
+ * the Numba support is compiled against NumPy. `compcache.numba.lazy.argument_types` compares it with what Python sees.
+ */
+#ifndef COMPCACHE_NUMBA_NUMPY_ARRAYS_H
+#define COMPCACHE_NUMBA_NUMPY_ARRAYS_H
+
+#include "../../../hit/native/limited_api.h"
+
+typedef struct {
+    PyObject_HEAD
+    char *data;
+    int ndim;
+    Py_ssize_t *shape;
+    Py_ssize_t *strides;
+    PyObject *base;
+    PyObject *descriptor;
+    int flags;
+} Array;
+
+enum { NP_C_CONTIGUOUS = 1, NP_F_CONTIGUOUS = 2, NP_ALIGNED = 0x100, NP_WRITEABLE = 0x400 };
+
+#endif
