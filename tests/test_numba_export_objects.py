@@ -18,7 +18,7 @@ KERNELS = """
     import math
     from collections import namedtuple
     import numpy as np
-    from numba import njit, types
+    from numba import njit, objmode, types
 
     Point = namedtuple("Point", "x y")
     TABLE = np.arange(6.0).reshape(2, 3)
@@ -144,6 +144,12 @@ KERNELS = """
         return math.gamma(x), math.lgamma(x), math.gamma(y), math.lgamma(y)
 
     @kernel(types.int64)
+    def partly(n):
+        with objmode(y="float64"):
+            y = float(str(n) + "5")
+        return y + 1
+
+    @kernel(types.int64)
     def raising(n):
         a = np.zeros(n)
         if n == 3:
@@ -190,6 +196,7 @@ CASES = """
         "scalar_array": [lambda: (3,)],
         "printing": [lambda: (3, "é")],
         "gammas": [lambda x=x: (x, x) for x in (3.5, 0.25, 170.5, 30.0, -0.5, -2.25, 1e-300, 172.0, float("inf"), 1.0, 2.0, 7.0)],
+        "partly": [lambda: (3,)],
         "raising": [lambda: (3,), lambda: (2,)],
     }
 """

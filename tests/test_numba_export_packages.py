@@ -37,6 +37,15 @@ COMPARED = """
             if one != other:
                 return [f"{name}, input {number}: {one} is not {other}"]
         return []
+
+    def far_apart(name, ours, theirs, inputs):
+        # fastmath allows the compiler to add up in any order, and code that is linked with more is optimized with it
+        for number, arguments in enumerate(inputs):
+            one, other = ours(*arguments), theirs(*arguments)
+            same = all(map(lambda a, b: type(a) is type(b) and np.allclose(a, b, 1e-5, equal_nan=True), np.atleast_1d(one), np.atleast_1d(other)))
+            if not same or type(one) is not type(other):
+                return [f"{name}, input {number}: {one} is not {other}"]
+        return []
 """
 
 @pytest.fixture
@@ -95,7 +104,7 @@ COMPARE_FUNCTIONS = """
     import warnings
     import numba
     import numpy as np
-    from compared import differences
+    from compared import differences, far_apart
     from compcache import Cache, CompileError
     from compcache.numba import export
     warnings.simplefilter("ignore")
@@ -113,9 +122,13 @@ COMPARE_FUNCTIONS = """
             continue
         exported += 1
         options = {k: v for k, v in getattr(function, "targetoptions", {}).items() if k != "nopython"}
-        reference = numba.njit(signature, locals=getattr(function, "locals", {}), **options)(getattr(function, "py_func", function))
+        plain = getattr(function, "py_func", function)
+        types = numba.core.sigutils.normalize_signature(signature)[0]
+        declared = [signature] if plain.__code__.co_argcount == len(types) else []
+        reference = numba.njit(*declared, locals=getattr(function, "locals", {}), **options)(plain)
         make = eval("lambda r, n: " + inputs, {"np": np})
-        different += differences(where, cache.get_target(where), reference, [make(random, n) for n in range(1000)])
+        compare = far_apart if options.get("fastmath") else differences
+        different += compare(where, cache.get_target(where), reference, [make(random, n) for n in range(1000)])
     result = exported, refused, different
 """
 _VECTORS = "(r.random(16).astype('f'), r.random(16).astype('f'))"
@@ -175,6 +188,29 @@ PACKAGES: dict[str, list[tuple[str, str, str]]] = {
           for name in ("move_mean", "move_sum", "move_std", "move_var")],
     ],
 }  # fmt: skip
+
+
+DISTANCES = """
+    import pynndescent.distances
+    matrices = ("mahalanobis", "kantorovich", "sinkhorn", "standardised_euclidean", "weighted_minkowski")  # by default for two elements
+    CASES = []
+    for function in {id(f): f for f in pynndescent.distances.named_distances.values()}.values():
+        name = function.__name__
+        type_, made = ("u1", "r.integers(0, 256, 16).astype('u1')") if name.startswith("bit_") else ("f4", "r.random(16).astype('f')")
+        made = made.replace("16", "2") if name in matrices else made
+        CASES.append((f"pynndescent.distances:{name}", f"({type_}[::1], {type_}[::1])", f"({made}, {made})"))
+    given = "(r.random(9).astype('f'), r.random(9).astype('f'), r.random((9, 9)).astype('f4'))"
+    CASES.append(("pynndescent.distances:mahalanobis", "(f4[::1], f4[::1], f4[:, ::1])", given))
+    CASES.append(("pynndescent.distances:kantorovich", "(f4[::1], f4[::1], f8[:, ::1])", given.replace("f4", "f8")))
+"""
+
+
+def test_distances_of_pynndescent(project: Project) -> None:
+    """All functions behind its named distances, and those that take a matrix with one."""
+    pytest.importorskip("pynndescent")
+    exported, refused, different = finish(project.start(DISTANCES + COMPARE_FUNCTIONS, backend=False), _SECONDS)
+    assert (refused, different) == ([], [])
+    assert exported >= 38 + 2
 
 
 @pytest.mark.parametrize("package", PACKAGES)

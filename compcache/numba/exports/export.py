@@ -118,6 +118,7 @@ def _compile(
 ) -> Any:
     from numba.core import compiler
     from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.dispatcher import LiftedLoop
     from numba.core.registry import cpu_target
 
     flags = compiler.Flags()
@@ -135,6 +136,6 @@ def _compile(
     except Exception as error:  # Numba's, and what functions that it calls raise
         shown = ", ".join(map(str, args))
         raise refusal(func_name, f"Numba does not compile it for ({shown}): {describe_error(error)}") from error
-    if cres.objectmode or cres.lifted:
-        raise refusal(func_name, "part of it runs in object mode")
+    if cres.objectmode or any(isinstance(part, LiftedLoop) for part in cres.lifted):
+        raise refusal(func_name, "it is compiled in object mode")
     return cres

@@ -112,9 +112,54 @@ static int told(int info) {
     return info < 0 ? FAILED : info;
 }
 
-typedef union {
-    double numbers[2];
-} Answer;
+/* The workspaces of a routine. It is called twice: first it tells how large they must be, in place of their contents. */
+typedef struct {
+    char kind;
+    int calls;         /* so far */
+    int size;          /* of `work`; -1 asks */
+    int real_size, int_size;
+    int info;
+    void *work, *real_work, *int_work;
+    double answers[2], real_answer;
+    int int_answer;
+} Workspace;
+
+static void begin_work(Workspace *space, char kind) {
+    *space = (Workspace){.kind = kind, .size = -1, .real_size = -1, .int_size = -1};
+    space->work = space->answers;
+    space->real_work = &space->real_answer;
+    space->int_work = &space->int_answer;
+}
+
+/* Whether the routine must be called (again). */
+static int goes_on(Workspace *space) {
+    if (space->calls++ == 0) {
+        return 1;
+    }
+    if (space->calls > 2 || space->info != 0) {
+        return 0;
+    }
+    space->size = answered(space->kind, space->answers);
+    space->real_size = is_complex(space->kind) ? answered(space->kind, &space->real_answer) : 1;
+    space->int_size = space->int_answer;
+    space->work = workspace(space->size, size_of(space->kind));
+    space->real_work = workspace(space->real_size, size_of_real(space->kind));
+    space->int_work = workspace(space->int_size, sizeof(int));
+    if (space->work == NULL || space->real_work == NULL || space->int_work == NULL) {
+        space->info = FAILED;
+    }
+    return space->info == 0;
+}
+
+/* What the routine has told. */
+static int end_work(Workspace *space) {
+    if (space->calls > 1 && space->work != space->answers) {
+        free(space->work);
+        free(space->real_work);
+        free(space->int_work);
+    }
+    return told(space->info);
+}
 
 /* ---------------------------------------------------------------------------------------------------------- BLAS */
 
@@ -168,20 +213,13 @@ int linear_lu(char kind, Py_ssize_t m_, Py_ssize_t n_, void *a, Py_ssize_t lda_,
 }
 
 int linear_inverse(char kind, Py_ssize_t n_, void *a, Py_ssize_t lda_, int *pivots) {
-    int n = (int)n_, lda = (int)lda_, size = -1, info = 0;
-    Answer answer;
-    void *work = &answer;
-    for (int asking = 1; asking >= 0 && info == 0; asking--) {
-        CALL(INVERSE, kind, (int *, void *, int *, int *, void *, int *, int *))(&n, a, &lda, pivots, work, &size, &info);
-        if (asking) {
-            size = answered(kind, &answer);
-            if (info != 0 || (work = workspace(size, size_of(kind))) == NULL) {
-                return FAILED;
-            }
-        }
+    int n = (int)n_, lda = (int)lda_;
+    Workspace space;
+    for (begin_work(&space, kind); goes_on(&space);) {
+        CALL(INVERSE, kind, (int *, void *, int *, int *, void *, int *, int *))
+        (&n, a, &lda, pivots, space.work, &space.size, &space.info);
     }
-    free(work);
-    return told(info);
+    return end_work(&space);
 }
 
 int linear_cholesky(char kind, char triangle, Py_ssize_t n_, void *a, Py_ssize_t lda_) {
@@ -198,80 +236,49 @@ int linear_solve(char kind, Py_ssize_t n_, Py_ssize_t count_, void *a, Py_ssize_
 
 int linear_eigen_real(char kind, char left, char right, Py_ssize_t n_, void *a, Py_ssize_t lda_, void *real, void *imaginary,
                       void *vl, Py_ssize_t ldvl_, void *vr, Py_ssize_t ldvr_) {
-    int n = (int)n_, lda = (int)lda_, ldvl = (int)ldvl_, ldvr = (int)ldvr_, size = -1, info = 0;
-    Answer answer;
-    void *work = &answer;
-    for (int asking = 1; asking >= 0 && info == 0; asking--) {
+    int n = (int)n_, lda = (int)lda_, ldvl = (int)ldvl_, ldvr = (int)ldvr_;
+    Workspace space;
+    for (begin_work(&space, kind); goes_on(&space);) {
         CALL(EIGEN, kind,
              (char *, char *, int *, void *, int *, void *, void *, void *, int *, void *, int *, void *, int *, int *))
-        (&left, &right, &n, a, &lda, real, imaginary, vl, &ldvl, vr, &ldvr, work, &size, &info);
-        if (asking) {
-            size = answered(kind, &answer);
-            if (info != 0 || (work = workspace(size, size_of(kind))) == NULL) {
-                return FAILED;
-            }
-        }
+        (&left, &right, &n, a, &lda, real, imaginary, vl, &ldvl, vr, &ldvr, space.work, &space.size, &space.info);
     }
-    free(work);
-    return told(info);
+    return end_work(&space);
 }
 
 int linear_eigen_complex(char kind, char left, char right, Py_ssize_t n_, void *a, Py_ssize_t lda_, void *values, void *vl,
                          Py_ssize_t ldvl_, void *vr, Py_ssize_t ldvr_) {
-    int n = (int)n_, lda = (int)lda_, ldvl = (int)ldvl_, ldvr = (int)ldvr_, size = -1, info = 0;
-    Answer answer;
-    void *work = &answer, *real_work = workspace(2 * n, size_of_real(kind));
-    for (int asking = 1; real_work != NULL && asking >= 0 && info == 0; asking--) {
-        CALL(EIGEN, kind,
-             (char *, char *, int *, void *, int *, void *, void *, int *, void *, int *, void *, int *, void *, int *))
-        (&left, &right, &n, a, &lda, values, vl, &ldvl, vr, &ldvr, work, &size, real_work, &info);
-        if (asking) {
-            size = answered(kind, &answer);
-            if (info != 0 || (work = workspace(size, size_of(kind))) == NULL) {
-                free(real_work);
-                return FAILED;
-            }
-        }
-    }
+    int n = (int)n_, lda = (int)lda_, ldvl = (int)ldvl_, ldvr = (int)ldvr_;
+    void *real_work = workspace(2 * n, size_of_real(kind));
     if (real_work == NULL) {
         return FAILED;
     }
+    Workspace space;
+    for (begin_work(&space, kind); goes_on(&space);) {
+        CALL(EIGEN, kind,
+             (char *, char *, int *, void *, int *, void *, void *, int *, void *, int *, void *, int *, void *, int *))
+        (&left, &right, &n, a, &lda, values, vl, &ldvl, vr, &ldvr, space.work, &space.size, real_work, &space.info);
+    }
     free(real_work);
-    free(work);
-    return told(info);
+    return end_work(&space);
 }
 
 int linear_eigen_symmetric(char kind, char vectors, char triangle, Py_ssize_t n_, void *a, Py_ssize_t lda_, void *values) {
-    int n = (int)n_, lda = (int)lda_, size = -1, real_size = -1, int_size = -1, info = 0, int_answer = 0;
-    Answer answer, real_answer;
-    void *work = &answer, *real_work = &real_answer, *int_work = &int_answer;
-    for (int asking = 1; asking >= 0 && info == 0; asking--) {
+    int n = (int)n_, lda = (int)lda_;
+    Workspace space;
+    for (begin_work(&space, kind); goes_on(&space);) {
         if (is_complex(kind)) {
             CALL(EIGEN_SYMMETRIC, kind,
                  (char *, char *, int *, void *, int *, void *, void *, int *, void *, int *, void *, int *, int *))
-            (&vectors, &triangle, &n, a, &lda, values, work, &size, real_work, &real_size, int_work, &int_size, &info);
+            (&vectors, &triangle, &n, a, &lda, values, space.work, &space.size, space.real_work, &space.real_size, space.int_work,
+             &space.int_size, &space.info);
         }
         else {
             CALL(EIGEN_SYMMETRIC, kind, (char *, char *, int *, void *, int *, void *, void *, int *, void *, int *, int *))
-            (&vectors, &triangle, &n, a, &lda, values, work, &size, int_work, &int_size, &info);
-        }
-        if (asking) {
-            if (info != 0) {
-                return FAILED;
-            }
-            size = answered(kind, &answer);
-            real_size = is_complex(kind) ? answered(kind, &real_answer) : 1;
-            int_size = int_answer;
-            work = workspace(size, size_of(kind));
-            real_work = workspace(real_size, size_of_real(kind));
-            int_work = workspace(int_size, sizeof(int));
-            info = work == NULL || real_work == NULL || int_work == NULL ? FAILED : 0;
+            (&vectors, &triangle, &n, a, &lda, values, space.work, &space.size, space.int_work, &space.int_size, &space.info);
         }
     }
-    free(work);
-    free(real_work);
-    free(int_work);
-    return told(info);
+    return end_work(&space);
 }
 
 /* The reals that LAPACK's users' guide asks for beside a complex workspace. */
@@ -282,56 +289,44 @@ static int reals_of_singular(char vectors, int m, int n) {
 
 int linear_singular(char kind, char vectors, Py_ssize_t m_, Py_ssize_t n_, void *a, Py_ssize_t lda_, void *s, void *u,
                     Py_ssize_t ldu_, void *vt, Py_ssize_t ldvt_) {
-    int m = (int)m_, n = (int)n_, lda = (int)lda_, ldu = (int)ldu_, ldvt = (int)ldvt_, size = -1, info = 0;
-    Answer answer;
-    void *work = &answer, *real_work = workspace(is_complex(kind) ? reals_of_singular(vectors, m, n) : 1, size_of_real(kind));
+    int m = (int)m_, n = (int)n_, lda = (int)lda_, ldu = (int)ldu_, ldvt = (int)ldvt_;
+    void *real_work = workspace(is_complex(kind) ? reals_of_singular(vectors, m, n) : 1, size_of_real(kind));
     void *int_work = workspace(8 * (m < n ? m : n), sizeof(int));
-    int is_lacking = real_work == NULL || int_work == NULL;
-    for (int asking = 1; !is_lacking && asking >= 0 && info == 0; asking--) {
+    Workspace space;
+    begin_work(&space, kind);
+    space.info = real_work == NULL || int_work == NULL ? FAILED : 0;
+    while (space.info == 0 && goes_on(&space)) {
         if (is_complex(kind)) {
             CALL(SINGULAR, kind,
                  (char *, int *, int *, void *, int *, void *, void *, int *, void *, int *, void *, int *, void *, void *, int *))
-            (&vectors, &m, &n, a, &lda, s, u, &ldu, vt, &ldvt, work, &size, real_work, int_work, &info);
+            (&vectors, &m, &n, a, &lda, s, u, &ldu, vt, &ldvt, space.work, &space.size, real_work, int_work, &space.info);
         }
         else {
             CALL(SINGULAR, kind,
                  (char *, int *, int *, void *, int *, void *, void *, int *, void *, int *, void *, int *, void *, int *))
-            (&vectors, &m, &n, a, &lda, s, u, &ldu, vt, &ldvt, work, &size, int_work, &info);
-        }
-        if (asking) {
-            size = answered(kind, &answer);
-            work = workspace(size, size_of(kind));
-            is_lacking = work == NULL;
+            (&vectors, &m, &n, a, &lda, s, u, &ldu, vt, &ldvt, space.work, &space.size, int_work, &space.info);
         }
     }
-    free(work != &answer ? work : NULL);
     free(real_work);
     free(int_work);
-    return is_lacking ? FAILED : told(info);
+    return end_work(&space);
 }
 
 /* One of the two steps of QR; `reflectors` is NULL for the first. */
 static int qr_step(enum Routine routine, char kind, int m, int n, const int *reflectors, void *a, int lda, void *tau) {
-    int size = -1, info = 0, k = reflectors != NULL ? *reflectors : 0;
-    Answer answer;
-    void *work = &answer;
-    for (int asking = 1; asking >= 0 && info == 0; asking--) {
+    int k = reflectors != NULL ? *reflectors : 0;
+    Workspace space;
+    for (begin_work(&space, kind); goes_on(&space);) {
         if (reflectors != NULL) {
             CALL(routine, kind, (int *, int *, int *, void *, int *, void *, void *, int *, int *))
-            (&m, &n, &k, a, &lda, tau, work, &size, &info);
+            (&m, &n, &k, a, &lda, tau, space.work, &space.size, &space.info);
         }
         else {
-            CALL(routine, kind, (int *, int *, void *, int *, void *, void *, int *, int *))(&m, &n, a, &lda, tau, work, &size, &info);
-        }
-        if (asking) {
-            size = answered(kind, &answer);
-            if (info != 0 || (work = workspace(size, size_of(kind))) == NULL) {
-                return FAILED;
-            }
+            CALL(routine, kind, (int *, int *, void *, int *, void *, void *, int *, int *))
+            (&m, &n, a, &lda, tau, space.work, &space.size, &space.info);
         }
     }
-    free(work);
-    return told(info);
+    return end_work(&space);
 }
 
 int linear_qr(char kind, Py_ssize_t m, Py_ssize_t n, void *a, Py_ssize_t lda, void *tau) {
@@ -345,37 +340,22 @@ int linear_q_of_qr(char kind, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k_, void *a
 
 int linear_least_squares(char kind, Py_ssize_t m_, Py_ssize_t n_, Py_ssize_t count_, void *a, Py_ssize_t lda_, void *b,
                          Py_ssize_t ldb_, void *s, double limit_, int *rank_) {
-    int m = (int)m_, n = (int)n_, count = (int)count_, lda = (int)lda_, ldb = (int)ldb_, size = -1, info = 0, rank = 0;
+    int m = (int)m_, n = (int)n_, count = (int)count_, lda = (int)lda_, ldb = (int)ldb_, rank = 0;
     const float narrow = (float)limit_;
     const void *limit = size_of_real(kind) == sizeof(float) ? (const void *)&narrow : (const void *)&limit_;
-    Answer answer, real_answer;
-    int int_answer = 0;
-    void *work = &answer, *real_work = &real_answer, *int_work = &int_answer;
-    for (int asking = 1; asking >= 0 && info == 0; asking--) {
+    Workspace space;
+    for (begin_work(&space, kind); goes_on(&space);) {
         if (is_complex(kind)) {
             CALL(LEAST_SQUARES, kind,
                  (int *, int *, int *, void *, int *, void *, int *, void *, const void *, int *, void *, int *, void *, void *, int *))
-            (&m, &n, &count, a, &lda, b, &ldb, s, limit, &rank, work, &size, real_work, int_work, &info);
+            (&m, &n, &count, a, &lda, b, &ldb, s, limit, &rank, space.work, &space.size, space.real_work, space.int_work, &space.info);
         }
         else {
             CALL(LEAST_SQUARES, kind,
                  (int *, int *, int *, void *, int *, void *, int *, void *, const void *, int *, void *, int *, void *, int *))
-            (&m, &n, &count, a, &lda, b, &ldb, s, limit, &rank, work, &size, int_work, &info);
-        }
-        if (asking) {
-            if (info != 0) {
-                return FAILED;
-            }
-            size = answered(kind, &answer);
-            work = workspace(size, size_of(kind));
-            real_work = workspace(is_complex(kind) ? answered(kind, &real_answer) : 1, size_of_real(kind));
-            int_work = workspace(int_answer, sizeof(int));
-            info = work == NULL || real_work == NULL || int_work == NULL ? FAILED : 0;
+            (&m, &n, &count, a, &lda, b, &ldb, s, limit, &rank, space.work, &space.size, space.int_work, &space.info);
         }
     }
-    free(work);
-    free(real_work);
-    free(int_work);
     *rank_ = rank;
-    return told(info);
+    return end_work(&space);
 }
