@@ -17,9 +17,14 @@ from compcache.errors import CompcacheError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar
+    from typing import Protocol, TypeVar
 
-    OpenBeneath = Callable[[int, str, int, int], int]
+    class Opened(Protocol):
+        """An open file, closed with the last reference to it; `number` is its descriptor."""
+
+        number: int
+
+    OpenBeneath = Callable[[int, str, int, int], Opened]
     _T = TypeVar("_T")
 
 __all__ = ["DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "Files", "Tree", "read_at", "read_file", "reraise_interrupt"]
@@ -53,6 +58,14 @@ class Files:
     chmod = staticmethod(os.chmod)
     fchmod = staticmethod(os.fchmod)
 
+    def open_owned(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
+        """See `open`; the file is closed with the last reference to the result, also where a signal handler raises."""
+        return _Opened(self, self.open(path, flags, mode))
+
+    def own(self, descriptor: int) -> Opened:
+        """A descriptor that is closed with the last reference to the result."""
+        return _Opened(self, descriptor)
+
 
 #: A directory on the way to a file, opened as a path only. Below the root symbolic links are refused, wherever they lead.
 _PASSING = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
@@ -60,24 +73,33 @@ _ENTERING = _PASSING | os.O_NOFOLLOW
 _LISTING = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-class _Directory:
-    """An open directory, closed with its last reference."""
+class _Opened:
+    """See `Opened`, without the native runtime: closed by `Files`."""
 
-    __slots__ = ("_files", "identity", "is_link", "is_new", "number")
+    __slots__ = ("_files", "number")
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, number: int) -> None:
         self._files = files
-        self.number = -1
-        self.identity = (0, 0)
-        self.is_link = False
-        self.is_new = True
+        self.number = number
 
     def __del__(self) -> None:
-        if getattr(self, "number", -1) >= 0:
+        if self.number >= 0:
             try:
                 self._files.close(self.number)
             except OSError:
                 return  # code of others has closed it: an error cannot be raised here
+
+
+class _Root:
+    """The open root of a tree."""
+
+    __slots__ = ("identity", "is_link", "is_new", "opened")
+
+    def __init__(self, opened: Opened, identity: tuple[int, int], *, is_link: bool) -> None:
+        self.opened = opened
+        self.identity = identity
+        self.is_link = is_link
+        self.is_new = True
 
 
 class Tree(Files):
@@ -104,7 +126,7 @@ class Tree(Files):
         self.system = files
         self._beneath = open_beneath
         self._above: Tree | None = None
-        self._root: _Directory | None = None
+        self._root: _Root | None = None
         for name in ("close", "fstat", "fsync", "pread", "utime", "write"):  # what acts on descriptors passes through
             setattr(self, name, getattr(files, name))
 
@@ -135,38 +157,43 @@ class Tree(Files):
         """Close the root; the next operation opens it again."""
         self._root = None
 
-    def _enter_root(self) -> tuple[_Directory, os.stat_result]:
-        root = _Directory(self.system)
+    def _enter_root(self) -> tuple[_Root, os.stat_result]:
+        is_link = False
         try:
-            root.number = (self._above or self.system).open(self.root, _ENTERING)
+            opened = self._above.open_owned(self.root, _ENTERING) if self._above else self._open_outside(self.root, _ENTERING)
         except OSError as error:  # of which kind depends on the system: a link, or nothing that can be opened
             reraise_interrupt(error)
             if self._above is not None:
                 raise
-            root.number = self.system.open(self.root, _PASSING)
-            root.is_link = True
-        status = self.system.fstat(root.number)
-        root.identity = status.st_dev, status.st_ino
-        self._root = root
+            opened = self._open_outside(self.root, _PASSING)
+            is_link = True
+        status = self.system.fstat(opened.number)
+        root = self._root = _Root(opened, (status.st_dev, status.st_ino), is_link=is_link)
         return root, status
 
-    def _current_root(self) -> _Directory:
+    def _open_outside(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
+        if self._beneath is None:
+            return self.system.open_owned(path, flags, mode)
+        audit("open", path, None, flags)
+        return self._beneath(-1, path, flags, mode)
+
+    def _current_root(self) -> _Root:
         root = self._root
         return root if root is not None and self._is_current(root) else self._enter_root()[0]
 
-    def _is_current(self, root: _Directory) -> bool:
+    def _is_current(self, root: _Root) -> bool:
         """Whether this is still the directory that the root's path leads to."""
         try:
-            opened = self.system.fstat(root.number)
+            opened = self.system.fstat(root.opened.number)
             if (opened.st_dev, opened.st_ino) != root.identity:
                 raise OSError
         except OSError as error:
             reraise_interrupt(error)
-            root.number = -1  # a program that closes all descriptors, as daemons do, has closed it: the number is not ours
+            root.opened.number = -1  # a program that closes all descriptors, as daemons do, has closed it: the number is not ours
             return False
         return self._is_at_path(root)
 
-    def _is_at_path(self, root: _Directory) -> bool:
+    def _is_at_path(self, root: _Root) -> bool:
         try:
             status = (self._above or self.system).stat(self.root)
         except OSError as error:
@@ -188,31 +215,29 @@ class Tree(Files):
     def _is_outside(self, path: str) -> bool:
         return path != self.root and not path.startswith(self._prefix)
 
-    def _open_at(self, root: _Directory, relative: str, flags: int, mode: int = 0) -> int:
+    def _open_at(self, root: _Root, relative: str, flags: int, mode: int = 0) -> Opened:
         if self._beneath is not None:
             audit("open", self._prefix + relative, None, flags)  # as `os.open` does
-            return self._beneath(root.number, relative, flags, mode)
+            return self._beneath(root.opened.number, relative, flags, mode)
         parent, name = self._parent(root, relative)
-        return self.system.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=parent.number)
+        return _Opened(self.system, self.system.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=parent.number))
 
-    def _parent(self, root: _Directory, relative: str) -> tuple[_Directory, str]:
+    def _parent(self, root: _Root, relative: str) -> tuple[Opened, str]:
         """The open directory that a path ends in, and the last name."""
         above, _, name = relative.rpartition("/")
+        parent = root.opened
         if not above:
-            return root, name
-        parent = root
+            return parent, name
         for part in (above,) if self._beneath is not None else above.split("/"):
-            below = _Directory(self.system)
-            below.number = self._enter(parent, part)
-            parent = below
+            parent = self._enter(parent, part)
         return parent, name
 
-    def _enter(self, parent: _Directory, part: str) -> int:
+    def _enter(self, parent: Opened, part: str) -> Opened:
         if self._beneath is not None:
             return self._beneath(parent.number, part, _ENTERING, 0)
-        return self.system.open(part, _ENTERING, dir_fd=parent.number)
+        return _Opened(self.system, self.system.open(part, _ENTERING, dir_fd=parent.number))
 
-    def _act(self, path: str, act: Callable[[_Directory, str], _T], *, current: bool = True, also: str = "") -> _T:
+    def _act(self, path: str, act: Callable[[_Root, str], _T], *, current: bool = True, also: str = "") -> _T:
         """Call `act` with the root's descriptor and a path from there; return its result.
 
         Args:
@@ -256,14 +281,20 @@ class Tree(Files):
     # -------------------------------------------------------------- operations
 
     def open(self, path: str, flags: int, mode: int = FILE_MODE) -> int:  # type: ignore[override]
+        """See `open_owned`; who calls this closes the descriptor."""
+        opened = self.open_owned(path, flags, mode)
+        number, opened.number = opened.number, -1
+        return number
+
+    def open_owned(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
         """See `os.open`; what is created has this mode, whatever the umask. Outside of the root as the system has it."""
         if self._is_outside(path):
-            return self.system.open(path, flags, mode)
+            return self._open_outside(path, flags, mode)
         creates = bool(flags & os.O_CREAT)
-        descriptor = self._act(path, lambda root, at: self._open_at(root, at, flags, mode), current=creates)
+        opened = self._act(path, lambda root, at: self._open_at(root, at, flags, mode), current=creates)
         if creates:
-            self._set_mode(descriptor, mode)
-        return descriptor
+            self._set_mode(opened.number, mode)
+        return opened
 
     def _set_mode(self, descriptor: int, mode: int) -> None:
         """Undo what a umask took away; nothing can be done where others own the file."""
@@ -277,7 +308,7 @@ class Tree(Files):
     def stat(self, path: str) -> os.stat_result:  # type: ignore[override]
         """The status of a file or of a link; see `os.lstat`."""
 
-        def status(root: _Directory, relative: str) -> os.stat_result:
+        def status(root: _Root, relative: str) -> os.stat_result:
             parent, name = self._parent(root, relative)
             return self.system.lstat(name, dir_fd=parent.number)
 
@@ -301,20 +332,17 @@ class Tree(Files):
                 continue  # removed meanwhile
         return found
 
-    def _open_directory(self, path: str) -> _Directory:
-        directory = _Directory(self.system)
+    def _open_directory(self, path: str) -> Opened:
         self.look_again()
-        directory.number = self._act(path, lambda root, at: self._open_at(root, at, _LISTING), current=False)
-        return directory
+        return self._act(path, lambda root, at: self._open_at(root, at, _LISTING), current=False)
 
     def mkdir(self, path: str, mode: int = DIRECTORY_MODE) -> None:  # type: ignore[override]
         """See `os.mkdir`; the directory has this mode, whatever the umask. The root and what is above it, as well."""
 
-        def make(root: _Directory, relative: str) -> None:
+        def make(root: _Root, relative: str) -> None:
             parent, name = self._parent(root, relative)
             self.system.mkdir(name, mode, dir_fd=parent.number)
-            made = _Directory(self.system)
-            made.number = self._enter(parent, name)
+            made = self._enter(parent, name)
             self._set_mode(made.number, mode)
 
         if path != self.root and path.startswith(self._prefix):
@@ -324,15 +352,14 @@ class Tree(Files):
             self._above.mkdir(path, mode)
             return
         self.system.mkdir(path, mode)
-        made = _Directory(self.system)
-        made.number = self.system.open(path, _ENTERING)
+        made = self._open_outside(path, _ENTERING)
         self._set_mode(made.number, mode)
 
     def rename(self, source: str, target: str) -> None:  # type: ignore[override]
         """See `os.replace`."""
         end = self._relative(target)
 
-        def move(root: _Directory, relative: str) -> None:
+        def move(root: _Root, relative: str) -> None:
             old, old_name = self._parent(root, relative)
             new, new_name = self._parent(root, end)
             self.system.rename(old_name, new_name, src_dir_fd=old.number, dst_dir_fd=new.number)
@@ -348,7 +375,7 @@ class Tree(Files):
         self._remove(path, self.system.rmdir)
 
     def _remove(self, path: str, remove: Callable[..., None]) -> None:
-        def act(root: _Directory, relative: str) -> None:
+        def act(root: _Root, relative: str) -> None:
             parent, name = self._parent(root, relative)
             remove(name, dir_fd=parent.number)
 
@@ -359,8 +386,7 @@ class Tree(Files):
         if path == self.root:
             (self._above or self.system).chmod(path, mode)
             return
-        opened = _Directory(self.system)
-        opened.number = self._act(path, lambda root, at: self._open_at(root, at, READ_FLAGS))
+        opened = self._act(path, lambda root, at: self._open_at(root, at, READ_FLAGS))
         self.system.fchmod(opened.number, mode)
 
 
@@ -377,22 +403,17 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
         OSError: the file cannot be read, is longer than `limit` bytes, belongs to another user, or shrinks while it is
             read.
     """
-    descriptor = -1  # opened inside the try: an interrupt between two lines must not leak it
-    try:
-        descriptor = files.open(path, READ_FLAGS)
-        status = files.fstat(descriptor)
-        size = status.st_size
-        if not stat_module.S_ISREG(status.st_mode) or (owners is not None and status.st_uid not in owners):
-            raise OSError(f"{path} is not a regular file of a user whose files are used here")
-        if size > limit:
-            raise OSError(f"{path} has {size} bytes, more than the {limit} that it can have")
-        data = read_at(files, descriptor, 0, size)
-        if len(data) < size:
-            raise OSError(f"{path} ended after {len(data)} of {size} bytes")
-        return data
-    finally:
-        if descriptor >= 0:
-            files.close(descriptor)
+    opened = files.open_owned(path, READ_FLAGS)
+    status = files.fstat(opened.number)
+    size = status.st_size
+    if not stat_module.S_ISREG(status.st_mode) or (owners is not None and status.st_uid not in owners):
+        raise OSError(f"{path} is not a regular file of a user whose files are used here")
+    if size > limit:
+        raise OSError(f"{path} has {size} bytes, more than the {limit} that it can have")
+    data = read_at(files, opened.number, 0, size)
+    if len(data) < size:
+        raise OSError(f"{path} ended after {len(data)} of {size} bytes")
+    return data
 
 
 def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:

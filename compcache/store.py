@@ -133,12 +133,13 @@ class ModuleFile:
     """An open, verified module file. `read_record` gives the payload of one record; close it after use."""
 
     __slots__ = (
-        "_files", "copied", "descriptor", "elsewhere", "flags", "image", "key", "module_id", "path", "records", "size",
+        "_files", "_opened", "copied", "descriptor", "elsewhere", "flags", "image", "key", "module_id", "path", "records", "size",
         "target_id",
     )  # fmt: skip
 
     def __init__(self, files: file_ops.Files, path: str, module_id: bytes) -> None:
         self._files = files
+        self._opened: file_ops.Opened | None = None
         self.path = path
         self.descriptor = -1
         self.module_id = module_id
@@ -149,7 +150,13 @@ class ModuleFile:
 
     def open(self) -> None:
         """Open the file, which `close`, or the end of this object, closes."""
-        self.descriptor = self._files.open(self.path, file_ops.READ_FLAGS)
+        opened = self._opened = self._files.open_owned(self.path, file_ops.READ_FLAGS)
+        self.descriptor = opened.number
+
+    def adopt(self, descriptor: int) -> None:
+        """Read from this descriptor, which belongs to this object from now on."""
+        self._opened = self._files.own(descriptor)
+        self.descriptor = descriptor
 
     def describe(self, image: int, records: int, target_id: bytes, flags: int, key: bytes) -> None:
         """Set what is known of the verified content; see `compcache.formats.index.ModuleEntry`."""
@@ -195,19 +202,14 @@ class ModuleFile:
 
     def close(self) -> None:
         """Close the file descriptor."""
-        if self.descriptor >= 0:
-            descriptor, self.descriptor = self.descriptor, -1
-            self._files.close(descriptor)
+        self.descriptor = -1
+        self._opened = None
 
     def __enter__(self) -> ModuleFile:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "descriptor", -1) >= 0:
-            self._files.close(self.descriptor)
 
 
 class NullRecorder:

@@ -30,7 +30,7 @@ TESTS = os.path.dirname(__file__)
 
 #: A timer fires somewhere within each hit and each look-up; what the handler raised has to arrive, or the right answer.
 LOADS = f"""\
-import random, signal, sys, time
+import gc, os, random, signal, sys, time
 sys.path.insert(0, {TESTS!r})
 from helpers import adder, caller
 from compcache import Cache, ModuleSource
@@ -48,6 +48,12 @@ sys.unraisablehook = lambda _: None  # what falls into a finalizer is lost in Py
 cache = Cache(directory)
 cache.add_modules([ModuleSource(adder("first", 20)), ModuleSource(caller("second", "first"), imports=["first"])])
 run()
+
+def open_files():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+before = open_files()
 chance = random.Random(1)
 signal.signal(signal.SIGALRM, late)
 arrived = wrong = 0
@@ -67,7 +73,7 @@ while len(fired) < {{number}}:
         arrived += 1
     except Exception as error:
         others.append(repr(error))
-result = len(fired), arrived, wrong, others
+result = len(fired), arrived, wrong, open_files() - before, others
 """
 
 
@@ -91,15 +97,15 @@ def test_who_catches_errors_of_the_system_lets_interrupts_pass() -> None:
 
 
 def test_interrupted_loads_raise_the_timeout_or_give_the_right_answer(directory: Path) -> None:
-    fired, arrived, wrong, others = run_fresh(directory, LOADS.format(number=40))
-    assert (wrong, others) == (0, [])
+    fired, arrived, wrong, leaked, others = run_fresh(directory, LOADS.format(number=60))
+    assert (wrong, leaked, others) == (0, 0, [])
     assert arrived > 0.8 * fired  # the others fell into a finalizer, or behind the answer
 
 
 @pytest.mark.fault
 def test_a_storm_of_interrupted_loads(directory: Path) -> None:
-    fired, arrived, wrong, others = run_fresh(directory, LOADS.format(number=4000))
-    assert (wrong, others) == (0, [])
+    fired, arrived, wrong, leaked, others = run_fresh(directory, LOADS.format(number=4000))
+    assert (wrong, leaked, others) == (0, 0, [])
     assert arrived > 0.8 * fired
     print(f"{fired} interrupts, {arrived} arrived")
 

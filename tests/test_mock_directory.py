@@ -104,7 +104,8 @@ def test_faulty_files_without_a_plan_do_what_files_do(tmp_path: Path) -> None:
 
 
 def test_it_overrides_every_operation_of_the_real_one() -> None:
-    operations = [name for name in vars(Files) if not name.startswith("_")]
+    made_of_others = ("open_owned", "own")
+    operations = [name for name in vars(Files) if not name.startswith("_") and name not in made_of_others]
     assert operations
     assert [name for name in operations if name not in vars(FaultyFiles)] == []
 

@@ -359,7 +359,7 @@ def test_a_tree_survives_that_its_descriptors_are_closed_and_used_by_others(
     path = f"{tree.root}/a/b/file"
     tree.stat(path)
     assert tree._root is not None
-    number = tree._root.number
+    number = tree._root.opened.number
     os.close(number)
     (tmp_path / "outside" / "a" / "b").mkdir(parents=True)
     (tmp_path / "outside" / "a" / "b" / "file").write_bytes(b"theirs")

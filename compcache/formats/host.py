@@ -168,17 +168,11 @@ def host_key(files: Files, processor: bytes) -> str | None:
     `processor` is what the processor says of itself: emulators and containers share a boot with their machine.
     """
     try:
-        descriptor = files.open(_BOOT_ID, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as failure:
-        reraise_interrupt(failure)
-        return None
-    try:
-        boot_id = files.pread(descriptor, 64, 0)
+        opened = files.open_owned(_BOOT_ID, os.O_RDONLY | os.O_CLOEXEC)
+        boot_id = files.pread(opened.number, 64, 0)
     except OSError as error:
         reraise_interrupt(error)
         return None
-    finally:
-        files.close(descriptor)
     return digest([boot_id.strip(), _PLATFORM.encode(), processor], size=12).hex()
 
 

@@ -144,20 +144,6 @@ def requirement_number(text: str) -> bytes:
     return target_id(text)[:NUMBER_SIZE]
 
 
-class _Descriptor:
-    """An open file that is closed with the last reader."""
-
-    __slots__ = ("_files", "number")
-
-    def __init__(self, files: file_ops.Files) -> None:
-        self._files = files
-        self.number = -1
-
-    def __del__(self) -> None:
-        if getattr(self, "number", -1) >= 0:
-            self._files.close(self.number)
-
-
 class Segment:
     """One segment file, opened by its first use. Small ones are read whole, larger ones piece by piece."""
 
@@ -236,11 +222,10 @@ class Segment:
         self._tables = functions, modules
         return self._tables
 
-    def _open_file(self) -> tuple[_Descriptor, int]:
+    def _open_file(self) -> tuple[file_ops.Opened, int]:
         """The open file and its size."""
-        opened = _Descriptor(self._files)
         try:
-            opened.number = self._files.open(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
+            opened = self._files.open_owned(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
         except OSError as error:
             reraise_interrupt(error)
             import errno
@@ -267,8 +252,7 @@ class Segment:
         return UnknownVersionError(f"{self.name} is of another version of the format: {error}")
 
     def _chunks(self) -> Iterator[bytes]:
-        opened = _Descriptor(self._files)
-        opened.number = self._files.open(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
+        opened = self._files.open_owned(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
         offset = 0
         while part := self._files.pread(opened.number, _CHUNK, offset):
             yield part

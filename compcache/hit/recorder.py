@@ -23,6 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from compcache.files import Opened
+
 __all__ = ["Recorder", "recorder_for"]
 
 SWITCH_VARIABLE = "COMPCACHE_STATS"
@@ -152,14 +154,11 @@ class Recorder:
         # Two hosts append to two files: between them appending is not atomic.
         path = f"{self._directory}/{JOURNALS.file_name(_host_name())}"
         try:
-            descriptor = self._open(path)
-            try:
-                status = self._files.fstat(descriptor)
-                if status.st_nlink != 1 or not S_ISREG(status.st_mode):
-                    return  # it is also something else, or a pipe: nothing that a process of ours has made
-                self._files.write(descriptor, data)
-            finally:
-                self._files.close(descriptor)
+            journal = self._open(path)
+            status = self._files.fstat(journal.number)
+            if status.st_nlink != 1 or not S_ISREG(status.st_mode):
+                return  # it is also something else, or a pipe: nothing that a process of ours has made
+            self._files.write(journal.number, data)
         except OSError as error:
             reraise_interrupt(error)
             return
@@ -167,16 +166,16 @@ class Recorder:
             self._is_long = True
             self._register()
 
-    def _open(self, path: str) -> int:
+    def _open(self, path: str) -> Opened:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            return self._files.open(path, flags)
+            return self._files.open_owned(path, flags)
         except FileNotFoundError:
             try:  # noqa: SIM105 - contextlib is a slow import
                 self._files.mkdir(self._directory)
             except FileExistsError:
                 pass  # another thread or process was faster, or only the file is missing
-            return self._files.open(path, flags | os.O_CREAT, FILE_MODE)
+            return self._files.open_owned(path, flags | os.O_CREAT, FILE_MODE)
 
 
 def _drain(items: list) -> list:  # type: ignore[type-arg]

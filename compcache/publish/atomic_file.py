@@ -11,7 +11,7 @@ from compcache.files import DIRECTORY_MODE, FILE_MODE, reraise_interrupt
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from compcache.files import Files
+    from compcache.files import Files, Opened
 
 __all__ = ["is_settled", "make_directories", "publish", "publish_all", "unique_name"]
 
@@ -101,7 +101,8 @@ class _Draft:
         self._path = path
         self._scratch = f"{temporary}/{unique_name()}"
         self._is_published = False
-        self.descriptor = _create(files, self._scratch, temporary)
+        self._opened: Opened | None = _create(files, self._scratch, temporary)
+        self.descriptor = self._opened.number
 
     def write(self, parts: Iterable[bytes | memoryview]) -> None:
         for part in parts:
@@ -120,7 +121,7 @@ class _Draft:
             if not self._is_published:
                 _discard(self._files, self._scratch)
         finally:
-            self._files.close(self.descriptor)
+            self._opened = None
 
 
 def _sync(files: Files, descriptors: list[int]) -> None:
@@ -135,13 +136,13 @@ def _sync(files: Files, descriptors: list[int]) -> None:
             pass
 
 
-def _create(files: Files, scratch: str, directory: str) -> int:
+def _create(files: Files, scratch: str, directory: str) -> Opened:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        return files.open(scratch, flags, FILE_MODE)
+        return files.open_owned(scratch, flags, FILE_MODE)
     except FileNotFoundError:
         make_directories(files, directory)
-        return files.open(scratch, flags, FILE_MODE)
+        return files.open_owned(scratch, flags, FILE_MODE)
 
 
 def _mark(files: Files, descriptor: int) -> None:

@@ -23,6 +23,7 @@ from compcache.store import LOCKS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from compcache.files import Opened
     from compcache.store import Store
 
 __all__ = ["locks_enabled", "try_lock", "wait_lock"]
@@ -129,6 +130,7 @@ class _FlockLock:
         self._files = store.files
         self._path = path
         self._descriptor = -1
+        self._opened: Opened | None = None
         self._held = False
         self._owner = os.getpid()
 
@@ -137,7 +139,8 @@ class _FlockLock:
         for _ in range(_ATTEMPTS):
             if self._descriptor < 0:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                self._descriptor = self._files.open(self._path, flags, FILE_MODE)
+                self._opened = self._files.open_owned(self._path, flags, FILE_MODE)
+                self._descriptor = self._opened.number
                 _open[self._descriptor] = self
             if not self._lock():
                 return False
@@ -191,9 +194,8 @@ class _FlockLock:
     def _close(self) -> None:
         if self._descriptor >= 0:
             _open.pop(self._descriptor, None)
-            with contextlib.suppress(OSError):  # code of others has closed it
-                self._files.close(self._descriptor)
             self._descriptor = -1
+            self._opened = None
 
 
 class _PortableLock:

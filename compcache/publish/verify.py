@@ -99,7 +99,7 @@ def _copy(module: ModuleFile) -> ModuleFile:
     from compcache.images.anonymous_file import anonymous_file
 
     copy = ModuleFile(module._files, module.path, module.module_id)
-    copy.descriptor = anonymous_file(*_chunks(module, module.size))
+    copy.adopt(anonymous_file(*_chunks(module, module.size)))
     copy.size = module.size
     copy.copied = True
     module.close()

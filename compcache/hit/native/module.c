@@ -88,7 +88,8 @@ static int execute(PyObject *module) {
         return -1;
     }
     state->image_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &image_spec, NULL);
-    if (state->image_type == NULL) {
+    state->descriptor_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &descriptor_spec, NULL);
+    if (state->image_type == NULL || state->descriptor_type == NULL) {
         return -1;
     }
     if (PyModule_AddIntConstant(module, "ABI_VERSION", COMPCACHE_ABI_VERSION) < 0
@@ -102,6 +103,7 @@ static int execute(PyObject *module) {
 static int traverse(PyObject *module, visitproc visit, void *arg) {
     RuntimeState *state = module_state(module);
     Py_VISIT(state->image_type);
+    Py_VISIT(state->descriptor_type);
     Py_VISIT(state->target_type);
     Py_VISIT(state->raise_unloaded);
     Py_VISIT(state->raise_arity);
@@ -113,6 +115,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
 static int clear(PyObject *module) {
     RuntimeState *state = module_state(module);
     Py_CLEAR(state->image_type);
+    Py_CLEAR(state->descriptor_type);
     Py_CLEAR(state->target_type);
     Py_CLEAR(state->raise_unloaded);
     Py_CLEAR(state->raise_arity);

@@ -3,7 +3,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <string.h>
+#include <structmember.h>
 #include <unistd.h>
 
 #ifdef O_PATH
@@ -98,33 +100,73 @@ static int open_without_links(int start, const char *path, int flags, int mode) 
 #define open_without_links walk
 #endif
 
-/* open_beneath(directory: int, path: str, flags: int, mode: int) -> int
- * A descriptor of a file below an open directory; `path` has neither "." nor "..". Raises
- * OSError: ELOOP or ENOTDIR for a link. */
-PyObject *open_beneath(PyObject *Py_UNUSED(module), PyObject *args) {
+/* ----------------------------------------------------------------------------------------------- open descriptors */
+
+/* Python may raise what a signal handler raises between any two of its instructions: a number that a function returned
+ * may never be stored, and a finalizer in Python may never run. So descriptors are born in an object, and closed here. */
+typedef struct {
+    PyObject_HEAD
+    int number;
+} Descriptor;
+
+static void descriptor_dealloc(PyObject *object) {
+    const Descriptor *self = (const Descriptor *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->number >= 0) {
+        close(self->number); /* of the errors, none can be helped: code of others may have closed it */
+    }
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static PyMemberDef descriptor_members[] = {
+    {"number", T_INT, offsetof(Descriptor, number), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot descriptor_slots[] = {
+    {Py_tp_dealloc, (void *)descriptor_dealloc},
+    {Py_tp_members, (void *)descriptor_members},
+    {0, NULL},
+};
+
+PyType_Spec descriptor_spec = {
+    .name = "compcache.hit._runtime.Descriptor",
+    .basicsize = sizeof(Descriptor),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = descriptor_slots,
+};
+
+/* open_beneath(directory: int, path: str, flags: int, mode: int) -> Descriptor
+ * A file below an open directory; `path` has neither "." nor "..". With a directory of -1, any path, in which links are
+ * followed as the system does it. Raises OSError: ELOOP or ENOTDIR for a link. */
+PyObject *open_beneath(PyObject *module, PyObject *args) {
     PyObject *encoded;
-    int directory, flags, mode, found, error;
+    int directory, flags, mode, error;
     if (!PyArg_ParseTuple(args, "iO&ii:open_beneath", &directory, PyUnicode_FSConverter, &encoded, &flags, &mode)) {
+        return NULL;
+    }
+    Descriptor *self = (Descriptor *)PyType_GenericAlloc(module_state(module)->descriptor_type, 0);
+    if (self == NULL) {
+        Py_DECREF(encoded);
         return NULL;
     }
     const char *path = PyBytes_AsString(encoded);
     do {
         Py_BEGIN_ALLOW_THREADS
-        found = open_without_links(directory, path, flags, mode);
+        self->number = directory < 0 ? open(path, flags | O_CLOEXEC, mode) : open_without_links(directory, path, flags, mode);
         error = errno;
         Py_END_ALLOW_THREADS
-    } while (found < 0 && error == EINTR && PyErr_CheckSignals() == 0);
-    if (found < 0 && !PyErr_Occurred()) {
+    } while (self->number < 0 && error == EINTR && PyErr_CheckSignals() == 0);
+    const int failed = self->number < 0;
+    if (failed && !PyErr_Occurred()) {
         errno = error;
-        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, encoded);
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, PyTuple_GetItem(args, 1));
     }
     Py_DECREF(encoded);
-    if (found < 0) {
-        return NULL;
+    if (failed) {
+        Py_CLEAR(self);
     }
-    PyObject *number = PyLong_FromLong(found);
-    if (number == NULL) {
-        close(found);
-    }
-    return number;
+    return (PyObject *)self;
 }

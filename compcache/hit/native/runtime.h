@@ -7,7 +7,7 @@
  *   records.c    which functions a module has, as its records say
  *   commit.c     stores into the memory of images, together with the tables that record them
  *   processor.c  what the processor says of itself
- *   paths.c      opens files below a directory, following no links
+ *   paths.c      opens files below a directory, following no links; open descriptors
  *   module.c     the extension module and its state
  *
  * Ownership: a target owns its image and its context, an image owns what keeps its code valid. Nothing points back.
@@ -21,6 +21,7 @@
 
 typedef struct {
     PyTypeObject *image_type;
+    PyTypeObject *descriptor_type;
     PyTypeObject *target_type; /* NULL until setup() was called */
     PyObject *raise_unloaded;  /* (target): raises */
     PyObject *raise_arity;     /* (target, given, names or None): raises, or returns where nothing is wrong; for names,
@@ -97,7 +98,9 @@ PyObject *buffer_address(PyObject *module, PyObject *object);
 /* processor.c */
 PyObject *processor(PyObject *module, PyObject *nothing);
 PyObject *xsave_variants(PyObject *module, PyObject *nothing);
+
 /* paths.c */
+extern PyType_Spec descriptor_spec;
 PyObject *open_beneath(PyObject *module, PyObject *args);
 
 #endif
