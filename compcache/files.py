@@ -51,6 +51,7 @@ class Files:
     fsync = staticmethod(os.fsync)
     mkdir = staticmethod(os.mkdir)
     rename = staticmethod(os.replace)
+    link = staticmethod(os.link)
     unlink = staticmethod(os.unlink)
     rmdir = staticmethod(os.rmdir)
     pread = staticmethod(os.pread)
@@ -357,14 +358,21 @@ class Tree(Files):
 
     def rename(self, source: str, target: str) -> None:  # type: ignore[override]
         """See `os.replace`."""
+        self._two(source, target, self.system.rename)
+
+    def link(self, source: str, target: str) -> None:  # type: ignore[override]
+        """See `os.link`; links are not followed."""
+        self._two(source, target, lambda *names, **at: self.system.link(*names, follow_symlinks=False, **at))
+
+    def _two(self, source: str, target: str, do: Callable[..., None]) -> None:
         end = self._relative(target)
 
-        def move(root: _Root, relative: str) -> None:
+        def act(root: _Root, relative: str) -> None:
             old, old_name = self._parent(root, relative)
             new, new_name = self._parent(root, end)
-            self.system.rename(old_name, new_name, src_dir_fd=old.number, dst_dir_fd=new.number)
+            do(old_name, new_name, src_dir_fd=old.number, dst_dir_fd=new.number)
 
-        self._act(source, move, also=target)
+        self._act(source, act, also=target)
 
     def unlink(self, path: str) -> None:  # type: ignore[override]
         """See `os.unlink`."""

@@ -401,6 +401,14 @@ class FaultyFiles(Files):
         os.replace(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         self._changed("rename", *names)
 
+    def link(
+        self, source: Any, target: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None, follow_symlinks: bool = True
+    ) -> None:
+        name = self._inside(target, dst_dir_fd)
+        self._meet("link", name)
+        os.link(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
+        self._changed("create", name)
+
     def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
         name = self._inside(path, dir_fd)
         self._meet("unlink", name)

@@ -214,6 +214,44 @@ def test_an_interrupt_at_every_line(directory: Path, kind: str) -> None:
     print(f"{sum(arrived for _, arrived, *_ in results)} interrupts at lines of {results[0][0]}")
 
 
+#: What the main thread runs of llvmlite's, beside the end of objects that the LLVM thread has closed.
+OF_LLVMLITE = """\
+def calls_of(run):
+    seen = set()
+    def watch(frame, event, _):
+        if "llvmlite" in frame.f_code.co_filename:
+            seen.add(frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else frame.f_code.co_name)
+    sys.setprofile(watch)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+cache = Cache(directory)
+from compcache import Function
+import llvmlite.binding as llvm
+for number in range(2):
+    modules = [make_module(f"m{number}_{i}", i) for i in range(6)]
+    runs = [
+        lambda: cache.get_or_compile(f"m{number}_0", lambda: ModuleSource(modules[0])),
+        lambda: cache.get_or_compile(f"m{number}_1", lambda: modules[1]),
+        lambda: cache.add_module(ModuleSource(modules[2])),
+        lambda: cache.add_modules([ModuleSource(modules[3])]),
+        lambda: cache.compile(modules[4]),
+        lambda: cache.compile(adder(f"t{number}", 1)),
+    ]
+    result = sorted(set().union(*map(calls_of, runs)))
+"""
+
+
+def test_the_main_thread_calls_nothing_of_llvmlite(directory: Path) -> None:
+    """An interrupt in llvmlite's `OutputString.close` has its memory freed twice: no such call may be where handlers run."""
+    calls = run_fresh(directory, FIRST + OF_LLVMLITE)
+    ends = {"OutputString.__del__", "OutputString.close", "__del__", "close"}
+    assert [call for call in calls if call not in ends and "_is_shutting_down" not in call] == []
+
+
 def test_a_child_forked_by_the_caller_meanwhile_is_told_so(directory: Path) -> None:
     text = """
         import os

@@ -134,7 +134,7 @@ def frozen(source: ModuleSource) -> ModuleSource:
     if isinstance(ir, (bytearray, memoryview)):
         ir = bytes(ir)
     elif hasattr(ir, "as_bitcode") or _is_llvmlite_module(ir):
-        ir = str(ir)  # writing bitcode would assemble inline assembly, which may end the process
+        ir = _printed(ir)
     copied = object.__new__(type(source))
     copied.__dict__.update(source.__dict__)
     copied.ir = ir
@@ -147,6 +147,15 @@ def frozen(source: ModuleSource) -> ModuleSource:
     if source.imports and not isinstance(source.imports, str) and not hasattr(source.imports, "items"):
         copied.imports = tuple(source.imports)
     return copied
+
+
+def _printed(module: Any) -> str:
+    """The text of a module; writing bitcode would assemble inline assembly, which may end the process."""
+    if not hasattr(module, "as_bitcode"):
+        return str(module)
+    from compcache.images.llvm_thread import in_llvm_thread
+
+    return in_llvm_thread(lambda: str(module))
 
 
 def _is_llvmlite_module(ir: object) -> bool:

@@ -40,6 +40,8 @@ class _Layer(Store):
 
     def __init__(self, root: str, source: str, above: LayeredStore, options: dict[str, Any]) -> None:
         self._above = above
+        if root.startswith(f"{above.root}/"):  # an unpacked bundle: no link in the directory leads to it
+            options = {**options, "files": above.files}
         super().__init__(root, **{**options, "readonly": True})
         self.source = source
         self.accepted = above.accepted

@@ -6,6 +6,7 @@ It is in the cache directory, one for each state of the file. Where it is not th
 from __future__ import annotations
 
 import os
+import stat
 import time
 
 from compcache.digest import digest
@@ -34,13 +35,17 @@ def directory_of_bundle(path: str, store: Store) -> str:
         StorageError: it cannot be read, or there is no directory to unpack it to.
     """
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_without_waiting) as file:
             return _directory_of(path, file, store)
     except OSError as error:
         reraise_interrupt(error)
         if isinstance(error, StorageError | UntrustedDirectoryError):
             raise
         raise StorageError(f"cannot use the bundle {path} as a layer: {error.strerror or error}", path=path, errno=error.errno) from error
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # it may be a pipe by now
 
 
 def _directory_of(path: str, file: BinaryIO, store: Store) -> str:
@@ -81,6 +86,8 @@ def is_unpacked(store: Store, place: str) -> bool:
     """Whether a bundle is unpacked there; that it is used is noted once a day, in the directory's modification time."""
     try:
         status = store.files.stat(place)
+        if not stat.S_ISDIR(status.st_mode):
+            return False  # a link, for one: nothing that this package has made
         if status.st_mtime < time.time() - _DAY and not store.readonly:
             descriptor = store.files.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

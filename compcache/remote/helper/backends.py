@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+from contextlib import suppress
+from errno import ELOOP, ENOTDIR, ENXIO
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
+from compcache.files import Files, Tree, read_file
+from compcache.hit.runtime import path_opener
+from compcache.publish.atomic_file import make_directories
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from compcache.remote.address import RemoteSettings
 
@@ -19,6 +24,8 @@ __all__ = ["Backend", "BackendMissingError", "Listed", "TooLargeError", "open_ba
 
 _CONNECT = "250ms"
 _LONGEST = "60s"
+#: A link, a socket, or what `read_file` refuses.
+_NO_OBJECT = (ELOOP, ENOTDIR, ENXIO, None)
 
 
 class BackendMissingError(Exception):
@@ -76,57 +83,84 @@ def _missing(library: str, url: str) -> BackendMissingError:
 
 
 class _Directory:
-    """A directory, for example on a shared file system: objects become visible by linking them, complete or not at all."""
+    """A directory, for example on a shared file system: objects become visible by linking them, complete or not at all.
+
+    Whoever else can write there can put links, pipes and devices in it: nothing is read, written or removed through a link
+    below the directory, and what is not a file is not an object.
+    """
 
     def __init__(self, root: str) -> None:
-        self._root = Path(root)
+        self._root = os.path.abspath(root)
+        self._files = Tree(Files(), self._root, path_opener())
 
     async def get(self, key: str, largest: int) -> bytes | None:
         return await asyncio.to_thread(self._read, key, largest)
 
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
     def _read(self, key: str, largest: int) -> bytes | None:
-        path = self._root / key
+        path = self._path(key)
         try:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode):
-                return None  # a pipe would keep whoever opens it
-            if status.st_size > largest:
+            status = self._files.stat(path)
+            if stat.S_ISREG(status.st_mode) and status.st_size > largest:
                 raise TooLargeError(key)
-            return path.read_bytes()
+            return read_file(self._files, path, largest)
         except FileNotFoundError:
             return None  # also where the directory does not exist yet: the first upload makes it
+        except OSError as error:
+            if error.errno in _NO_OBJECT:
+                return None
+            raise
 
     async def create(self, key: str, data: bytes) -> bool:
-        return await asyncio.to_thread(self._write, key, data, os.link)
+        return await asyncio.to_thread(self._write, key, data, self._files.link)
 
     async def replace(self, key: str, data: bytes) -> None:
-        await asyncio.to_thread(self._write, key, data, os.replace)
+        await asyncio.to_thread(self._write, key, data, self._files.rename)
 
-    def _write(self, key: str, data: bytes, publish: Any) -> bool:
-        path = self._root / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f".{path.name}.{os.getpid():x}-{os.urandom(6).hex()}")
+    def _write(self, key: str, data: bytes, publish: Callable[[str, str], None]) -> bool:
+        path = self._path(key)
+        parent, _, name = path.rpartition("/")
+        make_directories(self._files, parent)
+        new = f"{parent}/.{name}.{os.getpid():x}-{os.urandom(6).hex()}"
         try:
-            with new.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            new.chmod(0o644)
+            opened = self._files.open_owned(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            left = memoryview(data)
+            while left:
+                left = left[self._files.write(opened.number, left) :]
+            self._files.fsync(opened.number)
             publish(new, path)
         except FileExistsError:
             return False
         finally:
-            new.unlink(missing_ok=True)
+            with suppress(OSError):  # it was renamed
+                self._files.unlink(new)
         return True
 
     async def delete(self, key: str) -> None:
-        await asyncio.to_thread((self._root / key).unlink, missing_ok=True)
+        with suppress(FileNotFoundError):
+            await asyncio.to_thread(self._files.unlink, self._path(key))
 
     async def list(self, prefix: str) -> AsyncIterator[Listed]:
-        for path in await asyncio.to_thread(lambda: sorted((self._root / prefix).rglob("*"))):
-            if not path.name.startswith(".") and path.is_file():
-                status = path.stat()
-                yield Listed(path.relative_to(self._root).as_posix(), status.st_size, status.st_mtime)
+        for found in await asyncio.to_thread(lambda: sorted(self._below(self._path(prefix.rstrip("/"))))):
+            yield found
+
+    def _below(self, directory: str) -> Iterator[Listed]:
+        try:
+            statuses = self._files.statuses(directory)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno in _NO_OBJECT:
+                return
+            raise
+        for name, status in statuses.items():
+            path = f"{directory}/{name}"
+            if stat.S_ISDIR(status.st_mode):
+                yield from self._below(path)
+            elif stat.S_ISREG(status.st_mode) and not name.startswith("."):
+                yield Listed(path[len(self._root) + 1 :], status.st_size, status.st_mtime)
 
 
 class _ObjectStore:
