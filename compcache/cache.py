@@ -519,9 +519,11 @@ class Cache:
         except AttributeError:  # no miss has asked yet
             from compcache.remote.breaker import Gate
 
-            self._gate: Gate = Gate(url.rstrip("/"))
+            self._gate: Gate | None = Gate(url.rstrip("/")) if self._remote_mode() != "off" else None
             gate = self._gate
-        if gate.is_shut() and self._remote_mode() != "off":
+        if gate is None:
+            return None
+        if gate.is_shut():
             self._store.stats.count("remote_skipped")
             return None
         return self._remote_store()
