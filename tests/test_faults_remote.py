@@ -152,6 +152,19 @@ def test_a_store_that_takes_no_uploads_is_read(web: WebStore, tmp_path: Path) ->
         assert cache.flush_uploads(30)
 
 
+def test_uploads_that_are_waited_for_outlast_a_doubt(web: WebStore, tmp_path: Path) -> None:
+    """A look-up that timed out just before does not end the wait."""
+    name = Identity("f", code="waits")
+    with Cache(tmp_path / "b", remote=web.url, remote_mode="write") as cache:
+        slow = iter(["stall"] * 6)
+        web.behave = lambda method, _: next(slow, "") if method == "GET" else ""
+        assert not is_there(cache, Identity("f", code="absent"))
+        compiled(cache, name, 1)
+        cache.push([name])
+        assert cache.flush_uploads(60)
+        assert cache.has_many([name]) == (True,)
+
+
 def test_a_module_that_the_store_does_not_take_hinders_no_other(web: WebStore, tmp_path: Path) -> None:
     web.behave = lambda method, _: "refuse_large" if method == "PUT" else ""
     table = ", ".join(f"i64 {n * 0x9E3779B97F4A7C15 % 2**63}" for n in range(6000))

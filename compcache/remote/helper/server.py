@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 #: What a look-up is given at least, where starting this process has used up the time.
-_SHORTEST_SECONDS = 0.25
+_SHORTEST_SECONDS = 0.5
 _PACK_SECONDS = 10.0
 _MANY = 4  # names in one question
 #: How long the pack of a start-up is waited for, with many names and with few: a store that does not answer must be noticed by look-ups.
@@ -151,8 +151,6 @@ class Helper:
 
     async def _do_flush(self, seconds: float) -> int:
         """Upload what waits; how many uploads are left."""
-        if self._breaker.is_half_open():
-            await self._do_probe()
         await self._uploads.flush(seconds)
         return len(self._outbox.names())
 

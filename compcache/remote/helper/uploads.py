@@ -50,10 +50,19 @@ class Uploads:
             await self._upload_all(packs_now=False)
 
     async def flush(self, seconds: float) -> None:
-        """Upload what waits, and the packs of all start-ups, without waiting for a pause to end."""
+        """Upload what waits, and the packs of all start-ups, without waiting for a pause to end; a store in doubt is probed."""
         self._until = 0.0
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._upload_all(packs_now=True), seconds)
+            await asyncio.wait_for(self._flush(), seconds)
+
+    async def _flush(self) -> None:
+        breaker = self._reads.breaker
+        while True:
+            if breaker.is_half_open() or breaker.is_doubtful():
+                await asyncio.shield(self._reads.probe())
+            await self._upload_all(packs_now=True)
+            if not breaker.is_doubtful():
+                return
 
     def rest_seconds(self) -> float:
         """For how long nothing is uploaded, after failures."""
