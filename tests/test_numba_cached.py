@@ -377,3 +377,71 @@ def test_a_function_is_freed_with_its_last_reference(decorator: str, tmp_path: P
     assert project.run(script, backend=False)
     assert project.run(script, backend=True), "where it is compiled"
     assert project.run(script, backend=True), "where it is found"
+
+
+@pytest.mark.parametrize(
+    "decorator",
+    ["numba.vectorize(['int64(int64, int64)'], cache=True)", "numba.njit('int64(int64, int64)', cache=True)"],
+    ids=["ufuncs", "functions"],
+)
+def test_functions_made_of_one_by_changing_its_globals_are_cached_with_their_callers(decorator: str, tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(p=f"""
+    import numba
+
+    def product(a, b):
+        return (a * b) % modulus
+
+    def term(x, y):
+        return multiply(x, y) + 1
+
+    def make_product(number):
+        global modulus
+        modulus = number
+        return {decorator}(product)
+
+    def make_term(function):
+        global multiply
+        multiply = function
+        return numba.njit("int64(int64, int64)", cache=True)(term)
+
+    def every(*numbers):
+        products = [make_product(number) for number in numbers]
+        return [make_term(function)(6, 5) for function in products]
+    """)
+    script = "import p\nresult = p.every({}), backend.hits, backend.misses, backend.refused"
+    assert project.run(script.format("7, 4"), backend=True) == ([3, 3], 0, 4, {})
+    assert project.run(script.format("7, 4"), backend=True) == ([3, 3], 4, 0, {})
+    assert project.run(script.format("7, 9, 4"), backend=True) == ([3, 4, 3], 4, 2, {})
+
+
+def test_a_generator_that_is_found_can_be_used_by_functions_that_are_compiled(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(p="""
+    from numba import njit
+
+    def make(factor):
+        @njit(cache=True)
+        def numbers(n):
+            for i in range(n):
+                yield i * factor
+        return numbers
+
+    doubles, triples = make(2.0), make(3.0)
+
+    @njit
+    def total(n):
+        result = 0.0
+        for x in doubles(n):
+            result += x
+        for x in triples(n):
+            result += 100 * x
+        return result
+
+    @njit
+    def pass_on(n):
+        return triples(n)
+    """)
+    script = "import p\nresult = (p.total(4), list(p.pass_on(3)), list(p.doubles(2))), backend.misses"
+    assert project.run(script, backend=True) == ((1812.0, [0.0, 3.0, 6.0], [0.0, 2.0]), 2)
+    assert project.run(script, backend=True) == ((1812.0, [0.0, 3.0, 6.0], [0.0, 2.0]), 0)

@@ -13,6 +13,7 @@ from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
 from compcache.numba.entries.names import func_name_of
 from compcache.numba.fingerprints.errors import Unidentifiable
+from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class FunctionCache(CacheObject):
             self._log("loaded from", func_name_of(identity, sig))
             for part in identity.parts:  # the loaded code contains that of its callees
                 history.note_code(part)
+            self._note_compiled(sig, identity)
         else:
             scopes.missed(scopes.Miss(self._function, _args_of(sig), partial(self._keep, sig)))
         return cres
@@ -91,6 +93,7 @@ class FunctionCache(CacheObject):
         if changed:
             self._note(sig, f"a value that {changed} reads has changed since {changed} was compiled")
             return
+        self._note_compiled(sig, identity)
         name = func_name_of(identity, sig)
         try:
             save.save_result(self._cache, identity, name, data, self._backend.targets)
@@ -102,6 +105,9 @@ class FunctionCache(CacheObject):
             self._note(sig, str(error))
         except Exception as error:  # noqa: BLE001 - the function works, so failing to store it must not fail the call
             self._backend.note_failure(self._name(), error)
+
+    def _note_compiled(self, sig: Any, identity: Identity) -> None:
+        note_compiled(self._owner, _args_of(sig), Compiled(identity.key, identity.lines))
 
     def _identify(self, sig: Any, target_context: Any) -> Identity | str:
         """The identity of the function now, or the reason why it has none."""

@@ -16,6 +16,7 @@ from numba.core.environment import Environment, lookup_environment
 
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries.description import KIND_OBJECT, Description, Request
+from compcache.numba.entries.generators import restore_generator
 from compcache.numba.entries.helper_symbols import helper_address
 from compcache.numba.entries.mapped_library import (
     MappedLibrary,
@@ -56,7 +57,10 @@ def load_result(
         for symbol in symbols:
             helper_address(symbol)  # starts the threads, without which the code would call address 0
         target_context.refresh()
-        cres = compiler.CompileResult._rebuild(target_context, *payload)
+        generator_symbol, reduced = payload
+        cres = compiler.CompileResult._rebuild(target_context, *reduced)
+        if generator_symbol:
+            cres = restore_generator(cres, generator_symbol, function)
     else:
         cres = _result_of_image(target, description, symbols, payload, function, target_context)
     if cres is not None:

@@ -16,6 +16,7 @@ from compcache.errors import CompileError, LinkError
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.description import KIND_IMAGE, KIND_OBJECT, Description
+from compcache.numba.entries.generators import next_symbol
 from compcache.numba.entries.held_objects import why_copied
 from compcache.numba.entries.helper_symbols import THREADING
 from compcache.numba.entries.names import shown_signature, without_addresses
@@ -78,7 +79,7 @@ def save_result(
         if recursion.lacks_callee(library):
             raise NotCacheable("it calls a recursive function that is not part of its object")
         needed = tuple(f.name for f in library._final_module.functions if f.is_declaration and f.name in THREADING)
-        pickled = _pickle((KIND_OBJECT, token, needed, _reduce(cres)), cres)
+        pickled = _pickle((KIND_OBJECT, token, needed, (next_symbol(cres), _reduce(cres))), cres)
         publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""))
 
 

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.errors import Unidentifiable
+from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.library_code import is_library_function, is_library_module
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def handlers() -> list[tuple[Any, Handler]]:
     from numba.core.dispatcher import Dispatcher, LiftedCode
     from numba.core.extending import _Intrinsic
     from numba.core.typing.templates import Signature
+    from numba.np.ufunc.dufunc import DUFunc
     from numba.np.ufunc.gufunc import GUFunc
     from numba.np.ufunc.ufuncbuilder import UFuncDispatcher
     from numba.stencils.stencil import StencilFunc
@@ -36,6 +38,7 @@ def handlers() -> list[tuple[Any, Handler]]:
         ((Dispatcher, UFuncDispatcher), _jitted),
         (types.ExternalFunction, _external),
         (types.Type, _type),
+        (DUFunc, _dufunc),
         (np.ufunc, _ufunc),
         (GUFunc, _gufunc),
         (CFunc, _cfunc),
@@ -49,9 +52,14 @@ def handlers() -> list[tuple[Any, Handler]]:
 # ---------------------------------------------------------------------- functions
 
 
-def _jitted(walk: Walk, value: Any, where: str) -> None:
-    """Feed a dispatcher: the function that it compiles, and its options."""
+def _jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
+    """Feed a dispatcher: the function that it compiles, and its options; or what its code was made of, where that is fixed."""
     function = value.py_func
+    is_lazy = type(value) is not value.__class__
+    fixed = None if is_lazy else fixed_code(value, is_frozen=is_frozen)
+    if fixed is not None:
+        walk.feed_compiled(fixed)
+        return
     walk.token("jitted", value.__class__.__name__)  # a lazy function has that of its dispatcher
     if is_library_function(function):
         walk.token("library function", function.__module__, function.__qualname__)
@@ -88,12 +96,14 @@ def _intrinsic(walk: Walk, value: Any, where: str) -> None:
         walk.add_function(value._defn, where, "named" if walk.mode == "named" else "run")
 
 
-def _ufunc(walk: Walk, value: Any, where: str) -> None:
-    inner = getattr(value, "_dispatcher", None)
-    if inner is not None:
-        walk.token("dufunc", value.identity)
-        walk.value(inner, where)
-        return
+def _dufunc(walk: Walk, value: Any, where: str) -> None:
+    """Feed a ufunc of Numba's: its loops, in the order in which they are tried, and what more of them are compiled from."""
+    walk.token("dufunc", value.identity, value._frozen)
+    walk.sequence(value._dispatcher.overloads, f"the loops of {where}")
+    _jitted(walk, value._dispatcher, where, is_frozen=value._frozen)
+
+
+def _ufunc(walk: Walk, value: Any, _where: str) -> None:
     walk.token("ufunc", getattr(value, "__name__", ""), *value.types)
     if is_library_module(getattr(value, "__module__", "numpy")):
         return

@@ -29,6 +29,8 @@ from compcache.numba.fingerprints.values import handler_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from compcache.numba.fingerprints.fixed_code import Compiled
+
 __all__ = [
     "COMPILED",
     "NAMED",
@@ -210,6 +212,12 @@ class Walk:
             self._waiting.append(_Pending(number, function, where, mode))
         self._references.append(number)
         self.token("function", mode, function.__module__, plain_name(function.__qualname__))
+
+    def feed_compiled(self, overloads: Iterable[Compiled]) -> None:
+        """Feed what the code of a dispatcher was made of that compiles nothing more."""
+        for key, lines in overloads:
+            self.token("compiled", key)
+            self._lines.update(f"{lines}:".encode())
 
     def implementation(self, implementation: Implementation, where: str) -> None:
         """Refer to a function that runs while code is generated, and to the options that it was registered with."""
