@@ -445,3 +445,38 @@ def test_a_generator_that_is_found_can_be_used_by_functions_that_are_compiled(tm
     script = "import p\nresult = (p.total(4), list(p.pass_on(3)), list(p.doubles(2))), backend.misses"
     assert project.run(script, backend=True) == ((1812.0, [0.0, 3.0, 6.0], [0.0, 2.0]), 2)
     assert project.run(script, backend=True) == ((1812.0, [0.0, 3.0, 6.0], [0.0, 2.0]), 0)
+
+
+def test_what_cannot_be_compared_is_walked_once_for_all_functions_that_ask_it(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(p="""
+    from numba import njit
+    from numba.extending import overload
+
+    TABLE = {(number, "key"): [number] for number in range(40_000)}
+
+    def shown(x):
+        return x
+
+    @overload(shown)
+    def overload_shown(x):
+        found = TABLE[7, "key"][0]
+        return lambda x: x + found
+
+    def make(number):
+        return njit(cache=True)(lambda x: shown(x) * number)
+
+    functions = [make(number) for number in range(5)]
+    """)
+    script = """
+    import compcache.numba.identity.dependencies as dependencies
+    import p
+    walks = []
+    walk = dependencies.fingerprint_of_implementations
+    dependencies.fingerprint_of_implementations = lambda *args, **options: walks.append(1) or walk(*args, **options)
+    result = [f(3) for f in p.functions], len(walks), len(backend.refused)
+    """
+    answer, walks, refused = project.run(script, backend=True)
+    assert answer == [0, 10, 20, 30, 40]
+    assert walks == 1
+    assert refused

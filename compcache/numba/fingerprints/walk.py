@@ -46,7 +46,7 @@ __all__ = [
 COMPILED, RUN, NAMED = "compiled", "run", "named"
 _SIZE = 16
 _MAX_DEPTH = 200
-_MAX_VALUES = 300_000
+_MAX_VALUES = 50_000
 _MISSING = object()
 
 

@@ -57,17 +57,34 @@ def matching_names(asked: bytes) -> tuple[str, ...]:
     return tuple(sorted({name for number in numbers for name in registry.by_asked[number]}))
 
 
+#: Why implementations cannot be compared, by their name and how many have it: to walk all that they can reach takes seconds
+#: in some packages, and every function that is compiled asks them.
+_opaque: dict[tuple[str, int, bool], str] = {}
+
+
 def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
     """The dependency to record for an implementation; `declined`: it had none for these types. Raises `Unidentifiable`."""
     name = name_of(function)
     registry.refresh()
     registered = registry.by_name.get(name) or [Implementation(function, ())]
     try:
-        return Dependency(name, fingerprint_of_implementations(registered))
+        return Dependency(name, _fingerprint(name, registered))
     except Unidentifiable:
         if not declined:
             raise
-        return Dependency(name, _DECLINED + fingerprint_of_implementations(registered, overlooks_members=True))
+        return Dependency(name, _DECLINED + _fingerprint(name, registered, overlooks_members=True))
+
+
+def _fingerprint(name: str, registered: list[Implementation], *, overlooks_members: bool = False) -> str:
+    """The digest of implementations; the second `Unidentifiable` costs nothing."""
+    key = name, len(registered), overlooks_members
+    if key in _opaque:
+        raise Unidentifiable(_opaque[key])
+    try:
+        return fingerprint_of_implementations(registered, overlooks_members=overlooks_members)
+    except Unidentifiable as error:
+        _opaque[key] = str(error)
+        raise
 
 
 def dependency_of_generator(implementation: Any) -> Dependency | None:
@@ -87,5 +104,5 @@ def is_current(dependency: Dependency) -> bool:
     if registered is None:
         return False
     if dependency.content.startswith(_DECLINED):
-        return _DECLINED + fingerprint_of_implementations(registered, overlooks_members=True) == dependency.content
-    return fingerprint_of_implementations(registered) == dependency.content
+        return _DECLINED + _fingerprint(dependency.name, registered, overlooks_members=True) == dependency.content
+    return _fingerprint(dependency.name, registered) == dependency.content
