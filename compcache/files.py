@@ -443,11 +443,13 @@ def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:
 def reraise_interrupt(error: BaseException) -> None:
     """Raise an error again that a signal handler has raised, a `TimeoutError` for one: the program's own, not a failure to be handled.
 
-    To be called before anything else where `OSError` or `Exception` is caught. Errors of the system have a number.
+    To be called before anything else where `OSError` or `Exception` is caught. Errors of the system have a number; libraries
+    raise others without one (`io.UnsupportedOperation`, `http.client.RemoteDisconnected`), so who raised it decides.
     """
-    if isinstance(error, CompcacheError) or (isinstance(error, OSError) and (error.errno is not None or type(error) is OSError)):
+    if isinstance(error, CompcacheError) or (isinstance(error, OSError) and error.errno is not None):
         return
-    if isinstance(error, OSError) or _is_of_handler(error):
+    # One that another thread has raised here, by its class alone, has no handler in its traceback.
+    if _is_of_handler(error) or (isinstance(error, TimeoutError) and not error.args):
         raise error
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import re
 import signal
+from http.client import RemoteDisconnected
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -158,11 +160,26 @@ def test_an_interrupt_is_not_a_failure_of_a_source(
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_what_is_not_an_interrupt() -> None:
-    for error in (OSError("not a file"), FileNotFoundError(2, "no"), StorageError("full"), ValueError("wrong"), TimeoutError(110, "mount")):
-        reraise_interrupt(error)
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("not a file"), FileNotFoundError(2, "no"), StorageError("full"), ValueError("wrong"), TimeoutError(110, "mount"),
+        TimeoutError("timed out"), io.UnsupportedOperation("fileno"), PermissionError("of a library"), RemoteDisconnected("closed"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_not_an_interrupt(error: Exception) -> None:
+    """Libraries raise errors of the system without a number: sockets that time out, streams without a descriptor."""
+    reraise_interrupt(error)
+    try:
+        raise error
+    except type(error) as raised:
+        reraise_interrupt(raised)
+
+
+def test_an_error_that_another_thread_raises_by_its_class_is_an_interrupt() -> None:
     with pytest.raises(TimeoutError):
-        reraise_interrupt(TimeoutError("too late"))
+        reraise_interrupt(TimeoutError())
 
 
 def test_an_interrupt_is_not_a_failure_to_pickle() -> None:
