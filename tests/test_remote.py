@@ -19,6 +19,7 @@ from compcache import Cache, CacheWarning, Function, Identity, ModuleSource, Not
 from compcache.batch import Job, compile_many
 from compcache.remote.breaker import Breaker, Patience
 from compcache.remote.card import Card, decode_card, decode_pack, encode_card, encode_pack
+from compcache.remote.helper.reads import words
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import shelf_of
 from compcache.signing.keys import new_key
@@ -198,7 +199,15 @@ def test_no_message_tells_a_password(tmp_path: Path) -> None:
     assert answer is not None
     assert answer.outcome == "unavailable"
     assert "127.0.0.1" in status["last_error"]
+    assert status["last_error"].endswith(": Connection refused")
     assert "secret" not in f"{answer} {status}"
+
+
+def test_a_refused_certificate_is_what_is_told() -> None:
+    """As obstore writes it, cut: the reason stands in the innermost of its causes."""
+    causes = "HttpError { kind: Connect, source: hyper_util::client::legacy::Error( Connect, Custom { kind: Other, error: Custom { kind: InvalidData,"
+    text = f"Error performing GET https://store/f\n\nDebug source:\n{causes} error: InvalidCertificate(\n    Expired,\n), }} }} )"
+    assert words(OSError(text)) == "Error performing GET https://store/f: the certificate is refused (Expired)"
 
 
 def test_explain_tells_what_the_store_says(open_cache: Callable[..., Cache]) -> None:

@@ -35,6 +35,8 @@ _PROBE_PAUSE = 0.2  # between probes of a store that is in doubt
 _LARGEST_CARD, _LARGEST_MODULE = 1 << 20, 1 << 29
 #: What stands before the host in a URL: messages are logged, and shown to others.
 _PASSWORD = re.compile(r"//[^/@\s]*@")
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\W*(\w+)")
+_CAUSE = re.compile(r'(?:message|error): "([^"]+)"')
 
 
 class _LeftAloneError(Exception):
@@ -214,4 +216,11 @@ def words(error: Exception) -> str:
     if isinstance(error, asyncio.TimeoutError):
         return "it did not answer in time"
     text = " ".join((str(error) or type(error).__name__).split())
+    text, _, causes = text.partition(" Debug source: ")  # of obstore, the outermost first
+    certificate = _CERTIFICATE.search(causes)
+    innermost = _CAUSE.findall(causes)[-1:]
+    if certificate is not None:
+        text += f": the certificate is refused ({certificate[1]})"
+    elif innermost:
+        text += f": {innermost[0]}"
     return _PASSWORD.sub("//", text)[:500]
