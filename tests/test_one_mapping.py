@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: The descriptor that constructors write to.
-CHANNEL = 100
+CHANNEL = 900  # beyond those that a process of many tests has open
 #: A module whose mapping and unmapping can be seen. `{number}` keeps modules apart, `{functions}` is the rest.
 TELLING = """\
 @C = private constant [1 x i8] c"C"
@@ -37,11 +37,11 @@ TELLING = """\
 @llvm.global_dtors = appending global [1 x {{ i32, ptr, ptr }}] [{{ i32, ptr, ptr }} {{ i32 65535, ptr @finish, ptr null }}]
 declare i64 @write(i32, ptr, i64)
 define internal void @begin() {{
-  %n = call i64 @write(i32 100, ptr @C, i64 1)
+  %n = call i64 @write(i32 900, ptr @C, i64 1)
   ret void
 }}
 define internal void @finish() {{
-  %n = call i64 @write(i32 100, ptr @D, i64 1)
+  %n = call i64 @write(i32 900, ptr @D, i64 1)
   ret void
 }}
 {functions}
@@ -200,7 +200,7 @@ def test_a_held_target_survives_the_end_of_the_process(directory: Path) -> None:
     """`on_exit` in a constructor: with a second mapping, unmapped again, the process would jump into nothing."""
     text = telling(
         "declare i32 @on_exit(ptr, ptr)\n"
-        "define internal void @at_exit(i32 %status, ptr %x) {\n  %n = call i64 @write(i32 100, ptr @D, i64 1)\n  ret void\n}\n"
+        "define internal void @at_exit(i32 %status, ptr %x) {\n  %n = call i64 @write(i32 900, ptr @D, i64 1)\n  ret void\n}\n"
         + "".join(adder(f"f{number}", number) for number in range(3))
     ).replace("define internal void @begin() {", "define internal void @begin() {\n  %r = call i32 @on_exit(ptr @at_exit, ptr null)")
     with Cache(directory) as cache:
