@@ -192,12 +192,13 @@ PACKAGES: dict[str, list[tuple[str, str, str]]] = {
 
 DISTANCES = """
     import pynndescent.distances
-    matrices = ("mahalanobis", "kantorovich", "sinkhorn", "standardised_euclidean", "weighted_minkowski")  # by default for two elements
+    # Those whose default matrices and weights are for two elements, and one of two coordinates.
+    two = ("mahalanobis", "kantorovich", "sinkhorn", "standardised_euclidean", "weighted_minkowski", "haversine")
     CASES = []
     for function in {id(f): f for f in pynndescent.distances.named_distances.values()}.values():
         name = function.__name__
         type_, made = ("u1", "r.integers(0, 256, 16).astype('u1')") if name.startswith("bit_") else ("f4", "r.random(16).astype('f')")
-        made = made.replace("16", "2") if name in matrices else made
+        made = made.replace("16", "2") if name in two else made
         CASES.append((f"pynndescent.distances:{name}", f"({type_}[::1], {type_}[::1])", f"({made}, {made})"))
     given = "(r.random(9).astype('f'), r.random(9).astype('f'), r.random((9, 9)).astype('f4'))"
     CASES.append(("pynndescent.distances:mahalanobis", "(f4[::1], f4[::1], f4[:, ::1])", given))
