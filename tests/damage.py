@@ -35,22 +35,34 @@ class Case(NamedTuple):
 def run_cases(
     pristine: Path, cases: list[Case], *, key: str = ""
 ) -> list[tuple[Case, dict[str, str], list[str]]]:
-    """What became of each case, as (case, {function: outcome}, warnings); a crash is an AssertionError."""
-    import subprocess
-
+    """What became of each case, as (case, {function: outcome}, warnings); a crash or a case that hangs is an AssertionError."""
     work = pristine.with_name("damaged")
     shutil.rmtree(work, ignore_errors=True)
-    done = subprocess.run(
+    found = []
+    for start in range(0, len(cases), _AT_ONCE):
+        found += _run_some(pristine, work, cases[start : start + _AT_ONCE], key)
+    return found
+
+
+#: Cases of one child process, and the seconds that each of them may take: some 50 ms on an idle machine.
+_AT_ONCE, _EACH = 500, 2
+
+
+def _run_some(pristine: Path, work: Path, cases: list[Case], key: str) -> list[tuple[Case, dict[str, str], list[str]]]:
+    import subprocess
+
+    process = subprocess.Popen(
         [sys.executable, "-X", "faulthandler", __file__, str(pristine), str(work), key],
-        input="\n".join(json.dumps(case) for case in cases),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    if done.returncode:
-        raise AssertionError(f"{lines[-1] if lines else None} ended with {done.returncode}:\n{done.stderr}")
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        output, errors = process.communicate("\n".join(json.dumps(case) for case in cases), 30 + _EACH * len(cases))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, errors = process.communicate()
+    if process.returncode:
+        raise AssertionError(f"{output[-500:]} ended with {process.returncode}:\n{errors}")
+    lines = [json.loads(line) for line in output.splitlines()]
     assert len(lines) == 2 * len(cases)
     return [(Case(*case), *outcome) for case, outcome in zip(lines[::2], lines[1::2], strict=True)]
 

@@ -32,6 +32,8 @@ from compcache.globals import decode_definition
 from compcache.images.archives import open_archive
 from compcache.images.embedded_bitcode import embedded_bitcode
 from compcache.inspect.uncached import note, read_all
+from compcache.numba.lazy.entries import RECORD
+from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
 from compcache.remote.breaker import Breaker
 from compcache.remote.card import Card, decode_card, encode_card
 from compcache.remote.outbox import Outbox
@@ -323,20 +325,71 @@ def test_lists_of_files(tmp_path_factory: pytest.TempPathFactory, data: st.DataO
         assert bounded(lambda _: list_modules(store), content) == {}
 
 
-def marshalled(draw: st.DrawFn, fields: list[Any]) -> bytes:
-    """Fields of other types, cut off anywhere. Sizes are right: marshal believes them, whoever could change them has the code, too."""
-    value = draw(st.one_of(VALUES, st.composite(changed_fields)(fields)))
-    whole = marshal.dumps(value, 2)
-    return whole[: draw(st.integers(0, len(whole)))] if draw(st.booleans()) else whole
+#: Sizes that are not those of what follows: 2**31 - 1 would be 16 GB of a tuple.
+LIES = st.sampled_from([0, 1, 2, 40, 2**16, 2**24, 2**27, 2**31 - 1, 2**31, 2**32 - 1])
+#: Types of marshal that no front end stores: code, references, sets, long texts, text as numbers, ellipsis, ends.
+FOREIGN = st.sampled_from([bytes([letter | flag]) for letter in b"ctRr<>aAzZ)f.SyxIO0?" for flag in (0, 0x80)])
 
 
-@FEW
+def marshalled(draw: st.DrawFn, value: Any) -> bytes:
+    """A value as marshal writes it, but that any size may be another one, and any type one that is never written."""
+    if draw(st.integers(0, 30)) == 0:
+        return draw(FOREIGN) + pack("<I", draw(LIES)) + draw(st.binary(max_size=8))
+    if isinstance(value, str | bytes):
+        data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+        return (b"u" if isinstance(value, str) else b"s") + marshalled_size(draw, len(data)) + data
+    if isinstance(value, tuple | list):
+        parts = b"".join(marshalled(draw, part) for part in value)
+        return (b"(" if isinstance(value, tuple) else b"[") + marshalled_size(draw, len(value)) + parts
+    if isinstance(value, dict):
+        return b"{" + b"".join(marshalled(draw, part) for pair in value.items() for part in pair) + b"0" * draw(st.integers(0, 2))
+    return marshal.dumps(value, 2)
+
+
+def marshalled_size(draw: st.DrawFn, size: int) -> bytes:
+    return pack("<I", draw(LIES) if draw(st.integers(0, 20)) == 0 else size)
+
+
+CHECKED = ("cpu", "", [("n", "c")] * 3, b"asked...", ("x",))
+RECORDED = ("entry", "lines", 7, ((1, b"pickled"), (2, b"")))
+
+
+def test_what_front_ends_store_is_of_the_shapes_that_they_read() -> None:
+    assert load_marshalled(dump_marshalled(CHECKED), "(uu[(uu)]b[u])") == CHECKED
+    assert load_marshalled(dump_marshalled(RECORDED), RECORD) == RECORDED
+    declared = ([[{"int64": 0, "int8": 1}], []], [RECORDED], ("layout", -1, 2**40, (), [[1, 2]], [("entry", "")]))
+    assert load_marshalled(dump_marshalled(declared), f"([[{{ui}}]][{RECORD}](uii[?][[i]][(uu)]))") == declared
+
+
+@settings(FEW, deadline=None)
 @given(st.data())
 def test_entries_of_numba(data: st.DataObject) -> None:
-    """Descriptions hold marshalled texts, behind the digest of their module."""
+    """Descriptions and records hold marshalled fields behind the digest of their module; marshal itself believes every size."""
     import compcache.numba.entries.description  # noqa: F401 - registers its kind
 
-    value = data.draw(st.composite(marshalled)(["cpu", "", [["n", "c"]], b"", []]))
-    head = pack("<III", len(value), 3, 2)
-    for kind, payload in (("numba", head + value + b"abcde"), ("numba", value), ("numba-symbol", data.draw(st.binary(max_size=20)))):
-        bounded(partial(decode_definition, kind), payload, GlobalValidationError)
+    value: Any = data.draw(st.one_of(VALUES, st.just(CHECKED), st.composite(changed_fields)(list(CHECKED)).map(tuple)))
+    whole = data.draw(st.composite(marshalled)(value))
+    whole = data.draw(st.one_of(st.just(whole), st.composite(mutated)(whole)))
+    head = pack("<III", len(whole), 3, 2)
+    for kind, payload in (("numba", head + whole + b"abcde"), ("numba", whole), ("numba-symbol", data.draw(st.binary(max_size=20)))):
+        definition = bounded(partial(decode_definition, kind), payload, GlobalValidationError)
+        if kind == "numba" and definition is not None:
+            assert all(isinstance(text, str) for row in (*definition.dependencies, definition.answered) for text in row)
+            assert len(definition.asked) % 4 == 0
+    for shape in ("?", RECORD, "[?]", "{u?}", "([[{ui}]][?]?)"):
+        bounded(partial(load_marshalled, shape=shape), whole, ValueError)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [b"(\xff\xff\xff\x7f", b"[\xff\xff\xff\x7f", b"<\xff\xff\xff\x7f", b"s\xff\xff\xff\x7f", b"l\xff\xff\xff\x7f", b"(\1\0\0\0" * 5000, b"{" * 5000],
+    ids=["tuple", "list", "set", "bytes", "integer", "nested tuples", "nested dictionaries"],
+)  # fmt: skip
+def test_sizes_in_entries_of_numba_allocate_nothing(lie: bytes) -> None:
+    """Five bytes that announce a tuple of 2**31 - 1 elements took 16 GB and 200 seconds."""
+    import compcache.numba.entries.description  # noqa: F401 - registers its kind
+
+    payload = pack("<III", len(lie), 0, 0) + lie
+    assert bounded(partial(decode_definition, "numba"), payload, GlobalValidationError) is None
+    for shape in ("?", RECORD, "[?]"):
+        assert bounded(partial(load_marshalled, shape=shape), lie, ValueError) is None

@@ -113,7 +113,7 @@ def _ctypes_of(address: int, types: list[tuple[str, int]]) -> Any:
 def declare_callback(state: State) -> LazyCallback:
     """The callback of a decorated function, with its code, or made by Numba, which has compiled it."""
     callback = LazyCallback(state)
-    state.declared = find_declared(state)
+    state.declared = find_declared(state, "(u[(ui)])")
     if state.declared is None:
         made(callback)
     return callback

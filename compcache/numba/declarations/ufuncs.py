@@ -13,7 +13,15 @@ from compcache.numba.declarations.signatures import Declared, find_declared
 from compcache.numba.lazy.argument_types import learn_numpy, scalar_name
 from compcache.numba.lazy.c_helpers import has_numba, load_extension
 from compcache.numba.lazy.content import NotLazy
-from compcache.numba.lazy.entries import Record, count_hit, find_fields, key_of, load_entry, open_cache
+from compcache.numba.lazy.entries import (
+    RECORD,
+    Record,
+    count_hit,
+    find_fields,
+    key_of,
+    load_entry,
+    open_cache,
+)
 from compcache.numba.lazy.function import keep, note_read, reads_else
 from compcache.numba.lazy.stand_ins import LazyObject, made
 
@@ -120,6 +128,12 @@ def loops_of(ufunc: LazyUfunc) -> list[Loop]:
     return found
 
 
+#: The shapes of what is stored (`load_marshalled`): numbers of NumPy's types for each loop, and the entry that each is made of; for
+#: `guvectorize` the layout before them, and the parameters that are written to.
+_DETAILS = {"vectorize": "([[i]][(uu)])", "guvectorize": "(uii[?][[i]][(uu)])"}
+_LOOP = {"vectorize": f"({RECORD}[i](uu))", "guvectorize": f"({RECORD}[i](uu)[?])"}
+
+
 class Loop:
     """A loop that was loaded when a ufunc was called: the types of the arguments, the key then, and what was stored."""
 
@@ -146,7 +160,7 @@ def declare_ufunc(state: State) -> LazyUfunc:
     """The ufunc of a decorated function; with signatures, with its loops, or made by Numba, which has compiled them."""
     ufunc = LazyUfunc(state)
     if state.signatures is not None:
-        state.declared = find_declared(state)
+        state.declared = find_declared(state, _DETAILS[state.decorator])
         if state.declared is None:
             made(ufunc)
     return ufunc
@@ -226,7 +240,7 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
     try:
         key = key_of(state.function, state.key_options, f"{state.decorator} {types}")
         cache = None if reads_else(key.content.parts) else open_cache()
-        fields = find_fields(cache, key) if cache is not None else None
+        fields = find_fields(cache, key, _LOOP[state.decorator]) if cache is not None else None
         if cache is None or fields is None:
             raise _NotStored
         loaded = load_entry(cache, Record(*fields[0]))

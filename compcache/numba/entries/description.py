@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import marshal
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 
 from compcache.errors import GlobalValidationError, PickleNotAllowedError
 from compcache.globals import GlobalDefinition, Storage, register
 from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ __all__ = ["KIND_IMAGE", "KIND_OBJECT", "Description", "Request"]
 #: The kinds of entries: machine code in the image, or object code as Numba serializes it.
 KIND_IMAGE, KIND_OBJECT = 1, 2
 _HEAD = Struct("<III")
+#: What is checked: the CPU, the digest of the lines, dependencies, the names asked for, and those that answered.
+_CHECKED = "(uu[(uu)]b[u])"
 
 
 class Request:
@@ -68,8 +70,8 @@ class Description(GlobalDefinition):
 
     def encode(self) -> bytes:
         """The sizes of three parts, and the parts: the conditions, the pickle, the bitcode."""
-        checked = marshal.dumps(
-            (self.cpu, self.lines, [tuple(d) for d in self.dependencies], self.asked, self.answered), 2
+        checked = dump_marshalled(
+            (self.cpu, self.lines, [tuple(d) for d in self.dependencies], self.asked, self.answered)
         )
         sizes = _HEAD.pack(len(checked), len(self.pickled), len(self.bitcode))
         return b"".join([sizes, checked, self.pickled, self.bitcode])
@@ -84,7 +86,9 @@ class Description(GlobalDefinition):
         at = _HEAD.size
         if len(payload) != at + first + second + third:
             raise ValueError("the sizes of its parts are wrong")
-        cpu, lines, rows, asked, answered = marshal.loads(payload[at : at + first])  # noqa: S302 - texts, digest checked
+        cpu, lines, rows, asked, answered = load_marshalled(payload[at : at + first], _CHECKED)
+        if len(asked) % 4:
+            raise ValueError("the names that it asked for are malformed")
         end = at + first + second
         return cls(cpu, lines, tuple(map(tuple, rows)), asked, tuple(answered), payload[at + first : end], payload[end:])
 

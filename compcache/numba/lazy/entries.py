@@ -7,7 +7,6 @@ entry with the code, the numbers of its wrapper and environments there, and the 
 
 from __future__ import annotations
 
-import marshal
 import sys
 
 from compcache.digest import blake2b
@@ -15,6 +14,7 @@ from compcache.errors import CacheWarning, CompcacheError
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.content import NotLazy, content_of
 from compcache.numba.lazy.installation import settings_and_packages
+from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.content import Content
 
 __all__ = [
+    "RECORD",
     "Key",
     "Loaded",
     "Record",
@@ -31,6 +32,7 @@ __all__ = [
     "fields_text",
     "find_fields",
     "find_record",
+    "find_text",
     "key_of",
     "load_entry",
     "open_cache",
@@ -134,19 +136,32 @@ def count_hit() -> None:
 
 def find_record(cache: Cache, key: Key) -> Record | None:
     """The stored record of an overload."""
-    fields = find_fields(cache, key)
+    fields = find_fields(cache, key, RECORD)
     return None if fields is None else Record(*fields)
 
 
-def find_fields(cache: Cache, key: Key) -> Any:
-    """What is stored under a key: tuples, texts, numbers; None where there is nothing."""
+#: The shape of a record's fields (`load_marshalled`).
+RECORD = "(uui[(ib)])"
+
+
+def find_text(cache: Cache, key: Key) -> str | None:
+    """The text that is stored under a key (`fields_text`)."""
     target = cache.find_target(key.name)
-    return None if target is None else marshal.loads(bytes.fromhex(target()))  # noqa: S302 - the store has verified it
+    return None if target is None else target()
+
+
+def find_fields(cache: Cache, key: Key, shape: str) -> Any:
+    """What is stored under a key: tuples, texts, numbers (`load_marshalled`); None where there is nothing of this shape."""
+    text = find_text(cache, key)
+    try:
+        return None if text is None else load_marshalled(bytes.fromhex(text), shape)
+    except ValueError:
+        return None
 
 
 def fields_text(fields: Any) -> str:
     """The text under which `find_fields` finds these."""
-    return marshal.dumps(fields, 2).hex()
+    return dump_marshalled(fields).hex()
 
 
 def load_entry(cache: Cache, record: Record) -> Loaded | None:

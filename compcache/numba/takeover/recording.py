@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.errors import CacheWarning, CompcacheError
 from compcache.numba.lazy.argument_types import class_text, type_text
 from compcache.numba.lazy.content import NotLazy
-from compcache.numba.lazy.entries import Key, Record, fields_text, find_fields, key_of
+from compcache.numba.lazy.entries import Key, Record, fields_text, find_text, key_of
 from compcache.numba.lazy.installation import packages_are_those_of_keys
 
 if TYPE_CHECKING:
@@ -197,11 +197,11 @@ def store_fields(backend: Backend, key: Key, fields: tuple[Any, ...]) -> None:
     from compcache.build.source import Function, ModuleSource
 
     cache = backend.cache
-    known = find_fields(cache, key)
+    known = find_text(cache, key)
     text = fields_text(fields)
+    if known == text:
+        return
     if known is not None:
-        if fields_text(known) == text:
-            return
         cache.remove(key.name, force=True)
     source = f"""
 @text = private constant [{len(text) + 1} x i8] c"{text}\\00"

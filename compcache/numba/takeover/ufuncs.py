@@ -10,7 +10,7 @@ from compcache.errors import CompcacheError
 from compcache.numba.compilation.history import note_code
 from compcache.numba.entries.description import Description
 from compcache.numba.lazy.content import NotLazy
-from compcache.numba.lazy.entries import Record, find_fields, key_of
+from compcache.numba.lazy.entries import Record, find_text, key_of
 from compcache.numba.lazy.stand_ins import real_numba
 from compcache.numba.takeover import made
 from compcache.numba.takeover.recording import (
@@ -102,7 +102,7 @@ def _compile_and_record(
     """Let Numba compile a loop for these types, and record it if possible."""
     before = {id(other.state): set(other.real.overloads) for other in made.all_made}
     key = _key_for(state, types) if return_type is None else None
-    is_known = key is not None and find_fields(backend.cache, key) is not None
+    is_known = key is not None and find_text(backend.cache, key) is not None
     result = compile_for_types(types, return_type)
     if is_known or key is None or key.name != getattr(_key_for(state, types), "name", None) or not settings_are_the_environments():
         return result
@@ -191,7 +191,7 @@ def _add_and_record(state: State, backend: Backend, builder: Any, add: Any, sign
     """Let Numba compile a loop of a ufunc without signatures, and record it if possible."""
     before = {id(other.state): set(other.real.overloads) for other in made.all_made}
     key = _key_for(state, map(_element_of, signature.args)) if hasattr(signature, "args") else None
-    is_known = key is not None and find_fields(backend.cache, key) is not None
+    is_known = key is not None and find_text(backend.cache, key) is not None
     add(signature)
     if is_known or key is None or not settings_are_the_environments():
         return

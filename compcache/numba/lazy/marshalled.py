@@ -1,0 +1,32 @@
+"""Loads what `marshal` has stored, and nothing that merely claims to be that."""
+
+from __future__ import annotations
+
+import marshal
+
+from compcache.hit.runtime import load_runtime
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["dump_marshalled", "load_marshalled"]
+
+
+def dump_marshalled(fields: Any) -> bytes:
+    """Texts, bytes, numbers, and tuples, lists and dictionaries of them, in a format that every version of Python reads."""
+    return marshal.dumps(fields, 2)
+
+
+def load_marshalled(data: bytes, shape: str) -> Any:
+    """The fields in bytes from `dump_marshalled`.
+
+    `shape` says what they are: ``u`` a text, ``b`` bytes, ``i`` an integer, ``?`` anything, ``(xyz)`` a tuple of just these, ``[x]`` a
+    tuple or list of any number of x, ``{xy}`` a dictionary. It is compared before anything is made of the data, with all sizes.
+
+    Raises:
+        ValueError: the data is of another shape, or malformed.
+    """
+    if not load_runtime().is_marshalled(data, shape):
+        raise ValueError(f"{len(data)} bytes are not fields of the shape {shape}")
+    return marshal.loads(data)  # noqa: S302 - sizes and types have been checked
