@@ -153,7 +153,7 @@ def _own(make_input: Callable[[random.Random], bytes], *names: str) -> tuple[Fun
 
 
 def _bitcode(places: Places, compiler: str | Path, source: Path, flags: Sequence[str]) -> bytes:
-    return places.made(f"{source.stem}.bc", compiler, *flags, "-emit-llvm", "-c", source).read_bytes()
+    return places.made(f"{source.parent.name}-{source.stem}.bc", compiler, *flags, "-emit-llvm", "-c", source).read_bytes()
 
 
 def modules_of(codes: Sequence[bytes], archives: Sequence[str] = ()) -> list[ModuleSource]:

@@ -8,17 +8,7 @@ import json
 import sys
 from time import perf_counter
 
-BUFFER = bytearray(1 << 16)
-
-
-def private_kib() -> int:
-    total = 0
-    with open("/proc/self/smaps_rollup", "rb", buffering=0) as rollup:
-        size = rollup.readinto(BUFFER)
-    for line in bytes(BUFFER[:size]).splitlines():
-        if line.startswith((b"Private_Clean:", b"Private_Dirty:")):
-            total += int(line.split()[1])
-    return total
+from private_memory import private_kib
 
 
 def getter(kind: str, directory: str, name: str, symbol: str):

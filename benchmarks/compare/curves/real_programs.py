@@ -1,0 +1,107 @@
+"""Programs in C, C++, Fortran and Rust: right on how many inputs, and what adding and loading them costs beside a shared object."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import Samples
+
+from compare.context import HERE, ProgramError
+from compare.sampling import probe_in_turns
+from compare.tables import figure, rows
+
+if TYPE_CHECKING:
+    from compare.context import Context
+
+TITLE = "Real programs"
+PROGRAMS = (
+    "brotli_16", "brotli_35", "cmark", "fitpack", "simd_json", "json", "format", "matrices", "quickjs", "matcher",
+)  # fmt: skip
+TESTS = HERE.parent.parent / "tests"
+UNITS = {"ms": "ms", "kib": "KiB"}
+HEADER = (
+    "program", "equal results", "add, CPU s", "code generation, CPU s", "ratio", "first load, ms", "`CDLL`, ms", "private, KiB", "`CDLL`, KiB",
+    "modules, KiB", "`.so`, KiB",
+)  # fmt: skip
+#: A comparison of all functions and some additions.
+SECONDS = 1800
+
+
+def measure(context: Context) -> dict[str, Any]:
+    downloads = Path(os.environ.get("COMPCACHE_PEER_DIR") or context.workspace.root / "downloads").resolve()
+    result: dict[str, Any] = {}
+    for name in PROGRAMS:
+        directory = context.workspace.fresh_directory(f"program-{name}")
+        out = Path(context.workspace.fresh_directory(f"built-{name}"))
+        out.mkdir()
+        places = (TESTS, name, downloads, out, directory)
+        try:
+            taken = context.program("real_program", *places, context.repetitions(2, 1), timeout=SECONDS)
+        except ProgramError as error:
+            raise ProgramError(f"{name}: {error}") from error
+        if "unavailable" in taken:
+            context.skipped[name] = taken["unavailable"]
+            continue
+        result[name] = _with_loads(context, taken, directory)
+    return result
+
+
+def _with_loads(context: Context, taken: dict[str, Any], directory: str) -> dict[str, Any]:
+    ordinary, samples = taken.pop("ordinary"), taken.pop("samples")
+    first = next(iter(taken["correct"]))
+    loads = {
+        "compcache": partial(context.program, "program_load", "compcache", directory, first),
+        "CDLL": partial(context.program, "program_load", "ctypes", ordinary, first),
+    }
+    return {
+        **taken,
+        "function": first,
+        "seconds": {label: Samples(label, "s", tuple(values)).as_json() for label, values in samples.items()},
+        "loads": probe_in_turns(loads, context.repetitions(9, 3), UNITS),
+    }
+
+
+def markdown(record: dict[str, Any]) -> str:
+    body = [_row(entry) for entry in record["results"].values()]
+    return "\n\n".join([
+        ("Code as clang, flang and rustc write it, a module for each file where more than one is named, beside the same code in an ordinary"
+        " shared object. Equal results: functions, and on how many inputs together they gave what they give in the shared object. Adding is"
+        " `add_modules` into a cache in use; code generation is parsing, the same optimization pipeline and `emit_object`, one module after"
+        " the other, with the same functions visible; processor seconds, the linker's included. First load: the first function of a fresh process, with all that it imports, nothing called, against `ctypes.CDLL` and a"
+        " symbol, libraries of C++ included on both sides. Minima. The modules' files hold compressed bitcode, graph and records as well."),
+        rows(HEADER, body),
+    ])  # fmt: skip
+
+
+def _row(entry: dict[str, Any]) -> list[str]:
+    correct, seconds, loads = entry["correct"].values(), entry["seconds"], entry["loads"]
+    add, generate = seconds["add"]["minimum"], seconds["code generation"]["minimum"]
+    ours, theirs = loads["compcache"], loads["CDLL"]
+    return [
+        entry["title"],
+        f"{len(correct)}: {sum(equal for equal, _ in correct):,} of {sum(tried for _, tried in correct):,}",
+        figure(add),
+        figure(generate),
+        figure(add / generate),
+        *(figure(side["ms"]["minimum"]) for side in (ours, theirs)),
+        *(figure(side["kib"]["minimum"]) for side in (ours, theirs)),
+        figure(entry["bytes"]["modules"] / 1024),
+        figure(entry["bytes"]["ordinary"] / 1024),
+    ]
+
+
+def plot(record: dict[str, Any], figure_: Any) -> None:
+    entries = record["results"]
+    left, right = figure_.subplots(1, 2, sharey=True)
+    ratios = [entry["seconds"]["add"]["minimum"] / entry["seconds"]["code generation"]["minimum"] for entry in entries.values()]
+    left.barh(list(entries), ratios)
+    left.axvline(1, color="black", linewidth=0.8)
+    left.set_xlabel("adding / code generation (minima)")
+    for offset, label in ((0.2, "compcache"), (-0.2, "CDLL")):
+        values = [entry["loads"][label]["ms"]["minimum"] for entry in entries.values()]
+        right.barh([number + offset for number in range(len(entries))], values, height=0.4, label=label)
+    right.set_xlabel("first load, ms (minimum)")
+    right.legend()

@@ -1,0 +1,34 @@
+"""KIND PLACE NAME: milliseconds and private KiB of the first load of a function of a program, nothing called.
+
+KIND is `compcache` (PLACE is the directory) or `ctypes` (PLACE is the path of a shared object, with the libraries that it names).
+"""
+
+import json
+import sys
+from time import perf_counter
+
+from private_memory import private_kib
+
+
+def main(kind: str, place: str, name: str) -> None:
+    if kind == "compcache":
+        import compcache
+
+        def load():
+            return compcache.Cache(place).get_target(name)
+    else:
+        import ctypes
+
+        def load():
+            return getattr(ctypes.CDLL(place), name)
+
+    private_kib()
+    before = private_kib()
+    started = perf_counter()
+    function = load()
+    elapsed = perf_counter() - started
+    assert function
+    print(json.dumps({"ms": elapsed * 1e3, "kib": private_kib() - before}))
+
+
+main(*sys.argv[1:])
