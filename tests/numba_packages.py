@@ -128,6 +128,21 @@ PACKAGES = [
             canvas.line(frame, "x", "y", datashader.count()).values.tolist(),
         )
         """),
+    Package("vector", "vector", """
+        import numba, vector
+        @numba.njit(cache=True)
+        def mass(a, b):
+            return (a + b).mass + a.deltaR(b)
+        @numba.njit(cache=True)
+        def total(px, py):
+            result = 0.0
+            for i in range(len(px)):
+                v = vector.obj(x=px[i], y=py[i])
+                result += v.rho * v.phi
+            return result
+        a, b = vector.obj(pt=1.0, phi=0.5, eta=0.1, mass=2.0), vector.obj(pt=3.0, phi=-0.5, eta=1.1, mass=1.0)
+        answer = mass(a, b), total(np.arange(1.0, 5), np.arange(2.0, 6))
+        """),
     Package("awkward", "awkward", """
         import awkward, numba
         @numba.njit(cache=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -480,3 +482,42 @@ def test_what_cannot_be_compared_is_walked_once_for_all_functions_that_ask_it(tm
     assert answer == [0, 10, 20, 30, 40]
     assert walks == 1
     assert refused
+
+
+_LARGE_PACKAGE = """
+    import numba
+    from numba.extending import overload
+    FACTOR = {factor}
+    TABLE = {{("key", number): (str(number), (number,)) for number in range(30_000)}}
+    def scaled(x): ...
+    @overload(scaled)
+    def overload_scaled(x):
+        factor = FACTOR * len(TABLE["key", 3][1])
+        return lambda x: x * factor
+"""
+_LARGE_PROGRAM = """
+    import numba, large
+    @numba.njit(cache=True)
+    def f(x):
+        return large.scaled(x)
+    result = f(3), backend.hits, sorted(backend.refused.values())
+"""
+
+
+def test_overloads_that_reach_too_much_of_their_package_are_identified_by_its_files(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    package = project.source / "large"
+    package.mkdir()
+    (package / "__init__.py").write_text(textwrap.dedent(_LARGE_PACKAGE.format(factor=2)))
+    (package / "other.py").write_text("")
+    time.sleep(0.05)  # files that are not older than the process may not be those that it imported
+    runs = [project.run(_LARGE_PROGRAM, backend=True) for _ in range(2)]
+    assert runs == [(6, 0, []), (6, 1, [])]
+    (package / "__init__.py").write_text(textwrap.dedent(_LARGE_PACKAGE.format(factor=5)))
+    time.sleep(0.05)
+    assert project.run(_LARGE_PROGRAM, backend=True) == (15, 0, [])
+    assert project.run(_LARGE_PROGRAM, backend=True) == (15, 1, [])
+    late = "import pathlib, large, os\nos.utime(pathlib.Path(large.__file__).with_name('other.py'))\n" + textwrap.dedent(_LARGE_PROGRAM)
+    answer, hits, [reason] = project.run(late, backend=True)
+    assert (answer, hits) == (15, 0)
+    assert "too many values" in reason

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.code_digest import digest_and_reads, plain_name
-from compcache.numba.fingerprints.errors import Unidentifiable
+from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable
 from compcache.numba.fingerprints.implementations import Implementation, find_overloads, name_of
 from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library
 from compcache.numba.fingerprints.outside import reads_by_name, refuse_outside
@@ -88,15 +88,16 @@ def fingerprint_of_value(value: object, where: str) -> str:
 
 
 def fingerprint_of_implementations(
-    implementations: Iterable[Implementation], *, overlooks_members: bool = False
+    implementations: Iterable[Implementation], *, overlooks_members: bool = False, max_values: int | None = None
 ) -> str:
-    """The digest of functions that run while code is generated. Raises `Unidentifiable`.
+    """The digest of functions that run while code is generated. Raises `Unidentifiable`; `TooLarge` for more values.
 
     `overlooks_members`: a value without an identity counts by its type where it is only a member of something that they can
     access, and no function that they name leads to it.
     """
     walk = Walk()
     walk.mode = RUN
+    walk.max_values = max_values or _MAX_VALUES
     walk.overlooks_members = overlooks_members
     for implementation in implementations:
         walk.implementation(implementation, "")
@@ -121,6 +122,7 @@ class Walk:
         self.mode = COMPILED
         self.lenient = False  # the current function has blocks in object mode
         self.overlooks_members = False
+        self.max_values = _MAX_VALUES
         self._overlooks = False
         self._lines = blake2b(digest_size=_SIZE)
         self._reads: dict[str, str] = {}
@@ -357,8 +359,8 @@ class Walk:
             self.token(kind.__name__, repr(value))
             return
         self._count += 1
-        if self._depth > _MAX_DEPTH or self._count > _MAX_VALUES:
-            raise Unidentifiable(f"{where} is nested too deeply or holds too many values")
+        if self._depth > _MAX_DEPTH or self._count > self.max_values:
+            raise TooLarge(f"{where} is nested too deeply or holds too many values")
         self._depth += 1
         try:
             handler_of(value)(self, value, where)

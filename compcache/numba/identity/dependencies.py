@@ -9,9 +9,10 @@ from __future__ import annotations
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.numba.fingerprints.errors import Unidentifiable
+from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable
 from compcache.numba.fingerprints.implementations import GENERATOR, Implementation, name_of, registry
 from compcache.numba.fingerprints.walk import fingerprint_of_implementations
+from compcache.numba.identity.package_files import digest_of_package, package_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +31,8 @@ __all__ = [
 #: The prefix of the digest of an implementation that was asked, had nothing for these types, and can reach something
 #: without an identity (`overlooks_members`): every function that uses `len` asks every package that overloads `len`.
 _DECLINED = "declined "
+#: The prefix of the digest of a package's files, for implementations that can reach too much of it.
+_FILES = "files "
 
 
 class Dependency(NamedTuple):
@@ -57,34 +60,61 @@ def matching_names(asked: bytes) -> tuple[str, ...]:
     return tuple(sorted({name for number in numbers for name in registry.by_asked[number]}))
 
 
+#: Of an implementation that may lead to all of its package; the package's files tell more cheaply whether it is the same.
+_MAX_VALUES = 10_000
 #: Why implementations cannot be compared, by their name and how many have it: to walk all that they can reach takes seconds
 #: in some packages, and every function that is compiled asks them.
 _opaque: dict[tuple[str, int, bool], str] = {}
+#: The packages of which an implementation could reach too much, with the message.
+_large: dict[str, str] = {}
 
 
 def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
     """The dependency to record for an implementation; `declined`: it had none for these types. Raises `Unidentifiable`."""
     name = name_of(function)
     registry.refresh()
-    registered = registry.by_name.get(name) or [Implementation(function, ())]
+    return _dependency(name, registry.by_name.get(name) or [Implementation(function, ())], declined=declined)
+
+
+def _dependency(name: str, registered: list[Implementation], *, declined: bool = False) -> Dependency:
     try:
-        return Dependency(name, _fingerprint(name, registered))
+        return Dependency(name, _content(name, registered, declined=declined))
+    except TooLarge:
+        files = digest_of_package(package_of(registered[0].function))
+        if files is None:
+            raise
+        return Dependency(name, _FILES + files)
+
+
+def _content(name: str, registered: list[Implementation], *, declined: bool) -> str:
+    try:
+        return _fingerprint(name, registered)
+    except TooLarge:
+        raise
     except Unidentifiable:
         if not declined:
             raise
-        return Dependency(name, _DECLINED + _fingerprint(name, registered, overlooks_members=True))
+        return _DECLINED + _fingerprint(name, registered, overlooks_members=True)
 
 
 def _fingerprint(name: str, registered: list[Implementation], *, overlooks_members: bool = False) -> str:
-    """The digest of implementations; the second `Unidentifiable` costs nothing."""
+    """The digest of implementations; the second `Unidentifiable` costs nothing, nor does `TooLarge` for one more of a package."""
+    package = package_of(registered[0].function)
+    if package in _large:
+        raise TooLarge(_large[package])
     key = name, len(registered), overlooks_members
     if key in _opaque:
         raise Unidentifiable(_opaque[key])
+    has_files = digest_of_package(package) is not None
+    most = _MAX_VALUES if has_files else None
     try:
-        return fingerprint_of_implementations(registered, overlooks_members=overlooks_members)
+        return fingerprint_of_implementations(registered, overlooks_members=overlooks_members, max_values=most)
     except Unidentifiable as error:
+        if has_files and isinstance(error, TooLarge):
+            _large[package] = str(error)
+            raise
         _opaque[key] = str(error)
-        raise
+        raise Unidentifiable(str(error)) from error
 
 
 def dependency_of_generator(implementation: Any) -> Dependency | None:
@@ -94,7 +124,7 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
     if function is None:
         return None
     name = GENERATOR + name_of(function)
-    return Dependency(name, fingerprint_of_implementations(registry.by_name[name]))
+    return _dependency(name, registry.by_name[name])
 
 
 def is_current(dependency: Dependency) -> bool:
@@ -103,6 +133,8 @@ def is_current(dependency: Dependency) -> bool:
     registered = registry.by_name.get(dependency.name)
     if registered is None:
         return False
+    if dependency.content.startswith(_FILES):
+        return _FILES + (digest_of_package(package_of(registered[0].function)) or "") == dependency.content
     if dependency.content.startswith(_DECLINED):
         return _DECLINED + _fingerprint(dependency.name, registered, overlooks_members=True) == dependency.content
     return _fingerprint(dependency.name, registered) == dependency.content
