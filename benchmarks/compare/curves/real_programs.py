@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from functools import partial
 from pathlib import Path
@@ -31,22 +32,29 @@ SECONDS = 1800
 
 
 def measure(context: Context) -> dict[str, Any]:
-    downloads = Path(os.environ.get("COMPCACHE_PEER_DIR") or context.workspace.root / "downloads").resolve()
+    """Each program; with ``--workdir``, a run that was ended goes on with those that it had not reached."""
     result: dict[str, Any] = {}
     for name in PROGRAMS:
-        directory = context.workspace.fresh_directory(f"program-{name}")
-        out = Path(context.workspace.fresh_directory(f"built-{name}"))
-        out.mkdir()
-        places = (TESTS, name, downloads, out, directory)
-        try:
-            taken = context.program("real_program", *places, context.repetitions(2, 1), timeout=SECONDS)
-        except ProgramError as error:
-            raise ProgramError(f"{name}: {error}") from error
+        directory = context.workspace.cached(f"program-{name}", partial(_measure_one, context, name))
+        taken = json.loads(Path(directory, "taken.json").read_text())
         if "unavailable" in taken:
             context.skipped[name] = taken["unavailable"]
-            continue
-        result[name] = _with_loads(context, taken, directory)
+        else:
+            result[name] = taken
     return result
+
+
+def _measure_one(context: Context, name: str, directory: str) -> None:
+    """Leave what was found in a file of the directory."""
+    downloads = Path(os.environ.get("COMPCACHE_PEER_DIR") or context.workspace.root / "downloads").resolve()
+    out, cache = Path(directory, "built"), f"{directory}/cache"
+    out.mkdir(parents=True)
+    try:
+        taken = context.program("real_program", TESTS, name, downloads, out, cache, context.repetitions(2, 1), timeout=SECONDS)
+        taken = taken if "unavailable" in taken else _with_loads(context, taken, cache)
+    except ProgramError as error:
+        raise ProgramError(f"{name}: {error}") from error
+    Path(directory, "taken.json").write_text(json.dumps(taken))
 
 
 def _with_loads(context: Context, taken: dict[str, Any], directory: str) -> dict[str, Any]:
