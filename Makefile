@@ -8,6 +8,9 @@ VENV ?= .venv
 PEER_VENV ?= .venv-peer
 PYTEST_ARGS ?=
 
+# The tests start thousands of interpreters: where bytecode is not kept, each of them would compile the package.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RUN_PYTEST := $(BIN)/python -m pytest
