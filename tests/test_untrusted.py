@@ -134,6 +134,8 @@ def test_barriers_need_no_trial() -> None:
     assert assembly_parts(with_assembly(BARRIER)) is None
     memory = '  call void asm sideeffect "", "~{memory},~{dirflag},~{fpsr},~{flags}"()\n'
     assert assembly_parts(with_assembly(memory)) is None
+    comments = [f'  call void asm sideeffect "{text}", "~{{memory}}"()\n' for text in ("#begin {kernel}", "# end: 1X4!", "#")]
+    assert assembly_parts(with_assembly(*comments)) is None
     assert assembly_parts(str(llvm.parse_assembly(GOOD))) is None
 
 
@@ -141,6 +143,9 @@ def test_barriers_need_no_trial() -> None:
     "line",
     [
         '  call void asm sideeffect "nop", ""()\n',
+        '  call void asm sideeffect "#comment\\0Abogus", ""()\n',
+        '  call void asm sideeffect "# 1 file", ""()\n',
+        '  %b = call i64 asm "#$7", "=r,0"(i64 %x)\n',
         '  %b = call i64 asm "", "=q,{nosuch}"(i64 %x)\n',
         '  %b = call i128 asm "", "=r"()\n',
         '  %b = call i64 asm "", "=r,i"(i64 %x)\n',
@@ -174,5 +179,6 @@ def test_assembly_that_does_not_assemble_is_still_an_error(cache: Cache, line: s
 
 
 def test_the_barrier_itself_still_works(cache: Cache) -> None:
-    cache.add_module(ModuleSource(with_assembly(BARRIER)))
+    comment = '  call void asm sideeffect "#begin {kernel} (1X4); bogus | more", ""()\n'
+    cache.add_module(ModuleSource(with_assembly(BARRIER, comment)))
     assert cache.get_target("f")(5) == 5

@@ -5,7 +5,8 @@ the triple, and inputs that were made to do so. The parent's side is `try_in_chi
 
 Inline assembly is the common case, and what of a module needs a trial for it is little: the functions that have any, with
 their own attributes and registers, and assembly at the top of the module. `assembly_parts` cuts a module down to these. An empty
-template with plain operands, by which C programs keep a compiler from optimizing, cannot fail.
+template with plain operands, by which C programs keep a compiler from optimizing, cannot fail; nor can a comment, by which they
+mark places.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _CHILD = "import sys; from compcache.build.trial import main; sys.exit(main())"
 #: Wall-clock time for each second of processor time: the machine may have other things to do.
 _PATIENCE = 4
 _ASSEMBLY = re.compile(r'\basm (?:(?:sideeffect|alignstack|inteldialect|unwind) )*"([^"]*)", "([^"]*)"\(([^\n]*)')
+#: Only that: no escape, no operand, no number of a line, which has a meaning.
+_COMMENT = re.compile(r"(?:#(?! *\d)[^\\$]*)?\Z")
 _FEW = 3
 _CONSTRAINT = re.compile(r"(?:[=+]?[&]?\*?(?:r|m|g|rm|imr|0|1|2|3)|~\{\w+\})\Z")
 _OPERAND = re.compile(r"(?:i8|i16|i32|i64|ptr)\b")
@@ -121,9 +124,9 @@ def _without_body(chunk: str) -> str:
 
 
 def _is_harmless(line: str) -> bool:
-    """Whether an instruction has an empty template and operands for which there are always registers."""
+    """Whether an instruction has a template without code and operands for which there are always registers."""
     match = _ASSEMBLY.search(line)
-    if match is None or match[1] or not _RESULT.search(line[: match.start()]):
+    if match is None or not _COMMENT.match(match[1]) or not _RESULT.search(line[: match.start()]):
         return False
     constraints = match[2].split(",") if match[2] else []
     operands = [part.strip() for part in match[3].rpartition(")")[0].split(", ")] if match[3][:1] != ")" else []

@@ -70,8 +70,13 @@ def undefined_data(bitcode: bytes) -> list[str]:
     return [variable.name for variable in parse(bitcode).global_variables if variable.is_declaration]
 
 
+def defined_data(bitcode: bytes) -> list[str]:
+    """The names of the global variables that other modules can see."""
+    variables = parse(bitcode).global_variables
+    return [variable.name for variable in variables if not variable.is_declaration and variable.linkage == llvm.Linkage.external]
+
+
 def imports_among(modules: Mapping[str, bytes]) -> dict[str, list[str]]:
-    """For each of several modules: which of its undefined functions the others define."""
-    exports = {key: set(exported(bitcode)) for key, bitcode in modules.items()}
-    everything = set().union(*exports.values())
-    return {key: sorted(everything & set(undefined(bitcode))) for key, bitcode in modules.items()}
+    """For each of several modules: which of its undefined functions and variables the others define."""
+    everything = {name for bitcode in modules.values() for name in (*exported(bitcode), *defined_data(bitcode))}
+    return {key: sorted(everything & {*undefined(bitcode), *undefined_data(bitcode)}) for key, bitcode in modules.items()}

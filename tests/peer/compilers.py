@@ -80,11 +80,12 @@ def _zig(cache: Path, name: str, cpu: str, debug: tuple[str, ...] = ()) -> Compi
 
 
 def _clang(cache: Path, name: str, pic: str, debug: tuple[str, ...] = ()) -> Compiler:
-    command = (_find_clang(),)
+    command = (find_clang(),)
     return _checked(Compiler(name, (*command, *_COMMON, pic, *debug), _version(command), cache))
 
 
-def _find_clang() -> str:
+def find_clang() -> str:
+    """The distribution's clang. Raises `CompilerUnavailableError`."""
     candidates = [os.environ.get(CLANG_VARIABLE, ""), *(f"clang-{major}" for major in range(14, 23)), "clang"]
     for candidate in filter(None, candidates):
         found = shutil.which(candidate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,23 @@ XXHASH = Library("xxhash", ("deps/xxhash/xxhash.c",))
 XXHASH_DISPATCH = Library("xxhash", ("deps/xxhash/xxhash.c", "deps/xxhash/xxh_x86dispatch.c"))
 LZ4 = Library("lz4", _files("lz4libs/", "lz4 lz4hc lz4frame xxhash"))
 ZSTD = Library("zstandard", ("zstd/zstd.c",), ("-DZSTD_MULTITHREAD",))
+ZLIB = Library(
+    "blosc",
+    _files(
+        "blosc/c-blosc/internal-complibs/zlib-1.3.1/",
+        "adler32 compress crc32 deflate gzclose gzlib gzread gzwrite infback inffast inflate inftrees trees uncompr zutil",
+    ),
+    ("-DHAVE_UNISTD_H",),
+)
+#: With inline assembly, functions for several CPUs and the choice among them at the first call.
+LIBDEFLATE = Library(
+    "deflate",
+    _files(
+        "libdeflate/lib/",
+        "adler32 crc32 deflate_compress deflate_decompress gzip_compress gzip_decompress utils zlib_compress zlib_decompress "
+        + ("arm" if platform.machine() == "aarch64" else "x86") + "/cpu_features",
+    ),
+)  # fmt: skip
 SQLITE = Library("sqlcipher3", ("vendor/sqlite3.c",))
 LUA = Library(
     "lupa",

@@ -43,6 +43,10 @@ SDISTS = {
         Sdist("xxhash", "4.1.0", "c9b288e4c1f5dae54417bc8a05e6f6daf505783d916b4783f4dd2f2e7d5db486"),
         Sdist("lz4", "4.4.5", "5f0b9e53c1e82e88c10d7c180069363980136b9d7a8306c4dca4f760d60c39f0"),
         Sdist("zstandard", "0.25.0", "7713e1179d162cf5c7906da876ec2ccb9c3a9dcbdffef0cc7f70c3667a205f0b"),
+        # zlib, among the parts of c-blosc.
+        Sdist("blosc", "1.11.4", "e0b312d9554d3aea93c75af4ad70dfa8b815ef4fe2b658c313b2f27ed0f41d37"),
+        # libdeflate.
+        Sdist("deflate", "0.9.0", "962e0a6f1ea3a94b900a8ea0ce138fa92bfcbafda5b86367104a259ffcd3462b"),
         # SQLite's amalgamation, with an encryption layer that is off unless it is asked for.
         Sdist("sqlcipher3", "0.6.4", "b02a3edfc554c9197d63ab4c38a30f7682eec65b10e5be2c9285a0d6ffb7a29a"),
         Sdist("brotli", "1.2.1", "02b2f7b5a83485efe448a44ddf7983def05c3bb1dcf917d4f7154070260e13de"),
@@ -84,7 +88,9 @@ def _download(sdist: Sdist, scratch: Path) -> Path:
     backend = scratch / "backend" / "setuptools"
     backend.mkdir(parents=True)
     (backend / "__init__.py").touch()
-    for module in (backend / "build_meta.py", backend.parent / "mesonpy.py"):
+    (backend.parent / "scikit_build_core").mkdir()
+    places = backend / "build_meta.py", backend.parent / "mesonpy.py", backend.parent / "scikit_build_core" / "build.py"
+    for module in places:
         shutil.copy(Path(__file__).with_name("metadata_backend.py"), module)
     downloads = scratch / "downloads"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"]
