@@ -13,11 +13,11 @@ import os
 from errno import ELOOP, ENOENT, ENOTDIR
 
 from compcache import files as file_ops
-from compcache.digest import DIGEST_SIZE, key_suffix, mac, name_key
+from compcache.digest import DIGEST_SIZE, digest, key_suffix, mac, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
-from compcache.formats.index import Index, ModuleEntry, Stamp
+from compcache.formats.index import Index, ModuleEntry, Stamp, entry_for
 from compcache.formats.manifest import read_frame
 from compcache.record import Record, set_field
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUNDLES",
+    "CLOSURES",
     "FORMER_DIRECTORIES",
     "HOSTS",
     "INDEX",
@@ -106,6 +107,7 @@ HOSTS = Place("hosts-v3/<boot and processor>.host", derived=True)
 LAYERS = Place("layers-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 MERGED_LAYERS = Place("layers-v1/<digest>.all", derived=True, cleared=True)
 BUNDLES = Place("bundles-v1/<bundle and its state>.unpacked", derived=True, cleared=True)
+CLOSURES = Place("closures-v1/<key of the function>.closure", derived=True, cleared=True)
 SIGNATURES = Place("signatures-v1/<module_id>.ed25519", cleared=True)
 MODULE_ROWS = Place("module-lists-v2/modules", derived=True, cleared=True)
 MODULE_FILES = Place("module-lists-v2/files", derived=True, cleared=True)
@@ -119,8 +121,8 @@ TEMPORARY = Place("tmp/<unique>")
 QUARANTINE = Place("quarantine/<name>.<unique>", cleared=True)
 #: Every kind of file that the package writes into a cache directory.
 PLACES = (
-    TAG, MODULES, INDEX, HOSTS, LAYERS, MERGED_LAYERS, BUNDLES, SIGNATURES, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE, PINS,
-    UNCACHED, LOCKS, TEMPORARY, QUARANTINE,
+    TAG, MODULES, INDEX, HOSTS, LAYERS, MERGED_LAYERS, BUNDLES, CLOSURES, SIGNATURES, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE,
+    PINS, UNCACHED, LOCKS, TEMPORARY, QUARANTINE,
 )  # fmt: skip
 #: What earlier versions of the package wrote to, less the version of the format.
 FORMER_DIRECTORIES = ("runtime-v", "catalog-v", "roster-v", "refusals-v")
@@ -306,7 +308,7 @@ class Store:
         self.min_llvm = ""  # code of older versions of LLVM is passed over; the facade sets it
         self.accepted: set[bytes] = set()  # the target_ids of code that this host can run, as far as they are known
         self.index.rank_of = self.rank
-        self.index.is_native = self._is_native
+        self.index.is_native = self.is_native
         self._native_end = ""
         self._in_memory: dict[bytes, ModuleFile] = {}
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
@@ -474,8 +476,10 @@ class Store:
             changed = True
         return changed
 
-    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:
         """Open and verify a module; with `leave_stamp` the index learns that it was verified.
+
+        `entry` is what a planned closure has of the index's entry of the module: it spares a look-up where it fits the file.
 
         Raises:
             FileNotFoundError: it is not there (any more).
@@ -492,7 +496,7 @@ class Store:
             status = self.files.fstat(module.descriptor)
             module.size = status.st_size
             foreign = self.exposed or (self._owners is not None and status.st_uid not in self._owners)
-            if foreign or not self._recognize(module, status):
+            if foreign or not ((entry and self._recognize(module, status, entry=entry)) or self._recognize(module, status)):
                 from compcache.publish.verify import verify_module
 
                 module = verify_module(self, module, status, leave_stamp=leave_stamp, owners=self._owners)
@@ -508,9 +512,9 @@ class Store:
             raise unreadable(self, module, error) from error
         return module
 
-    def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
-        """Whether the index, or this one, has a stamp of the file in its present state."""
-        entries = (index or self.index).verified(module.module_id, status)
+    def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None, *, entry: bytes = b"") -> bool:
+        """Whether the index, or this one, or this entry alone has a stamp of the file in its present state."""
+        entries = entry_for(entry, module.module_id, status) if entry else (index or self.index).verified(module.module_id, status)
         for image, records, target, flags, functions, key, entry_mac in entries:
             if self.stamp_key:
                 fields = (module.module_id, Stamp.of(status), image, records, target, flags, functions, key)
@@ -592,13 +596,22 @@ class Store:
 
     # ------------------------------------------------------------------- host
 
-    def _is_native(self, requirement: str) -> bool:
+    def is_native(self, requirement: str) -> bool:
         """Whether code with this requirement was compiled for exactly this host."""
-        self._native_end = self._native_end or self.host().native_end()
-        if not requirement.endswith(self._native_end) or not host.platform_serves(requirement):
+        if not requirement.endswith(self.native_end()) or not host.platform_serves(requirement):
             return False
         self.accepted.add(host.target_id(requirement))
         return True
+
+    def native_end(self) -> str:
+        """How the requirement ends of code that was compiled for exactly this host."""
+        self._native_end = self._native_end or self.host().native_end()
+        return self._native_end
+
+    def closure_name(self, module_id: bytes, offset: int) -> str:
+        """The name of the planned closure of the function whose record is at this offset of a module, on this host."""
+        identity = [module_id, offset.to_bytes(4, "little"), self.native_end().encode()]
+        return CLOSURES.file_name(digest(identity).hex() + key_suffix(self.stamp_key))
 
     def rank(self, requirement: str) -> int:
         """How well code with this requirement fits this host; see `Host.rank`."""
@@ -606,6 +619,12 @@ class Store:
         if rank != host.UNUSABLE:
             self.accepted.add(host.target_id(requirement))
         return rank
+
+    def accept(self, requirements: Sequence[str]) -> None:
+        """Find out of code with these requirements whether this host can run it."""
+        for text in requirements:
+            if not self.is_native(text):
+                self.rank(text)
 
     def host(self) -> Host:
         """This machine, as LLVM describes it; LLVM is asked once per boot."""

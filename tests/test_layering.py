@@ -58,6 +58,7 @@ DOORS = {
     ("store", "hit.runtime"): "what the processor says of itself, which says whose description of the host is its own",
     ("hit.recorder", "usage.ledger"): "a process that has filled a journal folds it when it exits",
     ("hit.target", "cache"): "a pickled target names the function that opens its cache again",
+    ("hit.closures.remember", "publish.atomic_file"): "a load that has planned a closure keeps it for the next process",
     ("inspect.functions", "__init__"): "the version of the package stands in one place",
 }
 _MOST_FILES = 12  # of Python in one folder, its __init__ included
@@ -86,7 +87,19 @@ HIT_PATH = frozenset(
     )
 )
 #: What other hits need beside it: functions to plan the load of, globals to decode.
-ALSO_OF_HITS = frozenset(("hit.plan", "hit.fill", "globals", "globals.definition", "globals.scalars", "globals.blocks"))
+ALSO_OF_HITS = frozenset(
+    (
+        "globals",
+        "globals.blocks",
+        "globals.definition",
+        "globals.scalars",
+        "hit.closures",
+        "hit.closures.planned",
+        "hit.closures.providers",
+        "hit.fill",
+        "hit.plan",
+    )
+)
 #: The rooms that hits visit.
 HIT_ROOMS = _GROUND | {"formats", "hit", "store", "cache", "__init__", "globals"}
 HEAVY = frozenset(("llvmlite", "filelock", "numpy", "logging", "dataclasses", "msgpack", "ctypes"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cli_process import compcache
-from helpers import PACKAGE_ROOT, constant
+from helpers import PACKAGE_ROOT, adder, caller, constant
 
 from compcache import Cache, ModuleSource, PrunePolicy
 from compcache.inspect.uncached import note
@@ -80,6 +80,10 @@ def everything(cache: Cache) -> Cache:
     """A cache that has one file of every kind at least."""
     cache.add_module(ModuleSource(constant("one", 1)))
     cache.get_target("one")
+    cache.add_module(ModuleSource(adder("first", 2)))
+    cache.add_module(ModuleSource(caller("second", "first")))
+    cache.add_module(ModuleSource(caller("third", "second")))
+    cache.get_target("third")
     cache.pin("one")
     note(cache._store, "two", "a reason")
     for directory in (MODULES, *PLACES):  # everything that is listed is old enough to be remembered
@@ -135,7 +139,7 @@ def test_every_file_that_is_written_is_of_one_kind(everything: Cache) -> None:
 
 
 def test_clear_removes_what_the_table_says(everything: Cache) -> None:
-    assert everything.clear() == 1
+    assert everything.clear() == 4
     assert kinds_present(everything) == {place.form for place in PLACES if not place.cleared}
 
 

@@ -47,6 +47,7 @@ __all__ = [
     "Segment",
     "Stamp",
     "decode_requirements",
+    "entry_for",
     "requirement_number",
 ]
 
@@ -118,6 +119,11 @@ class ModuleEntry(Record):
         """The entry in bytes that `encode` made."""
         module_id, inode, size, mtime, ctime, *rest = MODULE.unpack(data)
         return ModuleEntry(module_id, Stamp(inode, size, mtime, ctime), *rest)
+
+
+def entry_for(data: bytes, module_id: bytes, status: os.stat_result) -> list[tuple[int, int, bytes, int, int, bytes, bytes]]:
+    """As `Index.verified`, of one encoded entry; empty where it is of another module, or another state of the file."""
+    return [TRUSTED.unpack_from(data, DIGEST_SIZE + STAMP_SIZE)] if data.startswith(module_id + Stamp.packed(status)) else []
 
 
 def decode_requirements(data: bytes) -> dict[bytes, str]:
@@ -341,6 +347,10 @@ class Index:
     def is_listed(self) -> bool:
         """Whether the directory has been listed."""
         return self._segments is not None
+
+    def state(self) -> bytes:
+        """What changes when the index does."""
+        return digest([segment.name.encode() for segment in self.segments])
 
     def take(self, segment: Segment) -> None:
         """Have this one segment, and look at no directory."""

@@ -26,11 +26,13 @@ import os
 from _thread import RLock
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
 
+from compcache.digest import DIGEST_SIZE
 from compcache.errors import CompcacheError, FormatError, LinkError, NotCachedError, StorageError
 from compcache.files import reraise_interrupt
-from compcache.formats.manifest import IMAGE_OBJECT, NO_ENTRY, FunctionRecord, decode_function
+from compcache.formats.manifest import IMAGE_OBJECT, LINK_ONLY, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit.runtime import load_runtime
 from compcache.hit.target import TargetContext
+from compcache.store import CLOSURES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.formats.manifest import GlobalRecord
+    from compcache.hit.closures.planned import PlannedClosure
     from compcache.hit.fill import Kept
     from compcache.hit.plan import Listed, Listing, Plan
     from compcache.hit.target import TypedCallTarget
@@ -47,6 +50,8 @@ __all__ = ["Choice", "LoadedModule", "Loader"]
 
 #: How many module files a load has open at a time, and then closes; those that it maps later on it opens again.
 _MOST_FILES = 64
+#: Of how many modules a closure is that a load keeps for the next process.
+_FEWEST_PLANNED = 3
 
 _lock = RLock()
 _mapping = RLock()
@@ -127,11 +132,12 @@ class Source:
     global variables (`LoadContext.request`).
     """
 
-    __slots__ = ("file", "listed", "loaded", "request", "suspended")
+    __slots__ = ("file", "is_whole", "listed", "loaded", "request", "suspended")
 
     def __init__(self, file: ModuleFile, loaded: LoadedModule | None, request: object = None) -> None:
         self.file = file
         self.loaded = loaded
+        self.is_whole = loaded is None  # nothing of it is bound: the load sees all its imports
         self.request = request
         self.suspended = False
         self.listed: Listed | None = None
@@ -251,23 +257,51 @@ class Loader:
                     choice = self.open_candidate(func_name, module_id, offset, sources)
                     if choice.record.needs or choice.record.entry == NO_ENTRY:
                         break
-                    self._provide(choice.source)
+                    self.provide(choice.source)
                     return self._commit(func_name, {func_name: choice}, owner)
             except FileNotFoundError:
                 choice = None  # pruned since the index was read
             except (CompcacheError, OSError) as failure:
                 reraise_interrupt(failure)
                 choice, error = None, failure
+            root = choice if choice is not None and choice.record.entry != NO_ENTRY and not self.loaded_modules() else None
+            planned = self._find_planned(root, offset, sources) if root is not None else None
+            if planned is not None:
+                try:
+                    return self._commit(func_name, planned.chosen, owner, planned)
+                except IndexError:
+                    pass  # it does not fit the images: the walk finds out which file is damaged
             from compcache.hit.plan import Plan
 
             plan = Plan(self, func_name, candidates, sources, choice, error)
             chosen = plan.choose()
             while not self._prepare(plan, chosen):
                 chosen = plan.choose()
-            return self._commit(func_name, chosen, owner)
+            target = self._commit(func_name, chosen, owner)
+            if root is not None and len(sources) >= _FEWEST_PLANNED and chosen[func_name] is root:
+                self._remember_closure(root, offset, chosen)
+            return target
         finally:
             for source in sources.values():
                 source.release()
+
+    def _find_planned(self, root: Choice, offset: int, sources: Sources) -> PlannedClosure | None:
+        """What a former load has planned behind this function, its modules mapped; None where it is to be planned now."""
+        store = self.store
+        if store.layers or store.exposed or store.min_llvm:
+            return None
+        name = store.closure_name(root.module_id, offset)
+        data = store.read_file(CLOSURES, name)
+        if data is None:
+            return None
+        from compcache.hit.closures.planned import read_planned
+
+        return read_planned(self, root, data, name, sources)
+
+    def _remember_closure(self, root: Choice, offset: int, chosen: dict[str, Choice]) -> None:
+        from compcache.hit.closures.remember import remember_closure
+
+        remember_closure(self.store, root, offset, chosen)
 
     def candidates(self, func_name: str) -> Iterator[tuple[bytes, int]]:
         """The realizations of a function, those in modules that are loaded first."""
@@ -294,7 +328,7 @@ class Loader:
         `sources` has the modules that this load has opened; who started the load releases them.
         """
         if self.providers and not self.is_loaded(module_id):
-            from compcache.hit.plan import refuse_second_provider
+            from compcache.hit.closures.providers import refuse_second_provider
 
             refuse_second_provider(self, module_id)
         source = sources.get(module_id) or self._open_source(module_id, sources)
@@ -308,17 +342,17 @@ class Loader:
             raise self.condemn(sources, module_id, error) from error
         return Choice(source, record)
 
-    def _open_source(self, module_id: bytes, sources: Sources) -> Source:
+    def _open_source(self, module_id: bytes, sources: Sources, entry: bytes = b"") -> Source:
         several = len(sources)
         if several and several % _MOST_FILES == 0:
             for source in sources.values():
                 source.suspend()
-        file = self.store.open_module(module_id)
+        file = self.store.open_module(module_id, entry=entry)
         try:
             if file.target_id not in self.store.accepted or self.store.min_llvm:
                 self.require_usable(file)
             source = Source(file, self._loaded(module_id), sources.request)
-            if several:
+            if several and not entry:
                 from compcache.hit.plan import list_records
 
                 list_records(self, source, sources)
@@ -329,6 +363,11 @@ class Loader:
             file.close()
             raise
         return source
+
+    def open_described(self, entry: bytes, sources: Sources) -> Source:
+        """The module of an encoded index entry, open. Raises what `Store.open_module` and `require_usable` do."""
+        module_id = entry[:DIGEST_SIZE]
+        return sources.get(module_id) or self._open_source(module_id, sources, entry)
 
     def condemn(self, sources: Sources, module_id: bytes, error: FormatError) -> CompcacheError:
         """The exception for a module that does not decode; this load stops using it."""
@@ -366,7 +405,7 @@ class Loader:
         """Map images and decode globals; False where a chosen realization turned out to be unusable."""
         for name, choice in chosen.items():
             try:
-                self._provide(choice.source)
+                self.provide(choice.source)
                 if choice.fills is None:
                     choice.fills = self._decode(choice) if choice.globals else []
             except (CompcacheError, OSError) as error:
@@ -380,7 +419,7 @@ class Loader:
                 start_modules(self, chosen)
         return True
 
-    def _provide(self, source: Source) -> None:
+    def provide(self, source: Source) -> None:
         """Map the module, or wait for the thread that is mapping it: once for all functions and all threads."""
         if source.loaded is None:
             suspended = source.suspended
@@ -450,8 +489,14 @@ class Loader:
 
     # ----------------------------------------------------------------- commit
 
-    def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object) -> TypedCallTarget | None:
-        """Fill slots and tables; None where another thread has loaded one of the modules anew meanwhile."""
+    def _commit(
+        self, func_name: str, chosen: dict[str, Choice], owner: object, planned: PlannedClosure | None = None
+    ) -> TypedCallTarget | None:
+        """Fill slots and tables; None where another thread has loaded one of the modules anew meanwhile.
+
+        Raises:
+            IndexError: what was `planned` does not fit an image.
+        """
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)
         with _lock:
@@ -463,12 +508,12 @@ class Loader:
                 return existing
             if not self._agree(chosen):
                 return None
-            writes, updates = self.bindings(chosen)
+            writes, updates = self.bindings(chosen) if planned is None else planned.bindings(runtime)
             modules = {c.module_id: c.loaded for c in chosen.values()}
             mine = {key: _weak(self._mine, key, m) for key, m in modules.items() if self._loaded(key) is None}
             updates += [*self._table_updates(func_name, target), self._mine, mine]
-            if len(chosen) > 1:
-                from compcache.hit.plan import provider_updates
+            if len(chosen) > 1 and any(choice.record.signature.startswith(LINK_ONLY) for choice in chosen.values()):
+                from compcache.hit.closures.providers import provider_updates
 
                 updates += provider_updates(self, chosen, _weak)
             runtime.commit(b"".join(writes), tuple(updates))
@@ -484,7 +529,7 @@ class Loader:
         And no variable is that of another module: another thread may have bound it meanwhile.
         """
         if self.providers or self.merged:
-            from compcache.hit.plan import have_providers
+            from compcache.hit.closures.providers import have_providers
 
             if not have_providers(self, chosen):
                 return False

@@ -8,7 +8,6 @@ from compcache.errors import (
     FormatError,
     IncompatibleTargetError,
     IntegrityError,
-    LinkError,
     NotCachedError,
     SignatureError,
     UndefinedSymbolError,
@@ -19,7 +18,6 @@ from compcache.formats.index import Segment
 from compcache.formats.manifest import (
     FRAME,
     LINK_ONLY,
-    MERGED,
     NO_ENTRY,
     NO_SLOT,
     STARTUP,
@@ -33,17 +31,17 @@ from compcache.formats.table import Table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
+    from compcache.errors import LinkError
     from compcache.formats.index import Index
     from compcache.formats.manifest import FunctionRecord, NeedsRecord
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source, Sources
     from compcache.store import ModuleFile, Store
 
 __all__ = [
-    "Listed", "Listing", "Plan", "collect_stores", "have_providers", "list_records", "misfit", "provider_updates", "refuse_second_provider",
-    "require_features", "require_usable", "start_modules",
+    "Listed", "Listing", "Plan", "collect_stores", "list_records", "misfit", "require_features", "require_usable", "start_modules",
 ]  # fmt: skip
 
 _WORD = 8
@@ -260,7 +258,9 @@ class Plan:
             for module_id, _ in self._loader.store.find(variable):
                 other = by_module.get(module_id)
                 if other is not None and module_id != choice.module_id and not self._loader.is_loaded(module_id):
-                    return other, _second_provider(variable, module_id, choice.module_id)
+                    from compcache.hit.closures.providers import second_provider
+
+                    return other, second_provider(variable, module_id, choice.module_id)
         return None
 
     def _advance(self, name: str, node: _Node) -> None:
@@ -372,48 +372,6 @@ class Plan:
             not_cached.__cause__ = error
             return not_cached
         return error
-
-
-def refuse_second_provider(loader: Loader, module_id: bytes) -> None:
-    """A variable that others use is that of the module which was bound first, for as long as it lives.
-
-    Raises:
-        LinkError: the module defines one that another module provides.
-    """
-    for name, weak in list(loader.providers.items()):
-        provider = weak()
-        if provider is not None and any(other == module_id for other, _ in loader.store.find(name)):
-            raise _second_provider(name, module_id, provider.module_id)
-
-
-def _second_provider(variable: str, module_id: bytes, provider: bytes) -> LinkError:
-    """Why a module cannot be loaded: there would be two of a variable that others use as one."""
-    return LinkError(
-        f"module {module_id.hex()} defines the variable {variable!r}, which other loaded code has from module {provider.hex()}: let "
-        f"one of them export it under another name (functions={{name: Function(symbol={variable!r})}}) or keep it internal",
-        module_id=module_id.hex(),
-    )
-
-
-def provider_updates(loader: Loader, chosen: dict[str, Choice], weak: Callable[..., Any]) -> list[dict[str, Any]]:
-    """What to record of the modules that provide the variables which a load binds."""
-    updates = []
-    shared = [(name, choice) for name, choice in chosen.items() if choice.record.signature.startswith(LINK_ONLY)]
-    for prefix, table in ((VARIABLE, loader.providers), (MERGED, loader.merged)):
-        bound = [(name, choice.loaded) for name, choice in shared if choice.record.signature.startswith(prefix)]
-        updates += [table, {name: weak(table, name, module) for name, module in bound}]
-    return updates
-
-
-def have_providers(loader: Loader, chosen: dict[str, Choice]) -> bool:
-    """Whether each variable is that of the module which others have it from: another thread may have bound it meanwhile."""
-    for name, choice in chosen.items():
-        if choice.record.signature.startswith(LINK_ONLY):
-            known = loader.providers.get(name) or loader.merged.get(name)
-            provider = known() if known is not None else None
-            if provider is not None and provider is not choice.loaded:
-                return False
-    return True
 
 
 def start_modules(loader: Loader, chosen: dict[str, Choice]) -> None:

@@ -52,22 +52,24 @@ class _Layer(Store):
         """See `Store`."""
         return self._above.host()
 
-    def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
+    def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None, *, entry: bytes = b"") -> bool:
+        if entry:
+            return False  # closures are of caches without layers
         above = self._above
         if self.trusted_keys:  # who made the layer may have written its stamps for these keys
             return super()._recognize(module, status, above.verified)
-        entry = above.entries.get(module.module_id)
-        if entry is None or self.signing_key:
+        known = above.entries.get(module.module_id)
+        if known is None or self.signing_key:
             return super()._recognize(module, status, index) or super()._recognize(module, status, above.verified)
-        if not entry.startswith(Stamp.packed(status)):
+        if not known.startswith(Stamp.packed(status)):
             return super()._recognize(module, status, above.verified)
-        image, records, target, flags, _, key, _ = TRUSTED.unpack_from(entry, STAMP_SIZE)
+        image, records, target, flags, _, key, _ = TRUSTED.unpack_from(known, STAMP_SIZE)
         module.describe(image, records, target, flags & ((1 << LAYER_SHIFT) - 1), key)
         return True
 
-    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:
         """See `Store`."""
-        module = super().open_module(module_id, leave_stamp=leave_stamp)
+        module = super().open_module(module_id, leave_stamp=leave_stamp, entry=entry)
         module.elsewhere = not self.trusted_keys
         return module
 
@@ -246,7 +248,7 @@ class LayeredStore(Store):
         """Whether there is something in the directory or below it."""
         return super().is_cache() or any(layer.is_cache() for layer in self.layers)
 
-    def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
+    def open_module(self, module_id: bytes, *, leave_stamp: bool = True, entry: bytes = b"") -> ModuleFile:  # noqa: ARG002 - closures are of caches without layers
         """See `Store`; a module that is not in the directory, or not usable there, is opened where it is below."""
         found_in = self._found_in.get(module_id)
         stores = (self, *self.layers) if found_in is None else (found_in, self, *self.layers)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError, StorageError
 from compcache.files import reraise_interrupt
+from compcache.hit.closures.remember import remove_closures
 from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, PrunePolicy, Removal, plan_prune
 from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
@@ -322,6 +323,7 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes
     Modules that were added meanwhile, in neither set, are looked up on disk. This is only an optimization: a failure
     to write is not an error.
     """
+    remove_closures(store, gone)
     with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
         segments = readable(store.index)
         functions: set[bytes] = set()

@@ -1,0 +1,57 @@
+"""Which module provides a variable that several use: the one that was bound first, for as long as it lives."""
+
+from __future__ import annotations
+
+from compcache.errors import LinkError
+from compcache.formats.manifest import LINK_ONLY, MERGED, VARIABLE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from compcache.hit.loader import Choice, Loader
+
+__all__ = ["have_providers", "provider_updates", "refuse_second_provider", "second_provider"]
+
+
+def refuse_second_provider(loader: Loader, module_id: bytes) -> None:
+    """A variable that others use is that of the module which was bound first, for as long as it lives.
+
+    Raises:
+        LinkError: the module defines one that another module provides.
+    """
+    for name, weak in list(loader.providers.items()):
+        provider = weak()
+        if provider is not None and any(other == module_id for other, _ in loader.store.find(name)):
+            raise second_provider(name, module_id, provider.module_id)
+
+
+def second_provider(variable: str, module_id: bytes, provider: bytes) -> LinkError:
+    """Why a module cannot be loaded: there would be two of a variable that others use as one."""
+    return LinkError(
+        f"module {module_id.hex()} defines the variable {variable!r}, which other loaded code has from module {provider.hex()}: let "
+        f"one of them export it under another name (functions={{name: Function(symbol={variable!r})}}) or keep it internal",
+        module_id=module_id.hex(),
+    )
+
+
+def provider_updates(loader: Loader, chosen: dict[str, Choice], weak: Callable[..., Any]) -> list[dict[str, Any]]:
+    """What to record of the modules that provide the variables which a load binds."""
+    updates = []
+    shared = [(name, choice) for name, choice in chosen.items() if choice.record.signature.startswith(LINK_ONLY)]
+    for prefix, table in ((VARIABLE, loader.providers), (MERGED, loader.merged)):
+        bound = [(name, choice.loaded) for name, choice in shared if choice.record.signature.startswith(prefix)]
+        updates += [table, {name: weak(table, name, module) for name, module in bound}]
+    return updates
+
+
+def have_providers(loader: Loader, chosen: dict[str, Choice]) -> bool:
+    """Whether each variable is that of the module which others have it from: another thread may have bound it meanwhile."""
+    for name, choice in chosen.items():
+        if choice.record.signature.startswith(LINK_ONLY):
+            known = loader.providers.get(name) or loader.merged.get(name)
+            provider = known() if known is not None else None
+            if provider is not None and provider is not choice.loaded:
+                return False
+    return True

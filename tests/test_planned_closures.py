@@ -1,0 +1,263 @@
+"""Closures of several modules that a load has planned, and what others make of the file: the same values, or a plan of their own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import PACKAGE_ROOT, adder, caller, run_fresh, sum_of
+
+from compcache import Cache, ModuleSource
+from compcache.hit.closures import planned
+from compcache.hit.closures.planned import BINDING, FUNCTION, HEAD, MAGIC, seal
+from compcache.store import CLOSURES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+KEY = b"the key of the owner"
+COUNTER = """
+@counter = global i64 100
+define i64 @count(i64 %x) {
+  %v = load i64, ptr @counter
+  %n = add i64 %v, %x
+  store i64 %n, ptr @counter
+  ret i64 %n
+}
+"""
+READER = """
+@counter = external global i64
+declare i64 @count(i64)
+define i64 @twice(i64 %x) {
+  %a = call i64 @count(i64 %x)
+  %v = load i64, ptr @counter
+  %r = add i64 %a, %v
+  ret i64 %r
+}
+"""
+#: What `top` returns of 1 in a process that has just loaded it.
+TOP = 2 * 101 + 6
+SCRIPT = """
+from compcache import Cache
+with Cache(directory) as cache:
+    result = cache.get_target("top")(1), "compcache.hit.plan" in sys.modules
+"""
+
+
+def fill(directory: Path, **settings: object) -> None:
+    """Four modules, of which `top` needs all, and one closure."""
+    with Cache(directory, **settings) as cache:  # type: ignore[arg-type]
+        cache.add_modules([
+            ModuleSource(COUNTER),
+            ModuleSource(READER),
+            ModuleSource(adder("five", 5)),
+            ModuleSource(sum_of("top", ["twice", "five"])),
+        ])
+        assert cache.get_target("top")(1) == TOP
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("planned") / "cache"
+    fill(directory)
+    return directory
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A directory that a test may change."""
+    fill(tmp_path / "own")
+    return tmp_path / "own"
+
+
+def plans(directory: Path) -> bool:
+    """Whether a new cache object has to plan the load of `top`, which returns what it should: then it writes the file anew."""
+    before = closure(directory).stat().st_ino
+    with Cache(directory) as cache:
+        assert cache.get_target("top")(1) == TOP
+    return closure(directory).stat().st_ino != before
+
+
+def closure(directory: Path) -> Path:
+    (path,) = (directory / CLOSURES.directory).iterdir()
+    return path
+
+
+def rewrite(path: Path, content: bytes, key: bytes | None = None) -> None:
+    path.write_bytes(MAGIC + seal(content, path.name, key) + content)
+
+
+def content_of(path: Path) -> bytes:
+    return path.read_bytes()[len(MAGIC) + 16 :]
+
+
+def test_another_process_need_not_plan(filled: Path) -> None:
+    before = closure(filled).stat()
+    assert run_fresh(filled, SCRIPT) == (TOP, False)
+    assert closure(filled).stat().st_ino == before.st_ino
+
+
+def test_variables_are_shared_and_bound_once(filled: Path) -> None:
+    assert not plans(filled)
+    with Cache(filled) as cache:
+        top, count, twice = cache.get_target("top"), cache.get_target("count"), cache.get_target("twice")
+        assert (count(1), twice(1), top(1)) == (101, 204, 2 * 103 + 6)
+        assert len(cache._loader.loaded_modules()) == 4
+        assert cache.unload("twice") > 0
+        assert cache.get_target("twice")(0) == 2 * 103
+
+
+def test_what_is_damaged_or_old_is_planned_again(filled: Path) -> None:
+    path = closure(filled)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:7], whole[:40], whole[:-1], whole + b"\0", *[whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(3, len(whole), 97)]):
+        path.write_bytes(damaged)
+        assert plans(filled)
+        assert path.read_bytes() == whole
+    assert not plans(filled)
+
+
+def _changed_row(content: bytes, field: int, value: int) -> bytes:
+    """The content with a field of its last binding changed."""
+    _, modules, functions, bindings, _, _, _ = HEAD.unpack_from(content)
+    at = HEAD.size + modules * 112 + functions * FUNCTION.size + (bindings - 1) * BINDING.size
+    row = list(BINDING.unpack_from(content, at))
+    row[field] = value
+    return content[:at] + BINDING.pack(*row) + content[at + BINDING.size :]
+
+
+def _with_native(content: bytes) -> bytes:
+    """The content with a native symbol that no process has."""
+    head = list(HEAD.unpack_from(content))
+    _, modules, functions, bindings, requirements, _, size = head
+    at = HEAD.size + modules * 112 + functions * FUNCTION.size + bindings * BINDING.size
+    texts = content[at : at + size].split(b"\0")
+    texts.insert(5 * requirements, b"no_process_has_this")
+    text = b"\0".join(texts)
+    head[5:] = 1, len(text)
+    return HEAD.pack(*head) + content[HEAD.size : at] + text + content[at + size :]
+
+
+FORGERIES: dict[str, Callable[[bytes], bytes]] = {
+    "module": lambda content: _changed_row(content, 0, 77),
+    "slot": lambda content: _changed_row(content, 1, 1 << 20),
+    "provider": lambda content: _changed_row(content, 2, 77),
+    "symbol": lambda content: _changed_row(content, 3, 1 << 20),
+    "places": lambda content: content[:-16] + (1 << 40).to_bytes(8, "little") + bytes(8),
+    "state": lambda content: bytes([1]) * 16 + content[16:],
+    "short": lambda content: content[: HEAD.size - 1],
+    "nothing": lambda _: b"",
+    "numbers": lambda content: content[:16] + b"\xff" * 24 + content[40:],
+    "native": _with_native,
+    "stamps": lambda content: content[: HEAD.size + 16] + bytes(32) + content[HEAD.size + 48 :],
+    "root": lambda content: content[: HEAD.size] + content[HEAD.size + 112 : HEAD.size + 224] + content[HEAD.size + 112 :],
+}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_what_does_not_fit_is_planned_again(filled: Path, what: str) -> None:
+    path = closure(filled)
+    whole = path.read_bytes()
+    rewrite(path, FORGERIES[what](content_of(path)))
+    assert plans(filled) == (what != "stamps")  # a stamp that does not fit costs a look-up, nothing else
+    assert not plans(filled)
+    if what == "stamps":
+        path.write_bytes(whole)
+    assert path.read_bytes() == whole
+
+
+def test_a_module_that_is_gone_is_not_missed(own: Path) -> None:
+    with Cache(own) as cache:
+        other = adder("five", 2).replace("ret i64 %y", "%z = add i64 %y, 3\n  ret i64 %z")
+        cache.add_module(ModuleSource(other, optimize=0))
+        (first, *_) = [module_id for module_id, _ in cache._store.find("five") if module_id in planned.modules_of(closure(own).read_bytes())]
+        cache._store.remove_module(first)  # behind the back of the index
+    assert plans(own)
+    assert not plans(own)
+
+
+def test_removal_takes_the_closure_along(own: Path) -> None:
+    with Cache(own) as cache:
+        cache.remove("five", force=True)
+        assert list((own / CLOSURES.directory).iterdir()) == []
+        cache.add_module(ModuleSource(adder("five", 6)))
+        assert cache.get_target("top")(1) == TOP + 1
+
+
+def test_who_has_no_key_can_write_nothing_that_is_believed(tmp_path: Path) -> None:
+    directory = tmp_path / "cache"
+    fill(directory, signing_key=KEY)
+    path = closure(directory)
+    whole = path.read_bytes()
+    for key in (None, b"another key"):
+        rewrite(path, _changed_row(content_of(path), 3, 0), key)
+        with Cache(directory, signing_key=KEY) as cache:
+            assert cache.get_target("top")(1) == TOP
+        assert path.read_bytes() == whole
+
+
+def test_a_closure_under_another_name_is_none(own: Path) -> None:
+    path = closure(own)
+    with Cache(own) as cache:
+        cache.add_modules([ModuleSource(caller("middle", "five")), ModuleSource(caller("another", "middle"))])
+        cache.get_target("another")
+    (other,) = {*path.parent.iterdir()} - {path}
+    other.replace(path)
+    assert plans(own)
+    assert not plans(own)
+
+
+def test_nothing_is_written_where_nothing_may_be(filled: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "cache"
+    shutil.copytree(filled, directory)
+    shutil.rmtree(directory / CLOSURES.directory)
+    with Cache(directory, readonly=True) as cache:
+        assert cache.get_target("top")(1) == TOP
+    with Cache(tmp_path / "above", layers=[directory]) as cache:
+        assert cache.get_target("top")(1) == TOP
+    assert not (directory / CLOSURES.directory).exists()
+    assert not (tmp_path / "above" / CLOSURES.directory).exists()
+
+
+def test_globals_that_are_decoded_have_no_closure(tmp_path: Path) -> None:
+    with Cache(tmp_path / "cache") as cache:
+        source = "@g = external global i64\ndefine i64 @h(i64 %x) {\n  %v = load i64, ptr @g\n  ret i64 %v\n}\n"
+        cache.add_modules([ModuleSource(source, globals={"g": 7}), ModuleSource(caller("i", "h")), ModuleSource(caller("j", "i"))])
+        assert cache.get_target("j")(1) == 7
+    assert not (tmp_path / "cache" / CLOSURES.directory).exists()
+
+
+def test_threads_that_load_at_once_share_modules(filled: Path) -> None:
+    with Cache(filled) as cache:
+        gate = threading.Barrier(4)
+        found = []
+
+        def load(name: str) -> None:
+            gate.wait()
+            found.append(cache.get_target(name))
+
+        threads = [threading.Thread(target=load, args=(name,)) for name in ("top", "twice", "count", "top")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert cache.get_target("count")(0) == 100
+        assert cache.get_target("top")(1) == TOP
+        assert cache.get_target("count")(0) == 101
+        assert len(cache._loader.loaded_modules()) == 4
+
+
+def test_processes_that_plan_at_once_leave_one_whole_file(filled: Path) -> None:
+    path = closure(filled)
+    whole = path.read_bytes()
+    path.write_bytes(b"damaged")
+    script = f"import sys; sys.path.insert(0, {str(PACKAGE_ROOT)!r})\nfrom compcache import Cache\nfor _ in range(5):\n  with Cache({str(filled)!r}) as c: assert c.get_target('top')(1) == {TOP}"
+    running = [subprocess.Popen([sys.executable, "-I", "-c", script]) for _ in range(3)]
+    assert [process.wait(60) for process in running] == [0, 0, 0]
+    assert path.read_bytes() == whole
+    assert not plans(filled)
