@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.fingerprints.code_reads import Reads
 
-__all__ = ["reads_by_name", "refuse_outside"]
+__all__ = ["names_by_text", "reads_by_name", "refuse_outside"]
 
 _NAMES = (
     (builtins, ("__import__", "eval", "exec", "globals", "input", "open", "vars")),
@@ -34,6 +34,15 @@ _OUTSIDE = {
 _FILE_READERS = frozenset(("fromfile", "genfromtxt", "loadtxt", "memmap", "read_bytes", "read_text"))
 #: Functions that read attributes by names given as text.
 _READERS = frozenset(("attrgetter", "getattr", "getattr_static", "hasattr", "methodcaller"))
+
+
+#: What reads globals of the module by names that only text has.
+_BY_TEXT = frozenset(map(id, (builtins.eval, builtins.exec, builtins.globals)))
+
+
+def names_by_text(value: object) -> bool:
+    """Whether this is `eval`, `exec` or `globals`."""
+    return id(value) in _BY_TEXT
 
 
 def refuse_outside(value: object, where: str) -> None:

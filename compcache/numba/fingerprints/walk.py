@@ -21,8 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.numba.fingerprints.code_digest import digest_and_reads, plain_name
 from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable
 from compcache.numba.fingerprints.implementations import Implementation, find_overloads, name_of
-from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library
-from compcache.numba.fingerprints.outside import reads_by_name, refuse_outside
+from compcache.numba.fingerprints.library_code import (
+    digest_of_package,
+    is_library_module,
+    is_made_by_library,
+    package_of,
+)
+from compcache.numba.fingerprints.outside import names_by_text, reads_by_name, refuse_outside
 from compcache.numba.fingerprints.reach import Reach
 from compcache.numba.fingerprints.values import handler_of
 
@@ -318,12 +323,26 @@ class Walk:
         shown = ".".join(chain[:at])
         self.token("global", shown)
         where = f"the global {shown!r} of {name}"
-        if self.mode == RUN:
+        if self.mode == RUN and not self._named_by_text(value):
             self.refuse_outside(value, where)
         if isinstance(value, python_types.ModuleType):
             self.module(value, attributes, where)
         else:
             self.value(value, where)
+
+    def _named_by_text(self, value: Any) -> bool:
+        """Feed what code can name that makes names of text: the files of its package, and plain globals, which may come from elsewhere.
+
+        False if this is not `eval` or its like, or the function belongs to no package with files.
+        """
+        files = digest_of_package(package_of(self.compiled)) if names_by_text(value) else None
+        if files is None:
+            return False
+        self.token("by text", files)
+        for name, item in sorted(self.compiled.__globals__.items()):
+            if type(item) in _PLAIN and not name.startswith("__"):
+                self.token(name, type(item).__name__, repr(item))
+        return True
 
     def module(self, module: python_types.ModuleType, attributes: Iterable[str], where: str) -> None:
         """Feed a module used as a value: those of its attributes whose names the code reads from any object."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable
 from compcache.numba.fingerprints.implementations import GENERATOR, Implementation, name_of, registry
+from compcache.numba.fingerprints.library_code import digest_of_package, package_of
 from compcache.numba.fingerprints.walk import fingerprint_of_implementations
-from compcache.numba.identity.package_files import digest_of_package, package_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
