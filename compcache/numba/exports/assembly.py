@@ -18,7 +18,7 @@ from compcache.numba.exports.addresses import (
 )
 from compcache.numba.exports.memory_runtime import MEMORY_RUNTIME
 from compcache.numba.exports.objects import HELPERS, objects_text
-from compcache.numba.exports.parameters import OBJECT, Parameter, refusal
+from compcache.numba.exports.parameters import refusal
 from compcache.numba.exports.plan import Unsupported, encode_plan
 from compcache.numba.exports.raising import describe_exceptions, raising_text
 from compcache.numba.exports.wrapper import ENTRY, Shape, wrapper_text
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from compcache.errors import CompileError
+    from compcache.numba.exports.parameters import Parameter, Result
 
 __all__ = ["Assembled", "assemble"]
 
@@ -53,7 +54,7 @@ class Assembled(NamedTuple):
     releases_gil: bool
 
 
-def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: str, *, nogil: bool) -> Assembled:
+def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, nogil: bool) -> Assembled:
     """The wrapper, the function, its exceptions and the memory runtime, without unused parts."""
     context = cres.target_context
     try:
@@ -63,7 +64,7 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: str
     except (MissingCallee, Unsupported) as error:
         raise refusal(func_name, str(error)) from error
     shape = Shape(
-        parameters, is_object=result == OBJECT, uses_plan=plan is not None, uses_random=needs.has_random,
+        parameters, is_object=result.is_object, uses_plan=plan is not None, uses_random=needs.has_random,
         uses_threads="numba_parallel_for" in needs.helpers, nogil=nogil and plan is not None,
     )  # fmt: skip
     with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals need one
@@ -162,15 +163,14 @@ def _plain(type_: str) -> str:
     return " ".join(word for word in words if word in ("signext", "zeroext", "ptr", "void", "double", "float") or word[1:].isdigit())
 
 
-def _plan(func_name: str, cres: Any, parameters: list[Parameter], result: str, *, is_needed: bool) -> bytes | None:
+def _plan(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, is_needed: bool) -> bytes | None:
     """The plan of a kernel; None for one that needs nothing of the extension module."""
     from numba.core import types
 
-    given = [(parameter.name, parameter.type) for parameter in parameters if parameter.is_object]
-    if not given and result != OBJECT and not is_needed:
+    given = [(parameter.name, parameter.meant) for parameter in parameters if parameter.is_object]
+    if not given and not result.is_object and not is_needed:
         return None
-    made = types.unliteral(cres.signature.return_type) if result == OBJECT else None
-    return encode_plan(func_name, cres.target_context, given, made)
+    return encode_plan(func_name, cres.target_context, given, types.unliteral(result.meant) if result.is_object else None)
 
 
 def _rewritten(module: Any) -> Any:

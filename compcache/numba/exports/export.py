@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from compcache.build.source import Function, ModuleSource
 from compcache.errors import CompileError
 from compcache.numba.compilation.error_text import describe_error
+from compcache.numba.compilation.plain_containers import carried_type, has_containers, with_lists
 from compcache.numba.exports.assembly import assemble
-from compcache.numba.exports.parameters import parameters_of, refusal, result_text, with_defaults
+from compcache.numba.exports.parameters import parameters_of, refusal, result_of, with_defaults
 from compcache.numba.exports.wrapper import ENTRY
 from compcache.numba.identity.settings import compiled_for
 from compcache.targets.machine import NATIVE, TARGETS_VARIABLE
@@ -36,8 +37,9 @@ def export(
     Args:
         func: a Python function, or one decorated with `njit` (whose options are used).
         signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``.
-            Parameters and results are numbers, booleans, None, text, bytes, arrays of any dtype and order, optional values,
-            tuples and named tuples of these, and lists. Parameters that the signature leaves out have their defaults.
+            Parameters and results are numbers, booleans, None, text, bytes, dates, records, enumerations, arrays of any dtype
+            and order, optional values, tuples and named tuples of these, lists, dictionaries and sets. Parameters that the
+            signature leaves out have their defaults.
         cache: the cache to store in.
         name: the func_name for `Cache.get_target`; None for the module and the qualified name. A previous export of
             that name is replaced.
@@ -58,11 +60,13 @@ def export(
     portable = not chosen and bool(targets or os.environ.get(TARGETS_VARIABLE))
     with _without_vectors() if portable else nullcontext():
         cres = _compile(func_name, function, options, local_types, all_types, result)
-    text = result_text(func_name, cres.signature.return_type)
-    parameters = parameters_of(function, args, cres.signature.return_type)
+        made = result_of(func_name, cres.signature.return_type)
+        if any(map(has_containers, (*args, made.meant))):
+            cres = _compile_with_lists(func_name, function, options, local_types, args, made.meant)
+    parameters = parameters_of(function, args, made.meant)
     nogil = bool(options.get("nogil"))
-    assembled = assemble(func_name, cres, parameters, text, nogil=nogil)
-    shown = f"{text}({', '.join(f'{p.name}: {p.text}' for p in parameters)})"
+    assembled = assemble(func_name, cres, parameters, made, nogil=nogil)
+    shown = f"{made.text}({', '.join(f'{p.name}: {p.text}' for p in parameters)})"
     source = ModuleSource(
         assembled.text, {func_name: Function(shown, symbol=ENTRY, nogil=nogil and not assembled.releases_gil)}, optimize=2,
         cpu=cpu if chosen else None, features=features, targets=None if chosen else targets,
@@ -111,6 +115,23 @@ def _types_of(signature: Any) -> tuple[tuple[Any, ...], Any]:
 
     args, result = sigutils.normalize_signature(signature)
     return tuple(args), result
+
+
+def _compile_with_lists(
+    func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any
+) -> Any:
+    """Compile a function with lists in place of Numba's containers."""
+    from numba import njit
+    from numba.core import types
+
+    kernel_options = {name: value for name, value in options.items() if name not in ("nopython", "forceobj")}
+    kernel_options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    kernel = njit(result(*args), locals=local_types, **kernel_options)(function)
+    try:
+        around = with_lists(kernel, args, types.unliteral(result))
+    except NotImplementedError as error:
+        raise refusal(func_name, f"there is no conversion for {error}") from error
+    return _compile(func_name, around, {}, {}, tuple(map(carried_type, args)), None)
 
 
 def _compile(

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from compcache.errors import CompileError
+from compcache.numba.compilation.plain_containers import carried_type
 from compcache.numba.exports.plan import holds_arrays
 
-__all__ = ["OBJECT", "Parameter", "parameters_of", "refusal", "result_text", "with_defaults"]
+__all__ = ["OBJECT", "Parameter", "Result", "parameters_of", "refusal", "result_of", "with_defaults"]
 
 OBJECT = "object"
 _INTEGERS = {
@@ -25,15 +26,31 @@ _SCALARS = {**_INTEGERS, "float32": "f32", "float64": "f64", "bool": "bool", "bo
 
 
 class Parameter(NamedTuple):
-    """One parameter: its name, its Numba type, and its text in compcache's signature."""
+    """One parameter: its name, its Numba type, its text in compcache's signature, and the type that a person passes.
+
+    The two types differ where lists stand for containers of Numba.
+    """
 
     name: str
     type: Any
     text: str
+    meant: Any
 
     @property
     def is_object(self) -> bool:
         """Whether it is converted by the extension module."""
+        return self.text == OBJECT
+
+
+class Result(NamedTuple):
+    """A result: its text in compcache's signature, and the Numba type that a person gets."""
+
+    text: str
+    meant: Any
+
+    @property
+    def is_object(self) -> bool:
+        """Whether it is made by the extension module."""
         return self.text == OBJECT
 
 
@@ -69,7 +86,7 @@ def parameters_of(function: Any, args: tuple[Any, ...], result: Any) -> list[Par
 
     names = inspect.signature(function).parameters
     may_return = holds_arrays(result)
-    return [Parameter(n, t, _parameter_text(t, may_return=may_return)) for n, t in zip(names, args, strict=False)]
+    return [Parameter(n, carried_type(t), _parameter_text(t, may_return=may_return), t) for n, t in zip(names, args, strict=False)]
 
 
 def _parameter_text(type_: Any, *, may_return: bool) -> str:
@@ -83,12 +100,18 @@ def _parameter_text(type_: Any, *, may_return: bool) -> str:
     return f"{'' if type_.mutable else 'const '}{element}[{', '.join([*[':'] * (type_.ndim - 1), '::1'])}]"
 
 
-def result_text(func_name: str, type_: Any) -> str:
-    """The result type in compcache's signature. Raises `CompileError` if it is a generator."""
+def result_of(func_name: str, type_: Any) -> Result:
+    """The result of this Numba type. Raises `CompileError` if it is a generator."""
     from numba.core import types
 
     if isinstance(type_, types.Generator):
         raise refusal(func_name, "it is a generator")
+    return Result(_result_text(type_), type_)
+
+
+def _result_text(type_: Any) -> str:
+    from numba.core import types
+
     if type_ == types.none:
         return "void"
     if isinstance(type_, (types.Tuple, types.UniTuple)) and type_.count:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
+from compcache.numba.compilation.plain_containers import carried_type
 from compcache.numba.exports.type_names import describe_type, element_format, element_text
 
 if TYPE_CHECKING:
@@ -16,16 +17,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Unsupported", "encode_plan", "holds_arrays"]
 
-_MAGIC, _VERSION, _NO_NODE = 0x504E4343, 1, 0xFFFFFFFF
+_MAGIC, _VERSION, _NO_NODE = 0x504E4343, 2, 0xFFFFFFFF
 #: How many functions of the table (`native/module.c`) an exporter of this version knows.
 _FUNCTIONS = 47
 (
     _NONE, _BOOL, _SIGNED, _UNSIGNED, _FLOAT, _COMPLEX, _OPTIONAL, _TUPLE, _NAMED_TUPLE, _ARRAY, _TEXT, _BYTES, _LIST,
-) = range(13)  # fmt: skip
+    _DATE, _RECORD, _ENUM, _FIXED_TEXT, _FIXED_BYTES, _TYPED_LIST, _DICTIONARY, _SET,
+) = range(21)  # fmt: skip
+_LISTS = (_LIST, _TYPED_LIST, _DICTIONARY, _SET)
 _LAYOUTS = {"C": 1, "F": 2, "A": 0}
 _READ_ONLY, _OWNED = 4, 8
 #: What precedes the items of a list: size, allocated size, and whether it was changed.
 _PAYLOAD_HEAD = 17
+#: The place of a record that is a parameter: where it is, and what holds it.
+_RECORD_PLACE = 16
 
 
 class Unsupported(Exception):  # noqa: N818 - a reason, which becomes a CompileError
@@ -75,7 +80,9 @@ def holds_arrays(type_: Any) -> bool:
         return holds_arrays(type_.type)
     if isinstance(type_, types.BaseTuple):
         return any(map(holds_arrays, type_))
-    if isinstance(type_, types.List):
+    if isinstance(type_, types.DictType):
+        return holds_arrays(type_.value_type)
+    if isinstance(type_, (types.List, types.ListType)):
         return holds_arrays(type_.dtype)
     return isinstance(type_, (types.Array, types.Bytes))
 
@@ -127,81 +134,122 @@ class _Planner:
         return number
 
     def _size(self, type_: Any) -> int:
-        return int(self._context.get_abi_sizeof(self._context.get_data_type(type_)))
+        return int(self._context.get_abi_sizeof(self._context.get_data_type(carried_type(type_))))
 
     def _alignment(self, type_: Any) -> int:
-        return int(self._context.get_abi_alignment(self._context.get_data_type(type_)))
+        return int(self._context.get_abi_alignment(self._context.get_data_type(carried_type(type_))))
 
-    def _node(self, type_: Any, *, is_parameter: bool) -> _Node:
-        from numba.core import types
+    def _node(self, type_: Any, *, is_parameter: bool, in_list: bool = False) -> _Node:
+        kind = _kind_of(type_)
+        if kind is None or (is_parameter and kind in (_FIXED_TEXT, _FIXED_BYTES)):
+            raise Unsupported(f"type {type_}")
+        size = 0 if kind == _NONE else self._size(type_)
+        if kind == _ARRAY:
+            return self._array(type_, size, is_parameter=is_parameter, in_list=in_list)
+        if kind in _LISTS:
+            return self._list(kind, carried_type(type_), size, is_parameter=is_parameter)
+        size = _RECORD_PLACE if kind == _RECORD and is_parameter else size
+        return _Node(kind, size, **self._fields(kind, type_, is_item=is_parameter and in_list))
 
-        size = 0 if type_ == types.none else self._size(type_)
-        if isinstance(type_, types.Array):
-            return self._array(type_, size, is_parameter=is_parameter)
-        if isinstance(type_, types.BaseNamedTuple):
-            return _Node(_NAMED_TUPLE, size, text=self._class_text(type_.instance_class))
-        for known, kind in (
-            (types.Boolean, _BOOL), (types.Float, _FLOAT), (types.Complex, _COMPLEX), (types.Optional, _OPTIONAL),
-            (types.BaseTuple, _TUPLE), (types.UnicodeType, _TEXT), (types.Bytes, _BYTES),
-        ):  # fmt: skip
-            if isinstance(type_, known):
-                return _Node(kind, size)
-        if type_ == types.none:
-            return _Node(_NONE, 0)
-        if isinstance(type_, types.Integer):
-            return _Node(_SIGNED if type_.signed else _UNSIGNED, size)
-        if isinstance(type_, types.List):
-            return self._list(type_, size, is_parameter=is_parameter)
-        raise Unsupported(f"type {type_}")
+    def _fields(self, kind: int, type_: Any, *, is_item: bool) -> dict[str, int]:
+        """What a node says besides its kind and size."""
+        if kind == _NAMED_TUPLE:
+            return {"text": self._class_text(type_.instance_class, "a named tuple")}
+        if kind == _ENUM:
+            return {"text": self._class_text(type_.instance_class, "an enumeration")}
+        if kind in (_DATE, _RECORD):
+            return {"text": self.text(_known(element_text(type_), type_))}
+        if kind in (_FIXED_TEXT, _FIXED_BYTES):
+            return {"detail": type_.count}
+        return {"flags": _OWNED} if kind in (_TEXT, _BYTES) and is_item else {}
 
-    def _array(self, type_: Any, size: int, *, is_parameter: bool) -> _Node:
-        flags = _LAYOUTS[type_.layout] | (0 if type_.mutable else _READ_ONLY) | (self._flags if is_parameter else 0)
-        text = element_text(type_.dtype)
-        if text is None:
-            raise Unsupported(f"type array of {type_.dtype}")
+    def _array(self, type_: Any, size: int, *, is_parameter: bool, in_list: bool) -> _Node:
+        flags = _LAYOUTS[type_.layout] | (0 if type_.mutable else _READ_ONLY)
+        if is_parameter:
+            flags |= _OWNED if in_list else self._flags
+        text = _known(element_text(type_.dtype), f"array of {type_.dtype}")
         return _Node(
             _ARRAY, size, detail=type_.ndim, flags=flags, itemsize=self._size(type_.dtype), text=self.text(text),
             format=self.text(element_format(type_.dtype)),
         )  # fmt: skip
 
-    def _list(self, type_: Any, size: int, *, is_parameter: bool) -> _Node:
+    def _list(self, kind: int, type_: Any, size: int, *, is_parameter: bool) -> _Node:
         from numba.core import types
 
-        if is_parameter and not isinstance(type_.dtype, (types.Number, types.Boolean)):
+        if is_parameter and (isinstance(type_.dtype, types.Record) or _has_lists(type_.dtype)):
             raise Unsupported(f"type list of {type_.dtype}")
         at = _PAYLOAD_HEAD + -_PAYLOAD_HEAD % self._alignment(type_.dtype)
-        return _Node(_LIST, size, detail=at, itemsize=self._size(type_.dtype))
+        return _Node(kind, size, detail=at, itemsize=self._size(type_.dtype))
 
-    def _class_text(self, cls: Any) -> int:
+    def _class_text(self, cls: Any, what: str) -> int:
         import sys
 
         found: Any = sys.modules.get(cls.__module__)
         for part in cls.__qualname__.split("."):
             found = getattr(found, part, None)
         if found is not cls:
-            raise Unsupported(f"type {cls.__qualname__}, a named tuple that is not found under its name in {cls.__module__}")
+            raise Unsupported(f"type {cls.__qualname__}, {what} that is not found under its name in {cls.__module__}")
         return self.text(cls.__module__, cls.__qualname__)
 
-    def _add_items(self, node: _Node, type_: Any, *, is_parameter: bool) -> None:
-        from numba.core import types
-
-        if isinstance(type_, types.Optional):
-            items = [type_.type]
-            node.detail = self._size(type_.type)
-        elif isinstance(type_, types.BaseTuple):
-            items = list(type_)
-        elif isinstance(type_, types.List):
-            items = [type_.dtype]
-        else:
+    def _add_items(self, node: _Node, type_: Any, *, is_parameter: bool, in_list: bool = False) -> None:
+        items = _items_of(type_)
+        if not items:
             return
-        nodes = [self._node(item, is_parameter=is_parameter) for item in items]
+        is_list = node.kind in _LISTS
+        if node.kind == _OPTIONAL:
+            node.detail = self._size(type_.type)
+        nodes = [self._node(item, is_parameter=is_parameter, in_list=in_list or is_list) for item in items]
+        if is_parameter and any(made.kind == _RECORD for made in nodes):
+            raise Unsupported(f"type {type_}, with a record in it")
         node.first, node.count = len(self.nodes), len(nodes)
         at = 0
         for item, made in zip(items, nodes, strict=True):
-            if not isinstance(type_, types.List):
+            if not is_list:
                 at += -at % self._alignment(item)
                 made.offset = at
                 at += self._size(item)
         self.nodes += nodes
         for item, made in zip(items, nodes, strict=True):
-            self._add_items(made, item, is_parameter=is_parameter)
+            self._add_items(made, item, is_parameter=is_parameter, in_list=in_list or is_list)
+
+
+def _kind_of(type_: Any) -> int | None:
+    from numba.core import types
+
+    if isinstance(type_, types.Integer):
+        return _SIGNED if type_.signed else _UNSIGNED
+    kinds = {
+        types.NoneType: _NONE, types.Boolean: _BOOL, types.Float: _FLOAT, types.Complex: _COMPLEX, types.Optional: _OPTIONAL,
+        types.BaseNamedTuple: _NAMED_TUPLE, types.BaseTuple: _TUPLE, types.Array: _ARRAY, types.UnicodeType: _TEXT,
+        types.Bytes: _BYTES, types.List: _LIST, types.NPDatetime: _DATE, types.NPTimedelta: _DATE, types.Record: _RECORD,
+        types.EnumMember: _ENUM, types.UnicodeCharSeq: _FIXED_TEXT, types.CharSeq: _FIXED_BYTES, types.ListType: _TYPED_LIST,
+        types.DictType: _DICTIONARY, types.Set: _SET,
+    }  # fmt: skip
+    return next((kind for known, kind in kinds.items() if isinstance(type_, known)), None)
+
+
+def _items_of(type_: Any) -> list[Any]:
+    """The types of what is in a value of a type."""
+    from numba.core import types
+
+    if isinstance(type_, types.Optional):
+        return [type_.type]
+    if isinstance(type_, types.BaseTuple):
+        return list(type_)
+    if isinstance(type_, types.DictType):
+        return [types.Tuple((type_.key_type, type_.value_type))]
+    if isinstance(type_, (types.List, types.ListType, types.Set, types.EnumMember)):
+        return [type_.dtype]
+    return []
+
+
+def _has_lists(type_: Any) -> bool:
+    from numba.core import types
+
+    return isinstance(type_, types.List) or any(map(_has_lists, _items_of(type_)))
+
+
+def _known(text: str | None, type_: Any) -> str:
+    if text is None:
+        raise Unsupported(f"type {type_}")
+    return text

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["describe_type", "element_format", "element_text"]
 
@@ -55,16 +58,26 @@ def describe_type(type_: Any) -> str:
     from numba.core import types
 
     if isinstance(type_, types.Array):
-        writable = "" if type_.mutable else "(read-only or not) "
-        plural = "" if type_.ndim == 1 else "s"
-        order = _ORDERS[type_.layout] if type_.ndim > 1 or type_.layout == "A" else " without gaps"
-        return f"an array {writable}of {type_.dtype} with {type_.ndim} dimension{plural}{order}"
-    if isinstance(type_, types.Optional):
-        return f"{describe_type(type_.type)} or None"
-    if isinstance(type_, types.BaseNamedTuple):
-        return f"a {type_.instance_class.__qualname__} ({', '.join(map(str, type_))})"
-    if isinstance(type_, types.BaseTuple):
-        return f"a tuple ({', '.join(map(str, type_))})"
-    if isinstance(type_, types.List):
-        return f"a list of {type_.dtype}"
+        return _describe_array(type_)
+    descriptions: dict[Any, Callable[[], str]] = {
+        types.Optional: lambda: f"{describe_type(type_.type)} or None",
+        types.BaseNamedTuple: lambda: f"a {type_.instance_class.__qualname__} ({', '.join(map(str, type_))})",
+        types.BaseTuple: lambda: f"a tuple ({', '.join(map(str, type_))})",
+        types.List: lambda: f"a list of {type_.dtype}",
+        types.ListType: lambda: f"a list of {type_.dtype}",
+        types.DictType: lambda: f"a dictionary of {type_.key_type} to {type_.value_type}",
+        types.Set: lambda: f"a set of {type_.dtype}",
+        types.Record: lambda: f"a record of dtype {element_text(type_)}",
+        types.EnumMember: lambda: f"a member of {type_.instance_class.__qualname__}",
+    }
+    for known, describe in descriptions.items():
+        if isinstance(type_, known):
+            return describe()
     return {"unicode_type": "str", "none": "None"}.get(str(type_), str(type_).partition("(")[0])
+
+
+def _describe_array(type_: Any) -> str:
+    writable = "" if type_.mutable else "(read-only or not) "
+    plural = "" if type_.ndim == 1 else "s"
+    order = _ORDERS[type_.layout] if type_.ndim > 1 or type_.layout == "A" else " without gaps"
+    return f"an array {writable}of {type_.dtype} with {type_.ndim} dimension{plural}{order}"

@@ -160,7 +160,7 @@ class _Wrapper:
         converted: list[tuple[Any, Any]] = []
         for parameter in self._shape.parameters:
             if parameter.is_object:
-                place = builder.alloca(context.get_data_type(parameter.type))
+                place = builder.alloca(_place_type(context, parameter.type))
                 place.align = _ALIGNMENT
                 converted.append((next(given), place))
                 passed.append((parameter.type, place))
@@ -175,7 +175,7 @@ class _Wrapper:
             with builder.if_then(builder.icmp_unsigned("==", entered, ir.Constant(ir.IntType(32), 0)), likely=False):
                 self._fail()
         values = [
-            context.unpack_value(builder, *value) if isinstance(value, tuple) else value for value in passed
+            _from_place(context, builder, *value) if isinstance(value, tuple) else value for value in passed
         ]
         omitted = len(self._cres.fndesc.argtypes) - len(values)  # constants of the kernel
         return objects_at, places_at, [*values, *[None] * omitted]
@@ -217,6 +217,21 @@ class _Wrapper:
 
 
 _ALIGNMENT = 16
+
+
+def _place_type(context: Any, type_: Any) -> Any:
+    """What the extension module fills in for a parameter; for a record where it is, and who holds it."""
+    from numba.core import types
+
+    return ir.ArrayType(_POINTER, 2) if isinstance(type_, types.Record) else context.get_data_type(type_)
+
+
+def _from_place(context: Any, builder: Any, type_: Any, place: Any) -> Any:
+    from numba.core import types
+
+    if not isinstance(type_, types.Record):
+        return context.unpack_value(builder, type_, place)
+    return builder.bitcast(builder.extract_value(builder.load(place), 0), context.get_value_type(type_))
 
 
 def _store_items(context: Any, builder: Any, type_: Any, value: Any, slots: Any) -> None:

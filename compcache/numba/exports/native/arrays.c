@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NP_ARRAY = 2, NP_NEW_FROM_DESCRIPTOR = 94, NP_EQUIVALENT = 182, NP_SET_BASE = 282 };
+enum { NP_ARRAY = 2, NP_SCALAR = 60, NP_NEW_FROM_DESCRIPTOR = 94, NP_EQUIVALENT = 182, NP_SET_BASE = 282 };
 
 static void **numpy; /* its table, once NumPy is loaded */
 static PyObject *make_dtype;
@@ -45,22 +45,38 @@ static int has_numpy(void) {
     return numpy != NULL;
 }
 
-/* The dtype of an array type; a borrowed reference. */
+/* What NumPy makes a dtype of: a name, or for a record the literal. */
+static PyObject *described_dtype(const char *text) {
+    if (*text != '{') {
+        return PyUnicode_FromString(text);
+    }
+    PyObject *ast = PyImport_ImportModule("ast");
+    PyObject *described = ast != NULL ? PyObject_CallMethod(ast, "literal_eval", "s", text) : NULL;
+    Py_XDECREF(ast);
+    return described;
+}
+
+/* The dtype whose scalars have the fields as attributes, as Numba's records have. Takes over the reference. */
+static PyObject *dtype_of_records(PyObject *dtype) {
+    PyObject *module = PyImport_ImportModule("numpy");
+    PyObject *record = module != NULL ? PyObject_GetAttrString(module, "record") : NULL;
+    PyObject *both = record != NULL ? PyTuple_Pack(2, record, dtype) : NULL;
+    PyObject *made = both != NULL ? PyObject_CallFunctionObjArgs(make_dtype, both, NULL) : NULL;
+    Py_XDECREF(module);
+    Py_XDECREF(record);
+    Py_XDECREF(both);
+    Py_DECREF(dtype);
+    return made;
+}
+
+/* The dtype of an array type or of a scalar of NumPy; a borrowed reference. */
 static PyObject *dtype_of(Plan *plan, const Node *node) {
     PyObject **cached = cached_of(plan, node);
     if (*cached == NULL) {
-        const char *text = text_of(plan, node->text);
-        PyObject *described = NULL;
-        if (*text == '{') { /* a record: a literal */
-            PyObject *ast = PyImport_ImportModule("ast");
-            described = ast != NULL ? PyObject_CallMethod(ast, "literal_eval", "s", text) : NULL;
-            Py_XDECREF(ast);
-        }
-        else {
-            described = PyUnicode_FromString(text);
-        }
-        *cached = described != NULL ? PyObject_CallFunctionObjArgs(make_dtype, described, NULL) : NULL;
+        PyObject *described = described_dtype(text_of(plan, node->text));
+        PyObject *dtype = described != NULL ? PyObject_CallFunctionObjArgs(make_dtype, described, NULL) : NULL;
         Py_XDECREF(described);
+        *cached = dtype != NULL && node->kind == KIND_RECORD ? dtype_of_records(dtype) : dtype;
     }
     return *cached;
 }
@@ -151,6 +167,39 @@ static int unbox_buffer(const Plan *plan, const Node *node, PyObject *object, Ar
     return fill(node, value, view->buf, view->shape, view->strides);
 }
 
+/* Whether an object is a scalar of NumPy with this dtype. Where NumPy is not loaded there is none. */
+static int is_scalar(Plan *plan, const Node *node, PyObject *object) {
+    PyObject *wanted = has_numpy() ? dtype_of(plan, node) : NULL;
+    PyObject *dtype = wanted != NULL && !PyObject_TypeCheck(object, array_type) ? PyObject_GetAttrString(object, "dtype") : NULL;
+    const int is_equal = dtype != NULL && PyObject_TypeCheck(dtype, (PyTypeObject *)make_dtype) && is_dtype(dtype, wanted);
+    Py_XDECREF(dtype);
+    return is_equal;
+}
+
+int unbox_date(Plan *plan, const Node *node, PyObject *object, char *value) {
+    Py_buffer view;
+    if (!is_scalar(plan, node, object) || PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) != 0) {
+        return 0;
+    }
+    memcpy(value, view.buf, node->size);
+    PyBuffer_Release(&view);
+    return 1;
+}
+
+/* As in Numba, what the kernel changes is changed in the record, and in the array that it is an element of. */
+int unbox_record(Plan *plan, const Node *node, PyObject *object, RecordValue *value) {
+    Py_buffer *view = is_scalar(plan, node, object) ? malloc(sizeof *view) : NULL;
+    if (view == NULL) {
+        return 0;
+    }
+    if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) != 0) {
+        free(view);
+        return 0;
+    }
+    *value = (RecordValue){view->buf, view};
+    return 1;
+}
+
 int unbox_array(Plan *plan, const Node *node, PyObject *object, ArrayValue *value) {
     if (has_numpy() && PyObject_TypeCheck(object, array_type)) {
         return unbox_numpys(plan, node, (Array *)object, value);
@@ -223,15 +272,27 @@ static PyObject *numpys_array(Plan *plan, const Node *node, ArrayValue *value, P
     return array;
 }
 
-/* NumPy's array where NumPy is loaded, else a memoryview. */
-PyObject *box_array(Plan *plan, const Node *node, ArrayValue *value) {
-    const char *format = text_of(plan, node->format);
-    if (*format == '\0' && !has_numpy()) { /* only NumPy can say what the elements are */
+static int load_numpy(void) {
+    if (!has_numpy()) {
         PyObject *module = PyImport_ImportModule("numpy");
         Py_XDECREF(module);
         if (module == NULL) {
-            return NULL;
+            return 0;
         }
+    }
+    return has_numpy();
+}
+
+PyObject *box_scalar(Plan *plan, const Node *node, char *value) {
+    PyObject *dtype = load_numpy() ? dtype_of(plan, node) : NULL;
+    return dtype != NULL ? ((PyObject * (*)(void *, PyObject *, PyObject *))numpy[NP_SCALAR])(value, dtype, NULL) : NULL;
+}
+
+/* NumPy's array where NumPy is loaded, else a memoryview. */
+PyObject *box_array(Plan *plan, const Node *node, ArrayValue *value) {
+    const char *format = text_of(plan, node->format);
+    if (*format == '\0' && !load_numpy()) { /* only NumPy can say what the elements are */
+        return NULL;
     }
     const int is_numpys = has_numpy();
     if (value->parent != NULL && is_parent(plan, node, value)) {

@@ -65,21 +65,29 @@ static PyObject *box_text(const TextValue *value) {
     return text;
 }
 
-static PyObject *box_list(Plan *plan, const Node *node, const ListValue *value) {
-    if (value->parent != NULL) { /* an argument: `leave` tells it of changes */
-        return Py_NewRef(value->parent);
+static PyObject *box_enum(Plan *plan, const Node *node, char *value) {
+    PyObject *class = class_of(plan, node);
+    PyObject *number = class != NULL ? box(plan, &plan->nodes[node->first], value) : NULL;
+    PyObject *member = number != NULL ? PyObject_CallFunctionObjArgs(class, number, NULL) : NULL;
+    Py_XDECREF(number);
+    return member;
+}
+
+/* Elements of arrays of text and bytes, without the zeros that fill them up. */
+static PyObject *box_fixed_text(const Node *node, const uint32_t *characters) {
+    Py_ssize_t length = node->detail;
+    while (length > 0 && characters[length - 1] == 0) {
+        length--;
     }
-    char *payload = value->memory->data;
-    const Py_ssize_t size = ((const ListPayload *)payload)->size;
-    const Node *item = &plan->nodes[node->first];
-    PyObject *list = PyList_New(size);
-    for (Py_ssize_t i = 0; list != NULL && i < size; i++) {
-        PyObject *made = box(plan, item, payload + node->detail + i * node->itemsize);
-        if (made == NULL || PyList_SetItem(list, i, made) != 0) {
-            Py_CLEAR(list);
-        }
+    return PyUnicode_DecodeUTF32((const char *)characters, 4 * length, "surrogatepass", &(int){-1});
+}
+
+static PyObject *box_fixed_bytes(const Node *node, const char *bytes) {
+    Py_ssize_t length = node->detail;
+    while (length > 0 && bytes[length - 1] == 0) {
+        length--;
     }
-    return list;
+    return PyBytes_FromStringAndSize(bytes, length);
 }
 
 PyObject *box(Plan *plan, const Node *node, char *value) {
@@ -112,6 +120,19 @@ PyObject *box(Plan *plan, const Node *node, char *value) {
         return PyBytes_FromStringAndSize(((const ArrayValue *)value)->data, ((const ArrayValue *)value)->count);
     case KIND_LIST:
         return box_list(plan, node, (const ListValue *)value);
+    case KIND_DATE:
+    case KIND_RECORD:
+        return box_scalar(plan, node, value);
+    case KIND_ENUM:
+        return box_enum(plan, node, value);
+    case KIND_FIXED_TEXT:
+        return box_fixed_text(node, (const uint32_t *)value);
+    case KIND_FIXED_BYTES:
+        return box_fixed_bytes(node, value);
+    case KIND_TYPED_LIST:
+    case KIND_DICTIONARY:
+    case KIND_SET:
+        return box_container(plan, node, (const ListValue *)value);
     }
     PyErr_SetString(PyExc_SystemError, "the plan of an exported kernel has an unknown kind");
     return NULL;

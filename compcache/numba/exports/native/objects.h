@@ -4,7 +4,8 @@
  *   plan.c      plans: the types of a kernel's parameters and result, as the exporter describes them
  *   unbox.c     arguments -> Numba's values
  *   box.c       Numba's values -> results
- *   arrays.c    arrays of NumPy, where it is loaded, and buffers
+ *   containers.c lists, dictionaries and sets
+ *   arrays.c    arrays and scalars of NumPy, where it is loaded, and buffers
  *   random.c    random numbers
  *   linear.c    BLAS and LAPACK
  *   schedule.c  how parallel loops are divided
@@ -23,7 +24,7 @@
 #include <stdint.h>
 
 #define PLAN_MAGIC 0x504e4343u /* "CCNP" */
-#define PLAN_VERSION 1
+#define PLAN_VERSION 2 /* 1: without the kinds after KIND_LIST */
 #define NO_NODE UINT32_MAX
 
 enum Kind {
@@ -40,13 +41,21 @@ enum Kind {
     KIND_TEXT,
     KIND_BYTES,
     KIND_LIST, /* one item; `itemsize`: distance of items; `detail`: where the first is in the payload */
+    KIND_DATE,   /* `text`: dtype; a number of its units */
+    KIND_RECORD, /* `text`: dtype; a parameter is a RecordValue, a result the record itself */
+    KIND_ENUM,   /* one item, its value; `text`: module, NUL, qualified name */
+    KIND_FIXED_TEXT, /* `detail`: the number of characters, of four bytes each */
+    KIND_FIXED_BYTES,
+    KIND_TYPED_LIST, /* as a list; so are those that follow: what they hold arrives and leaves as the items of a list */
+    KIND_DICTIONARY, /* its items are tuples of two */
+    KIND_SET,
 };
 
 enum Flag {
     LAYOUT_C = 1, /* arrays: contiguous in this order; neither flag: any strides */
     LAYOUT_F = 2,
     READ_ONLY = 4,
-    OWNED = 8, /* parameters: the result may refer to it */
+    OWNED = 8, /* parameters: the result may refer to it, or it is in a list */
 };
 
 typedef struct {
@@ -63,15 +72,24 @@ typedef struct {
     uint32_t format;
 } Node;
 
+typedef struct Plan Plan;
+
+/* What frees the items of a list needs to know of them. */
 typedef struct {
+    Plan *plan;
+    const Node *node;
+} Items;
+
+struct Plan {
     const Node *nodes;
     const char *texts;
     PyObject **cached; /* by number of the node: a dtype, a class */
+    Items *items;      /* by number of the node */
     uint32_t node_count;
     uint32_t parameters; /* the first nodes */
     uint32_t result;     /* a number, or NO_NODE */
     const char *function;
-} Plan;
+};
 
 /* The head of Numba's blocks (numba/core/runtime/nrt.h). */
 typedef struct MemInfo {
@@ -80,7 +98,7 @@ typedef struct MemInfo {
     void *info;
     void *data;
     size_t size;
-    void *allocator;
+    struct MemInfo *container; /* of a list: what was made of it and not given back (compilation/plain_containers.py) */
 } MemInfo;
 
 /* Numba's value of an array; `extents` has the shape, then the strides. */
@@ -109,6 +127,11 @@ typedef struct {
 } ListValue;
 
 typedef struct {
+    void *data;
+    Py_buffer *view;
+} RecordValue;
+
+typedef struct {
     Py_ssize_t size;
     Py_ssize_t allocated;
     unsigned char is_dirty;
@@ -128,10 +151,20 @@ static inline PyObject **cached_of(Plan *plan, const Node *node) {
 }
 
 /* unbox.c */
+int unbox(Plan *plan, const Node *node, PyObject *object, char *value);
 int enter(Plan *plan, PyObject *const *objects, void *const *places);
 void leave(Plan *plan, PyObject *const *objects, void *const *places);
 /* Give back the references that a value holds. */
 void drop(const Plan *plan, const Node *node, char *value);
+
+/* containers.c */
+int unbox_list(Plan *plan, const Node *node, PyObject *object, ListValue *value);
+int unbox_container(Plan *plan, const Node *node, PyObject *object, ListValue *value);
+PyObject *box_list(Plan *plan, const Node *node, const ListValue *value);
+PyObject *box_container(Plan *plan, const Node *node, const ListValue *value);
+void drop_container(MemInfo *items);
+/* Tell lists and other containers what the kernel made of them; they may be items of a tuple. */
+int reflect(Plan *plan, const Node *node, char *value);
 
 /* box.c */
 PyObject *box(Plan *plan, const Node *node, char *value);
@@ -140,6 +173,10 @@ PyObject *box_result(Plan *plan, void *value);
 /* arrays.c */
 int unbox_array(Plan *plan, const Node *node, PyObject *object, ArrayValue *value);
 PyObject *box_array(Plan *plan, const Node *node, ArrayValue *value);
+int unbox_date(Plan *plan, const Node *node, PyObject *object, char *value);
+int unbox_record(Plan *plan, const Node *node, PyObject *object, RecordValue *value);
+/* A scalar of NumPy: a date, a record. */
+PyObject *box_scalar(Plan *plan, const Node *node, char *value);
 
 /* memory.c */
 MemInfo *new_block(void *data, size_t size, void (*destroy)(void *, size_t, void *), void *info);

@@ -24,26 +24,31 @@ static Plan *make_plan(const char *data, uint64_t size) {
     char *copy = malloc(size + 1);
     Plan *plan = malloc(sizeof *plan);
     PyObject **cached = calloc(head->node_count + 1, sizeof *cached);
-    if (copy == NULL || plan == NULL || cached == NULL) {
+    Items *items = calloc(head->node_count + 1, sizeof *items);
+    if (copy == NULL || plan == NULL || cached == NULL || items == NULL) {
         free(copy);
         free(plan);
         free(cached);
+        free(items);
         PyErr_NoMemory();
         return NULL;
     }
     memcpy(copy, data, size);
     copy[size] = '\0';
     *plan = (Plan){
-        .nodes = (const Node *)(copy + sizeof *head), .texts = copy + nodes, .cached = cached,
+        .nodes = (const Node *)(copy + sizeof *head), .texts = copy + nodes, .cached = cached, .items = items,
         .node_count = head->node_count, .parameters = head->parameters, .result = head->result,
         .function = copy + nodes + head->function,
     };
+    for (uint32_t i = 0; i < head->node_count; i++) {
+        items[i] = (Items){plan, &plan->nodes[i]};
+    }
     return plan;
 }
 
 Plan *prepare_plan(const void *data, uint64_t size) {
     const Head *head = data;
-    if (size < sizeof *head || head->magic != PLAN_MAGIC || head->version != PLAN_VERSION || head->functions > function_count) {
+    if (size < sizeof *head || head->magic != PLAN_MAGIC || head->version == 0 || head->version > PLAN_VERSION || head->functions > function_count) {
         PyErr_SetString(PyExc_ImportError, "this kernel was exported by another version of compcache: export it again");
         return NULL;
     }

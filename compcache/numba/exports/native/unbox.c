@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int unbox(Plan *plan, const Node *node, PyObject *object, char *value);
-
 /* ------------------------------------------------------------------------------------------------------ scalars */
 
 static int unbox_bool(PyObject *object, char *value) {
@@ -94,6 +92,17 @@ static int unbox_tuple(Plan *plan, const Node *node, PyObject *object, char *val
     return 1;
 }
 
+static int unbox_enum(Plan *plan, const Node *node, PyObject *object, char *value) {
+    PyObject *class = class_of(plan, node);
+    if (class == NULL || (PyObject *)Py_TYPE(object) != class) {
+        return 0;
+    }
+    PyObject *number = PyObject_GetAttrString(object, "value");
+    const int ok = number != NULL && unbox(plan, &plan->nodes[node->first], number, value);
+    Py_XDECREF(number);
+    return ok;
+}
+
 /* The characters of a text, each of the width of the widest; to be freed. */
 static void *narrowed(const Py_UCS4 *wide, Py_ssize_t length, int width) {
     char *data = malloc((size_t)(length + 1) * (size_t)width);
@@ -103,7 +112,16 @@ static void *narrowed(const Py_UCS4 *wide, Py_ssize_t length, int width) {
     return data;
 }
 
-static int unbox_text(PyObject *object, TextValue *value) {
+/* A reference to the object that a value's data belongs to, as a block. */
+static MemInfo *held(PyObject *object, void *data) {
+    MemInfo *memory = new_block(data, 0, free_object, Py_NewRef(object));
+    if (memory == NULL) {
+        Py_DECREF(object);
+    }
+    return memory;
+}
+
+static int unbox_text(const Node *node, PyObject *object, TextValue *value) {
     Py_ssize_t bytes;
     if (!PyUnicode_Check(object)) {
         return 0;
@@ -111,7 +129,8 @@ static int unbox_text(PyObject *object, TextValue *value) {
     *value = (TextValue){.length = PyUnicode_GetLength(object), .width = 1, .is_ascii = 1, .hash = -1, .parent = object};
     value->data = (void *)PyUnicode_AsUTF8AndSize(object, &bytes);
     if (value->data != NULL && bytes == value->length) {
-        return 1; /* ASCII: the object's own characters */
+        value->memory = node->flags & OWNED ? held(object, value->data) : NULL; /* ASCII: the object's own characters */
+        return value->memory != NULL || !(node->flags & OWNED);
     }
     PyErr_Clear(); /* a lone surrogate has no UTF-8 */
     Py_UCS4 *wide = PyUnicode_AsUCS4Copy(object);
@@ -139,9 +158,8 @@ static int unbox_bytes(PyObject *object, ArrayValue *value) {
     if (!PyBytes_Check(object)) {
         return 0;
     }
-    value->memory = new_block(PyBytes_AsString(object), 0, free_object, Py_NewRef(object));
+    value->memory = held(object, PyBytes_AsString(object));
     if (value->memory == NULL) {
-        Py_DECREF(object);
         return 0;
     }
     value->data = PyBytes_AsString(object);
@@ -151,36 +169,7 @@ static int unbox_bytes(PyObject *object, ArrayValue *value) {
     return 1;
 }
 
-static int unbox_list(Plan *plan, const Node *node, PyObject *object, ListValue *value) {
-    if (!PyList_Check(object)) {
-        return 0;
-    }
-    const Node *item = &plan->nodes[node->first];
-    const Py_ssize_t size = PyList_Size(object);
-    char *payload = calloc(1, node->detail + (size_t)(size > 0 ? size : 1) * node->itemsize);
-    value->memory = payload != NULL ? new_block(payload, 0, free_data, NULL) : NULL;
-    if (value->memory == NULL) {
-        free(payload);
-        PyErr_NoMemory();
-        return 0;
-    }
-    value->parent = object;
-    *(ListPayload *)payload = (ListPayload){.size = size, .allocated = size > 0 ? size : 1};
-    for (Py_ssize_t i = 0; i < size; i++) { /* converting an item may run code that shortens the list */
-        PyObject *found = PySequence_GetItem(object, i);
-        if (found == NULL) {
-            return 0;
-        }
-        const int ok = unbox(plan, item, found, payload + node->detail + i * node->itemsize);
-        Py_DECREF(found);
-        if (!ok) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-static int unbox(Plan *plan, const Node *node, PyObject *object, char *value) {
+int unbox(Plan *plan, const Node *node, PyObject *object, char *value) {
     switch ((enum Kind)node->kind) {
     case KIND_NONE:
         return object == Py_None;
@@ -201,11 +190,24 @@ static int unbox(Plan *plan, const Node *node, PyObject *object, char *value) {
     case KIND_ARRAY:
         return unbox_array(plan, node, object, (ArrayValue *)value);
     case KIND_TEXT:
-        return unbox_text(object, (TextValue *)value);
+        return unbox_text(node, object, (TextValue *)value);
     case KIND_BYTES:
         return unbox_bytes(object, (ArrayValue *)value);
     case KIND_LIST:
         return unbox_list(plan, node, object, (ListValue *)value);
+    case KIND_DATE:
+        return unbox_date(plan, node, object, value);
+    case KIND_RECORD:
+        return unbox_record(plan, node, object, (RecordValue *)value);
+    case KIND_ENUM:
+        return unbox_enum(plan, node, object, value);
+    case KIND_TYPED_LIST:
+    case KIND_DICTIONARY:
+    case KIND_SET:
+        return unbox_container(plan, node, object, (ListValue *)value);
+    case KIND_FIXED_TEXT:
+    case KIND_FIXED_BYTES:
+        return 0; /* results only */
     }
     return 0;
 }
@@ -233,6 +235,11 @@ void drop(const Plan *plan, const Node *node, char *value) {
     case KIND_BYTES:
     case KIND_LIST:
         release_block(*(MemInfo **)value);
+        return;
+    case KIND_TYPED_LIST:
+    case KIND_DICTIONARY:
+    case KIND_SET:
+        drop_container(*(MemInfo **)value);
         return;
     default:
         return;
@@ -284,9 +291,21 @@ static void raise_mismatch(const Plan *plan, const Node *node, PyObject *object)
     Py_XDECREF(offered);
 }
 
+static void drop_parameter(const Plan *plan, const Node *node, char *value) {
+    if (node->kind != KIND_RECORD) {
+        drop(plan, node, value);
+        return;
+    }
+    Py_buffer *view = ((RecordValue *)value)->view;
+    if (view != NULL) {
+        PyBuffer_Release(view);
+        free(view);
+    }
+}
+
 static void drop_first(const Plan *plan, uint32_t count, void *const *places) {
     for (uint32_t i = 0; i < count; i++) {
-        drop(plan, &plan->nodes[i], places[i]);
+        drop_parameter(plan, &plan->nodes[i], places[i]);
     }
 }
 
@@ -302,36 +321,6 @@ int enter(Plan *plan, PyObject *const *objects, void *const *places) {
         }
     }
     return 1;
-}
-
-/* Tell a list what the kernel made of it; it may be an item of a tuple. */
-static int reflect(Plan *plan, const Node *node, char *value) {
-    if (node->kind == KIND_TUPLE || node->kind == KIND_NAMED_TUPLE) {
-        for (uint32_t i = 0; i < node->count; i++) {
-            const Node *item = &plan->nodes[node->first + i];
-            if (!reflect(plan, item, value + item->offset)) {
-                return 0;
-            }
-        }
-    }
-    if (node->kind == KIND_OPTIONAL) {
-        return !(value[node->detail] & 1) || reflect(plan, &plan->nodes[node->first], value);
-    }
-    if (node->kind != KIND_LIST) {
-        return 1;
-    }
-    ListValue given = *(ListValue *)value;
-    ListPayload *payload = given.memory->data;
-    if (!payload->is_dirty) {
-        return 1;
-    }
-    payload->is_dirty = 0;
-    PyObject *parent = given.parent;
-    given.parent = NULL;
-    PyObject *items = box(plan, node, (char *)&given);
-    const int done = items != NULL && PyList_SetSlice(parent, 0, PyList_Size(parent), items) == 0;
-    Py_XDECREF(items);
-    return done;
 }
 
 /* After the call: tell lists of changes, give back what the values hold. */
