@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.cache import Cache
-    from compcache.numba.declarations.decorators import cfunc, guvectorize, jit, njit, prange, vectorize
+    from compcache.numba.declarations.decorators import (
+        cfunc,
+        guvectorize,
+        jit,
+        njit,
+        prange,
+        stencil,
+        vectorize,
+    )
     from compcache.numba.dispatch.backend import Backend
 
 __all__ = [
@@ -39,6 +47,7 @@ __all__ = [
     "njit",
     "package",
     "prange",
+    "stencil",
     "uninstall",
     "vectorize",
 ]
@@ -164,7 +173,7 @@ class installed:  # noqa: N801 - it is used like a function
         uninstall()
 
 
-_LAZY = frozenset(("cfunc", "guvectorize", "jit", "njit", "prange", "vectorize"))
+_LAZY = frozenset(("cfunc", "guvectorize", "jit", "njit", "prange", "stencil", "vectorize"))
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from functools import partial
 
+from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
 from compcache.numba.lazy.stand_ins import prange, real_numba
 from compcache.numba.lazy.state import State
@@ -17,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["cfunc", "guvectorize", "jit", "njit", "prange", "vectorize"]
+__all__ = ["cfunc", "guvectorize", "jit", "njit", "prange", "stencil", "vectorize"]
 
 _Function = type(lambda: 0)
 
@@ -129,6 +130,26 @@ def cfunc(*args: Any, **options: Any) -> Any:
     if _is_disabled() or len(args) != 1 or type(args[0]) is not str:
         return real_numba().cfunc(*args, **options)
     return partial(_decorate_callback, args[0], options)
+
+
+def stencil(func_or_mode: Any = "constant", **options: Any) -> Any:
+    """`numba.stencil`: a kernel of neighbourhoods for functions whose code is stored; Numba makes it where it is used otherwise."""
+    function = func_or_mode if type(func_or_mode) is _Function else None
+    is_plain = function is not None or func_or_mode == "constant"
+    if _is_disabled() or not is_plain or not _OPTIONS_OF_STENCILS.issuperset(options):
+        return real_numba().stencil(func_or_mode, **options)
+    return _decorate_stencil(options, function) if function is not None else partial(_decorate_stencil, options)
+
+
+_OPTIONS_OF_STENCILS = frozenset(("cval", "neighborhood", "standard_indexing"))
+
+
+def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
+    if type(function) is not _Function or has_numba():
+        return real_numba().stencil("constant", **options)(function)
+    from compcache.numba.declarations.stencils import declare_stencil
+
+    return declare_stencil(function, "constant", options)
 
 
 def _decorate_ufunc(

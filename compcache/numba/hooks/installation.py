@@ -14,15 +14,13 @@ from numba.core import caching, ccallback, dispatcher, entrypoints
 from numba.np.ufunc import ufuncbuilder, wrappers
 
 from compcache.numba.compilation import scopes
+from compcache.numba.dispatch.backend import Backend
 from compcache.numba.dispatch.function_cache import FunctionCache
-from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.hooks import recorders
 from compcache.numba.hooks.replacements import Replacements
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from compcache.numba.dispatch.backend import Backend
 
 __all__ = ["Hooks"]
 
@@ -123,9 +121,9 @@ class Hooks:
         def __init__(  # noqa: N807 - it takes that method's place
             self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
         ) -> None:
-            original(self, py_func, cres, sin, sout, False, is_parfors)
-            if cache:
-                self.cache = GufuncCache(backend, self, py_func)
+            if cache and not isinstance(cache, Backend):
+                cache = backend
+            original(self, py_func, cres, sin, sout, cache, is_parfors)
 
         return __init__
 

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 from numba.core import base, bytecode, codegen, compiler, cpu, serialize
 from numba.core.types import functions
 from numba.core.typing import context, templates
+from numba.np.ufunc import wrappers
 
 from compcache.numba.compilation import libraries, native_code, scopes
+from compcache.numba.dispatch.backend import Backend
+from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import plain_name
 from compcache.numba.fingerprints.implementations import key_name, source_function
@@ -48,6 +51,7 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(base.OverloadSelector, "find", _noting_generator)
     _recorders.wrap(base.BaseContext, "add_dynamic_addr", _noting_address)
     _recorders.wrap(serialize.NumbaPickler, "reducer_override", _pickling_by_name)
+    _recorders.wrap(wrappers._GufuncWrapper, "__init__", _gufunc_wrapper)
     _postpone_code()
 
 
@@ -157,6 +161,20 @@ def _pickling_by_name(original: Any) -> Any:
         return NotImplemented if scopes.is_pickled_by_name(obj) else original(self, obj)
 
     return reducer_override
+
+
+def _gufunc_wrapper(original: Any) -> Any:
+    """Let `cache` be a backend, which keeps the wrapper."""
+
+    def __init__(  # noqa: N807 - it takes that method's place
+        self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
+    ) -> None:
+        backend = cache if isinstance(cache, Backend) else None
+        original(self, py_func, cres, sin, sout, cache if backend is None else False, is_parfors)
+        if backend is not None:
+            self.cache = GufuncCache(backend, self, py_func)
+
+    return __init__
 
 
 def _from_function(original: Any) -> Any:

@@ -32,7 +32,10 @@ _COMPILERS = ("numba", "llvmlite", "numpy")
 _OWN = "compcache"
 _GROUP = b"numba_extensions"
 _MOST_FILES = 20_000
+_AT_FIRST = 1 << 12  # most files of metadata are shorter
 _AT_ONCE = 1 << 18
+#: How the names of metadata end, which are few among the names of a directory.
+_ENDINGS = frozenset(("-INFO", "-info", "-link"))
 
 
 def settings_and_packages() -> str:
@@ -98,11 +101,11 @@ def _distributions() -> Iterator[tuple[str, str]]:
             continue
         except OSError:
             continue
-        for name in names:
+        for name in [name for name in names if name[-5:] in _ENDINGS]:
             if name == "EGG-INFO":
                 yield os.path.basename(place).partition("-")[0].lower(), os.path.join(place, name)
             elif name.endswith((".dist-info", ".egg-info", ".egg-link")):
-                yield name.partition("-")[0].partition(".")[0].lower(), os.path.join(place, name)
+                yield name.partition("-")[0].partition(".")[0].lower(), f"{place or '.'}/{name}"
 
 
 def _registers(directory: str) -> bool:
@@ -111,7 +114,7 @@ def _registers(directory: str) -> bool:
             source = file.readline().strip()
         infos = [name for name in _listed(source) if name.endswith(".egg-info")]
         return any(_registers(os.path.join(source, name)) for name in infos)
-    return _GROUP in _read(os.path.join(directory, "entry_points.txt"))
+    return _GROUP in _read(f"{directory}/entry_points.txt")
 
 
 def _listed(directory: str) -> list[str]:
@@ -128,8 +131,10 @@ def _read(path: str) -> bytes:
     except OSError:
         return b""
     try:
-        parts = [os.read(file, _AT_ONCE)]
-        while len(parts[-1]) == _AT_ONCE:
+        parts = [os.read(file, _AT_FIRST)]
+        if len(parts[0]) < _AT_FIRST:
+            return parts[0]
+        while parts[-1]:
             parts.append(os.read(file, _AT_ONCE))
     except OSError:
         return b""

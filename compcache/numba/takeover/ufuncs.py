@@ -160,6 +160,7 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
         writable_args=options.get("writable_args", ()), is_dynamic=state.signatures is None,
     )  # fmt: skip
     builder = real.gufunc_builder
+    builder.cache = backend  # keeps the wrappers
     signatures: Any = state.signatures
     if signatures is None:
         signatures = [real._get_function_type(*_types_of(loop)) for loop in loops]

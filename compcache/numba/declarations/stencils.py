@@ -1,0 +1,77 @@
+"""The results of `stencil`: kernels of neighbourhoods, which compiled functions call."""
+
+from __future__ import annotations
+
+from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.stand_ins import LazyObject, made
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["LazyStencil", "declare_stencil"]
+
+_Function: Any = type(lambda: 0)
+_Code = type((lambda: 0).__code__)
+
+
+class LazyStencil(LazyObject):
+    """A stencil, which Numba makes when it is called from Python, or when a function that calls it is compiled.
+
+    Numba reads the function, with the values of its globals, when it is declared; so `declare_stencil` keeps these.
+    """
+
+    __slots__ = ("_mode", "_options")
+
+    def __init__(self, function: Any, mode: str, options: dict[str, Any]) -> None:
+        super().__init__(function, None)
+        object.__setattr__(self, "_mode", mode)
+        object.__setattr__(self, "_options", options)
+
+    def _compcache_make(self) -> Any:
+        from numba import stencil
+
+        mode, options = object.__getattribute__(self, "_mode"), object.__getattribute__(self, "_options")
+        return stencil(mode, **options)(object.__getattribute__(self, "_function"))
+
+    def _compcache_content(self, walk: Any) -> None:
+        """Feed all that compiled code can see of it: the function as it was declared, and the options."""
+        options = object.__getattribute__(self, "_options")
+        walk.token("stencil", object.__getattribute__(self, "_mode"))
+        walk.value(tuple(sorted(options.items())), "an option of a stencil")
+        walk.add(object.__getattribute__(self, "_function"))
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of Numba's stencils once Numba is imported: before that no caller can compare with it."""
+        return type(made(self)) if has_numba() else LazyStencil
+
+
+def declare_stencil(function: Any, mode: str, options: dict[str, Any]) -> LazyStencil:
+    """The stencil of a function as it is now: the values of the globals and variables that it names are kept."""
+    names: set[str] = set()
+    _add_names(function.__code__, names)
+    held = {name: value for name, value in function.__globals__.items() if name in names or name in _OF_MODULES}
+    frozen = _Function(
+        function.__code__, held, function.__name__, function.__defaults__, tuple(map(_copy, function.__closure__ or ()))
+    )
+    frozen.__module__, frozen.__qualname__ = function.__module__, function.__qualname__
+    frozen.__kwdefaults__ = function.__kwdefaults__
+    return LazyStencil(frozen, mode, options)
+
+
+_OF_MODULES = frozenset(("__builtins__", "__file__", "__name__", "__package__"))
+
+
+def _add_names(code: Any, names: set[str]) -> None:
+    names.update(code.co_names)
+    for constant in code.co_consts:
+        if type(constant) is _Code:
+            _add_names(constant, names)
+
+
+def _copy(cell: Any) -> Any:
+    try:
+        return type(cell)(cell.cell_contents)
+    except ValueError:  # the variable is not set yet
+        return type(cell)()
