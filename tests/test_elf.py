@@ -46,7 +46,7 @@ DEFAULT, HIDDEN, PROTECTED = 0, 2, 3
 X86_64 = "x86_64-unknown-linux-gnu"
 OBJECT_READERS: list[Reader] = [elf.undefined_symbols, elf.weaken_undefined, elf.hide_symbols, elf.code_sections]
 IMAGE_READERS: list[Reader] = [elf.dynamic_undefined, elf.needed_libraries]
-READERS: list[Reader] = [elf.machine, *OBJECT_READERS, *IMAGE_READERS]
+READERS: list[Reader] = [elf.machine, elf.protect_dynamic, *OBJECT_READERS, *IMAGE_READERS]
 
 
 def compile_object(ir: str, triple: str = X86_64) -> bytes:
@@ -236,6 +236,18 @@ def test_a_shared_object_without_section_headers_is_refused(reader: Reader, imag
     struct.pack_into("<Q", stripped, 40, 0)
     with pytest.raises(FormatError, match="no section header for it"):
         reader(bytes(stripped))
+
+
+def test_the_dynamic_section_is_protected_and_not_one_byte_else_changes(image: bytes) -> None:
+    """Type 2 is PT_DYNAMIC, the second of its flags says that it can be written to."""
+    protected = elf.protect_dynamic(image)
+    (start,), (number,) = struct.unpack_from("<Q", image, 32), struct.unpack_from("<H", image, 56)
+    segments = [struct.unpack_from("<II", protected, start + 56 * index) for index in range(number)]
+    assert [flags & 2 for kind, flags in segments if kind == 2] == [0]
+    changed = [at for at, (old, new) in enumerate(zip(image, protected, strict=True)) if old != new]
+    assert len(changed) == 1
+    with pytest.raises(FormatError, match="program headers of 0 bytes"):
+        elf.protect_dynamic(image[:54] + bytes(2) + image[56:])
 
 
 def test_the_number_of_sections_may_stand_in_the_first_section_header(relocatable: bytes) -> None:

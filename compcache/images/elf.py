@@ -40,6 +40,7 @@ __all__ = [
     "named_sections",
     "needed_libraries",
     "needed_versions",
+    "protect_dynamic",
     "rename_undefined",
     "rename_versioned",
     "sections_like",
@@ -83,6 +84,10 @@ _RELOCATION = Struct("<QI4x8x")
 _DYNAMIC_RELOCATION = Struct("<QIIq")
 _PLACE = Struct("<qq")
 _DYNAMIC = Struct("<qQ")
+_PROGRAM_HEADERS = Struct("<32xQ14xHH")
+_SEGMENT = Struct("<II")  # type and flags
+_PT_DYNAMIC, _PF_W = 2, 2
+_PROGRAM_HEADER_SIZE = 56
 _VERNEED = Struct("<2xHIII")
 _VERNAUX = Struct("<4x4xII")
 
@@ -332,6 +337,24 @@ def take_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes,
             found[name] = found.get(name, b"") + _PLACE.pack(place - start, addend if kind in with_addend else 0)
             _DYNAMIC_RELOCATION.pack_into(patched, section.offset + index * _DYNAMIC_RELOCATION.size, place, 0, 0, 0)
     return bytes(patched), found
+
+
+def protect_dynamic(data: bytes) -> bytes:
+    """The same shared object with a dynamic section that the dynamic linker leaves as it is.
+
+    From version 2.35 on, glibc writes addresses into that section unless the program header forbids it (`l_ld_readonly`): a page of private
+    memory for each image, which one without relocations does without. Raises `FormatError`.
+    """
+    _read_header(data)
+    start, size, number = _PROGRAM_HEADERS.unpack_from(data)
+    if number and size != _PROGRAM_HEADER_SIZE:
+        raise FormatError(f"program headers of {size} bytes, and not {_PROGRAM_HEADER_SIZE}")
+    patched = bytearray(data)
+    for at in range(start, start + _PROGRAM_HEADER_SIZE * number, _PROGRAM_HEADER_SIZE):
+        kind, flags = _SEGMENT.unpack(_read_bytes(data, at, _SEGMENT.size, "program header"))
+        if kind == _PT_DYNAMIC:
+            _SEGMENT.pack_into(patched, at, kind, flags & ~_PF_W)
+    return bytes(patched)
 
 
 def dynamic_undefined(data: bytes) -> tuple[str, ...]:

@@ -111,7 +111,7 @@ def link_image(
         return plain, "object", {}
     if archives:
         _check_archives(image, {*imports, *weak})
-    return _take_places(image, imports, export)
+    return _take_places(elf.protect_dynamic(image), imports, export)
 
 
 def _check_archives(image: bytes, known: Collection[str]) -> None:
