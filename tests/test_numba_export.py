@@ -269,13 +269,76 @@ def test_exporting_again_replaces_what_was_exported(tmp_path: Path) -> None:
     assert other.run(script, backend=False) == 1
     assert call(other, "'one.f', 1") == [2]
     other.write(one="def f(x):\n    return x + 2\n")
-    assert other.run(script, backend=False) == 1
+    assert other.run(f"    import warnings; warnings.simplefilter('error')\n{script}", backend=False) == 1
     assert call(other, "'one.f', 1") == [3]
+
+
+def test_functions_that_nobody_called_may_be_recursive(tmp_path: Path) -> None:
+    """Numba asks the dispatcher whether it is compiling, and names what others call in a circle with the options of the caller."""
+    other = Project(tmp_path)
+    other.write(circle="""
+        from numba import njit
+
+        @njit
+        def factorial(n):
+            return 1 if n < 2 else n * factorial(n - 1)
+
+        @njit
+        def even(n):
+            if n == 0:
+                return True
+            return odd(n - 1)
+
+        @njit
+        def odd(n):
+            if n == 0:
+                return False
+            return even(n - 1)
+    """)
+    script = """
+    import circle
+    from compcache import Cache
+    from compcache.numba import export
+    with Cache("cache") as cache:
+        for function in (circle.factorial, circle.even, circle.odd):
+            export(function, "(int64,)", cache=cache)
+    """
+    other.run(f"{script}\n    result = None", backend=False)
+    assert call(other, "'circle.factorial', 6", "'circle.even', 6", "'circle.odd', 6") == [720, True, False]
+
+
+def test_a_kernel_is_the_same_bytes_in_every_process(tmp_path: Path) -> None:
+    """Whatever was compiled before, with loops of threads and exceptions."""
+    other = Project(tmp_path)
+    other.write(loops="""
+        import numpy as np
+        from numba import njit, prange
+
+        @njit(parallel=True)
+        def total(values):
+            if len(values) == 0:
+                raise ValueError("empty", len(values))
+            result = 0.0
+            for i in prange(len(values)):
+                result += values[i]
+            return result, values * 2
+    """)
+    script = """
+    import loops
+    from compcache import Cache
+    from compcache.numba import export
+    loops.njit(lambda x: x + 1)(1) if {first} else None
+    with Cache("cache{first}") as cache:
+        for _ in range(1 + {first}):
+            export(loops.total, "(float64[::1],)", cache=cache)
+        result = [realization.module_id for realization in cache.realizations("loops.total")]
+    """
+    assert other.run(script.format(first=0), backend=False) == other.run(script.format(first=1), backend=False)
 
 
 REFUSALS = {
     "it is a generator": ("def f(n):\n    for i in range(n):\n        yield i\n", "(int64,)"),
-    "no conversion for its result, of type set(int64)": ("def f(n):\n    return {n, 2 * n}\n", "(int64,)"),
+    "no conversion for its result, of type range_state_int64": ("def f(n):\n    return range(n)\n", "(int64,)"),
     "Numba does not compile it for (int64): there is no 'foo' of int64 (": ("def f(n):\n    return n.foo\n", "(int64,)"),
     "it has 1 parameters, but the signature has 2": ("def f(n):\n    return n\n", "(int64, int64)"),
     "exception class": (

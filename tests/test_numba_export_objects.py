@@ -65,6 +65,10 @@ KERNELS = """
     def constant():
         return TABLE
 
+    @kernel(types.int64)
+    def views_of_constant(n):
+        return TABLE[::-1, n], TABLE.T[n:], TABLE[n:n], TABLE[1, ::-2]
+
     @kernel(f8[:], nogil=True)
     def without_gil(a):
         return a + 1
@@ -178,7 +182,7 @@ CASES = """
         "tail": [lambda: (grid()[0],), lambda: (grid()[:, 1],), lambda: (frozen(),)],
         "fortran": [lambda: (np.asfortranarray(grid()),)],
         "solved": [lambda: (np.asfortranarray(grid()),)],
-        "constant": [lambda: ()],
+        "constant": [lambda: ()], "views_of_constant": [lambda: (1,)],
         "without_gil": [lambda: (grid()[:, 2],)],
         "complexes": [lambda: (1 + 2j, np.arange(3, dtype=np.complex64)), lambda: (3, np.ones(4, np.complex64)[::2])],
         "nested": [lambda: (2, "abc"), lambda: (0, "ж")],

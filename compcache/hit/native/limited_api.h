@@ -37,6 +37,7 @@ PyAPI_FUNC(PyObject *) PyVectorcall_Call(PyObject *callable, PyObject *args, PyO
  * added by a look at the version of the interpreter that runs (module.c). */
 #ifndef Py_mod_gil
 #define Py_mod_gil 4
+#define Py_MOD_GIL_USED ((void *)0)
 #define Py_MOD_GIL_NOT_USED ((void *)1)
 #endif
 

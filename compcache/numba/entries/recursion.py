@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.numba.compilation.libraries import library_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Collection
 
 __all__ = ["UNRESOLVED", "MissingCallee", "lacks_callee", "resolve_recursion", "with_recursive_callees"]
 
@@ -39,7 +39,7 @@ def with_recursive_callees(library: Any) -> Any:
         slots = [
             v.name.removeprefix(UNRESOLVED) for v in module.global_variables if v.name.startswith(UNRESOLVED)
         ]
-        missing = [name for name in slots if name not in defined]
+        missing = [name for name in slots if _callee(name, defined) is None]
         if not missing:
             return module
         module = module.clone()
@@ -65,12 +65,28 @@ def _module_defining(name: str) -> Any:
     )
 
 
-def resolve_recursion(text: str, defined: Container[str]) -> str:
+#: In the names of Numba's functions: the number of a function, and the options that it was compiled with, after their length.
+_OPTIONS = re.compile(r"(.*B\d+v\d+)B(\d+)(c8t.*)")
+
+
+def _callee(name: str, defined: Collection[str]) -> str | None:
+    """The function that a slot is for. Numba names it with the options of its caller, which may have others."""
+    if name in defined:
+        return name
+    wanted = _without_options(name)
+    return next((other for other in defined if _without_options(other) == wanted != other), None)
+
+
+def _without_options(name: str) -> str:
+    match = _OPTIONS.fullmatch(name)
+    return name if match is None else match[1] + match[3][int(match[2]) :]
+
+
+def resolve_recursion(text: str, defined: Collection[str]) -> str:
     """Define the variables through which recursive functions call themselves."""
 
     def define(match: re.Match[str]) -> str:
-        if match[2] not in defined:
-            return match[0]
-        return f'{match[1]} = internal constant ptr @"{match[2]}"'
+        callee = _callee(match[2], defined)
+        return match[0] if callee is None else f'{match[1]} = internal constant ptr @"{callee}"'
 
     return _DECLARED_RECURSION.sub(define, text)

@@ -87,7 +87,7 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
     _drop_unused(module)
     _check(func_name, module)
     try:
-        return Assembled(load_exception_classes(str(module)), shape.nogil)
+        return Assembled(_without_ids(load_exception_classes(str(module))), shape.nogil)
     except CannotLink as error:
         raise refusal(func_name, str(error)) from error
 
@@ -194,6 +194,27 @@ def _without_idle_environments(function: str) -> str:
         )
 
     return _LOADED_ENVIRONMENT.sub(load, function)
+
+
+_SYMBOL = re.compile(r'[@!](?:"[^"]*"|[\w.$-]+)')  # and names in metadata
+#: The number of a compiled function of this process, and the address of the object that Numba makes of a parallel loop.
+_PROCESS_ID = re.compile(r"B\d+v(?P<number>\d+)(?=B|E|$)|(?<=_gufunc_0x)(?P<address>[0-9a-f]+)")
+
+
+#: A text of Numba's for people, with a symbol in it.
+_MISSING_ENVIRONMENT = re.compile(r'^(@"\.const\.missing Environment: [^"]*" = .*?constant )\[\d+ x i8\] c"[^"]*"', re.MULTILINE)
+
+
+def _without_ids(text: str) -> str:
+    """Assembly whose symbols have no numbers of this process in them: the same kernel is the same bytes in all."""
+    known: dict[str, int] = {}
+
+    def renamed(match: re.Match[str]) -> str:
+        number = known.setdefault(match[0], len(known) + 1)
+        return f"{number:0{len(match[0])}x}" if match["address"] else f"B{len(str(number)) + 1}v{number}"
+
+    text = _MISSING_ENVIRONMENT.sub(r'\1[20 x i8] c"missing Environment\\00"', text)
+    return _SYMBOL.sub(lambda symbol: _PROCESS_ID.sub(renamed, symbol[0]), text)
 
 
 def _with_layout(text: str, module: Any) -> str:

@@ -8,11 +8,12 @@ the kernel allocates and frees comes from `memory_runtime`.
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from compcache.build.source import Function, ModuleSource
-from compcache.errors import CompileError
+from compcache.errors import CompileError, ShadowWarning
 from compcache.numba.compilation.error_text import describe_error
 from compcache.numba.compilation.plain_containers import carried_type, has_containers, with_lists
 from compcache.numba.exports.assembly import assemble
@@ -58,7 +59,8 @@ def export(
     cpu, features = compiled_for()
     chosen = features is not None or cpu != NATIVE
     portable = not chosen and bool(targets or os.environ.get(TARGETS_VARIABLE))
-    with _without_vectors() if portable else nullcontext():
+    # Numba tells that a call is a recursive one by what the dispatcher says of itself.
+    with getattr(func, "_compiling_counter", nullcontext()), _without_vectors() if portable else nullcontext():
         cres = _compile(func_name, function, options, local_types, all_types, result)
         made = result_of(func_name, cres.signature.return_type)
         if any(map(has_containers, (*args, made.meant))):
@@ -72,7 +74,10 @@ def export(
         cpu=cpu if chosen else None, features=features, targets=None if chosen else targets,
         identity={"name": func_name, "numba signature": str(cres.signature), "exported by": "compcache.numba"},
     )  # fmt: skip
-    _replace(cache, func_name, cache.add_realizations(source))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ShadowWarning)  # what is there already goes
+        module_ids = cache.add_realizations(source)
+    _replace(cache, func_name, module_ids)
     return func_name
 
 

@@ -1,17 +1,15 @@
 """The part of Numba's memory runtime that exported kernels need: reference-counted blocks over malloc, in LLVM assembly.
 
 Numba's own runtime is a C extension of the numba package; exported code must run without it. No block that is
-allocated here leaves the kernel, so the two never meet. The layout of `%MemInfo` is Numba's (numba/core/runtime).
+allocated here leaves the kernel, so the two never meet. The layout of a block's head is Numba's (numba/core/runtime).
 """
 
 from __future__ import annotations
 
 __all__ = ["MEMORY_RUNTIME"]
 
-MEMORY_RUNTIME = r"""
-; { reference count, destructor(data, size, info), info, data, size, external allocator }
-%MemInfo = type { i64, ptr, ptr, ptr, i64, ptr }
-
+_TEXT = r"""
+; MemInfo: { reference count, destructor(data, size, info), info, data, size, external allocator }
 declare ptr @malloc(i64)
 declare ptr @realloc(ptr, i64)
 declare void @free(ptr)
@@ -26,7 +24,7 @@ allocate:
   %failed = icmp eq ptr %mi, null
   br i1 %failed, label %none, label %fill
 fill:
-  %after = getelementptr inbounds %MemInfo, ptr %mi, i64 1
+  %after = getelementptr inbounds MEM_INFO, ptr %mi, i64 1
   %address = ptrtoint ptr %after to i64
   %above = add i64 %address, %align
   %last = sub i64 %above, 1
@@ -42,15 +40,15 @@ none:
 
 define internal void @compcache.numba.fill(ptr %mi, ptr %dtor, ptr %info, ptr %data, i64 %size) {
   store i64 1, ptr %mi
-  %dtor_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 1
+  %dtor_at = getelementptr inbounds MEM_INFO, ptr %mi, i32 0, i32 1
   store ptr %dtor, ptr %dtor_at
-  %info_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 2
+  %info_at = getelementptr inbounds MEM_INFO, ptr %mi, i32 0, i32 2
   store ptr %info, ptr %info_at
-  %data_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 3
+  %data_at = getelementptr inbounds MEM_INFO, ptr %mi, i32 0, i32 3
   store ptr %data, ptr %data_at
-  %size_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 4
+  %size_at = getelementptr inbounds MEM_INFO, ptr %mi, i32 0, i32 4
   store i64 %size, ptr %size_at
-  %external_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 5
+  %external_at = getelementptr inbounds MEM_INFO, ptr %mi, i32 0, i32 5
   store ptr null, ptr %external_at
   ret void
 }
@@ -88,16 +86,16 @@ define ptr @NRT_MemInfo_alloc_dtor_safe(i64 %size, ptr %dtor) {
 }
 
 define void @NRT_MemInfo_call_dtor(ptr %mi) {
-  %dtor_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 1
+  %dtor_at = getelementptr inbounds MEM_INFO, ptr %mi, i32 0, i32 1
   %dtor = load ptr, ptr %dtor_at
   %plain = icmp eq ptr %dtor, null
   br i1 %plain, label %release, label %destroy
 destroy:
-  %info_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 2
+  %info_at = getelementptr inbounds MEM_INFO, ptr %mi, i32 0, i32 2
   %info = load ptr, ptr %info_at
-  %data_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 3
+  %data_at = getelementptr inbounds MEM_INFO, ptr %mi, i32 0, i32 3
   %data = load ptr, ptr %data_at
-  %size_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 4
+  %size_at = getelementptr inbounds MEM_INFO, ptr %mi, i32 0, i32 4
   %size = load i64, ptr %size_at
   call void %dtor(ptr %data, i64 %size, ptr %info)
   br label %release
@@ -149,7 +147,7 @@ define ptr @NRT_MemInfo_varsize_alloc(ptr %mi, i64 %size) {
 }
 
 define ptr @NRT_MemInfo_varsize_realloc(ptr %mi, i64 %size) {
-  %data_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 3
+  %data_at = getelementptr inbounds MEM_INFO, ptr %mi, i32 0, i32 3
   %old = load ptr, ptr %data_at
   %data = call ptr @realloc(ptr %old, i64 %size)
   %result = call ptr @compcache.numba.renew(ptr %mi, ptr %data, i64 %size)
@@ -160,9 +158,9 @@ define internal ptr @compcache.numba.renew(ptr %mi, ptr %data, i64 %size) {
   %failed = icmp eq ptr %data, null
   br i1 %failed, label %done, label %store
 store:
-  %data_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 3
+  %data_at = getelementptr inbounds MEM_INFO, ptr %mi, i32 0, i32 3
   store ptr %data, ptr %data_at
-  %size_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 4
+  %size_at = getelementptr inbounds MEM_INFO, ptr %mi, i32 0, i32 4
   store i64 %size, ptr %size_at
   br label %done
 done:
@@ -171,7 +169,7 @@ done:
 
 define void @NRT_MemInfo_varsize_free(ptr %mi, ptr %data) {
   call void @free(ptr %data)
-  %data_at = getelementptr inbounds %MemInfo, ptr %mi, i32 0, i32 3
+  %data_at = getelementptr inbounds MEM_INFO, ptr %mi, i32 0, i32 3
   %current = load ptr, ptr %data_at
   %same = icmp eq ptr %current, %data
   br i1 %same, label %forget, label %done
@@ -192,3 +190,5 @@ define void @NRT_Free(ptr %data) {
   ret void
 }
 """
+# Names of types get numbers when modules are linked, and are different bytes then.
+MEMORY_RUNTIME = _TEXT.replace("MEM_INFO", "{ i64, ptr, ptr, ptr, i64, ptr }")

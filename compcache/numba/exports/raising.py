@@ -121,7 +121,6 @@ declare void @NRT_Free(ptr)
 {_class_declarations(exceptions)}
 {externals}
 ; What Numba tells of an exception: pickled, its size, the computed arguments, what makes a tuple of them, their number.
-%Info = type {{ ptr, i32, ptr, ptr, i32 }}
 define void @{RAISE}(i32 %code, ptr %info) cold noinline {{
 start:
   %gil = call i32 @PyGILState_Ensure()
@@ -137,15 +136,15 @@ stopped:
   call void @PyErr_SetNone(ptr @PyExc_StopIteration)
   br label %done
 user:
-  %count_at = getelementptr inbounds %Info, ptr %info, i32 0, i32 4
+  %count_at = getelementptr inbounds {{ ptr, i32, ptr, ptr, i32 }}, ptr %info, i32 0, i32 4
   %count = load i32, ptr %count_at
   %is_computed = icmp sgt i32 %count, 0
   br i1 %is_computed, label %unwrap, label %constant0
 unwrap:
   %pickled = load ptr, ptr %info
-  %given_at = getelementptr inbounds %Info, ptr %info, i32 0, i32 2
+  %given_at = getelementptr inbounds {{ ptr, i32, ptr, ptr, i32 }}, ptr %info, i32 0, i32 2
   %given = load ptr, ptr %given_at
-  %unwrap_at = getelementptr inbounds %Info, ptr %info, i32 0, i32 3
+  %unwrap_at = getelementptr inbounds {{ ptr, i32, ptr, ptr, i32 }}, ptr %info, i32 0, i32 3
   %unwrapping = load ptr, ptr %unwrap_at
   %values = call ptr %unwrapping(ptr %given)
   call void @NRT_Free(ptr %info)

@@ -222,30 +222,23 @@ static int is_parent(Plan *plan, const Node *node, const ArrayValue *value) {
         && memcmp(array->strides, value->extents + node->detail, bytes) == 0;
 }
 
-/* A copy of an array, in C order: of data that belongs to the code, which may be unmapped. */
+/* A copy of an array, with its strides: of data that belongs to the code, which may be unmapped. */
 static MemInfo *copy_of(const Node *node, ArrayValue *value) {
     const uint32_t ndim = node->detail;
-    const size_t itemsize = node->itemsize;
-    char *copy = malloc((size_t)value->count * itemsize + 1);
+    Py_ssize_t before = 0, after = value->count > 0 ? (Py_ssize_t)node->itemsize : 0; /* what elements take up around the first */
+    for (uint32_t axis = 0; value->count > 0 && axis < ndim; axis++) {
+        const Py_ssize_t distance = (value->extents[axis] - 1) * value->extents[ndim + axis];
+        *(distance < 0 ? &before : &after) += distance;
+    }
+    char *copy = malloc((size_t)(after - before) + 1);
     MemInfo *memory = copy != NULL ? new_block(copy, 0, free_data, NULL) : NULL;
     if (memory == NULL) {
         free(copy);
         PyErr_NoMemory();
         return NULL;
     }
-    for (Py_ssize_t number = 0; number < value->count; number++) {
-        Py_ssize_t rest = number;
-        const char *from = value->data;
-        for (uint32_t axis = ndim; axis-- > 0; rest /= value->extents[axis]) {
-            from += rest % value->extents[axis] * value->extents[ndim + axis];
-        }
-        memcpy(copy + (size_t)number * itemsize, from, itemsize);
-    }
-    Py_ssize_t stride = node->itemsize;
-    for (uint32_t axis = ndim; axis-- > 0; stride *= value->extents[axis]) {
-        value->extents[ndim + axis] = stride;
-    }
-    value->data = copy;
+    memcpy(copy, (const char *)value->data + before, (size_t)(after - before));
+    value->data = copy - before;
     return memory;
 }
 

@@ -407,8 +407,15 @@ static int execute(PyObject *module) {
     return environment_type != NULL ? 0 : -1;
 }
 
-static PyModuleDef_Slot slots[] = {
+static PyModuleDef_Slot slots_3_11[] = {
     {Py_mod_exec, (void *)execute},
+    {0, NULL},
+};
+
+/* The tables of functions grow under the GIL, and Numba's wrappers expect it: where Python can be without, this module switches it on. */
+static PyModuleDef_Slot slots_3_13[] = {
+    {Py_mod_exec, (void *)execute},
+    {Py_mod_gil, Py_MOD_GIL_USED},
     {0, NULL},
 };
 
@@ -416,9 +423,9 @@ static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "compcache.numba.lazy._dispatch",
     .m_methods = functions,
-    .m_slots = slots,
 };
 
 PyMODINIT_FUNC PyInit__dispatch(void) {
+    definition.m_slots = Py_Version >= 0x030D0000 ? slots_3_13 : slots_3_11;
     return PyModuleDef_Init(&definition);
 }
