@@ -15,6 +15,7 @@ from compcache.errors import (
     UndefinedSymbolError,
     UntrustedDirectoryError,
 )
+from compcache.files import absolute_path
 from compcache.formats.manifest import LINK_ONLY, decode_function
 from compcache.hit.loader import Loader
 from compcache.hit.recorder import recorder_for
@@ -152,7 +153,7 @@ class Cache:
         _require("lock_timeout", lock_timeout, (int, float))
         for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm), ("remote", remote), ("remote_mode", remote_mode)):
             _require(name, value, (str,))
-        root = os.path.abspath(default_directory() if path is None else os.fspath(path))
+        root = absolute_path(default_directory() if path is None else os.fspath(path))
         self._store = _open_store(
             root, layers, signing_key, trusted_keys, publish_key, {"readonly": readonly, "verify": verify, "trust": trust}
         )
@@ -983,7 +984,7 @@ class Cache:
 
         wanted = _func_names_of(names)
         with _Suggesting(self):
-            return export(self._store, wanted, os.path.abspath(os.fspath(path)), targets, closure=closure, minisign=minisign)
+            return export(self._store, wanted, absolute_path(os.fspath(path)), targets, closure=closure, minisign=minisign)
 
     def import_bundle(
         self, path: str | os.PathLike[str], *, trusted_keys: Iterable[str] | str | None = None
@@ -1010,7 +1011,7 @@ class Cache:
             from compcache.signing.keys import parse_publics
 
             keys = parse_publics(trusted_keys)
-        return import_bundle(self._store, os.path.abspath(os.fspath(path)), keys)
+        return import_bundle(self._store, absolute_path(os.fspath(path)), keys)
 
     def check(
         self,

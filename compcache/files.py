@@ -12,7 +12,7 @@ import stat as stat_module
 from errno import ELOOP, ENOTDIR
 from sys import audit
 
-from compcache.errors import CompcacheError
+from compcache.errors import CompcacheError, StorageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,13 +27,26 @@ if TYPE_CHECKING:
     OpenBeneath = Callable[[int, str, int, int], Opened]
     _T = TypeVar("_T")
 
-__all__ = ["DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "Files", "Tree", "read_at", "read_file", "reraise_interrupt"]
+__all__ = ["DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "Files", "Tree", "absolute_path", "read_at", "read_file", "reraise_interrupt"]
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 #: Symbolic links are not followed, and opening a pipe does not wait for its other end.
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _CHUNK = 1 << 20
+
+
+def absolute_path(path: str) -> str:
+    """The path from the root of the file system.
+
+    Raises:
+        StorageError: it is relative, and the current directory has been removed.
+    """
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError as error:
+        message = f"{path!r} is a relative path, and the current directory does not exist any more: change to another, or name the whole path"
+        raise StorageError(message, path=path, errno=error.errno) from error
 
 
 class Files:

@@ -417,3 +417,24 @@ def test_a_directory_that_vanishes_is_a_miss_and_is_made_again(cache: Cache, dir
     cache.add_module(ModuleSource(constant("g", 4)))
     assert cache.get_target("g")() == 4
     assert not cache.has("f")
+
+
+def test_relative_paths_in_a_directory_that_was_removed_are_errors_in_words(directory: Path, tmp_path: Path) -> None:
+    """Whole paths work there as anywhere."""
+    script = f"""
+    import os
+    from compcache import Cache, ModuleSource, StorageError
+    place = {str(tmp_path / "gone")!r}
+    os.mkdir(place)
+    os.chdir(place)
+    os.rmdir(place)
+    cache = Cache(directory)
+    cache.add_module(ModuleSource({adder("f", 1)!r}))
+    result = [cache.get_target("f")(1)]
+    for way in (lambda: Cache("relative"), lambda: cache.export(["f"], "f.ccb"), lambda: cache.import_bundle("f.ccb"), lambda: Cache(directory, layers=["low"])):
+        try:
+            way()
+        except StorageError as error:
+            result.append("current directory does not exist" in str(error))
+    """
+    assert run_fresh(directory, script) == [2, True, True, True, True]

@@ -7,6 +7,7 @@ import os
 from compcache.clang.compilers import Compiler, find_compiler, language_of
 from compcache.digest import digest
 from compcache.errors import CompileError
+from compcache.files import absolute_path
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -88,7 +89,7 @@ def make_unit(
     found = language or language_of(path) or ("c" if not path else None)
     if found is None:
         raise CompileError(f"{path}: the ending does not tell the language; name it (language=)")
-    return Unit(code, path, find_compiler(found, cc), _flags_of(flags, found), os.getcwd())
+    return Unit(code, path, find_compiler(found, cc), _flags_of(flags, found), absolute_path(os.curdir))
 
 
 def _flags_of(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import os
 import click
 
 from compcache.cache import DIRECTORY_VARIABLE, Cache, default_directory
+from compcache.files import absolute_path
 
 __all__ = ["Session", "pass_session"]
 
@@ -17,7 +18,7 @@ class Session:
     def __init__(self, directory: str | None, *, trust: bool) -> None:
         self.given = directory
         self.trust = trust
-        self.directory = os.path.abspath(directory if directory is not None else default_directory())
+        self.directory = absolute_path(directory if directory is not None else default_directory())
 
     @property
     def chosen_by(self) -> str:

@@ -13,7 +13,7 @@ import os
 
 from compcache.digest import digest, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
-from compcache.files import reraise_interrupt
+from compcache.files import absolute_path, reraise_interrupt
 from compcache.formats.index import NAME_SIZE, STAMP_SIZE, TRUSTED, Index, Segment, Stamp
 from compcache.store import INDEX, LAYERS, MERGED_LAYERS, Store
 
@@ -107,7 +107,7 @@ class LayeredStore(Store):
         self.verified.owners = self._owners
         self._found_in: dict[bytes, Store] = {}
         self.entries: dict[bytes, bytes] = {}  # what the segment of all layers says of the modules that were asked for
-        places = dict.fromkeys(os.path.abspath(place) for place in layers)
+        places = dict.fromkeys(absolute_path(place) for place in layers)
         places.pop(root, None)
         self.layers = tuple([_Layer(self._directory_of(place), place, self, options) for place in places])
 

@@ -88,7 +88,6 @@ def install(
 def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool = False) -> Backend:
     """See `install`; `is_first`: Numba is about to load or compile its first function."""
     global _installation  # noqa: PLW0603 - Numba is one per process
-    import os
     import sys
 
     lazy = lazy and "numba" not in sys.modules
@@ -96,13 +95,14 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
         _require_supported()
 
     from compcache.cache import Cache, default_directory
+    from compcache.files import absolute_path
     from compcache.numba.dispatch.backend import Backend
 
     options = dict(options)
     targets = options.pop("targets", None)
     if _installation is not None:
         installed_backend: Backend = _installation[0]
-        wanted = cache.path if isinstance(cache, Cache) else os.path.abspath(cache or default_directory())
+        wanted = cache.path if isinstance(cache, Cache) else absolute_path(cache or default_directory())
         if installed_backend.cache.path != wanted:
             raise RuntimeError(
                 f"compcache.numba is already installed with the directory {installed_backend.cache.path}: call uninstall() first"
@@ -250,11 +250,12 @@ def package(
     _require_supported()
     import os
 
+    from compcache.files import absolute_path
     from compcache.numba.exports.package import package_exports
     from compcache.numba.kernels.find import DIRECTORY
 
     place = out if out is not None else os.path.join(os.path.dirname(os.path.abspath(module.__file__ or "")), DIRECTORY)
-    names = package_exports([module], os.path.abspath(os.fspath(place)), targets)
+    names = package_exports([module], absolute_path(os.fspath(place)), targets)
     if not names:
         raise ValueError(f"the module {module.__name__} decorates no function with a signature: there is nothing to package")
     return names

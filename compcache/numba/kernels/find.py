@@ -65,15 +65,23 @@ def decorate_packaged(missing: ImportError) -> Any:
 def find_kernels(function: FunctionType) -> Any:
     """What was packaged of a function: a call target, or `Kernels` of several signatures; None if nothing was.
 
-    Whoever can write the directory can write the module that asks for it: it is trusted like this module's own code.
+    The directory beside the file of the function's module is trusted like that file, whose owner it must have. Code without a file (of
+    an interactive session, or made by `exec`) has no such directory, whatever is in the current one.
+
+    Raises:
+        ImportError: the directory is another user's, or its kernels cannot be used here.
     """
     from compcache.cache import Cache
     from compcache.errors import NotCachedError
 
-    place = os.path.join(os.path.dirname(os.path.abspath(function.__code__.co_filename)), DIRECTORY)
+    file = function.__globals__.get("__file__")
+    if not isinstance(file, str):
+        return None
+    place = os.path.join(os.path.dirname(file), DIRECTORY)
     if place not in _caches:
         if not os.path.isdir(place):
             return None
+        _require_same_owner(place, file)
         _caches[place] = Cache(place, readonly=True, trust=True, layers=())
     cache, name = _caches[place], f"{function.__module__}.{function.__qualname__}"
     targets: list[Any] = []
@@ -86,6 +94,24 @@ def find_kernels(function: FunctionType) -> Any:
     if len(targets) == 1:
         return targets[0]
     return Kernels(function, targets) if targets else None
+
+
+def _require_same_owner(place: str, file: str) -> None:
+    """Check that whoever made a directory could have made the module beside it: in /tmp, say, anybody can put one beside a script.
+
+    Raises:
+        ImportError: it belongs to another user than the module, this one or the superuser, or all can write to it.
+    """
+    found = os.stat(place)
+    try:
+        module = os.stat(file)
+    except OSError:  # it was removed: the directory speaks for itself
+        module = os.stat_result((0o600, 0, 0, 0, os.getuid(), 0, 0, 0, 0, 0))
+    owners = (module.st_uid, os.getuid(), 0)
+    if found.st_uid not in owners or os.lstat(place).st_uid not in owners:
+        raise ImportError(f"{place} does not belong to the owner of {file}: kernels in it are not used, and numba is not installed")
+    if found.st_mode & ~module.st_mode & 0o002:
+        raise ImportError(f"everybody can write to {place}: kernels in it are not used; run 'chmod -R o-w {place}', or install numba")
 
 
 def numbered(name: str, number: int) -> str:
