@@ -43,6 +43,44 @@ def overloaded(code: str) -> str:
     return OVERLOADED.replace("{code}", code)
 
 
+_MAKER = """
+    import functools
+
+    def make(factor, x):
+        return lambda x: x * factor
+
+    class Maker:
+        factor = 5
+
+        def __init__(self, factor):
+            self.factor = factor
+
+        def make(self, x):
+            return make(self.factor, x)
+
+        def __call__(self, x):
+            return make(self.factor, x)
+
+        @classmethod
+        def make_alike(cls, x):
+            return make(cls.factor, x)
+
+    @functools.lru_cache
+    def cached(x):
+        return make(FACTOR, x)
+
+    partial = functools.partial(make, 2)
+    partial.__name__ = partial.__qualname__ = "partial"
+    partial.__module__ = __name__
+    """
+_READER = """
+    {defined}
+
+    @overload(scaled)
+    def overload_scaled(x):
+        {read}
+        return lambda x: x * factor
+    """
 EDITS = [
     Edit(
         "a namedtuple's fields change places",
@@ -707,6 +745,29 @@ EDITS = [
         "unchanged",
         environment=("SPECIAL", "no", "yes"),
     ),
+    *[
+        Edit(f"an overload that is {name}", overloaded(_MAKER + code), first, second)
+        for name, code, first, second in (
+            ("a bound method", "overload(scaled)(Maker(2).make)", "Maker(2)", "Maker(3)"),
+            ("a class method", "overload(scaled)(Maker.make_alike)", "factor = 5", "factor = 6"),
+            ("an object", "maker = Maker(2)\n    maker.__name__ = 'maker'\n    overload(scaled)(maker)", "Maker(2)", "Maker(3)"),
+            ("a partial function", "overload(scaled)(partial)", "make, 2)", "make, 3)"),
+            ("a cached function", "FACTOR = 2\n    overload(scaled)(cached)", "FACTOR = 2", "FACTOR = 3"),
+        )
+    ],
+    *[
+        Edit(f"an overload that reads {name}", overloaded(_READER.replace("{defined}", defined).replace("{read}", read)), first, second)
+        for name, defined, read, first, second in (
+            ("through a metaclass", "class Kind(type):\n        def __getitem__(cls, item): return 2\n    class Read(metaclass=Kind): pass",
+             "factor = Read[0]", "return 2", "return 3"),
+            ("by a pattern", "class Read:\n        __match_args__ = ('factor',)\n    read = Read()\n    read.factor = 2",
+             "match read:\n            case Read(factor): pass", "factor = 2", "factor = 3"),
+            ("an attribute of a type", "class Read(types.Type):\n        pass\n    read = Read('read')\n    read.factor = 2",
+             "factor = read.factor", "factor = 2", "factor = 3"),
+            ("an object's dictionary", "class Read: pass\n    read = Read()\n    read.factor = 2", "factor = read.__dict__['fac' 'tor']",
+             "factor = 2", "factor = 3"),
+        )
+    ],
 ]
 
 

@@ -6,6 +6,8 @@ are covered by its version.
 
 from __future__ import annotations
 
+import functools
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -21,12 +23,14 @@ __all__ = [
     "find_overloads",
     "key_name",
     "name_of",
+    "plain_function",
     "registry",
     "source_function",
 ]
 
 #: The prefix of the names of functions that generate code.
 GENERATOR = "code generator "
+_MOST_WRAPPERS = 20
 
 
 class Implementation(NamedTuple):
@@ -111,12 +115,31 @@ def digest_name(name: str) -> int:
 
 
 def source_function(template: Any) -> Any:
-    """The user's function behind a typing template; None for Numba's own and for other kinds of templates."""
+    """The user's function behind a typing template, or what is called in its place; None for Numba's own and other kinds of templates."""
     function = getattr(template, "_overload_func", None) or getattr(template, "_definition_func", None)
-    code = getattr(function, "__code__", None)
-    if code is None or (is_made_by_library(function) and not _wraps_users_code(function)):
-        return None
-    return function
+    return function if _is_users(function) else None
+
+
+def _is_users(function: Any) -> bool:
+    plain = plain_function(function)
+    return plain is not None and (not is_made_by_library(plain) or _wraps_users_code(plain))
+
+
+def plain_function(value: Any) -> Any:
+    """The Python function that a callable runs: of a method, a partial or cached function, an object; None if there is none."""
+    for _ in range(_MOST_WRAPPERS):
+        if isinstance(value, FunctionType):
+            return value
+        if isinstance(value, MethodType):
+            value = value.__func__
+        elif isinstance(value, functools.partial):
+            value = value.func
+        elif hasattr(value, "__wrapped__"):
+            value = value.__wrapped__
+        else:
+            call = next((vars(cls)["__call__"] for cls in type(value).__mro__ if "__call__" in vars(cls)), None)
+            return call if isinstance(call, FunctionType) else None
+    return None
 
 
 def _wraps_users_code(function: Any) -> bool:
@@ -137,15 +160,17 @@ def _users_generator(implementation: Any) -> Any:
     """The user's function behind a code generator in Numba's registry; None if it is Numba's own."""
     if getattr(implementation, "__qualname__", "").startswith(("_decorate_getattr.", "_decorate_setattr.")):
         cells = [cell.cell_contents for cell in implementation.__closure__ or () if _is_filled(cell)]
-        implementation = next((item for item in cells if hasattr(item, "__code__")), None)
-    if not hasattr(implementation, "__code__") or is_made_by_library(implementation):
-        return None
-    return implementation
+        implementation = next((item for item in cells if plain_function(item) is not None), None)
+    plain = plain_function(implementation)
+    return None if plain is None or is_made_by_library(plain) else implementation
 
 
-def name_of(function: Any) -> str:
+def name_of(implementation: Any) -> str:
     """The name of an implementation, which is the same in every process."""
+    function = plain_function(implementation)
     name = f"{function.__module__}.{function.__qualname__}"
+    if function is not implementation:
+        name += f" by {type(implementation).__qualname__}"
     if is_made_by_library(function):
         inner = [c.cell_contents for c in function.__closure__ or () if _is_filled(c)]
         name += "".join(f" of {i.__module__}.{i.__qualname__}" for i in inner if hasattr(i, "__code__"))

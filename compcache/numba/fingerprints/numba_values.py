@@ -93,7 +93,9 @@ def _intrinsic(walk: Walk, value: Any, where: str) -> None:
     if is_library_function(value._defn):
         walk.token("library", value._defn.__module__, value._defn.__qualname__)
     else:
-        walk.add_function(value._defn, where, "named" if walk.mode == "named" else "run")
+        mode, walk.mode = walk.mode, "named" if walk.mode == "named" else "run"
+        walk.runs(value._defn, where)
+        walk.mode = mode
 
 
 def _dufunc(walk: Walk, value: Any, where: str) -> None:
@@ -175,6 +177,7 @@ def _type(walk: Walk, value: Any, where: str) -> None:
         return
     if walk.is_again(value):
         return
+    _reach_type(walk, value, where)
     dispatcher = getattr(value, "dispatcher", None)
     if dispatcher is not None:
         walk.value(dispatcher, where)
@@ -198,6 +201,13 @@ def _type(walk: Walk, value: Any, where: str) -> None:
         if name != "name" and _is_structure(part):
             walk.token("component", name)
             _component(walk, part, where)
+
+
+def _reach_type(walk: Walk, value: Any, where: str) -> None:
+    """Code that runs can use the attributes and methods of a user's type."""
+    if walk.mode == "run" and not is_library_module(type(value).__module__):
+        walk.value(type(value), f"the class of {where}")
+        walk.reach().add(walk, value, where)
 
 
 def _component(walk: Walk, part: Any, where: str) -> None:

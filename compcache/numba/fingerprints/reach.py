@@ -38,6 +38,7 @@ class Reach:
         self._names: dict[str, None] = {}
         self._owners: dict[int, tuple[Any, str]] = {}
         self._done: set[tuple[int, str]] = set()
+        self.matches_classes = False  # `case Point(x, y)` reads the attributes that the class lists in `__match_args__`
 
     def read(self, walk: Walk, names: Iterable[str]) -> None:
         """Record that code reads attributes of these names."""
@@ -67,7 +68,7 @@ class Reach:
         """Feed all members not fed before; return whether there were any."""
         found = False
         for key, (owner, where) in list(self._owners.items()):
-            for name in [*_implicit_names(owner), *self._names]:
+            for name in self._names_of(owner):
                 if (key, name) in self._done:
                     continue
                 self._done.add((key, name))
@@ -81,6 +82,17 @@ class Reach:
                     walk.end_part()
                     found = True
         return found
+
+
+    def _names_of(self, owner: Any) -> list[str]:
+        """The attributes of an object that any code may read."""
+        implicit = _implicit_names(owner)
+        if self.matches_classes and "__match_args__" in implicit:
+            self._names.update(dict.fromkeys(owner.__match_args__))
+        named = list(self._names)
+        if "__dict__" in self._names and not _is_library(owner):
+            named += vars(owner) if isinstance(owner, (type, python_types.ModuleType)) else state_of(owner)
+        return [*implicit, *named]
 
 
 def _module_names(name: str, namespace: dict[str, Any]) -> Iterator[str]:
@@ -104,7 +116,7 @@ def _implicit_names(owner: Any) -> list[str]:
         return []
     return [
         name
-        for cls in _users_classes(owner)
+        for cls in [*_users_classes(owner), *_users_classes(type(owner))]
         for name in vars(cls)
         if name.startswith("__") and name not in _IRRELEVANT
     ]

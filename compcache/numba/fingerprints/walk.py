@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import types as python_types
 from hashlib import blake2b
+from opcode import opmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.code_digest import digest_and_reads, plain_name
@@ -232,9 +233,16 @@ class Walk:
         mode, self.mode = self.mode, RUN
         for name, option in implementation.options:
             self.token("option", name)
-            self.value(option, f"option {name!r} of {where or implementation.function.__qualname__}")
-        self.add_function(implementation.function, where)
+            self.value(option, f"option {name!r} of {where or name_of(implementation.function)}")
+        self.runs(implementation.function, where)
         self.mode = mode
+
+    def runs(self, function: Any, where: str) -> None:
+        """Refer to what is called while code is generated: a function, or a method, a partial function, an object."""
+        if isinstance(function, python_types.FunctionType):
+            self.add_function(function, where)
+        else:
+            self.value(function, where or name_of(function))
 
     def overloads(self, value: Any) -> None:
         """Feed the names of the user's implementations of a callable for the compiler, in the order in which it asks them.
@@ -297,6 +305,8 @@ class Walk:
             self._chain(chain, value, at, reads.attributes, name)
         if self.mode == RUN:
             self.reach().read(self, reads_by_name(code, reads, may_read_files=self._overlooks))
+            if _MATCH_CLASS in code.co_code[::2]:
+                self.reach().matches_classes = True
             for module in reads.imports:
                 self.reach().add_import(self, module, namespace, name)
         for constant in code.co_consts:
@@ -400,6 +410,7 @@ class Walk:
 
 
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(Ellipsis)))
+_MATCH_CLASS = opmap["MATCH_CLASS"]
 #: The type of `objmode` in `with objmode:`.
 _OBJECT_MODE = "_ObjModeContextType"
 

@@ -10,7 +10,13 @@ from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable
-from compcache.numba.fingerprints.implementations import GENERATOR, Implementation, name_of, registry
+from compcache.numba.fingerprints.implementations import (
+    GENERATOR,
+    Implementation,
+    name_of,
+    plain_function,
+    registry,
+)
 from compcache.numba.fingerprints.library_code import digest_of_package, package_of
 from compcache.numba.fingerprints.walk import fingerprint_of_implementations
 
@@ -80,7 +86,7 @@ def _dependency(name: str, registered: list[Implementation], *, declined: bool =
     try:
         return Dependency(name, _content(name, registered, declined=declined))
     except TooLarge:
-        files = digest_of_package(package_of(registered[0].function))
+        files = digest_of_package(package_of(plain_function(registered[0].function)))
         if files is None:
             raise
         return Dependency(name, _FILES + files)
@@ -99,7 +105,7 @@ def _content(name: str, registered: list[Implementation], *, declined: bool) -> 
 
 def _fingerprint(name: str, registered: list[Implementation], *, overlooks_members: bool = False) -> str:
     """The digest of implementations; the second `Unidentifiable` costs nothing, nor does `TooLarge` for one more of a package."""
-    package = package_of(registered[0].function)
+    package = package_of(plain_function(registered[0].function))
     if package in _large:
         raise TooLarge(_large[package])
     key = name, len(registered), overlooks_members
@@ -134,7 +140,7 @@ def is_current(dependency: Dependency) -> bool:
     if registered is None:
         return False
     if dependency.content.startswith(_FILES):
-        return _FILES + (digest_of_package(package_of(registered[0].function)) or "") == dependency.content
+        return _FILES + (digest_of_package(package_of(plain_function(registered[0].function))) or "") == dependency.content
     if dependency.content.startswith(_DECLINED):
         return _DECLINED + _fingerprint(dependency.name, registered, overlooks_members=True) == dependency.content
     return _fingerprint(dependency.name, registered) == dependency.content
