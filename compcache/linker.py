@@ -577,8 +577,10 @@ def _prepare(
         module.get_function(name).linkage = _INTERNAL
     ready = {*resolution.slots, *resolution.storage}
     for value in [*module.functions, *module.global_variables]:
+        if value.is_declaration:
+            continue
         name = value.name
-        if value.is_declaration or name in ready or name.startswith("llvm."):
+        if name in ready or name.startswith("llvm."):
             continue
         if name in resolution.imports:
             value.linkage = "weak_odr" if "_odr" in value.linkage.name else "weak_any"

@@ -128,13 +128,15 @@ def choose_exports(
 def _link_only(module: Any, variables: Collection[str], merged: Collection[str]) -> Iterator[Export]:
     """The exports for other modules alone: visible variables, and functions that are visible within a library."""
     for value in (*module.functions, *module.global_variables):
-        name = value.name
-        if value.is_declaration or value.linkage.name not in VISIBLE_LINKAGES or name.startswith("llvm."):
+        if value.is_declaration:  # each question is a call into LLVM
+            continue
+        linkage = value.linkage.name
+        if linkage not in VISIBLE_LINKAGES or (name := value.name).startswith("llvm."):
             continue
         if value.is_function and value.visibility.name == "hidden":
             yield Export(check_name(name, "func_name"), name, None, False, link_only="hidden function")
         elif name in variables:
-            kind = MERGED if name in merged else "variable" if value.linkage.name == "external" else "shared variable"
+            kind = MERGED if name in merged else "variable" if linkage == "external" else "shared variable"
             yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
 
 

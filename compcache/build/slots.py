@@ -154,12 +154,13 @@ def resolve_declarations(
 
 def _declared(values: Iterable[Any], *, by_linker: bool) -> dict[str, Any]:
     """What is declared and not defined, or defined for the optimizer alone, by name."""
-    return {
-        value.name: value
-        for value in values
-        if (value.is_declaration or (by_linker and value.linkage.name == "available_externally"))
-        and not value.name.startswith("llvm.")
-    }
+    found = {}
+    for value in values:
+        if value.is_declaration or (by_linker and value.linkage.name == "available_externally"):
+            name = value.name  # a call into LLVM
+            if not name.startswith("llvm."):
+                found[name] = value
+    return found
 
 
 def _keep_copies(missing: Iterable[str], declared: Mapping[str, Any]) -> list[str]:
