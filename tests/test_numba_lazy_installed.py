@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+import textwrap
+from base64 import urlsafe_b64encode
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
 
 import pytest
 from numba_helpers import Project
@@ -102,3 +109,38 @@ result = program.twice(2), program.scaled(3), 'numba.core' in sys.modules
 profile.disable()
 """
     assert [say(project, script.format(profiled=on)) for on in (True, False)] == [(4, 7, True), (4, 7, False)]
+
+
+def build_wheel(directory: Path, version: int, factor: int) -> Path:
+    """A wheel of the package, as build tools make it."""
+    info = f"acme-{version}.dist-info"
+    files = {
+        "acme.py": textwrap.dedent(PACKAGE.format(factor=factor)),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: acme\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: by hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": "[numba_extensions]\ninit = acme:init\n",
+    }
+    rows = [
+        f"{name},sha256={urlsafe_b64encode(sha256(text.encode()).digest()).decode().rstrip('=')},{len(text)}"
+        for name, text in files.items()
+    ]
+    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,"]) + "\n"
+    path = directory / f"acme-{version}-py3-none-any.whl"
+    with ZipFile(path, "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+    return path
+
+
+def test_pip_installs_another_version_between_two_processes(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(program=PROGRAM)
+    said = []
+    wheels = [build_wheel(tmp_path, version, factor) for version, factor in ((1, 3), (2, 4))]
+    for wheel in (wheels[0], wheels[0], wheels[1], wheels[1], wheels[0]):
+        for old in project.source.glob("acme-*.dist-info"):
+            shutil.rmtree(old)  # `pip install --target` replaces files of the same name only
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--upgrade", "--target", str(project.source)]
+        subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
+        said.append(say(project))
+    assert said == [(4, True, 6), (4, False, 6), (4, True, 8), (4, False, 8), (4, False, 6)]

@@ -122,3 +122,33 @@ def test_the_command_says_what_is_wrong(project: Project, tmp_path: Path) -> Non
     assert "missing.py" in missing.stderr
     (tmp_path / "fails.py").write_text("import sys\nsys.exit(5)\n")
     assert command(project, "run", str(tmp_path / "fails.py")).returncode == 5
+
+
+def test_a_pickler_that_is_older_than_numba_pickles_lazy_functions(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(recursive="""
+        from compcache.numba import njit, vectorize
+
+        @njit
+        def even(x):
+            return True if x == 0 else odd(x - 1)
+
+        @njit
+        def odd(x):
+            return False if x == 0 else even(x - 1)
+
+        @vectorize(["f8(f8)"])
+        def shifted(x):
+            return x + 1
+        """)
+    script = """
+import pickle, sys, recursive as r
+from multiprocessing.reduction import ForkingPickler
+first = 'numba.core' in sys.modules
+result = [int(pickle.loads(bytes(ForkingPickler.dumps(f)))(5)) for f in {functions}] + [first]
+"""
+    cold = script.format(functions="(r.even, r.odd, r.shifted)")
+    assert project.run(cold, backend=False, COMPCACHE_DIR=str(project.cache)) == [0, 1, 6, True]
+    for name, answer in (("even", 0), ("shifted", 6)):  # each imports Numba while it is pickled
+        warm = script.format(functions=f"(r.{name},)")
+        assert project.run(warm, backend=False, COMPCACHE_DIR=str(project.cache)) == [answer, False]

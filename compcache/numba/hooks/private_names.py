@@ -86,6 +86,8 @@ USED = (
     PrivateName("numba.core.config:reload_config", "settings are read when a function is looked up"),
     PrivateName("numba.core.serialize:dumps", "types and descriptors are pickled as Numba pickles them"),
     PrivateName("numba.core.withcontexts:_ObjModeContextType", "blocks in object mode read globals when they run"),
+    PrivateName("numba.core.serialize:_CustomPickled", "objects are pickled by picklers that are older than Numba's registration"),
+    PrivateName("numba.core.serialize:_pickle__CustomPickled", "the same"),
     PrivateName("numba.stencils.stencil:StencilFunc", "a stencil is identified by its kernel and options"),
 )
 

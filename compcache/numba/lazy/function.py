@@ -81,10 +81,13 @@ class LazyFunction:
         return f"CPUDispatcher({self.py_func!r})"
 
     def __reduce__(self) -> Any:
-        return _real(self).__reduce__()
+        return self.__reduce_ex__(2)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _real(self).__reduce_ex__(protocol)
+        real = _real(self)
+        from compcache.numba.takeover.pickles import reduce_real
+
+        return reduce_real(real, protocol)
 
     def __dir__(self) -> list[str]:
         return dir(_real(self))

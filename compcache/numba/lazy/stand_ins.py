@@ -118,7 +118,10 @@ class LazyObject:
         return repr(made(self))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return made(self).__reduce_ex__(protocol)
+        real = made(self)
+        from compcache.numba.takeover.pickles import reduce_real
+
+        return reduce_real(real, protocol)
 
     def __dir__(self) -> list[str]:
         return dir(made(self))
