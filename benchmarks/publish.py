@@ -77,7 +77,7 @@ def _measure(options: argparse.Namespace, arguments: list[str], root: Path, resu
             "section": name,
             "quick": options.quick,
             "seconds": round(time.perf_counter() - started, 1),
-            "skipped": context.skipped if name in ("first_call", "cache_size", "calls", "real_programs") else {},
+            "skipped": context.skipped if name in ("first_call", "cache_size", "calls") else {},
             "results": measured,
         }
         (results / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -182,6 +182,34 @@ def test_missing_symbols_are_told_as_people_write_them_and_where_they_are(cache:
         cache.add_module(ModuleSource("declare void @nobody()\ndefine void @f() {\n  call void @nobody()\n  ret void\n}\n"))
 
 
+_RUST_USER = "declare void @_RNvC6_123foo3bar()\ndefine void @f() {\n  call void @_RNvC6_123foo3bar()\n  ret void\n}\n"
+
+
+def test_names_of_rust_are_told_as_the_first_demangler_on_the_path_prints_them(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "c++filt"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\ntest "$1" = _RNvC6_123foo3bar && echo "123foo::bar"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    with pytest.raises(UndefinedSymbolError, match=r"'_RNvC6_123foo3bar' \(123foo::bar\)"):
+        cache.add_module(ModuleSource(_RUST_USER))
+    program.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(UndefinedSymbolError, match=r"'_RNvC6_123foo3bar', which"):
+        cache.add_module(ModuleSource(_RUST_USER))
+    program.unlink()
+    with pytest.raises(UndefinedSymbolError, match=r"'_RNvC6_123foo3bar', which"):
+        cache.add_module(ModuleSource(_RUST_USER))
+
+
+def test_an_import_that_is_missing_when_it_is_loaded_is_told_demangled(cache: Cache) -> None:
+    source = "declare void @_ZN4BaseD2Ev()\ndefine void @f() {\n  call void @_ZN4BaseD2Ev()\n  ret void\n}\n"
+    cache.add_module(ModuleSource(source, imports=["_ZN4BaseD2Ev"]))
+    with pytest.raises(UndefinedSymbolError, match=r"'_ZN4BaseD2Ev' \(Base::~Base\(\)\)"):
+        cache.get_target("f")
+
+
 def test_one_library_may_be_given_as_a_text(cache: Cache, library: Path) -> None:
     cache.add_module(ModuleSource(USER, libraries=str(library)))
     assert cache.get_target("answer")() == 42

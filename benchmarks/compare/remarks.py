@@ -41,6 +41,12 @@ SECTION = {
         " records, compressed bitcode, and the synchronized write. Most of that is a price per module, so it weighs on modules of a"
         " few small functions."
     ),
+    "real_programs": (
+        "Each program was measured by itself, one after the other. Where many small modules are added, the price of each weighs: FITPACK's 86 files are a"
+        " few hundred instructions each, and the archive with flang's run time is looked through for all of them. First loads are of the whole"
+        " closure: some hundred functions in up to 30 modules, whose records are read and checked one by one, while `ld.so` maps one file; they are"
+        " what a load on the machine lengthens most. Module files are larger than the shared object by their bitcode, which `show --ir` and retargeting read."
+    ),
     "crowd": (
         "Code that ORC has linked is private memory of each process; an image that is mapped is shared by all of them. The 99th"
         " percentile of both peers is mostly the scheduler: many processes on few cores."

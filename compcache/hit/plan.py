@@ -332,7 +332,7 @@ class Plan:
     def _missing_import(self, choice: Choice, imported: str, node: _Node) -> UndefinedSymbolError:
         why = f" ({node.error})" if node.error is not None else ""
         error = UndefinedSymbolError(
-            f"function {choice.record.name!r} of module {choice.module_id.hex()} needs {imported!r}, of which the cache "
+            f"function {choice.record.name!r} of module {choice.module_id.hex()} needs {_shown(imported)}, of which the cache "
             f"{self._loader.store.root} holds no usable realization{why}; add a module that defines it",
             symbols=[imported],
             func_name=choice.record.name,
@@ -426,6 +426,16 @@ def _may_have_more(node: _Node) -> bool:
 def _chain(first: tuple[bytes, int], rest: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
     yield first
     yield from rest
+
+
+def _shown(symbol: str) -> str:
+    """A symbol as people write it, too, where compilers have mangled it."""
+    if not symbol.startswith(("_Z", "_R")):
+        return repr(symbol)
+    from compcache.images.libraries import demangle
+
+    plain = demangle(symbol)
+    return repr(symbol) if plain == symbol else f"{symbol!r} ({plain})"
 
 
 def _require_entry(choice: Choice) -> None:

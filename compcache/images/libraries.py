@@ -10,6 +10,8 @@ import ctypes
 import ctypes.util
 import functools
 import os
+import shutil
+import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError, LibraryError
@@ -190,6 +192,11 @@ def providing_option(symbol: str) -> str | None:
     return next((option for prefixes, option in _RUNTIMES if symbol.startswith(prefixes)), None)
 
 
+#: Programs that demangle a symbol given as an argument: of Rust's users, of LLVM and of GNU's binutils.
+_FILTERS = ("rustfilt", "llvm-cxxfilt", "c++filt")
+_FILTER_SECONDS = 5.0
+
+
 @functools.cache
 def _demangler() -> ctypes.CDLL | None:
     try:
@@ -202,7 +209,12 @@ def _demangler() -> ctypes.CDLL | None:
 
 
 def demangle(symbol: str) -> str:
-    """A C++ symbol demangled (Itanium C++ ABI, by `__cxa_demangle`); other symbols, or without a demangler, unchanged."""
+    """A symbol of C++ (Itanium C++ ABI, by `__cxa_demangle`) or Rust (v0, by a program of those that print it) demangled.
+
+    Other symbols, or without a demangler, are unchanged.
+    """
+    if symbol.startswith("_R"):
+        return _filtered(symbol)
     library = _demangler() if symbol.startswith("_Z") else None
     if library is None:
         return symbol
@@ -214,3 +226,16 @@ def demangle(symbol: str) -> str:
         return ctypes.string_at(result).decode("utf-8", "replace")
     finally:
         ctypes.CDLL(None).free(ctypes.c_void_p(result))
+
+
+def _filtered(symbol: str) -> str:
+    """A symbol as the first program prints it that is there: no library of the system demangles Rust's names."""
+    path = next(filter(None, map(shutil.which, _FILTERS)), None)
+    if path is None:
+        return symbol
+    try:
+        done = subprocess.run([path, symbol], capture_output=True, stdin=subprocess.DEVNULL, timeout=_FILTER_SECONDS, check=False)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        reraise_interrupt(error)
+        return symbol
+    return done.stdout.decode("utf-8", "replace").strip() or symbol

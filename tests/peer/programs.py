@@ -20,7 +20,7 @@ from compcache.clang.units import make_unit
 
 from . import inputs
 from .bitcode import link, parse
-from .debian import PackageUnavailableError, unpacked
+from .debian import PackageUnavailableError, source, unpacked
 from .sdists import SdistUnavailableError, fetch
 
 if TYPE_CHECKING:
@@ -53,6 +53,12 @@ class Places(NamedTuple):
     def packages(self, *names: str) -> Path:
         try:
             return unpacked(names, self.downloads / "debian")
+        except PackageUnavailableError as error:
+            raise UnavailableError(str(error)) from error
+
+    def source(self, package: str) -> Path:
+        try:
+            return source(package, self.downloads / "debian")
         except PackageUnavailableError as error:
             raise UnavailableError(str(error)) from error
 

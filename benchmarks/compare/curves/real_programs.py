@@ -36,11 +36,7 @@ def measure(context: Context) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name in PROGRAMS:
         directory = context.workspace.cached(f"program-{name}", partial(_measure_one, context, name))
-        taken = json.loads(Path(directory, "taken.json").read_text())
-        if "unavailable" in taken:
-            context.skipped[name] = taken["unavailable"]
-        else:
-            result[name] = taken
+        result[name] = json.loads(Path(directory, "taken.json").read_text())
     return result
 
 
@@ -73,7 +69,8 @@ def _with_loads(context: Context, taken: dict[str, Any], directory: str) -> dict
 
 
 def markdown(record: dict[str, Any]) -> str:
-    body = [_row(entry) for entry in record["results"].values()]
+    body = [_row(entry) for entry in _measured(record).values()]
+    missing = [f"{name} ({entry['unavailable']})" for name, entry in record["results"].items() if "unavailable" in entry]
     return "\n\n".join([
         ("Code as clang, flang and rustc write it, a module for each file where more than one is named, beside the same code in an ordinary"
         " shared object. Equal results: functions, and on how many inputs together they gave what they give in the shared object. Adding is"
@@ -81,7 +78,13 @@ def markdown(record: dict[str, Any]) -> str:
         " the other, with the same functions visible; processor seconds, the linker's included. First load: the first function of a fresh process, with all that it imports, nothing called, against `ctypes.CDLL` and a"
         " symbol, libraries of C++ included on both sides. Minima. The modules' files hold compressed bitcode, graph and records as well."),
         rows(HEADER, body),
+        *([f"Left out: {', '.join(missing)}."] if missing else []),
     ])  # fmt: skip
+
+
+def _measured(record: dict[str, Any]) -> dict[str, Any]:
+    """Without the programs that could not be built here."""
+    return {name: entry for name, entry in record["results"].items() if "unavailable" not in entry}
 
 
 def _row(entry: dict[str, Any]) -> list[str]:
@@ -102,7 +105,7 @@ def _row(entry: dict[str, Any]) -> list[str]:
 
 
 def plot(record: dict[str, Any], figure_: Any) -> None:
-    entries = record["results"]
+    entries = _measured(record)
     left, right = figure_.subplots(1, 2, sharey=True)
     ratios = [entry["seconds"]["add"]["minimum"] / entry["seconds"]["code generation"]["minimum"] for entry in entries.values()]
     left.barh(list(entries), ratios)

@@ -64,8 +64,9 @@ def generate(given: list[ModuleSource]) -> float:
     started = processor_seconds()
     for source in given:
         machine = orc_objects.target_machine(source.optimize)
-        parse = llvm.parse_bitcode if isinstance(source.ir, bytes) else llvm.parse_assembly
-        module = parse(source.ir, llvm.create_context())
+        is_bitcode = source.ir.startswith((b"BC", b"\xde\xc0\x17\x0b"))
+        context = llvm.create_context()
+        module = llvm.parse_bitcode(source.ir, context) if is_bitcode else llvm.parse_assembly(source.ir.decode(), context)
         for function in module.functions if source.functions else ():
             if not function.is_declaration and function.name not in source.functions:
                 function.linkage = "internal"  # so that the inliner sees what it sees of the module that is added
