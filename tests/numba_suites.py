@@ -134,6 +134,7 @@ def run_suite(suite: Suite, directory: Path, *, forced: bool) -> SuiteRun:
         env=inherited | {
             "COMPCACHE_DIR": str(directory / "compcache"), "NUMBA_CACHE_DIR": str(directory / "numba"), "NUMBA_NUM_THREADS": "2",
             "PYTHONPATH": str(PACKAGE_ROOT), "PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "agg",
+            "SUBPROC_TEST": "1",  # else Numba's tests of parallel loops are skipped
         },
     )  # fmt: skip
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
