@@ -200,6 +200,18 @@ DISTANCES = """
         type_, made = ("u1", "r.integers(0, 256, 16).astype('u1')") if name.startswith("bit_") else ("f4", "r.random(16).astype('f')")
         made = made.replace("16", "2") if name in two else made
         CASES.append((f"pynndescent.distances:{name}", f"({type_}[::1], {type_}[::1])", f"({made}, {made})"))
+    for name, function in vars(pynndescent.distances).items():
+        if not hasattr(function, "py_func"):
+            continue
+        if name.startswith(("alternative_", "proxy_")):
+            made = "r.random(2).astype('f')" if name in ("proxy_kantorovich", "proxy_sinkhorn") else "r.random(16).astype('f')"
+            CASES.append((f"pynndescent.distances:{name}", "(f4[::1], f4[::1])", f"({made}, {made})"))
+        elif name.startswith("quantized_int8_"):
+            made, norms = "r.integers(-127, 128, 16).astype('i1')", name.endswith("_norms")
+            CASES.append((f"pynndescent.distances:{name}", f"(i1[::1], i1[::1]{', f4, f4' * norms})", f"({made}, {made}{', 0.5, 0.25' * norms})"))
+        elif name.startswith("quantized_"):
+            made, size = "r.integers(0, 256, 16).astype('u1')", 16 if "uint4" in name else 256
+            CASES.append((f"pynndescent.distances:{name}", "(u1[::1], u1[::1], f4[::1])", f"({made}, {made}, r.random({size}).astype('f'))"))
     given = "(r.random(9).astype('f'), r.random(9).astype('f'), r.random((9, 9)).astype('f4'))"
     CASES.append(("pynndescent.distances:mahalanobis", "(f4[::1], f4[::1], f4[:, ::1])", given))
     CASES.append(("pynndescent.distances:kantorovich", "(f4[::1], f4[::1], f8[:, ::1])", given.replace("f4", "f8")))
@@ -207,11 +219,43 @@ DISTANCES = """
 
 
 def test_distances_of_pynndescent(project: Project) -> None:
-    """All functions behind its named distances, and those that take a matrix with one."""
+    """All functions behind its named distances, what they stand in for, and those that take a matrix with one."""
     pytest.importorskip("pynndescent")
     exported, refused, different = finish(project.start(DISTANCES + COMPARE_FUNCTIONS, backend=False), _SECONDS)
     assert (refused, different) == ([], [])
-    assert exported >= 38 + 2
+    assert exported >= 38 + 24 + 2
+
+
+UMAP_DISTANCES = """
+    import inspect
+    import umap.distances
+    import umap.sparse
+    CASES = []
+    for module in (umap.distances, umap.sparse):
+        for name, function in vars(module).items():
+            if not hasattr(function, "py_func") or function.py_func.__module__ != module.__name__:
+                continue
+            needed = tuple(n for n, p in inspect.signature(function.py_func).parameters.items() if p.default is p.empty)
+            if needed == ("x", "y") and name not in TWO and "grad" not in name:
+                CASES.append((f"umap.distances:{name}", "(f4[::1], f4[::1])", "(r.random(16).astype('f'), r.random(16).astype('f'))"))
+            elif needed[:4] == ("ind1", "data1", "ind2", "data2") and needed[4:] in ((), ("n_features",)):
+                more = needed[4:] != ()
+                CASES.append((f"umap.sparse:{name}", SPARSE_TYPES[:-1] + ", i8)" * more + ")" * (not more), SPARSE[:-1] + ", 30)" * more + ")" * (not more)))
+"""
+#: Not for two vectors of any length: defaults that are matrices for two elements, two coordinates, categories, text, numbers.
+_TWO = (
+    "mahalanobis", "mahalanobis_f64", "standardised_euclidean", "weighted_minkowski", "haversine", "sinkhorn_distance", "log_beta",
+    "hierarchical_categorical_distance", "ordinal_distance", "count_distance", "levenshtein_myers_ascii",
+)  # fmt: skip
+
+
+def test_distances_of_umap(project: Project) -> None:
+    """Distances of vectors and of sparse vectors; those with gradients are these and a vector."""
+    pytest.importorskip("umap")
+    cases = UMAP_DISTANCES.replace("SPARSE_TYPES", repr(_SPARSE_TYPES)).replace("SPARSE", repr(_SPARSE)).replace("TWO", repr(_TWO))
+    exported, refused, different = finish(project.start(cases + COMPARE_FUNCTIONS, backend=False), _SECONDS)
+    assert (refused, different) == ([], [])
+    assert exported >= 40
 
 
 @pytest.mark.parametrize("package", PACKAGES)
