@@ -12,6 +12,8 @@ from hashlib import blake2b
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from compcache.files import reraise_interrupt
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -109,8 +111,8 @@ def _files(place: str) -> Iterator[tuple[str, os.stat_result]]:
             path = os.path.join(folder, name)
             try:
                 yield path, os.stat(path)
-            except OSError:  # a link that leads nowhere
-                continue
+            except OSError as error:  # a link that leads nowhere
+                reraise_interrupt(error)
 
 
 def _process_start() -> float:
@@ -119,6 +121,7 @@ def _process_start() -> float:
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])
         running = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
+    except (OSError, ValueError, IndexError, AttributeError) as error:
+        reraise_interrupt(error)
         return _imported
     return time.time() - running
