@@ -6,8 +6,10 @@ have nothing to do with the damaged file answer right. The long forms are marked
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ import pytest
 from damage import FUNCTIONS, Case, every_bit, run_cases
 from helpers import adder, caller, module_file
 
-from compcache import Cache, CacheWarning, ModuleSource
+from compcache import Cache, CacheWarning, CompcacheError, ModuleSource
 from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer
 from compcache.publish.writer import publish_module
@@ -229,3 +231,29 @@ def test_a_file_that_has_just_changed_gets_no_stamp(directory: Path) -> None:
     time.sleep(0.15)
     Store(str(directory)).open_module(module_id).close()
     assert {p.name for p in index.iterdir()} > names
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["grown", "of holes"])
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore::compcache.CacheWarning")
+def test_a_file_of_any_size_is_read_no_further_than_it_can_be_right(pristine: Path, key: str, tmp_path: Path, *, keeps: bool) -> None:
+    """A terabyte that takes no room on the disk, in the place of each file in turn."""
+    with Cache(pristine, signing_key=key or None) as cache:
+        cache.add_modules([ModuleSource(caller("middle", "h")), ModuleSource(caller("top", "middle"))])
+        cache.get_target("top")
+        cache.stats()
+    known = {**FUNCTIONS, "middle": 102, "top": 102}
+    for path in [path for path in sorted(pristine.rglob("*")) if path.is_file()]:
+        damaged = tmp_path / "damaged"
+        shutil.copytree(pristine, damaged)
+        place = damaged / path.relative_to(pristine)
+        if not keeps:
+            place.write_bytes(b"")
+        place.chmod(0o600)
+        os.truncate(place, 1 << 40)
+        with Cache(damaged, signing_key=key or None) as cache:
+            for name, right in known.items():
+                with contextlib.suppress(CompcacheError):
+                    assert cache.get_target(name)(1) == right, path
+            cache.info(), cache.explain("f"), cache.stats(), cache.functions(), cache.graph()
+        shutil.rmtree(damaged)
