@@ -124,6 +124,18 @@ def test_a_closed_or_full_output_is_no_traceback(directory: Path, name: str) -> 
             assert message in done.stderr
 
 
+@pytest.mark.parametrize("suffix", [".ll", ".o"])
+def test_a_file_that_exceeds_the_memory_is_no_traceback(directory: Path, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"large{suffix}"
+    path.touch()
+    os.truncate(path, 1 << 40)  # it takes no room on the disk
+    limited = ["bash", "-c", 'ulimit -v 4000000; exec "$@"', "bash", *command("--dir", directory, "add", path)]
+    done = subprocess.run(limited, capture_output=True, text=True, check=False, timeout=60, env=environment({}))
+    assert done.returncode == 2
+    assert done.stderr.startswith("compcache: error: there is not enough memory")
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("arguments", CACHES)
 def test_looking_at_a_directory_that_is_not_there_does_not_create_it(
     tmp_path: Path, arguments: tuple[str, ...]

@@ -233,6 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
     except (CompcacheError, OSError) as error:
         return _fail(_explanation(error))
+    except MemoryError:
+        return _fail("there is not enough memory for this: look at the sizes of the files that you named, and at 'ulimit -v'")
     finally:
         end_progress()
     return status if isinstance(status, int) else 0
