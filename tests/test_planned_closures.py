@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import PACKAGE_ROOT, adder, caller, run_fresh, sum_of
 
-from compcache import Cache, ModuleSource
+from compcache import Cache, CompcacheError, ModuleSource, UndefinedSymbolError
 from compcache.hit.closures import planned
 from compcache.hit.closures.planned import BINDING, FUNCTION, HEAD, MAGIC, seal
 from compcache.store import CLOSURES
@@ -261,3 +261,102 @@ def test_processes_that_plan_at_once_leave_one_whole_file(filled: Path) -> None:
     assert [process.wait(60) for process in running] == [0, 0, 0]
     assert path.read_bytes() == whole
     assert not plans(filled)
+
+
+#: Two modules that define one variable, which is that of the first that is bound.
+SHARING = """
+@shared = linkonce_odr global i64 100
+define i64 @{name}(i64 %x) {{
+  %v = load i64, ptr @shared
+  %r = add i64 %v, %x
+  store i64 %r, ptr @shared
+  ret i64 %r
+}}
+"""
+UNLOADED = {
+    "imported": ([COUNTER, READER, adder("five", 5), sum_of("top", ["twice", "five"])], ["count", "twice", "five", "top"]),
+    "merged": ([SHARING.format(name="first"), SHARING.format(name="second"), sum_of("top", ["first", "second"])], ["first", "second", "top"]),
+}
+
+
+@pytest.mark.parametrize("planned_before", [True, False])
+@pytest.mark.parametrize("kind", UNLOADED)
+def test_variables_of_unloaded_modules_that_are_in_use_are_not_mapped_twice(tmp_path: Path, kind: str, planned_before: bool) -> None:
+    modules, names = UNLOADED[kind]
+    found: list[object] = []
+
+    def load_again(cache: Cache) -> None:
+        try:
+            found.append(cache.get_target("top"))
+        except CompcacheError as error:
+            found.append(error)
+
+    with Cache(tmp_path / "cache") as cache:
+        cache.add_modules([ModuleSource(text) for text in modules])
+        first = cache.get_target("top")(1)
+    with Cache(tmp_path / "cache") as cache:
+        top = cache.get_target("top")
+        assert top(1) == first
+        in_use = cache._loader.loaded_modules()  # as by a call that has not returned
+        for name in names:
+            cache.unload(name)
+        if not planned_before:
+            shutil.rmtree(tmp_path / "cache" / CLOSURES.directory)
+        thread = threading.Thread(target=load_again, args=(cache,), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert len(found) == 1, "the load does not end"
+        assert isinstance(found[0], UndefinedSymbolError)
+        assert "was unloaded, but code that uses its variable" in str(found[0])
+        found.clear()
+        in_use.clear()
+        del top
+        assert cache.get_target("top")(1) == first
+
+
+LIBRARY = """
+import ctypes, warnings
+import llvmlite.binding as llvm
+from compcache import Cache, ModuleSource
+from compcache.images.linkers.find import find_linker
+from compcache.images.linkers.link import link_shared
+llvm.initialize_native_target(); llvm.initialize_native_asmprinter()
+machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic", codemodel="default")
+obj = machine.emit_object(llvm.parse_assembly({native!r}))
+with open({library!r}, "wb") as file:
+    file.write(link_shared(find_linker(), [obj], soname="mine.so"))
+ctypes.CDLL({library!r}, ctypes.RTLD_GLOBAL)
+warnings.simplefilter("ignore")
+with Cache(directory) as cache:
+    native = cache.add_module(ModuleSource({caller!r}))
+    cache.add_modules([ModuleSource({six!r}), ModuleSource({top!r})])
+    for number in range(1, 100):  # the order of realizations is that of digests
+        other = cache.add_module(ModuleSource("define i64 @five(i64 %x) {{ %y = add i64 %x, " + str(number) + " ret i64 %y }}"))
+        if next(cache._store.find("five"))[0].hex() == native:
+            break
+        cache.remove_module(other)
+    result = number
+"""
+LOAD = """
+import ctypes
+from compcache import Cache
+if {library!r}:
+    ctypes.CDLL({library!r}, ctypes.RTLD_GLOBAL)
+with Cache(directory) as cache:
+    result = cache.get_target("top")(1)
+"""
+
+
+def test_what_one_process_had_to_pass_over_another_need_not(tmp_path: Path) -> None:
+    directory, library = tmp_path / "cache", str(tmp_path / "mine.so")
+    number = run_fresh(
+        directory,
+        LIBRARY.format(
+            native=adder("only_there", 1000), library=library, caller=caller("five", "only_there"), six=adder("six", 6), top=sum_of("top", ["five", "six"])
+        ),
+    )
+    assert run_fresh(directory, LOAD.format(library="")) == 1 + number + 7
+    assert run_fresh(directory, LOAD.format(library=library)) == 1001 + 7
+    assert closure(directory)
+    assert run_fresh(directory, LOAD.format(library="")) == 1 + number + 7
+    assert run_fresh(directory, LOAD.format(library=library)) == 1001 + 7

@@ -264,7 +264,7 @@ class Loader:
             except (CompcacheError, OSError) as failure:
                 reraise_interrupt(failure)
                 choice, error = None, failure
-            root = choice if choice is not None and choice.record.entry != NO_ENTRY and not self.loaded_modules() else None
+            root = choice if choice is not None and choice.record.entry != NO_ENTRY and not self._has_loaded() else None
             planned = self._find_planned(root, offset, sources) if root is not None else None
             if planned is not None:
                 try:
@@ -278,7 +278,7 @@ class Loader:
             while not self._prepare(plan, chosen):
                 chosen = plan.choose()
             target = self._commit(func_name, chosen, owner)
-            if root is not None and len(sources) >= _FEWEST_PLANNED and chosen[func_name] is root:
+            if root is not None and len(sources) >= _FEWEST_PLANNED and not plan.has_errors and chosen[func_name] is root:
                 self._remember_closure(root, offset, chosen)
             return target
         finally:
@@ -288,7 +288,7 @@ class Loader:
     def _find_planned(self, root: Choice, offset: int, sources: Sources) -> PlannedClosure | None:
         """What a former load has planned behind this function, its modules mapped; None where it is to be planned now."""
         store = self.store
-        if store.layers or store.exposed or store.min_llvm:
+        if store.layers or store.exposed or store.min_llvm or store._in_memory:
             return None
         name = store.closure_name(root.module_id, offset)
         data = store.read_file(CLOSURES, name)
@@ -604,6 +604,12 @@ class Loader:
             if self.targets.get(context.func_name) is weak:
                 del self.targets[context.func_name]
         return gone
+
+    def _has_loaded(self) -> bool:
+        """Whether modules are loaded, or unloaded ones that are still in use provide variables: both decide what a load chooses."""
+        if self.loaded_modules():
+            return True
+        return any(weak() is not None for table in (self.providers, self.merged) for weak in list(table.values()))
 
     def loaded_modules(self) -> list[LoadedModule]:
         """The modules that this loader has loaded and that are still referenced."""

@@ -205,6 +205,11 @@ class Plan:
         self._pending = [root]
         self._may_lack = False  # whether some function has run out of realizations
 
+    @property
+    def has_errors(self) -> bool:
+        """Whether something was passed over because of an error, which need not be so in another process, or later on."""
+        return any(node.error is not None for node in self._nodes.values())
+
     def choose(self) -> dict[str, Choice]:
         """The chosen realizations of the root and all that it reaches, or the error that says why it cannot be loaded."""
         while True:
@@ -228,8 +233,11 @@ class Plan:
         """The realizations of an import, those in modules that this load uses anyway before others that are not loaded."""
         later = []
         loader = self._loader
-        known = loader.merged.get(name)
-        provider = known() if known is not None else None
+        provider = None
+        if name in loader.merged:
+            from compcache.hit.closures.providers import living_provider
+
+            provider = living_provider(loader, loader.merged, name)
         listing = self._sources.listing
         own = listing.functions.get(name) if listing is not None else None
         if own is None or (not loader.is_loaded(own[0]) and loader.loaded_modules()):
@@ -297,6 +305,10 @@ class Plan:
         """The next realization of a function whose record can be read."""
         for module_id, offset in node.candidates:
             try:
+                if name in self._loader.merged:
+                    from compcache.hit.closures.providers import refuse_other_mapping
+
+                    refuse_other_mapping(self._loader, name, module_id)
                 return self._loader.open_candidate(name, module_id, offset, self._sources)
             except FileNotFoundError:
                 continue  # pruned since the index was read

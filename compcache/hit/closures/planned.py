@@ -70,7 +70,7 @@ class PlannedClosure:
         filled: list[dict[int | str, object]] = [{} for _ in modules]
         places, names, at = self._places, iter(self._names), 0
         for user, slot, provider, symbol, size in BINDING.iter_unpack(self._bindings):
-            key = next(names) if slot == NO_SLOT else slot
+            key = next(names, "") if slot == NO_SLOT else slot
             other, module = modules[provider], modules[user]
             assert other is not None
             assert module is not None

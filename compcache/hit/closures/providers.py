@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from compcache.errors import LinkError
 from compcache.formats.manifest import LINK_ONLY, MERGED, VARIABLE
 
@@ -9,26 +11,56 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+    from weakref import ref
 
-    from compcache.hit.loader import Choice, Loader
+    from compcache.hit.loader import Choice, LoadedModule, Loader
 
-__all__ = ["have_providers", "provider_updates", "refuse_second_provider", "second_provider"]
+__all__ = ["have_providers", "living_provider", "provider_updates", "refuse_other_mapping", "refuse_second_provider", "second_provider"]
 
 
 def refuse_second_provider(loader: Loader, module_id: bytes) -> None:
     """A variable that others use is that of the module which was bound first, for as long as it lives.
 
+    The module is not loaded: where it is the provider itself, that one was unloaded and is still in use.
+
     Raises:
         LinkError: the module defines one that another module provides.
     """
-    for name, weak in list(loader.providers.items()):
-        provider = weak()
+    for name in list(loader.providers):
+        provider = living_provider(loader, loader.providers, name)
         if provider is not None and any(other == module_id for other, _ in loader.store.find(name)):
             raise second_provider(name, module_id, provider.module_id)
 
 
+def refuse_other_mapping(loader: Loader, variable: str, module_id: bytes) -> None:
+    """A module that was unloaded and is still in use provides its variable, and not another mapping of its file.
+
+    Raises:
+        LinkError: the module would be mapped anew.
+    """
+    provider = living_provider(loader, loader.merged, variable)
+    if provider is not None and provider.module_id == module_id and provider not in loader.loaded_modules():
+        raise second_provider(variable, module_id, module_id)
+
+
+def living_provider(loader: Loader, table: dict[str, ref[LoadedModule]], variable: str) -> LoadedModule | None:
+    """The module that provides a variable; one that was unloaded only where somebody uses it, not as garbage: it may be its own."""
+    weak = table.get(variable)
+    if weak is None or (module := weak()) is None or module in loader.loaded_modules():
+        return weak() if weak is not None else None
+    del module
+    gc.collect()
+    return weak()
+
+
 def second_provider(variable: str, module_id: bytes, provider: bytes) -> LinkError:
     """Why a module cannot be loaded: there would be two of a variable that others use as one."""
+    if module_id == provider:
+        return LinkError(
+            f"module {module_id.hex()} was unloaded, but code that uses its variable {variable!r} is still in use: let calls of it end, "
+            "and drop what refers to it, before it is loaded again",
+            module_id=module_id.hex(),
+        )
     return LinkError(
         f"module {module_id.hex()} defines the variable {variable!r}, which other loaded code has from module {provider.hex()}: let "
         f"one of them export it under another name (functions={{name: Function(symbol={variable!r})}}) or keep it internal",
