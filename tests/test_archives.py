@@ -11,6 +11,7 @@ from helpers import run_fresh
 
 from compcache import Cache, LibraryError, ModuleSource, UndefinedSymbolError
 from compcache.content.names import content_digest
+from compcache.images import archives
 
 USER = "declare i32 @add_two(i32)\ndefine i32 @answer() {\n  %x = call i32 @add_two(i32 40)\n  ret i32 %x\n}\n"
 SOURCES = {
@@ -70,3 +71,34 @@ def test_names_of_content_know_what_is_in_an_archive(archive: Path, tmp_path: Pa
     with copy.open("ab") as file:
         file.write(b"\n")
     assert content_digest(ModuleSource(USER, archives=[str(copy)])) != before
+
+
+def test_an_archive_is_read_once_for_all_modules_until_it_changes(
+    cache: Cache, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def source(number: int) -> ModuleSource:
+        return ModuleSource(USER.replace("@answer", f"@answer_{number}"), archives=[str(copy)])
+
+    def read(path: str, name: str) -> archives.Archive:
+        reads.append(path)
+        return read_archive(path, name)
+
+    reads: list[str] = []
+    read_archive = archives._read
+    monkeypatch.setattr(archives, "_read", read)
+    copy = Path(shutil.copy(archive, tmp_path / "libcopy.a"))
+    cache.add_module(source(0))
+    assert len(reads) > 1  # it was written just now, and might be written again before its time changes
+    reads.clear()
+    monkeypatch.setattr(archives, "_SETTLED", 0)
+    cache.add_modules([source(number) for number in range(1, 4)])
+    assert reads == [str(copy)]
+    shutil.copy(archive, tmp_path / "other.a")
+    with (tmp_path / "other.a").open("r+b") as file:  # of the same size and time
+        file.seek(-1, 2)
+        file.write(b"\1")
+    shutil.copystat(copy, tmp_path / "other.a")
+    before = content_digest(source(1))
+    (tmp_path / "other.a").replace(copy)
+    assert content_digest(source(1)) != before
+    assert reads == [str(copy)] * 2

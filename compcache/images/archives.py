@@ -6,8 +6,10 @@ Format: ar(5) as System V has it. The first member, ``/``, lists the symbols: th
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
+import time
 from typing import NamedTuple
 
 from compcache.digest import digest
@@ -19,6 +21,10 @@ __all__ = ["Archive", "is_archive", "open_archive"]
 _MAGICS = (b"!<arch>\n", b"!<thin>\n")
 _HEADER = 60
 _SIZE = slice(48, 58)  # of a member, in its header
+#: How many archives' symbols are kept in the process: those of a compiler's run time have ten thousand.
+_KEPT = 8
+#: An archive that has changed this recently is read every time: file systems' clocks may be as coarse as this, in nanoseconds.
+_SETTLED = 2_000_000_000
 #: Where compilers keep the static libraries of their run time, beside $LIBRARY_PATH.
 _PLACES = (
     "/usr/local/lib", "/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/lib/gcc/*/*", "/usr/lib/llvm-*/lib",
@@ -53,14 +59,33 @@ def open_archive(name: str) -> Archive:
     Raises:
         LibraryError: there is none, or it has no list of symbols.
     """
-    path = _find(name)
+    path = os.path.abspath(_find(name))
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        state = _state_of(path)
+        return _read(path, name) if state is None else _read_once(path, name, state)
     except OSError as error:
         reraise_interrupt(error)
         raise LibraryError(f"the archive {name!r} cannot be read: {error.strerror}", library=name) from error
-    return Archive(os.path.abspath(path), _symbols(data, name), digest([data], size=16, person=b"compcache-ar").hex())
+
+
+def _state_of(path: str) -> tuple[int, ...] | None:
+    """What changes when the file at a path does; None where it has changed so lately that the next change may not be seen."""
+    status = os.stat(path)
+    if abs(time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns)) < _SETTLED:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _read_once(path: str, name: str, state: tuple[int, ...]) -> Archive:  # noqa: ARG001 - in another state it is another archive
+    """`_read`, once for all modules that name an archive: to read and digest one takes longer than to compile a small module."""
+    return _read(path, name)
+
+
+def _read(path: str, name: str) -> Archive:
+    with open(path, "rb") as file:
+        data = file.read()
+    return Archive(path, _symbols(data, name), digest([data], size=16, person=b"compcache-ar").hex())
 
 
 def _find(name: str) -> str:
