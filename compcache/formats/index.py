@@ -252,8 +252,6 @@ class Segment:
         """The error for a file that does not decode: `UnknownVersionError` where its name fits its content."""
         try:
             actual = digest(self._chunks(), size=NAME_SIZE).hex()
-        except FormatError:
-            return error
         except OSError as failure:
             reraise_interrupt(failure)
             return error
@@ -262,8 +260,8 @@ class Segment:
         return UnknownVersionError(f"{self.name} is of another version of the format: {error}")
 
     def _chunks(self) -> Iterator[bytes]:
-        opened, size = self._open_file()
-        if size > _MOST_DIGESTED:
+        opened = self._files.open_owned(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
+        if self._files.fstat(opened.number).st_size > _MOST_DIGESTED:
             return
         offset = 0
         while part := self._files.pread(opened.number, _CHUNK, offset):
