@@ -21,6 +21,8 @@ __all__ = ["MARK", "Process", "adopt_orphans", "descendants", "end_processes", "
 MARK = "_COMPCACHE_BATCH_WORKER"
 #: How long processes may take to end by themselves after their parent has ended, for example to clean up.
 _GRACE = 0.3
+#: How long a process may take to be gone that was sent SIGKILL: on a busy machine it waits for its turn.
+_DYING = 10.0
 _PR_SET_CHILD_SUBREAPER = 36
 _ENDED = ("Z", "X")
 
@@ -80,17 +82,17 @@ def marked(marks: Iterable[str]) -> list[Process]:
 
 def end_processes(processes: Iterable[Process]) -> None:
     """Wait a moment for processes to end, and send SIGKILL to those that did not."""
-    left = _still_running(processes)
+    left = _still_running(processes, _GRACE)
     for process in left:
         with contextlib.suppress(OSError):
             _kill(process)
-    _still_running(left)
+    _still_running(left, _DYING)
 
 
-def _still_running(processes: Iterable[Process]) -> list[Process]:
-    """Those that are still running after a moment."""
+def _still_running(processes: Iterable[Process], seconds: float) -> list[Process]:
+    """Those that are still running after so many seconds, or earlier when none is."""
     left = _running(processes)
-    deadline = time.monotonic() + _GRACE
+    deadline = time.monotonic() + seconds
     while left and time.monotonic() < deadline:
         time.sleep(0.005)
         left = _running(left)
