@@ -60,6 +60,45 @@ def test_a_source_may_import_functions_of_those_before_it(cache: Cache) -> None:
     assert cache.dependencies("three", transitive=True) == ("two", "one")
 
 
+def test_sources_may_use_each_other_in_any_order(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the files of a library do: functions, variables and aliases, in circles, across groups."""
+    monkeypatch.setattr(many, "_GROUP", 2)
+    even = "declare i64 @odd(i64)\n@count = external global i64\ndefine i64 @even(i64 %n) {\n%c = load i64, ptr @count\n%d = add i64 %c, 1\n"
+    even += "store i64 %d, ptr @count\n%z = icmp eq i64 %n, 0\nbr i1 %z, label %yes, label %no\nyes:\nret i64 1\nno:\n"
+    even += "%m = sub i64 %n, 1\n%r = call i64 @odd(i64 %m)\nret i64 %r\n}"
+    odd = "declare i64 @even_alias(i64)\n@count = global i64 0\ndefine i64 @odd(i64 %n) {\n%z = icmp eq i64 %n, 0\n"
+    odd += "br i1 %z, label %yes, label %no\nyes:\nret i64 0\nno:\n%m = sub i64 %n, 1\n%r = call i64 @even_alias(i64 %m)\nret i64 %r\n}\n"
+    odd += "define i64 @counted() {\n%c = load i64, ptr @count\nret i64 %c\n}"
+    user = caller("user", "even")
+    codes = [user, even + "\n@even_alias = alias i64 (i64), ptr @even", adder("a", 1), adder("b", 1), odd]
+    module_ids = cache.add_modules(ModuleSource(code) for code in codes)
+    assert len(set(module_ids)) == len(codes)
+    assert [cache.get_target(name)(7) for name in ("user", "even", "odd")] == [0, 0, 1]
+    assert cache.get_target("counted")() == 12
+    assert cache.stats().added_modules == len(codes)
+
+
+def test_what_a_later_source_defines_is_preferred_to_what_the_process_has(cache: Cache) -> None:
+    """As it is for those before it: not the function of a library that happens to be loaded."""
+    pytest.importorskip("ctypes")  # which loads libffi
+    cache.add_modules([ModuleSource(caller("user", "ffi_prep_cif")), ModuleSource(adder("ffi_prep_cif", 5))])
+    assert cache.get_target("user")(1) == 6
+    assert cache.stats().added_modules == 2
+
+
+def test_of_sources_that_need_each_other_none_is_added_without_the_others(cache: Cache) -> None:
+    broken = caller("broken", "first") + "\ndeclare i64 @nowhere(i64)\ndefine i64 @g(i64 %x) {\n%r = call i64 @nowhere(i64 %x)\nret i64 %r\n}"
+    given = [caller("first", "second"), caller("second", "broken"), broken, adder("other", 1)]
+    with pytest.raises(compcache.ModulesNotAddedError) as caught:
+        cache.add_modules([ModuleSource(code) for code in given])
+    failures = caught.value.failures
+    assert list(failures) == [0, 1, 2]
+    assert "'nowhere'" in str(failures[2])
+    assert "'broken' of a source that could not be added" in str(failures[1])
+    assert cache.has("other")
+    assert not cache.has("first")
+
+
 def test_a_source_that_fails_costs_the_others_nothing(cache: Cache) -> None:
     given: list[Any] = [*sources(2), ModuleSource("not LLVM"), "not a source", *sources(2, 2), ModuleSource(caller("g", "not_there"))]
     with pytest.raises(compcache.ModulesNotAddedError) as caught:

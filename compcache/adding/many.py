@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.adding.publication import publish_built
 from compcache.build.slots import read_requests
+from compcache.content.visible import provided_names
 from compcache.errors import CompcacheError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.linker import link_module, translate_module
@@ -30,6 +31,8 @@ _GROUP = 64
 #: How many linkers run at a time; each of them waits for the disk and the kernel more than it computes.
 _LINKERS = 4
 _SHOWN = 10
+#: What functions of Python's C API begin with, which no source defines.
+_OF_PYTHON = ("Py", "_Py")
 
 
 class ModulesNotAddedError(CompcacheError):
@@ -50,6 +53,14 @@ class ModulesNotAddedError(CompcacheError):
         self.module_ids = module_ids
 
 
+class _Given(NamedTuple):
+    """A source and its position, and the names that nothing in the cache had when it was compiled."""
+
+    number: int
+    source: ModuleSource
+    unknown: frozenset[str] = frozenset()
+
+
 class _Linking(NamedTuple):
     """A source whose module is being linked."""
 
@@ -62,11 +73,12 @@ class _Linking(NamedTuple):
 def add_modules(cache: Cache, sources: Iterable[ModuleSource]) -> tuple[str, ...]:
     """See `Cache.add_modules`."""
     cache._store.require_writable()
-    addition = _Addition(cache)
     with ThreadPoolExecutor(min(_LINKERS, 1 + (os.cpu_count() or 1)), "compcache-link") as linkers:
+        addition = _Addition(cache, linkers)
         try:
-            for source in sources:
-                addition.compile(source, linkers)
+            for number, source in enumerate(sources):
+                addition.compile(_Given(number, source))
+            addition.compile_again()
             addition.publish()
         except BaseException:
             linkers.shutdown(wait=False, cancel_futures=True)
@@ -77,32 +89,64 @@ def add_modules(cache: Cache, sources: Iterable[ModuleSource]) -> tuple[str, ...
 class _Addition:
     """What has become of the sources so far."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, linkers: ThreadPoolExecutor) -> None:
         self._cache = cache
+        self._executor = linkers
         self._waiting: list[_Linking] = []
+        self._defined: set[str] = set()  # by all that was compiled
         self._provided: set[str] = set()  # functions of modules that were compiled and not published yet
+        self._coming: frozenset[str] = frozenset()  # what sources define that are compiled again
         self._lost: set[str] = set()  # functions of modules that were compiled and could not be added
+        self._doubtful: list[_Given] = []  # what they lack, a source behind them may define
         self._module_ids: list[str | None] = []
         self._failures: dict[int, Exception] = {}
-        self._messages: list[str] = []
+        self._messages: dict[int, str] = {}
         self._linkers: list[Linker | None] = []
 
-    def compile(self, source: ModuleSource, linkers: ThreadPoolExecutor) -> None:
-        """Compile a source and have it linked; publish the group when it is complete."""
-        store = self._cache._store
-        number = len(self._module_ids)
+    def compile(self, given: _Given) -> None:
+        """Compile a source and have it linked; publish the group when it is complete.
+
+        One that lacks something is compiled again when all of them are known (`compile_again`), and so is one that got it from this process.
+        """
         self._module_ids.append(None)
-        try:
-            translation = translate_module(source, machine=store.host(), is_cached=self._has)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
-            reraise_interrupt(error)
-            self._fail(number, source, error)
-            return
-        module = linkers.submit(link_module, translation, self._linker_for)
-        self._waiting.append(_Linking(number, source, translation.functions, module))
-        self._provided |= translation.functions
+        unknown: set[str] = set()
+        self._try_to_compile(given, unknown)
+        missing = frozenset([name for name in unknown if not name.startswith(_OF_PYTHON)])
+        if missing:
+            self._doubtful.append(given._replace(unknown=missing))
         if len(self._waiting) >= _GROUP:
             self.publish()
+
+    def compile_again(self) -> None:
+        """Compile those again that lacked what a source behind them defines, which may be one of them."""
+        failed = [given for given in self._doubtful if isinstance(self._failures.get(given.number), UndefinedSymbolError)]
+        self._coming = frozenset[str]().union(*[_provided_by(given.source) for given in failed])
+        again = [given for given in self._doubtful if not given.unknown.isdisjoint(self._coming | self._defined)]
+        numbers = {given.number for given in again}
+        self._waiting = [item for item in self._waiting if item.number not in numbers]
+        for given in again:
+            self._failures.pop(given.number, None)
+        for given in again:
+            self._try_to_compile(given, set())
+
+    def _try_to_compile(self, given: _Given, unknown: set[str]) -> None:
+        def is_cached(name: str) -> bool:
+            if self._has(name):
+                return True
+            unknown.add(name)
+            return False
+
+        try:
+            translation = translate_module(given.source, machine=self._cache._store.host(), is_cached=is_cached)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
+            reraise_interrupt(error)
+            self._fail(given.number, given.source, error)
+            self._lost |= self._coming and _provided_by(given.source)
+            return
+        module = self._executor.submit(link_module, translation, self._linker_for)
+        self._waiting.append(_Linking(given.number, given.source, translation.functions, module))
+        self._provided |= translation.functions
+        self._defined |= translation.functions
 
     def _linker_for(self, obj: bytes) -> Linker | None:
         """The linker for all of them: it is chosen for the first one."""
@@ -111,13 +155,22 @@ class _Addition:
         return self._linkers[0]
 
     def _has(self, name: str) -> bool:
-        return name in self._provided or self._cache._can_import(name)
+        return name in self._provided or name in self._coming or self._cache._can_import(name)
 
     def publish(self) -> None:
         """Publish what has been compiled."""
         waiting, self._waiting = self._waiting, []
-        linked = [(item, built) for item in waiting if (built := self._finish(item)) is not None]
+        linked = self._without_lost_imports([(item, built) for item in waiting if (built := self._finish(item)) is not None])
         self._provided.clear()
+        for start in range(0, len(linked), _GROUP):
+            self._publish_group(linked[start : start + _GROUP])
+
+    def _publish_group(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
+        store = self._cache._store
+        for _, built in linked:
+            for module in (built, *built.others):
+                store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
+            warn_of_shadowed(store, built)
         try:
             self._publish(linked)
         except StorageError:
@@ -128,21 +181,29 @@ class _Addition:
                     self._fail(item.number, item.source, error)
 
     def _finish(self, item: _Linking) -> BuiltModule | None:
-        """The linked module; None where it cannot be linked, or imports a function of one that cannot."""
+        """The linked module; None where it cannot be linked."""
         try:
             built = item.module.result()
-            self._require_imports(item, built)
         except Exception as error:  # noqa: BLE001 - as above
             reraise_interrupt(error)
             self._fail(item.number, item.source, error)
             self._lost |= item.exported
             return None
         self._lost -= item.exported
-        store = self._cache._store
-        for module in (built, *built.others):
-            store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
-        warn_of_shadowed(store, built)
         return built
+
+    def _without_lost_imports(self, linked: list[tuple[_Linking, BuiltModule]]) -> list[tuple[_Linking, BuiltModule]]:
+        """Those that import nothing of a module that could not be added, which may be another one of them."""
+        kept = []
+        for item, built in linked:
+            try:
+                self._require_imports(item, built)
+            except UndefinedSymbolError as error:
+                self._fail(item.number, item.source, error)
+                self._lost |= item.exported
+            else:
+                kept.append((item, built))
+        return kept if len(kept) == len(linked) else self._without_lost_imports(kept)
 
     def _require_imports(self, item: _Linking, built: BuiltModule) -> None:
         """Refuse a module for the imports that it was compiled with and that have been lost since."""
@@ -163,7 +224,7 @@ class _Addition:
 
     def _fail(self, number: int, source: ModuleSource, error: Exception) -> None:
         self._failures[number] = error
-        self._messages.append(f"source {number} ({source!r}): {type(error).__name__}: {error}")
+        self._messages[number] = f"source {number} ({source!r}): {type(error).__name__}: {error}"
 
     def result(self) -> tuple[str, ...]:
         """The module_ids of all sources.
@@ -177,6 +238,16 @@ class _Addition:
         count = len(self._failures)
         more = [f"and {count - _SHOWN} more"] if count > _SHOWN else []
         head = f"{count} of {len(self._module_ids)} sources could not be added:"
-        message = "\n  ".join([head, *self._messages[:_SHOWN], *more])
-        error = ModulesNotAddedError(message, failures=self._failures, module_ids=tuple(self._module_ids))
-        raise error from next(iter(self._failures.values()))
+        failures = dict(sorted(self._failures.items()))
+        messages = [self._messages[number] for number in failures]
+        message = "\n  ".join([head, *messages[:_SHOWN], *more])
+        error = ModulesNotAddedError(message, failures=failures, module_ids=tuple(self._module_ids))
+        raise error from next(iter(failures.values()))
+
+
+def _provided_by(source: ModuleSource) -> frozenset[str]:
+    """What a source defines for others; nothing where the code is not valid, which compiling it tells."""
+    try:
+        return provided_names(source)
+    except CompcacheError:
+        return frozenset()

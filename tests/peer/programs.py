@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import ModuleSource
+from compcache.build.pic import aliases
 from compcache.clang.run import identity_of_unit, optimization_level, preprocess, translate
 from compcache.clang.runtimes import with_runtime
 from compcache.clang.units import make_unit
@@ -173,11 +174,11 @@ def modules_of(codes: Sequence[bytes], archives: Sequence[str] = ()) -> list[Mod
 
 
 def symbols_of(code: bytes) -> tuple[frozenset[str], frozenset[str]]:
-    """The functions and variables that a module defines for others, and those that it declares."""
+    """The functions, variables and aliases that a module defines for others, and what it declares."""
     module = parse(code)
     values = [*module.functions, *module.global_variables]
     own = [v.name for v in values if not v.is_declaration and v.linkage.name not in ("internal", "private")]
-    return frozenset(own), frozenset([v.name for v in values if v.is_declaration])
+    return frozenset([*own, *aliases(str(module))]), frozenset([v.name for v in values if v.is_declaration])
 
 
 class CFiles(NamedTuple):

@@ -15,7 +15,7 @@ from compcache.cli.session import Session, pass_session
 from compcache.errors import CompcacheError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from compcache import ExportedFunction
     from compcache.cache import Cache
@@ -111,8 +111,8 @@ def command(
     C, C++, Fortran and Rust (.c .cpp .f90 .rs) go through clang, clang++, flang and rustc, or the one that --cc names; what
     follows "--" are flags for it, and level 2 unless there are any.
     Objects (.o) and archives (.a) work if they hold bitcode (-flto, -ffat-lto-objects, -fembed-bitcode). Each FILE
-    becomes one module ("-" is standard input). A file that fails is reported, and the others are still added. A module
-    may import functions of files before it; name those of later files with --import.
+    becomes one module ("-" is standard input). A file that fails is reported, and the others are still added. Modules
+    may use what other files define, in any order; what files define that are added another time, name with --import.
     """
     options = {
         "functions": _functions(exports, nogil=nogil),
@@ -127,21 +127,60 @@ def command(
         "libraries": libraries,
         "archives": archives,
     }
-    added = []
-    failed = 0
+    from compcache.cli.output import say
+
     flags = click.get_current_context().meta.get(_FLAGS)
     with session.open() as cache, ProgressBar("files added") as bar:
-        for number, path in enumerate(files):
-            bar.update(number, len(files))
-            try:
-                added.append({"file": path, **_add(cache, path, options, cc, flags)})
-            except (CompcacheError, OSError) as error:
-                from compcache.cli.output import say
-
-                say("error", f"{path}: {_reason(error)}")
-                failed += 1
+        reading = _Reading(files, options, cc, flags, bar)
+        added = _add(cache, reading)
+    for number, error in sorted(reading.errors.items()):
+        say("error", f"{files[number]}: {_reason(error)}")
     _print(added, as_json=as_json)
-    return 2 if failed else 0
+    return 2 if reading.errors else 0
+
+
+class _Reading:
+    """Reads the files, and has compilers translate them, as `add_modules` asks for sources. `errors` are what was wrong, by position."""
+
+    def __init__(
+        self, files: tuple[str, ...], options: dict[str, Any], cc: str | None, flags: tuple[str, ...] | None, bar: ProgressBar
+    ) -> None:
+        self.files, self._options, self._cc, self._flags, self._bar = files, options, cc, flags, bar
+        self.numbers: list[int] = []  # of the files whose sources were given
+        self.errors: dict[int, Exception] = {}
+
+    def __iter__(self) -> Iterator[ModuleSource]:
+        for number, path in enumerate(self.files):
+            self._bar.update(number, len(self.files))
+            try:
+                source = _from_compiler(path, self._options, self._cc, self._flags) or ModuleSource(_read(path), **self._options)
+            except (CompcacheError, OSError) as error:
+                self.errors[number] = error
+                continue
+            self.numbers.append(number)
+            yield source
+
+
+def _add(cache: Cache, reading: _Reading) -> list[dict[str, Any]]:
+    """Add the files together, so that each may use what others define; rows of those that were added."""
+    from compcache import ModulesNotAddedError
+
+    module_ids: Sequence[str | None]
+    try:
+        module_ids = cache.add_modules(reading)
+    except ModulesNotAddedError as error:
+        module_ids = error.module_ids
+        for number, failure in error.failures.items():
+            if not isinstance(failure, (CompcacheError, OSError)):
+                raise failure from error
+            reading.errors[reading.numbers[number]] = failure
+    paths = [reading.files[number] for number in reading.numbers]
+    return [_row(cache, path, module_id) for path, module_id in zip(paths, module_ids, strict=True) if module_id is not None]
+
+
+def _row(cache: Cache, path: str, module_id: str) -> dict[str, Any]:
+    summary = cache.module(module_id)
+    return {"file": path, "module_id": module_id, "functions": summary.functions, "size": summary.size, "seconds": summary.seconds}
 
 
 def _reason(error: Exception) -> str:
@@ -177,15 +216,6 @@ def _pair(text: str, option: str) -> tuple[str, Any]:
         return name, parse_global(value)
     except (ValueError, OSError) as error:
         raise click.UsageError(f"{option} {name}={value[:40]}: {error}") from error
-
-
-def _add(
-    cache: Cache, path: str, options: dict[str, Any], cc: str | None, flags: tuple[str, ...] | None
-) -> dict[str, Any]:
-    source = _from_compiler(path, options, cc, flags) or ModuleSource(_read(path), **options)
-    module_id = cache.add_module(source)
-    summary = cache.module(module_id)
-    return {"module_id": module_id, "functions": summary.functions, "size": summary.size, "seconds": summary.seconds}
 
 
 def _from_compiler(
