@@ -23,7 +23,7 @@ from compcache.record import Record, set_field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from compcache.errors import CompcacheError
     from compcache.formats.footer import Footer
@@ -496,7 +496,7 @@ class Store:
             status = self.files.fstat(module.descriptor)
             module.size = status.st_size
             foreign = self.exposed or (self._owners is not None and status.st_uid not in self._owners)
-            if foreign or not ((entry and self._recognize(module, status, entry=entry)) or self._recognize(module, status)):
+            if foreign or not ((entry and self._describe(module, status, entry_for(entry, module_id, status))) or self._recognize(module, status)):
                 from compcache.publish.verify import verify_module
 
                 module = verify_module(self, module, status, leave_stamp=leave_stamp, owners=self._owners)
@@ -512,9 +512,12 @@ class Store:
             raise unreadable(self, module, error) from error
         return module
 
-    def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None, *, entry: bytes = b"") -> bool:
-        """Whether the index, or this one, or this entry alone has a stamp of the file in its present state."""
-        entries = entry_for(entry, module.module_id, status) if entry else (index or self.index).verified(module.module_id, status)
+    def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
+        """Whether the index, or this one, has a stamp of the file in its present state."""
+        return self._describe(module, status, (index or self.index).verified(module.module_id, status))
+
+    def _describe(self, module: ModuleFile, status: os.stat_result, entries: Iterable[tuple[int, int, bytes, int, int, bytes, bytes]]) -> bool:
+        """Describe a module as the first of its entries does that nobody else has written; False where there is none."""
         for image, records, target, flags, functions, key, entry_mac in entries:
             if self.stamp_key:
                 fields = (module.module_id, Stamp.of(status), image, records, target, flags, functions, key)
@@ -607,6 +610,10 @@ class Store:
         """How the requirement ends of code that was compiled for exactly this host."""
         self._native_end = self._native_end or self.host().native_end()
         return self._native_end
+
+    def has_closures(self) -> bool:
+        """Whether loads may be planned for other processes: nothing but the index and the files of this directory decides them."""
+        return not (self.layers or self.exposed or self.min_llvm or self._in_memory)
 
     def closure_name(self, module_id: bytes, offset: int) -> str:
         """The name of the planned closure of the function whose record is at this offset of a module, on this host."""

@@ -277,7 +277,7 @@ def test_no_operation_of_a_tree_passes_a_link(tree: Tree, tmp_path: Path, operat
 @pytest.mark.parametrize("operation", [name for name in ON_FILES if name != "rmdir"])
 def test_the_operations_work_where_there_is_no_link(tree: Tree, tmp_path: Path, operation: str) -> None:
     (tmp_path / "root" / "loose").write_bytes(b"loose")
-    ON_FILES[operation](tree, f"{tmp_path}/root/a/b/file")
+    ON_FILES[operation](tree, str(tmp_path / "root" / "a" / "b" / "file"))
 
 
 @pytest.mark.parametrize("operation", [name for name in ON_FILES if name != "rmdir"])
@@ -288,8 +288,8 @@ def test_no_link_leads_to_the_root_of_a_part_of_a_tree(tmp_path: Path, operation
     (place / "file").write_bytes(b"content")
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "tmp").symlink_to(tmp_path / "elsewhere")
-    root = f"{tmp_path}/root/tmp/part"
-    part = Tree(Files(), f"{tmp_path}/root", path_opener()).part(root)
+    root = str(tmp_path / "root" / "tmp" / "part")
+    part = Tree(Files(), str(tmp_path / "root"), path_opener()).part(root)
     before = outside(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="is a symbolic link, which is not followed"):
         ON_FILES[operation](part, f"{root}/a/file")

@@ -278,7 +278,7 @@ class Loader:
             while not self._prepare(plan, chosen):
                 chosen = plan.choose()
             target = self._commit(func_name, chosen, owner)
-            if root is not None and len(sources) >= _FEWEST_PLANNED and not plan.has_errors and chosen[func_name] is root:
+            if target is not None and root is not None and len(sources) >= _FEWEST_PLANNED and not plan.has_errors and chosen[func_name] is root:
                 self._remember_closure(root, offset, chosen)
             return target
         finally:
@@ -288,7 +288,7 @@ class Loader:
     def _find_planned(self, root: Choice, offset: int, sources: Sources) -> PlannedClosure | None:
         """What a former load has planned behind this function, its modules mapped; None where it is to be planned now."""
         store = self.store
-        if store.layers or store.exposed or store.min_llvm or store._in_memory:
+        if not store.has_closures():
             return None
         name = store.closure_name(root.module_id, offset)
         data = store.read_file(CLOSURES, name)

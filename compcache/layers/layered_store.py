@@ -52,18 +52,16 @@ class _Layer(Store):
         """See `Store`."""
         return self._above.host()
 
-    def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None, *, entry: bytes = b"") -> bool:
-        if entry:
-            return False  # closures are of caches without layers
+    def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
         above = self._above
         if self.trusted_keys:  # who made the layer may have written its stamps for these keys
             return super()._recognize(module, status, above.verified)
-        known = above.entries.get(module.module_id)
-        if known is None or self.signing_key:
+        entry = above.entries.get(module.module_id)
+        if entry is None or self.signing_key:
             return super()._recognize(module, status, index) or super()._recognize(module, status, above.verified)
-        if not known.startswith(Stamp.packed(status)):
+        if not entry.startswith(Stamp.packed(status)):
             return super()._recognize(module, status, above.verified)
-        image, records, target, flags, _, key, _ = TRUSTED.unpack_from(known, STAMP_SIZE)
+        image, records, target, flags, _, key, _ = TRUSTED.unpack_from(entry, STAMP_SIZE)
         module.describe(image, records, target, flags & ((1 << LAYER_SHIFT) - 1), key)
         return True
 

@@ -8,7 +8,7 @@ import json
 import sys
 from time import perf_counter
 
-from private_memory import private_kib
+from children.private_memory import private_kib
 
 
 def getter(kind: str, directory: str, name: str, symbol: str):

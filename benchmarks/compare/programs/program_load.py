@@ -7,7 +7,7 @@ import json
 import sys
 from time import perf_counter
 
-from private_memory import private_kib
+from children.private_memory import private_kib
 
 
 def main(kind: str, place: str, name: str) -> None:

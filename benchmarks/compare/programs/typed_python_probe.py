@@ -8,19 +8,8 @@ import os
 import sys
 from time import perf_counter
 
+from children.private_memory import private_kib
 from typed_python.compiler.compiler_cache import CompilerCache
-
-BUFFER = bytearray(1 << 16)
-
-
-def private_kib():
-    total = 0
-    with open("/proc/self/smaps_rollup", "rb", buffering=0) as rollup:
-        size = rollup.readinto(BUFFER)
-    for line in bytes(BUFFER[:size]).splitlines():
-        if line.startswith((b"Private_Clean:", b"Private_Dirty:")):
-            total += int(line.split()[1])
-    return total
 
 
 def main(sources, count, fill):

@@ -121,7 +121,7 @@ def modules_of(data: bytes) -> list[bytes]:
 
 def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> PlannedClosure:
     state, modules, functions, bound, requirements, natives, text_size = HEAD.unpack_from(content)
-    if state not in (NO_STATE, loader.store.index.state()):
+    if state != NO_STATE and state != loader.store.index.state():
         raise FormatError("the index has changed since the closure was planned")
     at = HEAD.size
     if at + modules * MODULE.size + functions * FUNCTION.size + bound * BINDING.size + text_size > len(content):

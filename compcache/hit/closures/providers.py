@@ -26,10 +26,11 @@ def refuse_second_provider(loader: Loader, module_id: bytes) -> None:
     Raises:
         LinkError: the module defines one that another module provides.
     """
-    for name in list(loader.providers):
-        provider = living_provider(loader, loader.providers, name)
-        if provider is not None and any(other == module_id for other, _ in loader.store.find(name)):
-            raise second_provider(name, module_id, provider.module_id)
+    for name, weak in list(loader.providers.items()):
+        if weak() is not None and any(other == module_id for other, _ in loader.store.find(name)):
+            provider = living_provider(loader, loader.providers, name)
+            if provider is not None:
+                raise second_provider(name, module_id, provider.module_id)
 
 
 def refuse_other_mapping(loader: Loader, variable: str, module_id: bytes) -> None:

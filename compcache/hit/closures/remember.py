@@ -45,9 +45,9 @@ def remember_closure(store: Store, root: Choice, offset: int, chosen: dict[str, 
     by_module: dict[bytes, list[Choice]] = {root.module_id: []}
     for choice in chosen.values():
         by_module.setdefault(choice.module_id, []).append(choice)
-    if not 1 < len(by_module) <= _MOST_MODULES or not all(map(_is_plain, chosen.values())):
+    if len(by_module) > _MOST_MODULES or not all(map(_is_plain, chosen.values())):
         return
-    if store.readonly or store.exposed or store.layers or store._in_memory or store.min_llvm:
+    if store.readonly or not store.has_closures():
         return
     try:
         content = _encode(store, list(by_module.values()))

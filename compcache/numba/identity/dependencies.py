@@ -111,15 +111,26 @@ def _fingerprint(name: str, registered: list[Implementation], *, overlooks_membe
     key = name, len(registered), overlooks_members
     if key in _opaque:
         raise Unidentifiable(_opaque[key])
-    has_files = digest_of_package(package) is not None
-    most = _MAX_VALUES if has_files else None
     try:
-        return fingerprint_of_implementations(registered, overlooks_members=overlooks_members, max_values=most)
+        return _walk(package, registered, overlooks_members=overlooks_members)
+    except TooLarge as error:
+        _large[package] = str(error)
+        raise
     except Unidentifiable as error:
-        if has_files and isinstance(error, TooLarge):
-            _large[package] = str(error)
-            raise
         _opaque[key] = str(error)
+        raise
+
+
+def _walk(package: str, registered: list[Implementation], *, overlooks_members: bool) -> str:
+    """The digest of implementations. `TooLarge` is of packages with files, which are looked at only then; all else walks on."""
+    try:
+        return fingerprint_of_implementations(registered, overlooks_members=overlooks_members, max_values=_MAX_VALUES)
+    except TooLarge:
+        if digest_of_package(package) is not None:
+            raise
+    try:
+        return fingerprint_of_implementations(registered, overlooks_members=overlooks_members)
+    except TooLarge as error:
         raise Unidentifiable(str(error)) from error
 
 
