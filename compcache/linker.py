@@ -52,6 +52,7 @@ from compcache.build.pic import (
     thread_locals,
     with_deferred_start,
     with_init_arrays,
+    without_unknown_features,
 )
 from compcache.build.recipe import write_recipe
 from compcache.build.records import RecordBuilder, encode_definition, is_weak, symbol_nodes
@@ -89,6 +90,8 @@ from compcache.targets.machine import (
     function_requirements,
     machine_for,
     requested_targets,
+    table_of,
+    used_by,
     uses_beyond,
 )
 
@@ -336,6 +339,7 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
     codegen.check_triple(module)
     attributes = _target_attributes(module, request.ir)
     check_attributes(attributes, host.platform_name())
+    module, attributes = _drop_unknown_features(context, module, attributes)
     request = request._replace(machine=_safe_machine(request.machine, attributes))
     _try_if_suspicious(module, request, attributes)
     data = set_data_aside(module, context, _size(request.ir), _refuse_extremes)
@@ -370,7 +374,7 @@ def _compile(
         defined=assembly.defined | bounds,
     )
     resolution = _with_merged(resolution, exports)
-    needs = _own_requirements(exports, names, source.attributes, request.machine)
+    needs = _own_requirements(exports, names, source.attributes, request.machine, text)
     encoded = _encoded_globals(resolution)
     # What static libraries call back must have a symbol.
     hides = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
@@ -404,7 +408,7 @@ def _translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linke
     with codegen.borrowed_machine(machine.cpu, machine.features, recipe.level) as emitter:
         if not recipe.optimized:
             codegen.optimize(module, emitter, recipe.level)
-        needs = _own_requirements(recipe.exports, names, attributes, machine)
+        needs = _own_requirements(recipe.exports, names, attributes, machine, text)
         resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)
         encoded = codegen.in_caller(_encode_all, resolution)
         code = b"" if recipe.optimized else recipe.code
@@ -476,6 +480,19 @@ def _target_attributes(module: Any, ir: Any) -> dict[str, str]:
     return {name: text for name, text in found.items() if '"target-' in text or '"tune-cpu' in text}
 
 
+def _drop_unknown_features(context: Any, module: Any, attributes: dict[str, str]) -> tuple[Any, dict[str, str]]:
+    """The module without features that it switches off and LLVM does not know, which would each be complained about, and tried first."""
+    table = table_of(host.platform_name())
+    names = {part for text in set(attributes.values()) for _, value in TARGET_ATTRIBUTE.findall(text) for part in value.split(",")}
+    if table is None or all(table.knows(name[1:]) for name in names if name[:1] == "-"):
+        return module, attributes
+    changed = without_unknown_features(str(module), table.knows)
+    if changed is None:
+        return module, attributes
+    module = codegen.parse(changed, context)
+    return module, _target_attributes(module, None)
+
+
 def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:
     """The machine, named so that no function gets features that the machine lacks.
 
@@ -496,7 +513,7 @@ def _try_if_suspicious(module: Any, request: _Request, attributes: Mapping[str, 
 
 
 def _own_requirements(
-    exports: Iterable[Export], names: Mapping[str, Alias], attributes: Mapping[str, str], machine: Machine
+    exports: Iterable[Export], names: Mapping[str, Alias], attributes: Mapping[str, str], machine: Machine, code: str
 ) -> dict[str, frozenset[str]]:
     """The host features that exported functions require beyond those of the whole module, by symbol.
 
@@ -507,7 +524,7 @@ def _own_requirements(
         name = names[export.symbol].target if export.symbol in names else export.symbol
         text = attributes.get(name, "")
         if text:
-            found[export.symbol] = function_requirements(text, machine, host.platform_name())
+            found[export.symbol] = used_by(code, function_requirements(text, machine, host.platform_name()))
     return found
 
 

@@ -85,6 +85,35 @@ define i64 @h() {
     assert "fsgsbase" in features_of(cache, "h")
 
 
+#: What a compiler lists that was told to compile for a CPU, of which a hypervisor hides a part, and of which LLVM has forgotten a part.
+LISTED = '"target-cpu"="x86-64" "target-features"="+sse4.2,+rdpru,+mwaitx,+clzero,+fsgsbase,-avx512er,-prefetchwt1"'
+
+
+@pytest.mark.parametrize(("body", "used"), [
+    ("ret i64 1", set()),
+    ('%x = call i64 asm "movq $$1, $0", "=r"()\n  ret i64 %x', set()),
+    ("%x = call i64 @llvm.x86.rdfsbase.64()\n  ret i64 %x", {"fsgsbase"}),
+    ('call void asm sideeffect "rdpru", "~{ax},~{dx}"()\n  ret i64 1', {"rdpru"}),
+    ('call void asm sideeffect ".byte 15, 1, 253", "~{ax},~{dx}"()\n  ret i64 1', {"rdpru", "mwaitx", "clzero", "fsgsbase"}),
+], ids=["plain", "assembly", "intrinsic", "instruction", "bytes"])  # fmt: skip
+def test_features_of_the_operating_system_count_where_the_code_has_their_instructions(
+    cache: Cache, directory: Path, body: str, used: set[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = f"declare i64 @llvm.x86.rdfsbase.64()\ndefine i64 @f() {LISTED} {{\n  {body}\n}}\n"
+    code = code if "@llvm" in body else code.partition("\n")[2]
+    cache.add_module(ModuleSource(code, cpu="x86-64"))
+    assert capfd.readouterr().err == ""  # LLVM's complaints about what it does not know
+    host = on_host(Cache(directory, retarget=False), host_like("nehalem"))
+    if not used:
+        assert host.get_target("f")() == 1
+        return
+    with pytest.raises(NotCachedError) as refused:
+        host.get_target("f")
+    message = str(refused.value)
+    assert {name for name in ("rdpru", "mwaitx", "clzero", "fsgsbase") if name in message} == used
+    assert message.endswith("which this nehalem does not have")  # there is no other name to ask for
+
+
 def test_tuning_is_no_requirement(cache: Cache) -> None:
     cache.add_module(ModuleSource(adder("f", 1), cpu="x86-64", features="+prefer-256-bit,-slow-3ops-lea"))
     assert not {"prefer-256-bit", "slow-3ops-lea"} & features_of(cache, "f")

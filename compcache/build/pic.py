@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.build.ir_text import ATTACHMENTS, quote, unquote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from compcache.build.ir_text import Definition
 
@@ -30,6 +30,7 @@ __all__ = [
     "thread_locals",
     "with_deferred_start",
     "with_init_arrays",
+    "without_unknown_features",
 ]
 
 _NAME = r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)'
@@ -48,6 +49,7 @@ _THREAD_LOCAL = re.compile(rf"^({_NAME}) = (?:[a-z_]+(?:\([a-z]+\))? )*?thread_l
 _MODEL = re.compile(r"^(@[^\n]*?\bthread_local)\((?:localexec|initialexec|localdynamic)\)", re.MULTILINE)
 #: Code that was compiled for an executable says so, and has thread-local variables at fixed distances then.
 _PIE_LEVEL = re.compile(r'(!"PIE Level", i32) [12]\b')
+_FEATURES = re.compile(r'("target-features"=")([^"]*)(")')
 _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", re.MULTILINE)
 _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
 _USED = re.compile(r"^@llvm\.used = appending global \[\d+ x ptr\] \[([^\n]*)\], section \"llvm\.metadata\"$", re.MULTILINE)
@@ -106,6 +108,20 @@ def for_shared_object(text: str) -> str | None:
     changed = _MODEL.sub(r"\1", _DSO_LOCAL.sub(r"\1", _HIDDEN.sub(r"\1\2", text)))
     changed = _PIE_LEVEL.sub(r"\1 0", changed)
     changed = _MERGED.sub(r"\1 = \2 \4global ", changed)
+    return changed if changed != text else None
+
+
+def without_unknown_features(text: str, knows: Callable[[str], bool]) -> str | None:
+    """The module's text without the features of CPUs that it switches off and this LLVM does not know; None where there are none.
+
+    Compilers name all that they know of with ``-march=``, and older ones know some that newer ones have dropped. LLVM complains on
+    the standard error about each, in every function.
+    """
+
+    def known(match: re.Match[str]) -> str:
+        return match[1] + ",".join([part for part in match[2].split(",") if part[:1] != "-" or knows(part[1:])]) + match[3]
+
+    changed = _FEATURES.sub(known, text)
     return changed if changed != text else None
 
 

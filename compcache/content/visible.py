@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from compcache.errors import FormatError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from compcache.build.source import ModuleSource
 
 __all__ = ["exported_names", "provided_names", "require_valid", "visible_definitions"]

@@ -460,7 +460,7 @@ def _require_entry(choice: Choice) -> None:
     if record.entry == NO_ENTRY:
         raise SignatureError(
             f"function {record.name!r} of module {choice.module_id.hex()} cannot be called from Python: "
-            f"{record.signature.removeprefix('! ')}; other modules can import it"
+            f"{record.signature.removeprefix('! ')}; other modules can import it, such as one that passes what this takes and gives through pointers"
         )
 
 

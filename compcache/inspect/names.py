@@ -31,7 +31,9 @@ def labelled(store: Store, label: str) -> tuple[str, ...]:
 
 
 def suggestion(store: Store, name: str) -> str:
-    """The suggestion for a name that is not stored: the stored names with that label, or a similar one."""
+    """The suggestion for a name that is not stored: the stored names with that label, or a similar one; "" if it is stored itself."""
+    if any(True for _ in store.find(name)):
+        return ""  # and this host cannot use it
     same = labelled(store, name)
     if same:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""

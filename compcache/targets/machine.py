@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from compcache.formats.host import Host
     from compcache.targets.cpu_table import CpuTable
 
-__all__ = ["NATIVE", "TARGETS_VARIABLE", "TARGET_ATTRIBUTE", "Machine", "as_text", "check_attributes", "function_requirements", "machine_for", "parse_targets", "requested_targets", "table_of", "uses_beyond"]
+__all__ = ["NATIVE", "TARGETS_VARIABLE", "TARGET_ATTRIBUTE", "Machine", "as_text", "check_attributes", "function_requirements", "machine_for", "parse_targets", "requested_targets", "table_of", "used_by", "uses_beyond"]
 
 #: What to compile for where a source does not say it.
 TARGETS_VARIABLE = "COMPCACHE_TARGETS"
@@ -35,6 +35,22 @@ _FAMILIES = {
     "aesni": "aes", "atomic": "64bit", "avx512": "avx512f", "pclmulqdq": "pclmul", "rdrand": "rdrnd", "sse41": "sse4.1", "sse42": "sse4.2",
     "sha1msg1": "sha", "sha256msg1": "sha", "xgetbv": "xsave", "flags": "64bit", "int": "64bit", "rdtsc": "64bit", "rdtscp": "64bit",
 }  # fmt: skip
+#: The instructions of the features of the operating system's side, and so the intrinsics, by what each is called; another's
+#: intrinsic or assembly that has the word in its name counts, too, which does no harm.
+_SYSTEM_INSTRUCTIONS = {
+    "fsgsbase": ("rdfsbase", "rdgsbase", "wrfsbase", "wrgsbase"),
+    "mwaitx": ("mwaitx", "monitorx"),
+    "pku": ("rdpkru", "wrpkru"),
+    "sgx": ("enclu", "encls", "enclv"),
+    "shstk": ("ssp", "wrss", "wruss", "setssbsy", "clrssbsy"),
+    "uintr": ("clui", "stui", "testui", "senduipi", "uiret"),
+    "usermsr": ("urdmsr", "uwrmsr"),
+    "xsaves": ("xsaves", "xrstors"),
+}
+#: Directives of assembly that may spell any instruction.
+_SPELLED_OUT = re.compile(r"\.(?:byte|short|word|long|int|quad|octa|hword|[248]byte|ascii|incbin|include|insn|macro)\b|\.value\b")
+_INTRINSICS = re.compile(r"@llvm\.x86\.[\w.]+")
+_ASSEMBLY = re.compile(r'\basm (?:(?:sideeffect|alignstack|inteldialect|unwind) )*("[^"]*")')
 _BASELINES = {"x86_64": "x86-64", "aarch64": "generic"}
 #: The attributes of a function that say for which CPU it is compiled.
 TARGET_ATTRIBUTE = re.compile(r'"(target-cpu|target-features|tune-cpu)"="([^"]*)"')
@@ -57,14 +73,25 @@ class Machine(NamedTuple):
         return self._replace(cpu=_baseline(platform), features=as_text(self.requires))
 
     def required_by(self, code: str) -> str:
-        """The host requirements of a module with this text.
+        """The host requirements of a module with this text: `used_by` of the machine's, and what the source asked for."""
+        return as_text(used_by(code, self.requires) | (self.requires & self.explicit))
 
-        Features of the operating system's side, which no compiler uses by itself, count where the source names them, or
-        has intrinsics or assembly that could be theirs.
-        """
-        if "llvm.x86." in code or " asm " in code or "module asm" in code:
-            return as_text(self.requires)
-        return as_text(self.requires - (SYSTEM_FEATURES - self.explicit))
+
+def used_by(code: str, features: frozenset[str]) -> frozenset[str]:
+    """Of these features, those that the code of a module may use.
+
+    No compiler uses those of the operating system's side by itself. They count where the code has intrinsics or assembly with one of
+    their instructions, or assembly that may spell any. A compiler that is told to compile for a CPU (``-march=native``) lists all that
+    such CPUs can have, also what a hypervisor hides from this one.
+    """
+    system = features & SYSTEM_FEATURES
+    if not system:
+        return features
+    assembly = "".join(_ASSEMBLY.findall(code)) if " asm " in code or "module asm" in code else ""
+    if _SPELLED_OUT.search(assembly):
+        return features
+    written = assembly + " ".join(_INTRINSICS.findall(code))
+    return features - {name for name in system if not any(word in written for word in _SYSTEM_INSTRUCTIONS.get(name, (name,)))}
 
 
 def as_text(features: Iterable[str]) -> str:
@@ -186,7 +213,7 @@ def uses_beyond(intrinsics: Iterable[str], features: frozenset[str]) -> bool:
 
 
 def function_requirements(attributes: str, machine: Machine, platform: str) -> frozenset[str]:
-    """The host requirements of a function from its own ``target-cpu`` and ``target-features``.
+    """The features that a function may use by its own ``target-cpu`` and ``target-features``; `used_by` tells which of them count.
 
     Each of the two that it has takes the place of the machine's, as LLVM has it.
     """
