@@ -9,7 +9,6 @@ hands back a `BuiltModule`.
 
 from __future__ import annotations
 
-import re
 import time
 import warnings
 import zlib
@@ -28,10 +27,10 @@ from compcache.build.exports import (
     read_exports,
 )
 from compcache.build.ir_text import (
-    Assembly,
     Definition,
     extreme_of,
     is_vectorized,
+    lines_of_variables,
     passes_vectors,
     read_assembly,
     read_module,
@@ -108,7 +107,8 @@ if TYPE_CHECKING:
 __all__ = ["BuiltModule", "Translation", "build_module", "link_module", "rebuild_module", "translate_module"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
-_MERGED_LINKAGE = re.compile(r"= (?:linkonce|weak|common)")
+#: Words of code whose meaning is read off what LLVM prints, since who writes assembly is free to write it in other ways.
+_READ_AS_PRINTED = ("dso_local", "thread_local", "hidden", "protected", "PIE Level", " alias ", " ifunc ", "linkonce", "weak", "common", "module asm", "__st")
 #: What the names begin with under which a module has its own definitions of merged variables.
 _OWN = "compcache.own."
 _LEVELS = (0, 1, 2, 3)
@@ -152,12 +152,14 @@ class _Request(NamedTuple):
     digests: dict[str, str]
     by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots
     is_cached: Callable[[str], bool] = bool
+    assumed: dict[str, bool] | None = None  # gets what nothing provides yet (compcache.build.slots)
 
 
 class _Checked(NamedTuple):
     """What is known of a module that can be compiled here."""
 
     text: str
+    printed: str  # the same as LLVM prints it, ready for a shared object: what patterns are searched for in
     attributes: dict[str, str]  # of each function that says for which CPU it is
     data: dict[str, bytes]  # values of large variables, by section (compcache.build.large_data)
 
@@ -231,12 +233,20 @@ def build_module(
 
 
 def translate_module(
-    source: ModuleSource, *, machine: Host, is_cached: Callable[[str], bool], maker: str = ""
+    source: ModuleSource,
+    *,
+    machine: Host,
+    is_cached: Callable[[str], bool],
+    maker: str = "",
+    assumed: dict[str, bool] | None = None,
 ) -> Translation:
-    """The part of `build_module` that LLVM does."""
+    """The part of `build_module` that LLVM does.
+
+    `assumed`, if given, gets the symbols that nothing provides, and whether each is a function: they become imports.
+    """
     if not isinstance(source, ModuleSource):
         raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}")
-    requests = [r._replace(is_cached=is_cached) for r in _snapshot(frozen(source), machine, maker)]
+    requests = [r._replace(is_cached=is_cached, assumed=assumed) for r in _snapshot(frozen(source), machine, maker)]
     return Translation(machine, tuple([(request, _translate_for(request, is_cached)) for request in requests]))
 
 
@@ -346,23 +356,24 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
     text = request.ir if isinstance(request.ir, str) and not data else str(module)
     if text is not request.ir:
         _refuse_extremes(text)
-    if any(word in text for word in ("dso_local", "thread_local(", "hidden", "protected", "PIE Level")):
-        changed = for_shared_object(str(module))  # as LLVM prints it, which is what the rewriting reads
-        module = codegen.parse(changed, context) if changed is not None else module
+    printed = str(module) if text is request.ir and any(word in text for word in _READ_AS_PRINTED) else text
+    changed = for_shared_object(printed)
+    if changed is not None:
+        module, printed = codegen.parse(changed, context), changed
     with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        return _compile(context, module, _Checked(text, attributes, data), request, target, is_cached)
+        return _compile(context, module, _Checked(text, printed, attributes, data), request, target, is_cached)
 
 
 def _compile(
     context: Any, module: Any, source: _Checked, request: _Request, target: Any, is_cached: Callable[[str], bool]
 ) -> _Translated:
     """From a module that can be compiled here to its object."""
-    text = source.text
+    text, printed = source.text, source.printed
     module.data_layout = str(target.target_data)
-    names = aliases(str(module)) if " alias " in text or " ifunc " in text else {}
-    local = thread_locals(str(module)) if "thread_local" in text else frozenset()
-    merged = merged_variables(str(module)) if request.by_linker and _MERGED_LINKAGE.search(text) else {}
-    assembly, bounds = _image_symbols(module, text)
+    variables = lines_of_variables(printed)
+    names, local = aliases(variables), thread_locals(variables)
+    merged = merged_variables(variables) if request.by_linker else {}
+    assembly, bounds = read_assembly(printed), section_bounds(printed)
     exports = choose_exports(module, request.exports, names, local, merged, assembly.defined)
     resolution = resolve_declarations(
         module,
@@ -372,6 +383,7 @@ def _compile(
         by_linker=request.by_linker,
         thread_locals=local,
         defined=assembly.defined | bounds,
+        assumed=request.assumed,
     )
     resolution = _with_merged(resolution, exports)
     needs = _own_requirements(exports, names, source.attributes, request.machine, text)
@@ -464,12 +476,6 @@ def _snapshot(source: ModuleSource, machine: Host, maker: str) -> list[_Request]
         )
         for cpu, features in targets
     ]  # fmt: skip
-
-
-def _image_symbols(module: Any, text: str) -> tuple[Assembly, frozenset[str]]:
-    """What the module's assembly defines and mentions, and the bounds of sections that a linker defines."""
-    printed = str(module) if "module asm" in text or "__st" in text else ""
-    return read_assembly(printed), section_bounds(printed)
 
 
 def _target_attributes(module: Any, ir: Any) -> dict[str, str]:

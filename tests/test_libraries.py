@@ -263,7 +263,7 @@ define i64 @f(i64 %x) {
 
 
 def test_each_of_several_missing_symbols_gets_its_own_advice(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compcache.build.slots.loaded_library", lambda _: None)  # as in a process without libstdc++
+    monkeypatch.setattr("compcache.build.slots.loaded_libraries", tuple)  # as in a process without libstdc++
     with pytest.raises(UndefinedSymbolError) as caught:
         cache.add_module(ModuleSource(SEVERAL))
     assert len(caught.value.symbols) == 4

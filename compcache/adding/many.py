@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.adding.publication import publish_built
-from compcache.build.slots import read_requests
-from compcache.content.visible import provided_names
+from compcache.build.slots import read_requests, undefined_symbols
 from compcache.errors import CompcacheError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.linker import link_module, translate_module
@@ -53,21 +52,17 @@ class ModulesNotAddedError(CompcacheError):
         self.module_ids = module_ids
 
 
-class _Given(NamedTuple):
-    """A source and its position, and the names that nothing in the cache had when it was compiled."""
-
-    number: int
-    source: ModuleSource
-    unknown: frozenset[str] = frozenset()
-
-
 class _Linking(NamedTuple):
-    """A source whose module is being linked."""
+    """A source whose module is being linked.
+
+    `assumed` are the symbols that sources behind it must define, and whether each is a function.
+    """
 
     number: int
     source: ModuleSource
     exported: frozenset[str]
     module: Future[BuiltModule]
+    assumed: dict[str, bool]
 
 
 def add_modules(cache: Cache, sources: Iterable[ModuleSource]) -> tuple[str, ...]:
@@ -77,9 +72,8 @@ def add_modules(cache: Cache, sources: Iterable[ModuleSource]) -> tuple[str, ...
         addition = _Addition(cache, linkers)
         try:
             for number, source in enumerate(sources):
-                addition.compile(_Given(number, source))
-            addition.compile_again()
-            addition.publish()
+                addition.add(number, source)
+            addition.complete()
         except BaseException:
             linkers.shutdown(wait=False, cancel_futures=True)
             raise
@@ -95,58 +89,57 @@ class _Addition:
         self._waiting: list[_Linking] = []
         self._defined: set[str] = set()  # by all that was compiled
         self._provided: set[str] = set()  # functions of modules that were compiled and not published yet
-        self._coming: frozenset[str] = frozenset()  # what sources define that are compiled again
         self._lost: set[str] = set()  # functions of modules that were compiled and could not be added
-        self._doubtful: list[_Given] = []  # what they lack, a source behind them may define
+        self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # what they got from this process, a source behind them may define
         self._module_ids: list[str | None] = []
         self._failures: dict[int, Exception] = {}
         self._messages: dict[int, str] = {}
         self._linkers: list[Linker | None] = []
 
-    def compile(self, given: _Given) -> None:
-        """Compile a source and have it linked; publish the group when it is complete.
-
-        One that lacks something is compiled again when all of them are known (`compile_again`), and so is one that got it from this process.
-        """
+    def add(self, number: int, source: ModuleSource) -> None:
+        """Compile a source and have it linked; publish a group when it is complete."""
         self._module_ids.append(None)
+        unknown = self._compile(number, source)
+        if unknown:
+            self._doubtful.append((number, source, unknown))
+        if len(self._waiting) % _GROUP == 0:
+            self._publish_complete()
+
+    def complete(self) -> None:
+        """Publish the rest. What took from this process what a source behind it turned out to define is compiled again before."""
+        again = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
+        self._waiting = [item for item in self._waiting if item.number not in again]
+        for number, source in again.items():
+            self._compile(number, source)
+        for item in self._waiting:
+            missing = [name for name in self._open(item) if not self._cache._can_import(name)]
+            if missing:
+                functions = [name for name in missing if item.assumed[name]]
+                self._lose(item, undefined_symbols(missing, functions))
+        self._publish_complete(last=True)
+
+    def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
+        """Compile a source and have it linked; the names that were looked for in this process."""
         unknown: set[str] = set()
-        self._try_to_compile(given, unknown)
-        missing = frozenset([name for name in unknown if not name.startswith(_OF_PYTHON)])
-        if missing:
-            self._doubtful.append(given._replace(unknown=missing))
-        if len(self._waiting) >= _GROUP:
-            self.publish()
+        assumed: dict[str, bool] = {}
 
-    def compile_again(self) -> None:
-        """Compile those again that lacked what a source behind them defines, which may be one of them."""
-        failed = [given for given in self._doubtful if isinstance(self._failures.get(given.number), UndefinedSymbolError)]
-        self._coming = frozenset[str]().union(*[_provided_by(given.source) for given in failed])
-        again = [given for given in self._doubtful if not given.unknown.isdisjoint(self._coming | self._defined)]
-        numbers = {given.number for given in again}
-        self._waiting = [item for item in self._waiting if item.number not in numbers]
-        for given in again:
-            self._failures.pop(given.number, None)
-        for given in again:
-            self._try_to_compile(given, set())
-
-    def _try_to_compile(self, given: _Given, unknown: set[str]) -> None:
         def is_cached(name: str) -> bool:
-            if self._has(name):
+            if name in self._provided or self._cache._can_import(name):
                 return True
             unknown.add(name)
             return False
 
         try:
-            translation = translate_module(given.source, machine=self._cache._store.host(), is_cached=is_cached)
+            translation = translate_module(source, machine=self._cache._store.host(), is_cached=is_cached, assumed=assumed)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
             reraise_interrupt(error)
-            self._fail(given.number, given.source, error)
-            self._lost |= self._coming and _provided_by(given.source)
-            return
+            self._fail(number, source, error)
+            return frozenset()
         module = self._executor.submit(link_module, translation, self._linker_for)
-        self._waiting.append(_Linking(given.number, given.source, translation.functions, module))
+        self._waiting.append(_Linking(number, source, translation.functions, module, assumed))
         self._provided |= translation.functions
         self._defined |= translation.functions
+        return frozenset([name for name in unknown if name not in assumed and not name.startswith(_OF_PYTHON)])
 
     def _linker_for(self, obj: bytes) -> Linker | None:
         """The linker for all of them: it is chosen for the first one."""
@@ -154,16 +147,30 @@ class _Addition:
             self._linkers.append(linker_for(self._cache._store, obj))
         return self._linkers[0]
 
-    def _has(self, name: str) -> bool:
-        return name in self._provided or name in self._coming or self._cache._can_import(name)
+    def _open(self, item: _Linking) -> list[str]:
+        """The symbols that no source has defined yet."""
+        return [name for name in item.assumed if name not in self._defined]
 
-    def publish(self) -> None:
-        """Publish what has been compiled."""
-        waiting, self._waiting = self._waiting, []
-        linked = self._without_lost_imports([(item, built) for item in waiting if (built := self._finish(item)) is not None])
-        self._provided.clear()
-        for start in range(0, len(linked), _GROUP):
-            self._publish_group(linked[start : start + _GROUP])
+    def _publish_complete(self, *, last: bool = False) -> None:
+        """Publish what has been compiled; unless they are the last, those wait that depend on something that no source has defined yet."""
+        linked = [(item, built) for item in self._waiting if (built := self._finish(item)) is not None]
+        linked = self._without_lost_imports(linked)
+        held = frozenset[int]() if last else self._held(linked)
+        self._waiting = [item for item, _ in linked if item.number in held]
+        self._provided = set().union(*[item.exported for item in self._waiting])
+        ready = [(item, built) for item, built in linked if item.number not in held]
+        for start in range(0, len(ready), _GROUP):
+            self._publish_group(ready[start : start + _GROUP])
+
+    def _held(self, linked: list[tuple[_Linking, BuiltModule]]) -> frozenset[int]:
+        """The numbers of those that lack something, or import from one that does."""
+        held = {item.number: item.exported for item, _ in linked if self._open(item)}
+        while True:
+            exported = frozenset[str]().union(*held.values())
+            more = {item.number: item.exported for item, built in linked if item.number not in held and not exported.isdisjoint(built.imports)}
+            if not more:
+                return frozenset(held)
+            held |= more
 
     def _publish_group(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
         store = self._cache._store
@@ -181,13 +188,14 @@ class _Addition:
                     self._fail(item.number, item.source, error)
 
     def _finish(self, item: _Linking) -> BuiltModule | None:
-        """The linked module; None where it cannot be linked."""
+        """The linked module; None where it cannot be linked, or lacks something."""
+        if item.number in self._failures:
+            return None
         try:
             built = item.module.result()
         except Exception as error:  # noqa: BLE001 - as above
             reraise_interrupt(error)
-            self._fail(item.number, item.source, error)
-            self._lost |= item.exported
+            self._lose(item, error)
             return None
         self._lost -= item.exported
         return built
@@ -199,8 +207,7 @@ class _Addition:
             try:
                 self._require_imports(item, built)
             except UndefinedSymbolError as error:
-                self._fail(item.number, item.source, error)
-                self._lost |= item.exported
+                self._lose(item, error)
             else:
                 kept.append((item, built))
         return kept if len(kept) == len(linked) else self._without_lost_imports(kept)
@@ -221,6 +228,10 @@ class _Addition:
         module_ids = publish_built(self._cache, [built for _, built in linked])
         for (item, _), (own, *_) in zip(linked, module_ids, strict=True):
             self._module_ids[item.number] = own
+
+    def _lose(self, item: _Linking, error: Exception) -> None:
+        self._fail(item.number, item.source, error)
+        self._lost |= item.exported
 
     def _fail(self, number: int, source: ModuleSource, error: Exception) -> None:
         self._failures[number] = error
@@ -243,11 +254,3 @@ class _Addition:
         message = "\n  ".join([head, *messages[:_SHOWN], *more])
         error = ModulesNotAddedError(message, failures=failures, module_ids=tuple(self._module_ids))
         raise error from next(iter(failures.values()))
-
-
-def _provided_by(source: ModuleSource) -> frozenset[str]:
-    """What a source defines for others; nothing where the code is not valid, which compiling it tells."""
-    try:
-        return provided_names(source)
-    except CompcacheError:
-        return frozenset()

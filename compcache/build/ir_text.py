@@ -10,15 +10,15 @@ operand through the C API, and sees constant expressions and initializers as wel
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import NamedTuple
 
-__all__ = ["ATTACHMENTS", "Assembly", "Definition", "Head", "extreme_of", "is_vectorized", "leading_type", "parse_head", "passes_vectors", "quote", "read_assembly", "read_module", "section_bounds", "split_parameters", "symbol_counts", "unquote", "with_image_symbols"]
+__all__ = ["ATTACHMENTS", "Assembly", "Definition", "Head", "extreme_of", "is_vectorized", "leading_type", "lines_of_variables", "parse_head", "passes_vectors", "quote", "read_assembly", "read_module", "section_bounds", "split_parameters", "symbol_counts", "unquote", "with_image_symbols"]
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
 _REFERENCE = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))|"[^"]*"')
+_TOKEN = re.compile(r'@"[^"]*"|@[-$._A-Za-z0-9]+|"[^"]*"')
 _ESCAPE = re.compile(r"\\(\\|[0-9A-Fa-f]{2})")
-_DECLARATION = re.compile(r"^declare ([^\n]*)$", re.MULTILINE)
-_VARIABLE = re.compile(r"^@([^\n]*)$", re.MULTILINE)
 _NESTED = re.compile(r'[(\[{<"]')
 _PRINTABLE = frozenset(range(32, 127)) - {34, 92}  # no quotes, no backslashes
 _PLAIN = re.compile(r"[-$._A-Za-z][-$._A-Za-z0-9]*\Z")
@@ -37,6 +37,8 @@ _COLLECTOR = re.compile(r'^define [^\n]* gc "([^"]*)"', re.MULTILINE)
 _VECTOR = re.compile(r"<(?:vscale x )?(\d{4,}) x ")
 _INTEGER = re.compile(r"(?<![-$.\w@%\"])i(\d{4,})\b")
 _ALIGNMENT = re.compile(r"^(?:@[^\n]*, align (\d+)|define [^\n]*\)[^()\n]* align (\d+)[^()\n]*)", re.MULTILINE)
+#: Most code has nothing like these, and tries of the patterns above for each line and number are left out.
+_LONG_NUMBER = re.compile(r"i\d{4}|<(?:vscale x )?\d{4}|align \d{8}")
 _STRING_OR_COMMENT = re.compile(r'"[^"]*"|;[^\n]*')
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"()[]{}"))
 _TYPE = re.compile(r'^%("[^"]*"|[-$.\w]+) = type ([^\n]*)$', re.MULTILINE)
@@ -119,8 +121,15 @@ def extreme_of(text: str) -> str | None:
         unknown = {match[1] for match in _COLLECTOR.finditer(text)} - _COLLECTORS
         if unknown:
             return f"functions with the garbage collector {min(unknown)!r}, which LLVM does not have"
-    named = text
-    text = _STRING_OR_COMMENT.sub('""', text)
+    plain = _STRING_OR_COMMENT.sub('""', text)
+    reason = _extreme_number(plain) if _LONG_NUMBER.search(text) else None
+    if reason is None and (_is_deep(plain) or _has_deep_types(text)):
+        return f"types or constants that are nested more than {_DEEPEST} deep"
+    return reason
+
+
+def _extreme_number(text: str) -> str | None:
+    """What is too long, too wide or too aligned in code without strings and comments, in words."""
     elements = max((int(match[1]) for match in _VECTOR.finditer(text)), default=0)
     if elements > _MOST_ELEMENTS:
         return f"a vector of {elements} elements; at most {_MOST_ELEMENTS} can be compiled"
@@ -130,8 +139,6 @@ def extreme_of(text: str) -> str | None:
     alignment = max((int(match[1] or match[2]) for match in _ALIGNMENT.finditer(text)), default=0)
     if alignment > _MOST_ALIGNMENT:
         return f"a definition that is aligned to {alignment} bytes; at most {_MOST_ALIGNMENT} can be loaded"
-    if _is_deep(text) or _has_deep_types(named):
-        return f"types or constants that are nested more than {_DEEPEST} deep"
     return None
 
 
@@ -148,6 +155,8 @@ def _is_deep(text: str) -> bool:
 
 def _has_deep_types(text: str) -> bool:
     """Whether named types contain one another too deep."""
+    if text.count(" = type ") <= _DEEPEST:
+        return False
     parts = {match[1]: set(_TYPE_NAME.findall(match[2])) for match in _TYPE.finditer(text)}
     if len(parts) <= _DEEPEST:
         return False
@@ -175,12 +184,17 @@ def _references(text: str) -> tuple[str, ...]:
     if '"' not in text:
         pieces = [_NAME.match(piece) for piece in text.split("@")[1:]]
         return tuple(dict.fromkeys([match[2] for match in pieces if match]))
-    names: dict[str, None] = {}
-    for match in _REFERENCE.finditer(text):
-        name = match[2] if match[2] is not None else match[1]
-        if name is not None:
-            names[unquote(name)] = None
-    return tuple(names)
+    return tuple(dict.fromkeys(map(_written, _tokens(text))))
+
+
+def _tokens(text: str) -> list[str]:
+    """All references as they are written; a list of what the pattern finds costs a tenth of a loop over its matches."""
+    return [token for token in _TOKEN.findall(text) if token[0] == "@"]
+
+
+def _written(token: str) -> str:
+    """The name in a reference."""
+    return unquote(token[2:-1]) if token[1] == '"' else token[1:]
 
 
 def read_module(text: str) -> dict[str, Definition]:
@@ -196,16 +210,23 @@ def read_module(text: str) -> dict[str, Definition]:
         end = chunk.find("\n", start)
         name, *others = _references(chunk[start:])
         found[name] = Definition("function", chunk[start + len("define ") : end].removesuffix("{"), tuple(others))
-    for match in _DECLARATION.finditer(text):
-        name = _references(match[1])[0]
-        found[name] = Definition("declaration", match[1], ())
-    for match in _VARIABLE.finditer(text):
-        name, *others = _references("@" + match[1])
-        head = match[1]
-        words = head.partition(" = ")[2].split(" ", 3)
-        external = "external" in words or "extern_weak" in words
-        found[name] = Definition("external" if external else "variable", head, tuple(others))
+    lines = text.split("\n")
+    for line in lines:
+        if line.startswith("declare "):
+            found[_references(line)[0]] = Definition("declaration", line[len("declare ") :], ())
+    for line in lines:
+        if line.startswith("@"):
+            name, *others = _references(line)
+            head = line[1:]
+            words = head.partition(" = ")[2].split(" ", 3)
+            external = "external" in words or "extern_weak" in words
+            found[name] = Definition("external" if external else "variable", head, tuple(others))
     return found
+
+
+def lines_of_variables(text: str) -> str:
+    """The lines of a printed module that define or declare variables and aliases: the rest needs no search for what only these have."""
+    return "\n".join([line for line in text.split("\n") if line.startswith("@")])
 
 
 def read_assembly(text: str) -> Assembly:
@@ -264,13 +285,7 @@ def leading_type(text: str) -> str:
 
 def symbol_counts(text: str) -> dict[str, int]:
     """How often each name is written in a module, its own definition included."""
-    counts: dict[str, int] = {}
-    for match in _REFERENCE.finditer(text):
-        name = match[2] if match[2] is not None else match[1]
-        if name is not None:
-            name = unquote(name)
-            counts[name] = counts.get(name, 0) + 1
-    return counts
+    return {_written(token): count for token, count in Counter(_tokens(text)).items()}
 
 
 def parse_head(head: str) -> Head:

@@ -105,9 +105,9 @@ def for_shared_object(text: str) -> str | None:
     """The module's text without what only an executable may do; None where nothing needs to change."""
     if not any(word in text for word in ("dso_local", "thread_local(", " hidden ", " protected ", "PIE Level")):
         return None
-    changed = _MODEL.sub(r"\1", _DSO_LOCAL.sub(r"\1", _HIDDEN.sub(r"\1\2", text)))
+    lines = text.split("\n")
+    changed = "\n".join([_for_shared_object(line) if line.startswith(("@", "declare")) else line for line in lines])
     changed = _PIE_LEVEL.sub(r"\1 0", changed)
-    changed = _MERGED.sub(r"\1 = \2 \4global ", changed)
     return changed if changed != text else None
 
 
@@ -123,6 +123,12 @@ def without_unknown_features(text: str, knows: Callable[[str], bool]) -> str | N
 
     changed = _FEATURES.sub(known, text)
     return changed if changed != text else None
+
+
+def _for_shared_object(line: str) -> str:
+    """A line that defines or declares something."""
+    line = _MODEL.sub(r"\1", _DSO_LOCAL.sub(r"\1", _HIDDEN.sub(r"\1\2", line)))
+    return _MERGED.sub(r"\1 = \2 \4global ", line)
 
 
 def aliases(text: str) -> dict[str, Alias]:

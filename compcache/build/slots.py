@@ -20,7 +20,13 @@ from compcache.errors import CompileError, UndefinedSymbolError
 from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
 from compcache.images import platform_symbols
 from compcache.images.archives import Archive, is_archive
-from compcache.images.libraries import demangle, loaded_library, open_libraries, providing_option
+from compcache.images.libraries import (
+    demangle,
+    library_with,
+    loaded_libraries,
+    open_libraries,
+    providing_option,
+)
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 
 if TYPE_CHECKING:
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
     from compcache.build.source import ModuleSource
     from compcache.images.libraries import Library
 
-__all__ = ["SLOT_PREFIX", "Requests", "Resolution", "read_requests", "resolve_declarations", "restore_resolution"]
+__all__ = ["SLOT_PREFIX", "Requests", "Resolution", "read_requests", "resolve_declarations", "restore_resolution", "undefined_symbols"]
 
 SLOT_PREFIX = "compcache.slot."
 _NOT_PROVIDED = "which neither the cache, nor globals, nor this process provides"
@@ -113,6 +119,7 @@ def resolve_declarations(
     by_linker: bool,
     thread_locals: Collection[str] = (),
     defined: Collection[str] = (),
+    assumed: dict[str, bool] | None = None,
 ) -> Resolution:
     """Decide the provider of every declaration of the module.
 
@@ -120,7 +127,8 @@ def resolve_declarations(
     native symbols of the platform; those of the libraries that the source names; what the cache holds, which
     `cached_among` tells of several names at once; other native symbols of the process; libraries of the system that the process has
     loaded. `by_linker` says that a linker will leave places for imports. `defined` are symbols that the module's assembly or the
-    linker defines.
+    linker defines. `assumed`, if given, gets the symbols that nothing provides, and whether each is a function: they are imported, and
+    the caller sees to it that there will be modules that define them (`undefined_symbols` is what to raise else).
 
     Raises:
         UndefinedSymbolError: something used is provided by nothing, or something provided is not used.
@@ -132,6 +140,9 @@ def resolve_declarations(
     resolver.add_variables(variables, target_data)
     missing = _keep_copies(resolver.missing, {**functions, **variables})
     _refuse_thread_locals([*resolver.imports, *missing], thread_locals)
+    if assumed is not None and missing:
+        assumed |= resolver.assume(_used(missing, symbol_counts(str(module))), functions)
+        missing = []
     for name in resolver.imports:
         if name in functions and _attributes_are_of_functions():
             functions[name].add_function_attribute("nonlazybind")  # one indirect call, not one to a jump
@@ -230,6 +241,7 @@ class _Resolver:
         self.static: list[str] = []
         self.from_libraries: set[str] = set()
         self.missing: list[str] = []
+        self._loaded: tuple[Library, ...] | None = None
 
     def add_functions(self, functions: Mapping[str, Any]) -> None:
         """Provide for the declared functions."""
@@ -239,13 +251,19 @@ class _Resolver:
             if name in cached:
                 self._import(name, name, is_function=True)
             else:
-                self._require(name, str(functions[name]).partition("@")[0])
+                self._require(name, functions[name])
 
     def _import(self, symbol: str, name: str, *, is_function: bool) -> None:
         if self._by_linker or not is_function:
             self.imports[symbol] = name
         else:
             self.slots[SLOT_PREFIX + symbol] = name
+
+    def assume(self, names: list[str], functions: Collection[str]) -> dict[str, bool]:
+        """Import what nothing provides; whether each of the names is a function."""
+        for name in names:
+            self._import(name, name, is_function=name in functions)
+        return {name: name in functions for name in names}
 
     def _is_given(self, name: str) -> bool:
         """Whether the source names the provider of a function."""
@@ -274,7 +292,7 @@ class _Resolver:
             if name in cached:
                 self._import(name, name, is_function=False)
             else:
-                self._require(name, str(variables[name]).partition(" global ")[0])
+                self._require(name, variables[name])
 
     def _is_linked(self, name: str) -> bool:
         """Whether the support code that the image is linked with defines the symbol."""
@@ -290,10 +308,12 @@ class _Resolver:
             return True
         return False
 
-    def _require(self, name: str, head: str) -> None:
-        if platform_symbols.in_process(name) or "extern_weak" in head:
+    def _require(self, name: str, value: Any) -> None:
+        if platform_symbols.in_process(name) or value.linkage.name == "extern_weak":
             return
-        library = loaded_library(name)
+        if self._loaded is None:
+            self._loaded = loaded_libraries()
+        library = library_with(name, self._loaded)
         if library is None:
             self.missing.append(name)
         else:
@@ -318,12 +338,22 @@ def _check_use(
         if counts.get(name, 0) < 2  # noqa: PLR2004 - a declaration and a use
         or (name not in functions and name not in variables)
     )
-    missing = sorted(name for name in missing if counts.get(name, 0) > 1)
+    missing = _used(missing, counts)
     if missing or unused:
-        raise UndefinedSymbolError(_describe(missing, unused, functions), symbols=missing, unused=unused)
+        raise undefined_symbols(missing, functions, unused)
 
 
-def _describe(missing: list[str], unused: list[str], functions: Collection[str]) -> str:
+def _used(names: Iterable[str], counts: Mapping[str, int]) -> list[str]:
+    """Those that are not just declared."""
+    return sorted(name for name in names if counts.get(name, 0) > 1)
+
+
+def undefined_symbols(missing: list[str], functions: Collection[str], unused: Collection[str] = ()) -> UndefinedSymbolError:
+    """The error of symbols that nothing provides, and of those that were provided and are not used."""
+    return UndefinedSymbolError(_describe(missing, unused, functions), symbols=missing, unused=unused)
+
+
+def _describe(missing: list[str], unused: Collection[str], functions: Collection[str]) -> str:
     parts = []
     if len(missing) == 1:
         parts.append(f"the module uses {_shown(missing[0])}, {_NOT_PROVIDED}: {_advice(missing[0], missing[0] in functions)}")
@@ -332,7 +362,7 @@ def _describe(missing: list[str], unused: list[str], functions: Collection[str])
         lines += [f"and {len(missing) - _MOST_SHOWN} more"] if len(missing) > _MOST_SHOWN else []
         parts.append("\n  ".join([f"the module uses {len(missing)} symbols {_NOT_PROVIDED}:", *lines]))
     if unused:
-        shown = ", ".join(map(_shown, unused[:_MOST_SHOWN])) + (f" and {len(unused) - _MOST_SHOWN} more" if len(unused) > _MOST_SHOWN else "")
+        shown = ", ".join(map(_shown, sorted(unused)[:_MOST_SHOWN])) + (f" and {len(unused) - _MOST_SHOWN} more" if len(unused) > _MOST_SHOWN else "")
         parts.append(f"imports/globals name {shown}, which the module does not declare and use")
     return ("\n" if len(missing) > 1 else "; ").join(parts)
 

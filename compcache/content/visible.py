@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from compcache.errors import FormatError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from compcache.build.source import ModuleSource
-
-__all__ = ["exported_names", "provided_names", "require_valid", "visible_definitions"]
+__all__ = ["exported_names", "require_valid", "visible_definitions"]
 
 _NOT_EXPORTED = frozenset(("internal", "private", "hidden", "available_externally"))
 _PLAIN = frozenset("-$._ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
@@ -24,28 +18,6 @@ def exported_names(code: str | bytes) -> tuple[str, ...]:
     """
     found = visible_definitions(code) if isinstance(code, str) else _of_bitcode(code)
     return found if found is not None else _ask_llvm(code)
-
-
-def provided_names(source: ModuleSource) -> frozenset[str]:
-    """The func_names of the functions and variables that other modules could import from the module of a source.
-
-    Raises:
-        CompileError, UndefinedSymbolError: LLVM rejects the code, or it does not define what is to be exported.
-    """
-    from compcache.build import codegen
-    from compcache.build.exports import choose_exports, read_exports
-    from compcache.build.ir_text import read_assembly
-    from compcache.build.pic import aliases, merged_variables, thread_locals
-
-    code, wanted = codegen.plain_source(source.ir), read_exports(source)
-
-    def look(context: Any) -> frozenset[str]:
-        module = codegen.parse(code, context)
-        text = str(module)
-        exports = choose_exports(module, wanted, aliases(text), thread_locals(text), merged_variables(text), read_assembly(text).defined)
-        return frozenset([export.name for export in exports])
-
-    return codegen.run(look)
 
 
 def require_valid(code: str | bytes) -> None:

@@ -23,7 +23,7 @@ from compcache.images.platform_symbols import mapped_path
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Library", "demangle", "loaded_library", "open_libraries", "providing_option", "unusual_directories"]
+__all__ = ["Library", "demangle", "library_with", "loaded_libraries", "open_libraries", "providing_option", "unusual_directories"]
 
 #: The crates that belong to Rust's compiler, as mangling v0 writes them behind a disambiguator (RFC 2603), and old names.
 _RUST_CRATES = ("_3std", "_4core", "_5alloc", "_7___rustc")
@@ -143,22 +143,30 @@ def _candidates(name: str) -> list[str]:
     return [found] if found else []
 
 
-@functools.cache
-def loaded_library(symbol: str) -> Library | None:
-    """A library of the system that this process has loaded and that defines a symbol.
+def loaded_libraries() -> tuple[Library, ...]:
+    """The libraries of the system that this process has loaded."""
+    return tuple([library for path in _mapped_libraries() if (library := _loaded(path)) is not None])
+
+
+def _loaded(name: str) -> Library | None:
+    try:
+        return Library(name, ctypes.CDLL(name, os.RTLD_NOLOAD | os.RTLD_LOCAL))
+    except OSError as error:
+        reraise_interrupt(error)
+        return None
+
+
+def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:
+    """The one of these libraries that defines a symbol, under its soname.
 
     Only where the dynamic linker finds it by its name alone, in any process.
     """
-    mode = os.RTLD_NOLOAD | os.RTLD_LOCAL
-    for path in _mapped_libraries():
-        try:
-            defined_in = Library(path, ctypes.CDLL(path, mode)).path_of(symbol)
-            if defined_in is not None and os.path.realpath(defined_in) == path:
-                name = os.path.basename(defined_in)  # the soname, where other libraries have loaded it
-                return Library(name, ctypes.CDLL(name, mode))
-        except OSError as error:
-            reraise_interrupt(error)
-            continue
+    for library in libraries:
+        defined_in = library.path_of(symbol)
+        if defined_in is not None and os.path.realpath(defined_in) == library.name:
+            found = _loaded(os.path.basename(defined_in))  # the soname, where other libraries have loaded it
+            if found is not None:
+                return found
     return None
 
 
