@@ -39,6 +39,7 @@ from compcache.build.ir_text import (
 )
 from compcache.build.large_data.variables import abridged, set_data_aside, with_data
 from compcache.build.pic import (
+    ADDRESS_OF,
     INITIALIZE,
     TERMINATE,
     Alias,
@@ -48,7 +49,9 @@ from compcache.build.pic import (
     for_shared_object,
     merged_variables,
     run_by_mapping,
+    shared_thread_locals,
     thread_locals,
+    with_addresses,
     with_deferred_start,
     with_init_arrays,
     without_unknown_features,
@@ -59,6 +62,7 @@ from compcache.build.slots import (
     SLOT_PREFIX,
     Requests,
     Resolution,
+    imported_thread_locals,
     read_requests,
     resolve_declarations,
     restore_resolution,
@@ -360,8 +364,23 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
     changed = for_shared_object(printed)
     if changed is not None:
         module, printed = codegen.parse(changed, context), changed
+    changed, request = _with_thread_locals(printed, request, is_cached)
+    if changed is not None:
+        module, printed = codegen.parse(changed, context), changed
     with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
         return _compile(context, module, _Checked(text, printed, attributes, data), request, target, is_cached)
+
+
+def _with_thread_locals(printed: str, request: _Request, is_cached: Callable[[str], bool]) -> tuple[str | None, _Request]:
+    """The module's text in which thread-local variables are shared with other modules, if it has any, and the request for it."""
+    declared, defined = shared_thread_locals(lines_of_variables(printed))
+    if not request.by_linker or not (declared or defined):
+        return None, request
+    requests = request.requests
+    imported = codegen.in_caller(imported_thread_locals, declared, requests, is_cached)
+    asked = defined if request.exports is None else defined.intersection([export.symbol for export in request.exports])
+    imports = {ADDRESS_OF + name if name in imported else name: ADDRESS_OF + of if name in imported else of for name, of in requests.imports.items()}
+    return with_addresses(printed, sorted(imported), sorted(asked)), request._replace(requests=requests._replace(imports=imports))
 
 
 def _compile(

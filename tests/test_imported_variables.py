@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import shutil
 
@@ -203,11 +204,88 @@ def test_only_named_symbols_are_exported_where_there_are_names(cache: Cache) -> 
         cache.add_module(ModuleSource(text, {"kept": "i64()"}))
 
 
-def test_thread_local_variables_are_refused_with_advice(cache: Cache) -> None:
-    cache.add_module(ModuleSource("@v = thread_local global i64 1\ndefine i64 @f() {\n  ret i64 0\n}\n"))
-    user = "@v = external thread_local global i64\ndefine ptr @g() {\n  ret ptr @v\n}\n"
-    with pytest.raises(CompileError, match=r"'v', a thread-local variable.*returns its address"):
-        cache.add_module(ModuleSource(user, imports=["v"]))
+_OWNER = """
+@v = thread_local global [2 x i64] [i64 5, i64 6]
+@"its own" = hidden thread_local global i64 1
+define i64 @bump() {
+  %x = load i64, ptr @v
+  %y = add i64 %x, 1
+  store i64 %y, ptr @v
+  ret i64 %y
+}
+"""
+_THREAD_LOCAL_USER = """
+@v = external thread_local global [2 x i64]
+@"its own" = external hidden thread_local global i64
+declare ptr @llvm.threadlocal.address.p0(ptr)
+define i64 @read() {
+entry:
+  %x = load i64, ptr @v
+  %y = load i64, ptr @"its own"
+  %z = add i64 %x, %y
+  ret i64 %z
+}
+define i64 @choose(i64 %n) {
+  %c = icmp eq i64 %n, 0
+  br i1 %c, label %a, label %b
+a:
+  br label %b
+b:
+  %p = phi ptr [ getelementptr inbounds (i8, ptr @v, i64 8), %a ], [ @v, %0 ]
+  %x = load i64, ptr %p
+  ret i64 %x
+}
+define i64 @distance() {
+  %d = sub i64 ptrtoint (ptr getelementptr (i8, ptr @v, i64 8) to i64), ptrtoint (ptr @v to i64)
+  ret i64 %d
+}
+define void @set_second(i64 %n) {
+  %1 = call ptr @llvm.threadlocal.address.p0(ptr align 8 @v)
+  %2 = getelementptr inbounds i8, ptr %1, i64 8
+  store i64 %n, ptr %2
+  ret void
+}
+"""
+
+
+@pytest.mark.parametrize("order", ["provider first", "user first", "together"])
+def test_thread_local_variables_are_one_for_each_thread_whatever_module_uses_them(cache: Cache, order: str) -> None:
+    provider, user = ModuleSource(_OWNER), ModuleSource(_THREAD_LOCAL_USER)
+    if order == "user first":
+        cache.add_module(ModuleSource(_THREAD_LOCAL_USER, imports=["v", "its own"]))
+        cache.add_module(provider)
+    else:
+        cache.add_modules([user, provider] if order == "together" else [provider, user])
+    script = """
+from compcache import Cache
+import threading
+cache = Cache(directory)
+bump, read, choose, distance, set_second = [cache.get_target(name) for name in ("bump", "read", "choose", "distance", "set_second")]
+result = []
+def run():
+    set_second(bump())
+    result.append((read(), choose(0), choose(1), distance(), bump()))
+run()
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+run()
+"""
+    expected = [(7, 6, 6, 8, 7), (7, 6, 6, 8, 7), (9, 8, 8, 8, 9)]
+    assert run_fresh(cache.path, script) == expected
+    assert run_fresh(cache.path, script) == expected  # by the planned closure, where there is one
+
+
+def test_thread_local_variables_are_exported_and_imported_by_name(cache: Cache) -> None:
+    cache.add_module(ModuleSource(_OWNER, {"bump": None, "public": Function(symbol="v")}))
+    user = "@w = external thread_local global i64\ndefine ptr @g() {\n  ret ptr @w\n}\n"
+    cache.add_module(ModuleSource(user, imports={"w": "public"}))
+    bump, g = cache.get_target("bump"), cache.get_target("g")
+    assert bump() == ctypes.c_int64.from_address(g()).value == 6
+    with pytest.raises(UndefinedSymbolError, match=r"'its own', a thread-local variable, which neither"):
+        cache.add_module(ModuleSource('@"its own" = external thread_local global i64\ndefine ptr @h() {\n  ret ptr @"its own"\n}\n'))
+    with pytest.raises(CompileError, match=r"initializer of a variable holds the address of 'w'"):
+        cache.add_module(ModuleSource(user + "@p = global ptr @w\n", imports={"w": "public"}))
 
 
 def test_without_a_linker_variables_are_refused_and_functions_are_not(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from compcache.build.entry_points import (
     read_signature,
 )
 from compcache.build.ir_text import leading_type
+from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import Function, check_name
 from compcache.errors import CompileError, InvalidNameError, SignatureError, UndefinedSymbolError
 from compcache.formats.manifest import LINK_ONLY
@@ -36,6 +37,8 @@ VISIBLE_LINKAGES = frozenset(
 
 #: What a variable is that is one with those of the same name in other modules.
 MERGED = "merged variable"
+#: What a function is that stands for a thread-local variable (compcache.build.pic.with_addresses).
+THREAD_LOCAL = "thread-local variable"
 _SHOWN = 10
 _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant) ([^\n]*)")
 _MOST_HEAD = 4096
@@ -111,8 +114,9 @@ def choose_exports(
         shared = tuple(_link_only(module, variables.keys() - thread_locals, merged))
         _require_some((*visible, *aliases, *shared), module)
         return (*[Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)], *shared)
-    wanted = tuple([_as_variable(export, thread_locals) if export.symbol in variables else export for export in wanted])
-    defined = {f.name for f in module.functions if not f.is_declaration or f.name in assembly} | variables.keys()
+    functions = {f.name for f in module.functions if not f.is_declaration or f.name in assembly}
+    defined = functions | variables.keys()
+    wanted = tuple([_as_variable(export, thread_locals, functions) if export.symbol in variables else export for export in wanted])
     missing = [export.symbol for export in wanted if export.symbol not in defined and export.symbol not in aliases]
     if missing:
         known = ", ".join(sorted({*defined, *aliases})[:20]) or "nothing"
@@ -134,17 +138,20 @@ def _link_only(module: Any, variables: Collection[str], merged: Collection[str])
         if linkage not in VISIBLE_LINKAGES or (name := value.name).startswith("llvm."):
             continue
         if value.is_function and value.visibility.name == "hidden":
-            yield Export(check_name(name, "func_name"), name, None, False, link_only="hidden function")
+            kind = THREAD_LOCAL if name.startswith(ADDRESS_OF) else "hidden function"
+            yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
         elif name in variables:
             kind = MERGED if name in merged else "variable" if linkage == "external" else "shared variable"
             yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
 
 
-def _as_variable(export: Export, thread_locals: Collection[str]) -> Export:
+def _as_variable(export: Export, thread_locals: Collection[str], functions: Collection[str]) -> Export:
     if export.signature is not None:
         raise CompileError(f"functions gives a signature to {export.symbol!r}, which is a variable: give None")
     if export.symbol in thread_locals:
-        raise CompileError(f"functions names {export.symbol!r}, a thread-local variable, which other modules cannot import")
+        if ADDRESS_OF + export.symbol not in functions:
+            raise CompileError(f"functions names {export.symbol!r}, a thread-local variable of which each module has its own")
+        return export._replace(name=ADDRESS_OF + export.name, symbol=ADDRESS_OF + export.symbol, link_only=THREAD_LOCAL)
     return export._replace(link_only="variable")
 
 

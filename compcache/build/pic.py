@@ -11,13 +11,15 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.ir_text import ATTACHMENTS, quote, unquote
+from compcache.errors import CompileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from compcache.build.ir_text import Definition
 
 __all__ = [
+    "ADDRESS_OF",
     "INITIALIZE",
     "TERMINATE",
     "Alias",
@@ -27,7 +29,9 @@ __all__ = [
     "for_shared_object",
     "merged_variables",
     "run_by_mapping",
+    "shared_thread_locals",
     "thread_locals",
+    "with_addresses",
     "with_deferred_start",
     "with_init_arrays",
     "without_unknown_features",
@@ -54,6 +58,14 @@ _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", r
 _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
 _USED = re.compile(r"^@llvm\.used = appending global \[\d+ x ptr\] \[([^\n]*)\], section \"llvm\.metadata\"$", re.MULTILINE)
 _ALIAS = re.compile(rf"^({_NAME}) = ([^\n]*?)\b(alias|ifunc) ([^\n]*), ptr ([^\n]*)$", re.MULTILINE)
+_OPERATIONS = r"getelementptr(?: inbounds| nuw| nusw| inrange\(-?\d+, -?\d+\))*|ptrtoint|ptrtoaddr|inttoptr|bitcast|addrspacecast|trunc|(?:add|sub|xor)(?: nuw| nsw)*"
+#: What the functions are called that return the address of a thread-local variable for the thread that calls them.
+ADDRESS_OF = "thread_local."
+_ADDRESS = "%compcache.thread_local."
+_CONSTANT = re.compile(rf"\b({_OPERATIONS}) \(([^()]*{re.escape(_ADDRESS)}[^()]*)\)")
+_BINARY = re.compile(r"(i\d+ [^,]+), i\d+ ([^,]+)\Z")
+_INTRINSIC = r"(?:tail |notail )?call [^\n@]*ptr @llvm\.threadlocal\.address\.p0\(ptr [^\n@]*{name}\)(?: #\d+)?"
+_LABEL = re.compile(r'(?:[-$._A-Za-z0-9]+|"[^"]*"):')
 _IFUNC = re.compile(rf"{_NAME[1:]} = (?:[a-z_]+(?:\([a-z]+\))? )*ifunc ")
 _RUN_SECTION = re.compile(r', section "\.(?:(?:preinit|init|fini)_array|ctors|dtors)[".]')
 _DEFAULT_PRIORITY = 65535
@@ -154,6 +166,76 @@ def merged_variables(text: str) -> dict[str, str]:
 def thread_locals(text: str) -> frozenset[str]:
     """The thread-local variables of a printed module, declared or defined."""
     return frozenset([_plain(match[1]) for match in _THREAD_LOCAL.finditer(text)]) if "thread_local" in text else frozenset()
+
+
+def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]) -> str:
+    """The module's text with functions in place of thread-local variables of other modules, of which no linker leaves places for addresses.
+
+    Each function that uses one of `imported` calls a function that returns its address (`ADDRESS_OF`); the module defines such
+    functions for those of its own in `provided`.
+
+    Raises:
+        CompileError: the code uses an imported one in a way that cannot be rewritten.
+    """
+    chunks = text.split("\n}\n")
+    for number, name in enumerate(imported):
+        reference = _reference(name)
+        chunks = [_with_calls(chunk, name, f"{_ADDRESS}{number}") if reference in chunk else chunk for chunk in chunks]
+    lines = [f"declare nonnull ptr {_reference(ADDRESS_OF + name)}() nounwind readnone willreturn" for name in imported]
+    for name in provided:
+        lines += [f"define hidden nonnull ptr {_reference(ADDRESS_OF + name)}() nounwind {{", f"  ret ptr {_reference(name)}", "}"]
+    return "\n".join(["\n}\n".join(chunks), *lines, ""])
+
+
+def _reference(name: str) -> str:
+    return "@" + quote(name)
+
+
+def _with_calls(chunk: str, name: str, value: str) -> str:
+    """A piece of the text up to the end of a function, with calls for a variable's address.
+
+    A function with direct uses, as compilers wrote them before the intrinsic, gets one call at its start, which gives `value`.
+    """
+    use = re.escape(_reference(name)) + r"(?![-$._A-Za-z0-9])"
+    chunk = re.sub(rf"^{use} = [^\n]*\n", "", chunk, count=1, flags=re.MULTILINE)
+    call = f"call ptr {_reference(ADDRESS_OF + name)}()"
+    chunk = re.sub(_INTRINSIC.format(name=use), lambda _: call, chunk)
+    if not re.search(use, chunk):
+        return chunk
+    start = chunk.rfind("\ndefine ") + 1
+    head, brace, body = chunk[start:].partition("{\n")
+    if not brace or re.search(use, chunk[: len(chunk) - len(body)]):
+        raise CompileError(f"the initializer of a variable holds the address of {name!r}, a thread-local variable of another module")
+    return chunk[:start] + head + brace + _with_call_at_start(re.sub(use, value, body), value, call)
+
+
+def _with_call_at_start(body: str, value: str, call: str) -> str:
+    """The body of a function with a call at its start, and with what were constants of the result as instructions behind it."""
+    lines = [f"  {value} = {call}"]
+    label, line, rest = body.partition("\n") if _LABEL.match(body) else ("", "", body)
+    while (match := _CONSTANT.search(rest)) is not None:
+        operation, operands = match[1], match[2]
+        if operation.startswith(("add", "sub", "xor")):
+            operands = _BINARY.sub(r"\1, \2", operands)  # one type for both
+        part = f"{value}.{len(lines)}"
+        lines.append(f"  {part} = {operation} {operands}")
+        rest = rest.replace(match[0], part)
+    return label + line + "\n".join([*lines, rest])
+
+
+def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The thread-local variables that a printed module declares, and those that it defines for others.
+
+    Not those that linkers merge: each module has its own of these.
+    """
+    declared, defined = set(), set()
+    for match in _THREAD_LOCAL.finditer(variables) if "thread_local" in variables else ():
+        words = match[0][len(match[1]) :].split()[1:]
+        if words[0] in ("external", "extern_weak"):
+            declared.add(_plain(match[1]))
+        elif not {"internal", "private", "linkonce", "linkonce_odr", "available_externally"}.intersection(words):
+            defined.add(_plain(match[1]))
+    return frozenset(declared), frozenset(defined)
 
 
 def _plain(reference: str) -> str:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.ir_text import parse_head, quote, symbol_counts
+from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, UndefinedSymbolError
 from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from compcache.build.source import ModuleSource
     from compcache.images.libraries import Library
 
-__all__ = ["SLOT_PREFIX", "Requests", "Resolution", "read_requests", "resolve_declarations", "restore_resolution", "undefined_symbols"]
+__all__ = ["SLOT_PREFIX", "Requests", "Resolution", "imported_thread_locals", "read_requests", "resolve_declarations", "restore_resolution", "undefined_symbols"]
 
 SLOT_PREFIX = "compcache.slot."
 _NOT_PROVIDED = "which neither the cache, nor globals, nor this process provides"
@@ -191,6 +192,22 @@ def _refuse_thread_locals(imports: Iterable[str], thread_locals: Collection[str]
             )
 
 
+def imported_thread_locals(declared: Iterable[str], requests: Requests, is_cached: Callable[[str], bool]) -> frozenset[str]:
+    """Those of the declared thread-local variables that are of other modules, and not of a library."""
+    open_ones = open_libraries(requests.libraries)
+
+    def is_of_module(name: str) -> bool:
+        if name in requests.imports or name in requests.globals:
+            return name in requests.imports
+        if platform_symbols.is_platform_symbol(name) or any(library.path_of(name) for library in open_ones):
+            return False
+        if is_cached(ADDRESS_OF + name):
+            return True
+        return not platform_symbols.in_process(name) and library_with(name, loaded_libraries()) is None
+
+    return frozenset(filter(is_of_module, declared))
+
+
 def _refuse_defined_thread_locals(storage: Iterable[str], thread_locals: Collection[str]) -> None:
     for name in storage:
         if name in thread_locals:
@@ -309,7 +326,7 @@ class _Resolver:
         return False
 
     def _require(self, name: str, value: Any) -> None:
-        if platform_symbols.in_process(name) or value.linkage.name == "extern_weak":
+        if platform_symbols.in_process(name) or value.linkage.name == "external_weak":
             return
         if self._loaded is None:
             self._loaded = loaded_libraries()
@@ -371,11 +388,15 @@ def _advice(name: str, is_function: bool) -> str:
     option = providing_option(name)
     if option is not None:
         return f"pass {option}"
+    if name.startswith(ADDRESS_OF):
+        return "name it in imports= if another module will define it, or name the library that has it in libraries= or archives="
     given = "globals= if it is a function of this process (NativeSymbol)" if is_function else "globals= with its value"
     return f"name it in imports= if another module will define it, in {given}, or name the library that has it in libraries= or archives="
 
 
 def _shown(name: str) -> str:
+    if name.startswith(ADDRESS_OF):
+        return f"{_shown(name.removeprefix(ADDRESS_OF))}, a thread-local variable"
     plain = demangle(name)
     return repr(name) if plain == name else f"{name!r} ({plain})"
 
