@@ -124,8 +124,8 @@ def test_what_is_damaged_or_old_is_planned_again(filled: Path) -> None:
 
 def _changed_row(content: bytes, field: int, value: int) -> bytes:
     """The content with a field of its last binding changed."""
-    _, modules, functions, bindings, _, _, _ = HEAD.unpack_from(content)
-    at = HEAD.size + modules * 112 + functions * FUNCTION.size + (bindings - 1) * BINDING.size
+    _, modules, functions, starts, bindings, _, _, _ = HEAD.unpack_from(content)
+    at = HEAD.size + modules * 112 + (functions + starts) * FUNCTION.size + (bindings - 1) * BINDING.size
     row = list(BINDING.unpack_from(content, at))
     row[field] = value
     return content[:at] + BINDING.pack(*row) + content[at + BINDING.size :]
@@ -134,12 +134,12 @@ def _changed_row(content: bytes, field: int, value: int) -> bytes:
 def _with_native(content: bytes) -> bytes:
     """The content with a native symbol that no process has."""
     head = list(HEAD.unpack_from(content))
-    _, modules, functions, bindings, requirements, _, size = head
-    at = HEAD.size + modules * 112 + functions * FUNCTION.size + bindings * BINDING.size
+    _, modules, functions, starts, bindings, requirements, _, size = head
+    at = HEAD.size + modules * 112 + (functions + starts) * FUNCTION.size + bindings * BINDING.size
     texts = content[at : at + size].split(b"\0")
     texts.insert(5 * requirements, b"no_process_has_this")
     text = b"\0".join(texts)
-    head[5:] = 1, len(text)
+    head[6:] = 1, len(text)
     return HEAD.pack(*head) + content[HEAD.size : at] + text + content[at + size :]
 
 
@@ -152,7 +152,7 @@ FORGERIES: dict[str, Callable[[bytes], bytes]] = {
     "state": lambda content: bytes([1]) * 16 + content[16:],
     "short": lambda content: content[: HEAD.size - 1],
     "nothing": lambda _: b"",
-    "numbers": lambda content: content[:16] + b"\xff" * 24 + content[40:],
+    "numbers": lambda content: content[:16] + b"\xff" * 28 + content[44:],
     "native": _with_native,
     "stamps": lambda content: content[: HEAD.size + 16] + bytes(32) + content[HEAD.size + 48 :],
     "root": lambda content: content[: HEAD.size] + content[HEAD.size + 112 : HEAD.size + 224] + content[HEAD.size + 112 :],
@@ -360,3 +360,65 @@ def test_what_one_process_had_to_pass_over_another_need_not(tmp_path: Path) -> N
     assert closure(directory)
     assert run_fresh(directory, LOAD.format(library="")) == 1 + number + 7
     assert run_fresh(directory, LOAD.format(library=library)) == 1001 + 7
+
+
+_LOG = """
+@noted = global i64 0
+define i64 @note(i64 %digit) {
+  %old = load i64, ptr @noted
+  %shifted = mul i64 %old, 10
+  %new = add i64 %shifted, %digit
+  store i64 %new, ptr @noted
+  ret i64 %new
+}
+define i64 @look(i64 %x) {
+  %v = load i64, ptr @noted
+  ret i64 %v
+}
+"""
+
+
+def _started(digit: int, imported: str) -> str:
+    """A module with a constructor and a destructor that use what it imports, and a function `f` with its digit."""
+    return f"""
+declare i64 @note(i64)
+declare i64 @{imported}(i64)
+@llvm.global_ctors = appending global [1 x {{ i32, ptr, ptr }}] [{{ i32, ptr, ptr }} {{ i32 65535, ptr @begin, ptr null }}]
+define internal void @begin() {{
+  %x = call i64 @note(i64 {digit})
+  ret void
+}}
+define i64 @f{digit}(i64 %x) {{
+  %y = call i64 @{imported}(i64 0)
+  ret i64 %y
+}}
+"""
+
+
+def test_constructors_that_wait_run_once_in_the_order_that_was_planned(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.add_modules([ModuleSource(code) for code in (_started(1, "f2"), _started(2, "f3"), _started(3, "look"), _LOG)])
+    script = """
+from compcache import Cache
+with Cache(directory) as cache:
+    f1 = cache.get_target("f1")
+    result = f1(0), f1(0), "compcache.hit.plan" in sys.modules
+"""
+    assert run_fresh(tmp_path, script) == (321, 321, True)
+    assert closure(tmp_path).exists()
+    assert run_fresh(tmp_path, script) == (321, 321, False)
+
+
+def test_a_closure_may_have_more_modules_than_a_load_has_files_open(tmp_path: Path) -> None:
+    count = 150
+    with Cache(tmp_path) as cache:
+        cache.add_modules([ModuleSource(adder("g0", 1)), *(ModuleSource(caller(f"g{n}", f"g{n - 1}", plus=1)) for n in range(1, count))])
+    script = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
+from compcache import Cache
+with Cache(directory) as cache:
+    result = cache.get_target("g{count - 1}")(0), "compcache.hit.plan" in sys.modules
+"""
+    assert run_fresh(tmp_path, script) == (count, True)
+    assert run_fresh(tmp_path, script) == (count, False)

@@ -268,6 +268,7 @@ class Loader:
             planned = self._find_planned(root, offset, sources) if root is not None else None
             if planned is not None:
                 try:
+                    planned.start(self)
                     return self._commit(func_name, planned.chosen, owner, planned)
                 except IndexError:
                     pass  # it does not fit the images: the walk finds out which file is damaged
@@ -415,16 +416,20 @@ class Loader:
         if any(choice.start is not None and not choice.loaded.started for choice in chosen.values()):
             from compcache.hit.plan import start_modules
 
-            with _Impatient() if _is_mine(_lock) else _mapping:
+            with self.mapping():
                 start_modules(self, chosen)
         return True
+
+    def mapping(self) -> Any:
+        """The lock of who maps images and runs constructors."""
+        return _Impatient() if _is_mine(_lock) else _mapping
 
     def provide(self, source: Source) -> None:
         """Map the module, or wait for the thread that is mapping it: once for all functions and all threads."""
         if source.loaded is None:
             suspended = source.suspended
             file = source.open_file(self.store)
-            with _Impatient() if _is_mine(_lock) else _mapping:
+            with self.mapping():
                 source.loaded = self._loaded(file.module_id) or self._map(file)
             if suspended:
                 source.suspend()

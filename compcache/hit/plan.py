@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from compcache.store import ModuleFile, Store
 
 __all__ = [
-    "Listed", "Listing", "Plan", "collect_stores", "list_records", "misfit", "require_features", "require_usable", "start_modules",
+    "Listed", "Listing", "Plan", "collect_stores", "list_records", "misfit", "providers_first", "require_features", "require_usable",
+    "start_modules",
 ]  # fmt: skip
 
 _WORD = 8
@@ -391,26 +392,13 @@ def start_modules(loader: Loader, chosen: dict[str, Choice]) -> None:
 
     What is bound for them stays bound, whatever becomes of the load.
     """
-    runtime = loader.runtime()
-    writes, updates = loader.bindings(chosen)
-    runtime.commit(b"".join(writes), tuple(updates))
-    for choice in _providers_first(chosen):
-        if choice.start is not None and choice.loaded.finish is None:
-            _start(runtime, choice.loaded, choice.start)
+    from compcache.hit.closures.starts import start_bound
+
+    waiting = [(choice.loaded, choice.start) for choice in providers_first(chosen) if choice.start is not None]
+    start_bound(loader.runtime(), loader.bindings(chosen), waiting)
 
 
-def _start(runtime: Any, module: LoadedModule, number: int) -> None:
-    """Run the constructors of a module by the function of this number; the next one runs the destructors."""
-    image, finish = module.image, runtime.finish
-    module.finish = lambda: finish(image, number + 1)  # also what a constructor finds that asks for its own module
-    module.keep_order()
-    try:
-        runtime.start(image, number)
-    finally:
-        module.started = True  # until then other threads wait
-
-
-def _providers_first(chosen: dict[str, Choice]) -> list[Choice]:
+def providers_first(chosen: dict[str, Choice]) -> list[Choice]:
     """The choices, each after those that it imports, as far as cycles allow."""
     order: list[Choice] = []
     seen: set[str] = set()

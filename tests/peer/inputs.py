@@ -85,3 +85,19 @@ def _value(generator: Random, depth: int) -> Any:
 def format_text(generator: Random) -> bytes:
     odd = generator.randbytes(9).replace(b"\0", b"1")
     return generator.choice([b"{} {} {}", b"{0:08d} {1:>{0}}", b"{2:.3f}{0}", b"{", b"{5}", b"{:d} {:d}", odd])
+
+
+_ATOMS = ("a", "b", "[a-c]+", "(x|y)*", r"\d", ".", "(?i)Ab", r"\pL", "$", "^", "a{2,3}", "[[:alpha:]]", "(", "\\", "*", "(?P<n>z)", "\u00e9", r"\b")
+
+
+def expression(generator: Random) -> bytes:
+    """A regular expression, mostly a valid one, and lines to search."""
+    pattern = "".join(generator.choices(_ATOMS, k=generator.randrange(8)))
+    text = "".join(generator.choices("abcxyzAB12 \u00e9\n", k=generator.randrange(60)))
+    return f"{pattern}\n{text}".encode()
+
+
+def date(generator: Random) -> bytes:
+    """A date, or bytes that stand for a number of nanoseconds."""
+    parts = [generator.randrange(most) for most in (100, 14, 33, 1000)]
+    return generator.choice([generator.randbytes(12), "20{:02}-{:02}-{:02}T01:02:03.{}Z".format(*parts).encode()])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import re
 import shutil
 import subprocess
 from functools import partial
@@ -31,6 +32,8 @@ CSRC = Path(__file__).with_name("csrc")
 INPUTS = 1000
 _ROOM = 100_000
 _PADDING = 64
+#: Tests of abseil, what they are made of, and files for other systems.
+_NO_PART_OF_ABSEIL = re.compile(r"test|mock|matcher|benchmark|nonsecure|print_hash|gaussian|spy_hash|_main|_win|win32|/random/")
 _FLANG = ("flang-22", "libflang-22-dev", "libmlir-22")
 
 
@@ -160,7 +163,8 @@ def _own(make_input: Callable[[random.Random], bytes], *names: str) -> tuple[Fun
 
 
 def _bitcode(places: Places, compiler: str | Path, source: Path, flags: Sequence[str]) -> bytes:
-    return places.made(f"{source.parent.name}-{source.stem}.bc", compiler, *flags, "-emit-llvm", "-c", source).read_bytes()
+    name = "-".join([*source.parts[-3:-1], source.stem])
+    return places.made(f"{name}.bc", compiler, *flags, "-emit-llvm", "-c", source).read_bytes()
 
 
 def modules_of(codes: Sequence[bytes], archives: Sequence[str] = ()) -> list[ModuleSource]:
@@ -221,6 +225,17 @@ QUICKJS = CFiles(
     folders=("upstream-quickjs",),
     own=("scripts",),
 )
+
+
+def _expressions(places: Places) -> Built:
+    """re2 on abseil, a module for each file; nothing says which imports what."""
+    root = places.sdist("grpcio") / "third_party"
+    files = [path for path in sorted(root.glob("abseil-cpp/absl/**/*.cc")) if not _NO_PART_OF_ABSEIL.search(path.as_posix())]
+    files += [*sorted(root.glob("re2/re2/*.cc")), root / "re2/util/rune.cc", root / "re2/util/strutil.cc", CSRC / "expressions.cpp"]
+    flags = ("-std=c++17", "-fPIC", "-w", "-pthread", "-DNDEBUG", *places.level(), f"-I{root / 're2'}", f"-I{root / 'abseil-cpp'}")
+    codes = [_bitcode(places, "clang++", file, flags) for file in files]
+    ordinary = places.made("expressions.so", "clang++", "-shared", "-pthread", *sorted(places.out.glob("*.bc")))
+    return Built([ModuleSource(code, libraries=("stdc++",)) for code in codes if symbols_of(code)[0]], ordinary)
 
 
 def _fitpack(places: Places) -> Built:
@@ -319,6 +334,11 @@ PROGRAMS = {
         Program("quickjs", "QuickJS, 6 modules", partial(QUICKJS.build, modules=6), _own(inputs.script, "evaluate"), _VARIABLES),
         Program(
             "fitpack", "FITPACK (Fortran), 86 modules", _fitpack, _own(inputs.noise, "curve", "surface"),
+            r"(?s)needs a shared object.*install a linker",
+        ),
+        Program(
+            "expressions", "re2 and abseil (C++), a module for each file", _expressions,
+            (*_own(inputs.expression, "match_expression", "match_set"), *_own(inputs.text_to_compress, "text_tools"), *_own(inputs.date, "times")),
             r"(?s)needs a shared object.*install a linker",
         ),
         _program_in_cpp(

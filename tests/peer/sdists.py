@@ -56,6 +56,8 @@ SDISTS = {
         Sdist("quickjs", "1.19.4", "1205953abc24ff757f4a795304d5d61e4bf1e555c9ef6ec96a132d4b95535484"),
         # FITPACK, in Fortran; later versions have it in C.
         Sdist("scipy", "1.15.3", "eae3cf522bc7df64b42cad3925c876e1b0b6c35c1337c93e12c0f366f55b0eaf"),
+        # re2 and abseil.
+        Sdist("grpcio", "1.85.1", "5f530287d5de5f7f66089ead81de44f6787162944dab3922efa65dfdff108a1d"),
         # Lua in all its versions.
         Sdist("lupa", "2.8", "d8022641b9ec8ecf2c5ecbe9f47e5a70e0b87c4b5ae921b92cb02a638e0acd08"),
         # libyaml.

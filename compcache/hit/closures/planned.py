@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["BINDING", "FUNCTION", "HEAD", "MAGIC", "NO_STATE", "REQUIREMENT_PARTS", "PlannedClosure", "modules_of", "read_planned", "seal"]
 
-MAGIC = b"CCCLOSE1"
+MAGIC = b"CCCLOSE2"
 _SEAL_SIZE = DIGEST_SIZE
-#: State, and the numbers of modules, functions, bindings, requirements, native symbols, and bytes of texts.
-HEAD = Struct("<16s6I")
-#: Of a function: the number of its module, and of its symbol there.
+#: State, and the numbers of modules, functions, waiting constructors, bindings, requirements, native symbols, and bytes of texts.
+HEAD = Struct("<16s7I")
+#: Of a function, and of what runs the constructors of a module: the number of the module, and of the symbol there.
 FUNCTION = Struct("<II")
 #: Of what is bound: number of the module, slot or NO_SLOT, number of the provider, and of the symbol there, size of the places.
 BINDING = Struct("<5I")
@@ -50,14 +50,30 @@ class PlannedClosure:
     `chosen` has at least one function of each module, and each variable that several modules define or use.
     """
 
-    __slots__ = ("_bindings", "_names", "_places", "_sources", "chosen")
+    __slots__ = ("_bindings", "_names", "_places", "_sources", "_starts", "chosen")
 
-    def __init__(self, chosen: dict[str, Choice], sources: list[Source], bindings: bytes, names: list[str], places: bytes) -> None:
+    def __init__(
+        self, chosen: dict[str, Choice], sources: list[Source], starts: bytes, bindings: bytes, names: list[str], places: bytes
+    ) -> None:
         self.chosen = chosen
         self._sources = sources
+        self._starts = starts
         self._bindings = bindings
         self._names = names
         self._places = places
+
+    def start(self, loader: Loader) -> None:
+        """Run the constructors that have waited for what their modules import, in the order that was planned.
+
+        Raises:
+            IndexError: the closure does not fit an image.
+        """
+        waiting = [(self._sources[number].loaded, symbol) for number, symbol in FUNCTION.iter_unpack(self._starts)]
+        if any(module is not None and not module.started for module, _ in waiting):
+            from compcache.hit.closures.starts import start_bound
+
+            with loader.mapping():
+                start_bound(loader.runtime(), self.bindings(loader.runtime()), waiting)
 
     def bindings(self, runtime: Any) -> tuple[list[bytes], list[dict[Any, Any]]]:
         """What to store in images, and the updates of the modules' tables, as of `compcache.hit.plan.collect_stores`.
@@ -120,16 +136,18 @@ def modules_of(data: bytes) -> list[bytes]:
 
 
 def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> PlannedClosure:
-    state, modules, functions, bound, requirements, natives, text_size = HEAD.unpack_from(content)
+    state, modules, functions, waiting, bound, requirements, natives, text_size = HEAD.unpack_from(content)
     if state != NO_STATE and state != loader.store.index.state():
         raise FormatError("the index has changed since the closure was planned")
     at = HEAD.size
-    if at + modules * MODULE.size + functions * FUNCTION.size + bound * BINDING.size + text_size > len(content):
+    if at + modules * MODULE.size + (functions + waiting) * FUNCTION.size + bound * BINDING.size + text_size > len(content):
         raise FormatError("a planned closure is truncated")
     entries = [content[start : start + MODULE.size] for start in range(at, at + modules * MODULE.size, MODULE.size)]
     at += modules * MODULE.size
     rows = content[at : at + functions * FUNCTION.size]
     at += len(rows)
+    starts = content[at : at + waiting * FUNCTION.size]
+    at += len(starts)
     bindings = content[at : at + bound * BINDING.size]
     at += len(bindings)
     texts = content[at : at + text_size].decode("utf-8", "surrogatepass").split("\0")
@@ -147,4 +165,4 @@ def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> P
         func_name, signature = names[2 * number : 2 * number + 2]
         record = FunctionRecord(func_name, "", signature, "", symbol, NO_ENTRY, 0)
         chosen.setdefault(func_name, type(root)(opened[module], record))
-    return PlannedClosure(chosen, opened, bindings, texts[last + 2 * functions :], content[at + text_size :])
+    return PlannedClosure(chosen, opened, starts, bindings, texts[last + 2 * functions :], content[at + text_size :])

@@ -1,7 +1,7 @@
 """Writes the closure that a load has planned, for the loads of other processes (see `compcache.hit.closures.planned`).
 
-Only closures of several modules whose load reads nothing else: no global variables to decode, no constructors that wait, no functions that
-require more of a host than their modules do. A closure is written by who had no module of it loaded before: only such a load knows all
+Only closures of several modules whose load reads nothing else: no global variables to decode, no functions that require more of a host than
+their modules do. A closure is written by who had no module of it loaded before: only such a load knows all
 imports. Where everything in it was compiled for exactly this host, no module that is added later can be preferred; where not, the
 closure holds for as long as the index does not change.
 """
@@ -24,6 +24,7 @@ from compcache.hit.closures.planned import (
     modules_of,
     seal,
 )
+from compcache.hit.plan import providers_first
 from compcache.store import CLOSURES, ModuleFile
 
 TYPE_CHECKING = False
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["remember_closure", "remove_closures"]
 
-#: How many modules a closure has at most: a load of more does not keep all of them open. How many files a directory keeps.
-_MOST_MODULES = 64
+#: How many modules a closure has at most, and how many files a directory keeps.
+_MOST_MODULES = 512
 _MOST_KEPT = 512
 
 
@@ -50,7 +51,7 @@ def remember_closure(store: Store, root: Choice, offset: int, chosen: dict[str, 
     if store.readonly or not store.has_closures():
         return
     try:
-        content = _encode(store, list(by_module.values()))
+        content = _encode(store, list(by_module.values()), providers_first(chosen))
         if content is not None:
             name = store.closure_name(root.module_id, offset)
             _write(store, name, MAGIC + seal(content, name, store.stamp_key) + content)
@@ -59,11 +60,14 @@ def remember_closure(store: Store, root: Choice, offset: int, chosen: dict[str, 
 
 
 def _is_plain(choice: Choice) -> bool:
-    return choice.source.is_whole and not choice.globals and choice.start is None and not choice.record.features
+    return choice.source.is_whole and not choice.globals and not choice.record.features
 
 
-def _encode(store: Store, groups: list[list[Choice]]) -> bytes | None:
-    """The content of the file; None where a module cannot be described any more, or a name has a NUL."""
+def _encode(store: Store, groups: list[list[Choice]], in_order: list[Choice]) -> bytes | None:
+    """The content of the file; None where a module cannot be described any more, or a name has a NUL.
+
+    Constructors that wait run in the order of the choices in `in_order`.
+    """
     entries = [_describe(store, group[0].source) for group in groups]
     numbers = {group[0].module_id: number for number, group in enumerate(groups)}
     by_name = {choice.record.name: choice for group in groups for choice in group}
@@ -86,8 +90,11 @@ def _encode(store: Store, groups: list[list[Choice]]) -> bytes | None:
         return None
     text = "\0".join(texts).encode("utf-8", "surrogatepass")
     all_best = all(map(store.is_native, requirements))
-    head = HEAD.pack(NO_STATE if all_best else store.index.state(), len(groups), len(functions), len(rows), len(requirements), len(natives), len(text))
+    starts = {numbers[choice.module_id]: choice.start for choice in in_order if choice.start is not None}
+    counts = len(groups), len(functions), len(starts), len(rows), len(requirements), len(natives), len(text)
+    head = HEAD.pack(NO_STATE if all_best else store.index.state(), *counts)
     positions = [FUNCTION.pack(numbers[choice.module_id], choice.record.function) for choice in functions]
+    positions += [FUNCTION.pack(*start) for start in starts.items()]
     return b"".join([head, *filter(None, entries), *positions, *rows, text, *places])
 
 
@@ -105,12 +112,14 @@ def _imports(group: list[Choice]) -> dict[int | str, tuple[str, bytes]]:
 
 def _describe(store: Store, source: Source) -> bytes | None:
     """The index entry that vouches for a module's file as it is now; None where the index does not."""
+    suspended = source.suspended
     file = source.open_file(store)
     status = store.files.fstat(file.descriptor)
     known = ModuleFile(store.files, file.path, file.module_id)
-    if file.copied or not store._recognize(known, status):
-        return None
-    return store.entry_of(known, Stamp.of(status)).encode()
+    recognized = not file.copied and store._recognize(known, status)
+    if suspended:
+        source.suspend()
+    return store.entry_of(known, Stamp.of(status)).encode() if recognized else None
 
 
 def _write(store: Store, name: str, data: bytes) -> None:
