@@ -74,7 +74,7 @@ def add(directory: Path, environment: dict[str, str]) -> str:
     return str(linker)
 
 
-@pytest.mark.parametrize(("seconds", "best"), [({"ld_lld": 3, "ld": 0}, "ld"), ({"ld_lld": 0, "ld": 0.3}, "ld.lld")])
+@pytest.mark.parametrize(("seconds", "best"), [({"ld_lld": 3, "ld": 0.05}, "ld"), ({"ld_lld": 0, "ld": 0.3}, "ld.lld")])
 def test_the_fastest_linker_is_used_and_remembered(
     directory: Path,
     programs: Callable[..., dict[str, str]],
@@ -116,7 +116,7 @@ def test_a_chosen_linker_is_not_timed(
 def test_the_choice_of_one_directory_costs_another_one_of_the_process_nothing(
     tmp_path: Path, programs: Callable[..., dict[str, str]], runs: Callable[[], list[str]]
 ) -> None:
-    add(tmp_path / "one", programs(ld=0, ld_lld=3))
+    add(tmp_path / "one", programs(ld=0.05, ld_lld=3))
     runs()
     script = """
     from compcache import Cache, ModuleSource
@@ -196,6 +196,14 @@ def test_the_order_decides_where_times_are_alike(timed: Timed, seconds: tuple[fl
     assert choose.choose_linker(candidates, note, OBJECT) == (chosen, note)
     assert choose.recall_linker(candidates, note) is chosen
     assert timed.runs == []
+
+
+def test_a_linker_that_starts_at_once_is_not_compared_with_others(timed: Timed) -> None:
+    candidates = linkers(3, 0.009, 0.001)
+    chosen, note = choose.choose_linker(candidates, NOWHERE, OBJECT)
+    assert chosen is candidates[1]
+    assert choose.recall_linker(candidates, note) is chosen
+    assert candidates[2] not in timed.runs
 
 
 @pytest.mark.usefixtures("timed")

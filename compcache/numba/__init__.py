@@ -87,13 +87,21 @@ def install(
 
 def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool = False) -> Backend:
     """See `install`; `is_first`: Numba is about to load or compile its first function."""
-    global _installation  # noqa: PLW0603 - Numba is one per process
     import sys
 
     lazy = lazy and "numba" not in sys.modules
     if not lazy:
-        _require_supported()
+        from compcache.numba.garbage import few_collections
 
+        with few_collections(lasting=True):
+            return _install_now(cache, options, is_first=is_first, lazy=False)
+    return _install_now(cache, options, is_first=is_first, lazy=True)
+
+
+def _install_now(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:
+    global _installation  # noqa: PLW0603 - Numba is one per process
+    if not lazy:
+        _require_supported()
     from compcache.cache import Cache, default_directory
     from compcache.files import absolute_path
     from compcache.numba.dispatch.backend import Backend

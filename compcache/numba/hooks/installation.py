@@ -16,6 +16,7 @@ from numba.np.ufunc import ufuncbuilder, wrappers
 from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.backend import Backend
 from compcache.numba.dispatch.function_cache import FunctionCache
+from compcache.numba.garbage import few_collections
 from compcache.numba.hooks import recorders
 from compcache.numba.hooks.replacements import Replacements
 
@@ -102,7 +103,7 @@ class Hooks:
         def wrap(original: Any) -> Any:
             def compile_(self: Any, *args: Any, **kwargs: Any) -> Any:
                 adopt(self, attribute, function)
-                with scopes.looking_up():
+                with scopes.looking_up(), few_collections():
                     return original(self, *args, **kwargs)
 
             return compile_

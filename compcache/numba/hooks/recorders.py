@@ -5,6 +5,7 @@ of implementations that can be the user's.
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,11 @@ from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import plain_name
 from compcache.numba.fingerprints.implementations import key_name, source_function
 from compcache.numba.fingerprints.library_code import is_library_module
+from compcache.numba.garbage import few_collections
 from compcache.numba.hooks.replacements import Replacements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 __all__ = ["start_recording", "stop_recording"]
 
@@ -85,6 +87,8 @@ def _scoped(position: int) -> Callable[[Any], Any]:
 
     def wrap(original: Any) -> Any:
         def compile_(*args: Any, **kwargs: Any) -> Any:
+            if not _ready:
+                _make_ready(args[:2])
             names = ("func", "args", "return_type", "flags", "locals")
             given = dict(zip(names, args[position:], strict=False)) | {
                 k: kwargs[k] for k in names if k in kwargs
@@ -105,6 +109,20 @@ def _scoped(position: int) -> Callable[[Any], Any]:
         return compile_
 
     return wrap
+
+
+#: Not empty when Numba has what it needs to compile.
+_ready: list[bool] = []
+
+
+def _make_ready(contexts: Iterable[Any]) -> None:
+    """Let Numba register what it compiles with, as it does before its first compilation, and import what stores."""
+    _ready.append(True)
+    with few_collections(lasting=True):
+        for context_ in contexts:
+            context_.refresh()
+        importlib.import_module("compcache.numba.entries.save")
+        importlib.import_module("compcache.linker")
 
 
 def _kept(miss: scopes.Miss, result: Any) -> Any:
