@@ -417,14 +417,18 @@ class Cache:
 
     def add_realizations(self, source: ModuleSource) -> tuple[str, ...]:
         """The same; the module_ids of all targets, that of the one for this host first."""
+        return self._add(source, self._can_import)
+
+    def _add(self, source: ModuleSource, is_cached: Callable[[str], bool]) -> tuple[str, ...]:
+        """See `add_realizations`; `is_cached` tells which functions the module imports where its source does not."""
         self._require_open()
-        built = self._build(source)
+        built = self._build(source, is_cached=is_cached)
         from compcache.publish.staleness import warn_of_shadowed
 
         warn_of_shadowed(self._store, built)
         return self._publish(built)
 
-    def _build(self, source: ModuleSource, maker: str = "") -> BuiltModule:
+    def _build(self, source: ModuleSource, maker: str = "", is_cached: Callable[[str], bool] | None = None) -> BuiltModule:
         from compcache.linker import build_module
         from compcache.publish.host_file import linker_for
 
@@ -432,7 +436,7 @@ class Cache:
         built = build_module(
             source,
             machine=store.host(),
-            is_cached=self._can_import,
+            is_cached=is_cached or self._can_import,
             maker=maker,
             linker_for=lambda obj: linker_for(store, obj),
         )

@@ -83,7 +83,13 @@ def is_platform_symbol(symbol: str) -> bool:
 
 def in_process(symbol: str) -> bool:
     """Whether this process has the symbol in its global scope."""
-    return _has(ctypes.CDLL(None), symbol)
+    return _has(_process(), symbol)
+
+
+@functools.cache
+def _process() -> ctypes.CDLL:
+    """What this process has in its global scope, now and later: making this object costs more than a look-up."""
+    return ctypes.CDLL(None)
 
 
 def _has(library: ctypes.CDLL, symbol: str) -> bool:

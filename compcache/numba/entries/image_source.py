@@ -43,6 +43,9 @@ _NAME = r'@("(?:[^"\\]|\\.)*"|[\w.$-]+)\('
 _DECLARED = re.compile(rf"^declare [^@\n]*{_NAME}", re.MULTILINE)
 _DECLARATION = re.compile(rf"^declare [^@\n]*{_NAME}[^\n]*\n", re.MULTILINE)
 _DEFINED = re.compile(rf"^define [^@\n]*{_NAME}", re.MULTILINE)
+#: A global variable, and what stands between its name and its type.
+_VARIABLE = re.compile(rf"^{_NAME[:-2]} = ([^@\n]*?)\b(?:global|constant) ", re.MULTILINE)
+_EXTERNAL = frozenset(("external", "extern_weak"))
 _DECLARATION_AND_USE = 2
 _ENV_PREFIX = "_ZN08NumbaEnv"
 
@@ -71,20 +74,19 @@ def describe_module() -> str:
     return f"@{DESCRIPTION} = external global ptr\n" + address_function(())
 
 
-def prepare_image(module: Any, wanted: Iterable[str]) -> ImageSource:
-    """The code of a finished Numba library for a shared object that provides these symbols, if it defines them.
+def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
+    """The printed code of a finished Numba library for a shared object that provides these symbols, if it defines them.
 
     Raises:
         CannotLink: it refers to a symbol that only Numba's own linker can provide.
     """
-    text = str(module)
     counts = symbol_counts(text)
     # Read from the text: reading the names of hundreds of declarations through LLVM would take half of the storing time.
     declared = [_plain(name) for name in _DECLARED.findall(text)]
     unused = {name for name in declared if counts.get(name, 0) < _DECLARATION_AND_USE}
     text = _DECLARATION.sub(lambda line: "" if _plain(line[1]) in unused else line[0], text)
     defined = {_plain(name) for name in _DEFINED.findall(text)}
-    environments = _environments(module, defined)
+    environments = _environments(text, defined)
     text = load_exception_classes(resolve_recursion(text, defined))
     used = [name for name in declared if name not in unused and not name.startswith("llvm.")]
     symbols = (*[name for name in wanted if name in defined], *environments)
@@ -96,18 +98,18 @@ def _plain(name: str) -> str:
     return unquote(name[1:-1]) if name.startswith('"') else name
 
 
-def _environments(module: Any, defined: Container[str]) -> list[str]:
-    """The environment slots among a module's global variables. Raises `CannotLink` for a variable that cannot be linked."""
+def _environments(text: str, defined: Container[str]) -> list[str]:
+    """The environment slots among the global variables of code. Raises `CannotLink` for a variable that cannot be linked."""
     environments = []
-    for variable in module.global_variables:
-        name = variable.name
+    for match in _VARIABLE.finditer(text):
+        name, words = _plain(match[1]), match[2].split()
         if name.startswith(_ENV_PREFIX):
             environments.append(name)
         elif name.removeprefix(UNRESOLVED) in defined:
             continue  # a recursive call, which Numba resolves at run time and `resolve_recursion` now
-        elif variable.is_declaration and name not in _NATIVE_VARIABLES and not name.startswith("PyExc_"):
+        elif not _EXTERNAL.isdisjoint(words) and name not in _NATIVE_VARIABLES and not name.startswith("PyExc_"):
             raise CannotLink(f"it refers to the external variable {name!r}")
-        elif "thread_local" in str(variable).partition("=")[2].split("@")[0][:60]:
+        elif any(word.startswith("thread_local") for word in words):
             raise CannotLink(f"it has the thread-local variable {name!r}")
     return environments
 

@@ -6,6 +6,7 @@ code if that can be linked as a shared object; else the object code, as Numba se
 
 from __future__ import annotations
 
+import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NotCacheable", "NotYetCacheable", "publish", "save_library", "save_result", "why_numba_would_not"]
 
-
+#: Pickled exceptions, which hold the line where they are raised, and debug information.
+_LINES = re.compile(r'^@"?\.const\.(?:picklebuf|pickledata)\.|!DICompileUnit\(', re.MULTILINE)
 
 class NotCacheable(Exception):  # noqa: N818 - it is an answer, not a failure
     """Raised when a compiled overload cannot be stored; the message says why."""
@@ -62,12 +64,13 @@ def save_result(
     """
     library = cres.library
     recorded = libraries.dependencies_of(library)
-    checked = _checked(identity.lines if _tells_lines(cres) else "", recorded)
+    text = str(library._final_module)
+    checked = _checked(identity.lines if _tells_lines(cres, text) else "", recorded)
     token = _token_of(cres)
-    source, payload = _image_of(cres)
+    source, payload = _image_of(cres, text)
     if source is not None:
         bitcode = zlib.compress(library._get_module_for_linking().as_bitcode(), 1)
-        pickled = _pickle((KIND_IMAGE, token, source.symbols, payload), cres)
+        pickled = _pickle((KIND_IMAGE, token, source.symbols, payload), cres, text)
         description = Description(*checked, pickled, bitcode)
         try:
             publish(cache, identity, name, cres.signature, source, description, targets)
@@ -79,7 +82,7 @@ def save_result(
         if recursion.lacks_callee(library):
             raise NotCacheable("it calls a recursive function that is not part of its object")
         needed = tuple(f.name for f in library._final_module.functions if f.is_declaration and f.name in THREADING)
-        pickled = _pickle((KIND_OBJECT, token, needed, (next_symbol(cres), _reduce(cres))), cres)
+        pickled = _pickle((KIND_OBJECT, token, needed, (next_symbol(cres), _reduce(cres))), cres, text)
         publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""))
 
 
@@ -93,13 +96,13 @@ def _checked(
     return chosen_cpu(), lines, tuple(sorted(recorded.dependencies)), asked, matching_names(asked)
 
 
-def _pickle(value: Any, cres: Any) -> bytes:
+def _pickle(value: Any, cres: Any, text: str) -> bytes:
     try:
         with scopes.storing():
             pickled: bytes = serialize.dumps(value)
     except Exception as error:
         raise NotCacheable(f"Numba's description of it cannot be pickled: {error}") from error
-    reason = why_copied(str(cres.library._final_module), pickled, cres.environment.consts)
+    reason = why_copied(text, pickled, cres.environment.consts)
     if reason:
         raise NotCacheable(reason)
     return pickled
@@ -117,7 +120,7 @@ def publish(
     globals_ = dict(source.globals) if source else {}
     cpu, features = compiled_for()
     portable = not description.is_machine_code and not description.cpu and not passes_vectors(text)
-    cache.add_module(ModuleSource(
+    cache._add(ModuleSource(
         text,
         {name: Function("ptr(i64)", symbol=image_source.ADDRESS, shown=shown_signature(signature))},
         {**globals_, image_source.DESCRIPTION: description},
@@ -126,7 +129,12 @@ def publish(
         features=features,
         targets=targets if portable else None,
         identity=identity.components,
-    ))  # fmt: skip
+    ), _is_no_import)  # fmt: skip
+
+
+def _is_no_import(_: str) -> bool:
+    """Numba's code calls what Numba, Python and the platform have, whatever the cache holds under such a name."""
+    return False
 
 
 def _token_of(cres: Any) -> str:
@@ -134,26 +142,24 @@ def _token_of(cres: Any) -> str:
     return uid if isinstance(uid, str) and "x" not in uid else ""
 
 
-def _tells_lines(cres: Any) -> bool:
+def _tells_lines(cres: Any, text: str) -> bool:
     """Whether the code reports its source lines, in exceptions or debug information."""
-    module = cres.library._final_module
-    if any(v.name.startswith((".const.picklebuf.", ".const.pickledata.")) for v in module.global_variables):
-        return True
-    return cres.objectmode or bool(cres.lifted) or "!DICompileUnit(" in str(module)
+    return cres.objectmode or bool(cres.lifted) or _LINES.search(text) is not None
 
 
-def _image_of(cres: Any) -> tuple[Any, Any]:
+def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
     """The image's source and the description's payload; None if the code cannot be linked as an image."""
     fndesc = cres.fndesc
     try:
-        module = recursion.with_recursive_callees(cres.library)
+        if recursion.UNRESOLVED in text:
+            text = str(recursion.with_recursive_callees(cres.library))
     except recursion.MissingCallee as error:
         raise NotYetCacheable(str(error)) from error
     if cres.objectmode or cres.lifted or cres.reload_init or hasattr(cres.signature.return_type, "gen_func"):
         return None, None
     wanted = (fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name, fndesc.llvm_func_name)
     try:
-        source = image_source.prepare_image(module, wanted)
+        source = image_source.prepare_image(text, wanted)
     except image_source.CannotLink:
         return None, None
     own = cres.environment

@@ -253,7 +253,7 @@ def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind:
     with global_compiler_lock:
         info.library.finalize()
     try:
-        source = prepare_image(info.library._final_module, (info.name,))
+        source = prepare_image(str(info.library._final_module), (info.name,))
     except CannotLink:
         return None
     constants = dict(entry.constants)
