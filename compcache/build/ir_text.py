@@ -38,7 +38,7 @@ _VECTOR = re.compile(r"<(?:vscale x )?(\d{4,}) x ")
 _INTEGER = re.compile(r"(?<![-$.\w@%\"])i(\d{4,})\b")
 _ALIGNMENT = re.compile(r"^(?:@[^\n]*, align (\d+)|define [^\n]*\)[^()\n]* align (\d+)[^()\n]*)", re.MULTILINE)
 #: Most code has nothing like these, and tries of the patterns above for each line and number are left out.
-_LONG_NUMBER = re.compile(r"i\d{4}|<(?:vscale x )?\d{4}|align \d{8}")
+_LONG_NUMBERS = tuple(map(re.compile, (r"i\d{4}(?<![-$.\w@%\"]i\d{4})", r"<\d{4}", r"<vscale x \d{4}", r"align \d{8}")))
 _STRING_OR_COMMENT = re.compile(r'"[^"]*"|;[^\n]*')
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"()[]{}"))
 _TYPE = re.compile(r'^%("[^"]*"|[-$.\w]+) = type ([^\n]*)$', re.MULTILINE)
@@ -122,7 +122,7 @@ def extreme_of(text: str) -> str | None:
         if unknown:
             return f"functions with the garbage collector {min(unknown)!r}, which LLVM does not have"
     plain = _STRING_OR_COMMENT.sub('""', text)
-    reason = _extreme_number(plain) if _LONG_NUMBER.search(text) else None
+    reason = _extreme_number(plain) if any(pattern.search(text) for pattern in _LONG_NUMBERS) else None
     if reason is None and (_is_deep(plain) or _has_deep_types(text)):
         return f"types or constants that are nested more than {_DEEPEST} deep"
     return reason
