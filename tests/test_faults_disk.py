@@ -56,7 +56,7 @@ class Compiled:
         self.modules = {source: cache._build(ModuleSource(source, optimize=0)) for source in sources}
 
     def into(self, cache: Cache) -> Cache:
-        cache._build = lambda source, _="": self.modules[source.ir]  # type: ignore[method-assign, assignment]
+        cache._build = lambda source, *_, **__: self.modules[source.ir]  # type: ignore[method-assign]
         return cache
 
 

@@ -25,10 +25,11 @@ def thresholds() -> Iterator[tuple[int, ...]]:
 
 def collections_of(number: int) -> int:
     """How many collections making some objects takes."""
-    before = sum(generation["collections"] for generation in gc.get_stats())
+    before = [generation["collections"] for generation in gc.get_stats()]
     kept: list[list[object]] = [[] for _ in range(number)]
     del kept
-    return sum(generation["collections"] for generation in gc.get_stats()) - before
+    after = [generation["collections"] for generation in gc.get_stats()]
+    return int(sum(after) - sum(before))
 
 
 @pytest.mark.parametrize("lasting", [False, True])
