@@ -415,20 +415,19 @@ class Cache:
         """
         return self.add_realizations(source)[0]
 
-    def add_realizations(self, source: ModuleSource) -> tuple[str, ...]:
-        """The same; the module_ids of all targets, that of the one for this host first."""
-        return self._add(source, self._can_import)
+    def add_realizations(self, source: ModuleSource, *, alone: bool = False) -> tuple[str, ...]:
+        """The same; the module_ids of all targets, that of the one for this host first.
 
-    def _add(self, source: ModuleSource, is_cached: Callable[[str], bool]) -> tuple[str, ...]:
-        """See `add_realizations`; `is_cached` tells which functions the module imports where its source does not."""
+        `alone`: nothing is imported that the source does not name, whatever the cache holds.
+        """
         self._require_open()
-        built = self._build(source, is_cached=is_cached)
+        built = self._build(source, alone=alone)
         from compcache.publish.staleness import warn_of_shadowed
 
         warn_of_shadowed(self._store, built)
         return self._publish(built)
 
-    def _build(self, source: ModuleSource, maker: str = "", is_cached: Callable[[str], bool] | None = None) -> BuiltModule:
+    def _build(self, source: ModuleSource, maker: str = "", *, alone: bool = False) -> BuiltModule:
         from compcache.linker import build_module
         from compcache.publish.host_file import linker_for
 
@@ -436,7 +435,7 @@ class Cache:
         built = build_module(
             source,
             machine=store.host(),
-            is_cached=is_cached or self._can_import,
+            is_cached=(lambda _: False) if alone else self._can_import,
             maker=maker,
             linker_for=lambda obj: linker_for(store, obj),
         )

@@ -120,7 +120,7 @@ def publish(
     globals_ = dict(source.globals) if source else {}
     cpu, features = compiled_for()
     portable = not description.is_machine_code and not description.cpu and not passes_vectors(text)
-    cache._add(ModuleSource(
+    cache.add_realizations(ModuleSource(
         text,
         {name: Function("ptr(i64)", symbol=image_source.ADDRESS, shown=shown_signature(signature))},
         {**globals_, image_source.DESCRIPTION: description},
@@ -129,12 +129,7 @@ def publish(
         features=features,
         targets=targets if portable else None,
         identity=identity.components,
-    ), _is_no_import)  # fmt: skip
-
-
-def _is_no_import(_: str) -> bool:
-    """Numba's code calls what Numba, Python and the platform have, whatever the cache holds under such a name."""
-    return False
+    ), alone=True)  # fmt: skip  # it calls what Numba, Python and the platform have
 
 
 def _token_of(cres: Any) -> str:
