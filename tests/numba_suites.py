@@ -101,7 +101,16 @@ def tests_of(suite: Suite) -> Path:
 
     Raises:
         subprocess.CalledProcessError: it cannot be installed, or its source cannot be had.
+        FileNotFoundError: what was installed or downloaded has no tests.
     """
+    root = _root_of(suite)
+    missing = [path for path in suite.tests if not (root / path).exists()]
+    if missing:
+        raise FileNotFoundError(f"{suite.name}: no {missing[0]} in {root}; a source tree of that version can be put there")
+    return root
+
+
+def _root_of(suite: Suite) -> Path:
     python = python_of(Package(suite.name.split()[0], suite.requirement, ""), suite="-suite")
     if not suite.from_source:
         command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
@@ -166,6 +175,9 @@ def main(names: list[str]) -> None:
             tests_of(suite)
         except subprocess.CalledProcessError as error:
             print(f"| {suite.name} | cannot be installed | {str(error.stderr)[-300:]!r} |", flush=True)
+            continue
+        except FileNotFoundError as error:
+            print(f"| {suite.name} | {error} |", flush=True)
             continue
         with tempfile.TemporaryDirectory() as directory:
             try:

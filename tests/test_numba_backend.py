@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from numba_helpers import Project, finish
@@ -189,6 +189,36 @@ def test_line_numbers_count_where_an_exception_tells_them(project: Project) -> N
     assert project.run(script.format(line=10), backend=True) == (True, 1, 0)
     project.write(check=RAISES)
     assert project.run(script.format(line=7), backend=True) == (True, 1, 0)
+
+
+_TEXT_OF_A_SESSION = """
+    import os, traceback
+    {header}
+    text = "@njit(cache=True)\\ndef check(x):\\n    if x < 0:\\n        raise ValueError('negative')\\n    return x\\n"
+    exec(compile("\\n" * {above} + text, f"/tmp/session_{{os.getpid()}}/cell.py", "exec"), globals())
+    try:
+        check(-1)
+    except ValueError:
+        last = traceback.format_exc()
+    result = "cell.py\\", line {line}," in last, {misses}
+"""
+
+
+@pytest.mark.parametrize(("header", "misses"), [
+    ("from numba import njit", "backend.misses"),
+    ("from compcache.numba import njit", "'numba.core' in sys.modules"),
+])  # fmt: skip
+def test_text_that_each_process_compiles_under_a_name_of_its_own_hits(project: Project, header: str, misses: str) -> None:
+    def run(above: int) -> Any:
+        line = above + 4
+        script = _TEXT_OF_A_SESSION.format(header=header, above=above, line=line, misses=misses)
+        environment = {"COMPCACHE_DIR": str(project.cache)} if "compcache" in header else {}
+        return project.run(script, backend="compcache" not in header, **environment)
+
+    assert run(0) == (True, 1)
+    assert run(0) == (True, 0)
+    assert run(3) == (True, 1), "its lines count"
+    assert run(3) == (True, 0)
 
 
 def test_functions_without_a_file_hit(project: Project) -> None:

@@ -14,7 +14,7 @@ from compcache.numba.fingerprints.code_reads import Reads, reads_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["digest_and_reads", "plain_name"]
+__all__ = ["digest_and_reads", "file_of", "plain_name"]
 
 _SIZE = 16
 
@@ -81,3 +81,12 @@ def _feed_constant(state: Any, constant: Any) -> None:
 def plain_name(name: str) -> str:
     """The name of a function without the address that Numba puts into those for array expressions."""
     return _ARRAY_EXPRESSION.sub(r"\1", name) if "0x" in name else name
+
+
+def file_of(code: python_types.CodeType, namespace: dict[str, Any]) -> str:
+    """The file that tracebacks name, if it is that of the code's module; else "".
+
+    Text that is compiled where it was made (a notebook's cell, a package's generated function) has a name with the number of the process, of a
+    temporary file or of the cell, which another process does not have and nobody opens.
+    """
+    return code.co_filename if namespace.get("__file__") == code.co_filename else ""

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from opcode import opmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.numba.fingerprints.code_digest import digest_and_reads, plain_name
+from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, plain_name
 from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable
 from compcache.numba.fingerprints.implementations import Implementation, find_overloads, name_of
 from compcache.numba.fingerprints.library_code import (
@@ -297,7 +297,7 @@ class Walk:
     def _code(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
         digest, reads = digest_and_reads(code)
         self.token("code", digest)
-        self._lines.update(f"{code.co_filename}:{code.co_firstlineno}:".encode("utf-8", "surrogatepass"))
+        self._lines.update(f"{file_of(code, namespace)}:{code.co_firstlineno}:".encode("utf-8", "surrogatepass"))
         self._lines.update(code.co_linetable)
         chains = [(chain, *self._resolved(chain, namespace)) for chain in reads.chains]
         self.lenient = self.lenient or any(type(value).__name__ == _OBJECT_MODE for _, value, _ in chains)

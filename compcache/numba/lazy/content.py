@@ -117,8 +117,8 @@ class _Walk:
         where = f"{function.__module__}.{function.__qualname__}"
         self.token("def", where)
         names: dict[str, None] = {}
-        self._code(code, names)
         namespace = function.__globals__
+        self._code(code, names, namespace.get("__file__"))
         builtins = namespace.get("__builtins__", {})
         builtins = builtins if isinstance(builtins, dict) else vars(builtins)
         for name in names:
@@ -139,10 +139,13 @@ class _Walk:
             self.token("cell", name)
             self._read(value, names, f"the variable {name!r} that {where} closes over")
 
-    def _code(self, code: Any, names: dict[str, None]) -> None:
-        """Feed a code object with its lines, nested ones included; return the names that it reads from any object."""
+    def _code(self, code: Any, names: dict[str, None], home: Any) -> None:
+        """Feed a code object with its lines, nested ones included; collect the names that it reads from any object.
+
+        `home` is the file of its module; text that was compiled under another name (a notebook's cell) has one that other processes do not have.
+        """
         self.token(
-            "code", code.co_name, code.co_qualname, code.co_filename, code.co_firstlineno,
+            "code", code.co_name, code.co_qualname, code.co_filename if code.co_filename == home else "", code.co_firstlineno,
             (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags | _OPTIMIZED),
             code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_code, code.co_linetable,
             code.co_exceptiontable, len(code.co_consts),
@@ -150,7 +153,7 @@ class _Walk:
         names.update(dict.fromkeys(code.co_names))
         for constant in code.co_consts:
             if type(constant) is _Code:
-                self._code(constant, names)
+                self._code(constant, names, home)
             elif type(constant) is frozenset:
                 self.token("frozenset", len(constant))
                 for item in sorted(constant, key=lambda item: (type(item).__name__, repr(item))):
