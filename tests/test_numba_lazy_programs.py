@@ -65,13 +65,15 @@ def test_what_else_is_asked_for_is_numbas(project: Project) -> None:
     text = """
 import program
 program.twice(2)
-stand_in = sys.modules["numba"]
+kept = [sys.modules["numba"]]
 import numba.core.types as first
 from numba.core import types as second
 from numba import int64, typed, objmode
 import numba
+numba.config.DEBUG  # for which nothing stands
+stand_in = kept[0]
 result = [first is second, int64 is numba.int64, stand_in.int64 is int64, numba is not stand_in, numba.types is first]
-result += [program.nb is stand_in, typed is numba.typed, str(program.twice.signatures), program.twice(2.5)]
+result += [program.nb is numba, typed is numba.typed, str(program.twice.signatures), program.twice(2.5)]
 stand_in.config.BOUNDSCHECK = 1
 result += [numba.config.BOUNDSCHECK, numba.__spec__.name, first.__spec__.name, program.total(4)]
 """

@@ -131,11 +131,11 @@ def _put_in_later(backend: Backend) -> Any:
     """Let a stand-in take the place of Numba, and put the hooks in once Numba is imported."""
     from compcache.numba.declarations.import_hook import Hook
 
-    def put_in() -> None:
-        global _installation  # noqa: PLW0603 - see `install`
-        if _installation is not None and _installation[1] is hook:
-            _require_supported()
-            _installation = backend, _put_in(backend, is_first=False)
+    def put_in() -> Any:
+        if _installation is None or _installation[1] is not hook:
+            return None
+        _require_supported()
+        return _put_in(backend, is_first=False)
 
     hook = Hook(put_in)
     hook.install()
@@ -192,6 +192,12 @@ def __getattr__(name: str) -> Any:
     elif name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     else:
+        from compcache.numba.declarations.modules import attribute_of
+        from compcache.numba.lazy.c_helpers import has_numba
+
+        stand_in = None if has_numba() else attribute_of("numba", name)
+        if stand_in is not None:
+            return stand_in  # until Numba is imported
         import numba
 
         try:

@@ -11,8 +11,9 @@ from functools import partial
 
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
-from compcache.numba.lazy.stand_ins import prange, real_numba
+from compcache.numba.lazy.stand_ins import are_decorators_taken, made, note_made, numba_decorator, prange
 from compcache.numba.lazy.state import State
+from compcache.numba.lazy.type_texts import signature_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _Function = type(lambda: 0)
 def njit(*args: Any, **options: Any) -> Any:
     """`numba.njit`: a function that is compiled when it is called; a stored one is found without importing Numba."""
     if "nopython" in options or "forceobj" in options:
-        return real_numba().njit(*args, **options)  # which warns
+        return numba_decorator("njit")(*args, **options)  # which warns
     return _decorate("njit", args, options)
 
 
@@ -37,37 +38,53 @@ def jit(*args: Any, **options: Any) -> Any:
 
 def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     if _is_disabled() or "signature_or_function" in options:
-        return getattr(real_numba(), decorator)(*args, **options)
+        return numba_decorator(decorator)(*args, **options)
     if len(args) == 1 and type(args[0]) is _Function and not options:
-        return make_lazy_function(State(args[0], decorator, None, {}))
+        return _decorate_function(decorator, None, {}, args[0])
     if not args or args == (None,):
         return partial(_decorate_function, decorator, None, options)
     texts = _texts_of(args[0]) if len(args) == 1 else None
     if texts is not None:
         return partial(_decorate_function, decorator, texts, options)
     try:
-        numba = real_numba()
+        decorate = numba_decorator(decorator)
     except ImportError as error:
         return _packaged(error)
-    return getattr(numba, decorator)(*args, **options)
+    return decorate(*args, **options)
 
 
 def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
     """Decorate a function, or what Numba knows to decorate."""
-    state = State(function, decorator, signatures, dict(options)) if type(function) is _Function else None
+    state = State(function, decorator, signatures, dict(options)) if _is_ours(function) else None
     if state is not None and signatures is None:
-        return make_lazy_function(state)
+        return _finished(make_lazy_function(state))
     try:
         if state is not None and not state.reason:
             from compcache.numba.declarations.signatures import declare_function
 
-            return declare_function(state)
+            return _finished(declare_function(state))
         given = () if signatures is None else (list(signatures),)
-        return getattr(real_numba(), decorator)(*given, **options)(function)
+        return numba_decorator(decorator)(*given, **options)(function)
     except ModuleNotFoundError as error:
         if signatures is None or error.name != "numba":
             raise
         return _packaged(error)(function)
+
+
+def _is_ours(function: Any) -> bool:
+    """Whether this is a Python function that is not Numba's own: Numba decorates functions of its own as well, once it is imported."""
+    return type(function) is _Function and not (are_decorators_taken() and str(function.__module__).startswith("numba."))
+
+
+def _finished(function: Any) -> Any:
+    """What the decorator gives: Numba's own object, where Numba is imported and its own decorators would give that."""
+    if not are_decorators_taken():
+        return function
+    if is_lazy_function(function):
+        from compcache.numba.takeover.dispatchers import real_dispatcher
+
+        return note_made(real_dispatcher(function), function)
+    return made(function)
 
 
 def _packaged(error: ImportError) -> Any:
@@ -77,9 +94,10 @@ def _packaged(error: ImportError) -> Any:
 
 
 def _texts_of(signature: Any) -> tuple[str, ...] | None:
-    """Signatures that are given as text; None for others, which are made of Numba's types."""
+    """Signatures as text, of text or types; None for others, which are Numba's to read."""
     given = signature if isinstance(signature, list) else [signature]
-    return tuple(given) if given and all(type(text) is str for text in given) else None
+    texts = [signature_text(one) for one in given]
+    return tuple([text for text in texts if text is not None]) if given and None not in texts else None
 
 
 def _is_disabled() -> bool:
@@ -89,24 +107,24 @@ def _is_disabled() -> bool:
 def vectorize(*args: Any, **options: Any) -> Any:
     """`numba.vectorize`: a ufunc of stored loops; Numba makes it where one is not stored."""
     if _is_disabled() or len(args) > 1 or "ftylist_or_function" in options:
-        return real_numba().vectorize(*args, **options)
+        return numba_decorator("vectorize")(*args, **options)
     if args and type(args[0]) is _Function and not options:
         return _decorate_ufunc("vectorize", None, {}, (), args[0])
     given = list(args[0]) if args and type(args[0]) is tuple else args[0] if args else []
     texts = _texts_of(given)
     if given and texts is None:
-        return real_numba().vectorize(*args, **options)
+        return numba_decorator("vectorize")(*args, **options)
     return partial(_decorate_ufunc, "vectorize", texts, options, args)
 
 
 def guvectorize(*args: Any, **options: Any) -> Any:
     """`numba.guvectorize`: a ufunc of stored loops; Numba makes it where one is not stored."""
     if _is_disabled() or not 0 < len(args) <= _OF_GUVECTORIZE or type(args[-1]) is not str:
-        return real_numba().guvectorize(*args, **options)
+        return numba_decorator("guvectorize")(*args, **options)
     texts = None if len(args) == 1 else _texts_of(list(args[0]) if type(args[0]) is tuple else args[0])
     is_known = texts is not None or (len(args) == 1 and _is_layout(args[0]))
     if not is_known or "signature" in options or "is_dynamic" in options:
-        return real_numba().guvectorize(*args, **options)
+        return numba_decorator("guvectorize")(*args, **options)
     return partial(_decorate_ufunc, "guvectorize", texts, {**options, "signature": args[-1]}, args)
 
 
@@ -127,9 +145,10 @@ _OF_GUVECTORIZE = 2
 
 def cfunc(*args: Any, **options: Any) -> Any:
     """`numba.cfunc`: a callback of stored code; Numba makes it where it is not stored."""
-    if _is_disabled() or len(args) != 1 or type(args[0]) is not str:
-        return real_numba().cfunc(*args, **options)
-    return partial(_decorate_callback, args[0], options)
+    text = signature_text(args[0]) if len(args) == 1 else None
+    if _is_disabled() or text is None:
+        return numba_decorator("cfunc")(*args, **options)
+    return partial(_decorate_callback, text, options)
 
 
 def stencil(func_or_mode: Any = "constant", **options: Any) -> Any:
@@ -137,7 +156,7 @@ def stencil(func_or_mode: Any = "constant", **options: Any) -> Any:
     function = func_or_mode if type(func_or_mode) is _Function else None
     is_plain = function is not None or func_or_mode == "constant"
     if _is_disabled() or not is_plain or not _OPTIONS_OF_STENCILS.issuperset(options):
-        return real_numba().stencil(func_or_mode, **options)
+        return numba_decorator("stencil")(func_or_mode, **options)
     return _decorate_stencil(options, function) if function is not None else partial(_decorate_stencil, options)
 
 
@@ -146,7 +165,7 @@ _OPTIONS_OF_STENCILS = frozenset(("cval", "neighborhood", "standard_indexing"))
 
 def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
     if type(function) is not _Function or has_numba():
-        return real_numba().stencil("constant", **options)(function)
+        return numba_decorator("stencil")("constant", **options)(function)
     from compcache.numba.declarations.stencils import declare_stencil
 
     return declare_stencil(function, "constant", options)
@@ -157,19 +176,19 @@ def _decorate_ufunc(
 ) -> Any:
     if decorator == "vectorize" and is_lazy_function(function):
         function = function.py_func
-    state = State(function, decorator, signatures, dict(options)) if type(function) is _Function else None
+    state = State(function, decorator, signatures, dict(options)) if _is_ours(function) else None
     if state is not None and not state.reason:
         from compcache.numba.declarations.ufuncs import declare_ufunc
 
-        return declare_ufunc(state)
+        return _finished(declare_ufunc(state))
     given = {name: value for name, value in options.items() if decorator == "vectorize" or name != "signature"}
-    return getattr(real_numba(), decorator)(*args, **given)(function)
+    return numba_decorator(decorator)(*args, **given)(function)
 
 
 def _decorate_callback(signature: str, options: dict[str, Any], function: Any) -> Any:
-    state = State(function, "cfunc", (signature,), dict(options)) if type(function) is _Function else None
+    state = State(function, "cfunc", (signature,), dict(options)) if _is_ours(function) else None
     if state is not None and not state.reason:
         from compcache.numba.declarations.callbacks import declare_callback
 
-        return declare_callback(state)
-    return real_numba().cfunc(signature, **options)(function)
+        return _finished(declare_callback(state))
+    return numba_decorator("cfunc")(signature, **options)(function)

@@ -1,7 +1,7 @@
 """A module that stands for Numba in programs that say ``from numba import njit``, until they ask for more of it.
 
-It offers the lazy decorators and the version. Any other attribute, and any import of a part of Numba, puts Numba itself into
-its place; what was decorated before stays lazy.
+It offers the lazy decorators, the version, types, and what `references` has besides. Any other attribute, and any import of another part of
+Numba, puts Numba itself into its place; what was decorated before stays lazy, and what is decorated later is recorded for later starts.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 
 from compcache.numba.declarations import decorators
+from compcache.numba.declarations.modules import LazyModule, attribute_of, forget_modules, module_named
 from compcache.numba.lazy.installation import numba_version
-from compcache.numba.lazy.stand_ins import real_numba, stand_in_of
+from compcache.numba.lazy.stand_ins import real_numba, stand_in_of, take_decorators
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,24 +30,39 @@ class StandIn(_Module):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module 'numba' has no attribute {name!r}")
+        if stand_in_of() is self:
+            forget_modules()
+            found = attribute_of("numba", name)
+            if found is not None:
+                return found
         return getattr(real_numba(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):
             super().__setattr__(name, value)
-        else:
+        elif type(value) is not LazyModule:  # as imports set submodules: `__getattr__` gives these
             setattr(real_numba(), name, value)
 
     def __dir__(self) -> list[str]:
         return dir(real_numba())
 
+    def _compcache_original(self) -> Any:
+        """Numba itself."""
+        return real_numba()
+
+    def _compcache_content(self, walk: Any) -> None:
+        """Feed what `Content` has of Numba's modules."""
+        walk.token("module", "numba")
+
 
 class Hook:
     """The stand-in and the finder of one installation; `when_real` is called once Numba itself is imported."""
 
-    def __init__(self, when_real: Callable[[], None]) -> None:
+    def __init__(self, when_real: Callable[[], Any]) -> None:
         self._when_real = when_real
         self._module: Any = None
+        self._hooks: Any = None
+        self._decorators: dict[str, Any] = {}
 
     def install(self) -> bool:
         """Put the stand-in into the place of Numba; False where Numba is imported already, or not installed."""
@@ -72,17 +88,42 @@ class Hook:
             sys.meta_path.remove(self)
         if stand_in_of() is self._module and self._module is not None:
             del sys.modules["numba"]
+        numba = sys.modules.get("numba")
+        for name, own in self._decorators.items():
+            if vars(numba).get(name) is getattr(decorators, name):
+                setattr(numba, name, own)
+        if self._decorators:
+            take_decorators({})
+            self._decorators = {}
+        if self._hooks is not None:
+            self._hooks.remove()
 
     def _replaced(self) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        self._when_real()
+        self._hooks = self._when_real()
+        if self._hooks is not None:
+            self._take_decorators()
+
+    def _take_decorators(self) -> None:
+        """Let what is decorated from now on be recorded for later starts as well, though Numba is here."""
+        numba = sys.modules["numba"]
+        self._decorators = {name: getattr(numba, name) for name in decorators.__all__ if name != "prange"}
+        take_decorators(self._decorators)
+        for name in self._decorators:
+            setattr(numba, name, getattr(decorators, name))
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
         """Called by imports: a part of Numba is wanted, which is imported into Numba itself."""
         del path, target
         if not name.startswith("numba.") or stand_in_of() is not self._module:
             return None
+        stand_in = module_named(name)
+        if stand_in is not None:
+            from importlib.machinery import ModuleSpec
+
+            loader_: Any = _StandIn(stand_in)
+            return ModuleSpec(name, loader_, is_package=True)
         real_numba()
         known = sys.modules.get(name)
         if known is None:
@@ -91,6 +132,21 @@ class Hook:
 
         loader: Any = _Known(known)
         return ModuleSpec(name, loader, is_package=hasattr(known, "__path__"))
+
+
+class _StandIn:
+    """A loader of a module that stands for one of Numba's."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def create_module(self, spec: Any) -> Any:
+        """The module."""
+        del spec
+        return self._module
+
+    def exec_module(self, module: Any) -> None:
+        """It needs nothing."""
 
 
 class _Known:

@@ -33,7 +33,8 @@ _numbas: dict[str, int] = {}
 
 def has_numba() -> bool:
     """Whether this process has imported Numba itself, or is about to."""
-    return "numba.core" in sys.modules
+    core = sys.modules.get("numba.core")
+    return core is not None and not hasattr(type(core), "_compcache_original")  # not a module that stands for it
 
 
 def helper_address(name: str) -> int:

@@ -11,13 +11,14 @@ import os
 import sys
 
 from compcache.digest import blake2b
+from compcache.numba.lazy.type_texts import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["Content", "NotLazy", "content_of", "find_by_name", "note_real", "stand_for_prange"]
+__all__ = ["Content", "NotLazy", "content_of", "find_by_name", "is_of_library", "note_real", "stand_for_prange"]
 
 _SIZE = 16
 _MOST_FUNCTIONS = 2000
@@ -198,7 +199,7 @@ class _Walk:
             elif (
                 kind in _NUMBERS
                 or hasattr(kind, "_compcache_content")
-                or (kind is _Function and not _is_librarys(found))
+                or (kind is _Function and not is_of_library(found))
             ):
                 self.token("attribute", attribute)
                 self.value(found, f"{where}, {attribute!r}")
@@ -213,7 +214,7 @@ class _Walk:
         elif kind is tuple or kind is list:
             self._items(value, kind, where)
         elif kind is _Function:
-            if not _is_librarys(value):
+            if not is_of_library(value):
                 self.add(value)
             else:
                 self.token("library function", value.__module__, value.__qualname__)
@@ -256,6 +257,11 @@ class _Walk:
         module = kind.__module__
         if module == "numpy" or module.startswith("numpy."):
             self._of_numpy(value, kind, where)
+        elif module.startswith("numba.core.types."):
+            text = text_of(value)
+            if text is None:
+                raise NotLazy(f"{where} is the type {value}")
+            self.token("numba type", text)
         elif kind is _Builtin or _is_library(getattr(value, "__module__", None)):
             if not find_by_name(value):
                 raise NotLazy(f"{where} is a {kind.__name__} that cannot be found under its name")
@@ -346,7 +352,7 @@ def _is_library(module: object) -> bool:
     return origin in (None, "built-in", "frozen") or (origin.startswith(_STANDARD) and "site-packages" not in origin)
 
 
-def _is_librarys(function: Any) -> bool:
+def is_of_library(function: Any) -> bool:
     """Whether a function's code belongs to a library, whatever attributes `functools.wraps` has set."""
     module = function.__globals__.get("__name__")
     if not _is_library(module) or "<locals>" in function.__code__.co_qualname:

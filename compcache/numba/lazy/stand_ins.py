@@ -8,9 +8,10 @@ from compcache.numba.lazy.content import note_real, stand_for_prange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-__all__ = ["LazyObject", "prange", "real_numba", "replace_stand_ins", "stand_in_of"]
+__all__ = ["LazyObject", "are_decorators_taken", "made", "note_made", "numba_decorator", "original", "prange", "real_numba", "replace_stand_ins", "stand_in_of", "take_decorators", "when_imported"]
 
 
 class prange:  # noqa: N801 - it is Numba's name
@@ -34,9 +35,15 @@ def real_numba() -> Any:
     """Numba itself, imported if it is not."""
     stand_in = stand_in_of()
     if stand_in is None:
+        was_imported = "numba" in sys.modules
         import numba
 
+        if not was_imported:
+            _end_stand_ins(numba)
         return numba
+    for name, module in list(sys.modules.items()):
+        if name.startswith("numba.") and hasattr(type(module), "_compcache_original"):
+            del sys.modules[name]
     del sys.modules["numba"]
     try:
         import numba
@@ -44,20 +51,80 @@ def real_numba() -> Any:
         sys.modules["numba"] = stand_in
         raise
     vars(stand_in)["_compcache_when_real"]()
+    _end_stand_ins(numba)
     return numba
 
 
-def replace_stand_ins(function: Any, numba: Any) -> None:
+_callbacks: list[Callable[[], None]] = []
+
+
+def when_imported(callback: Callable[[], None]) -> None:
+    """Call this when Numba has been imported by what stands for it, in the order of these calls."""
+    _callbacks.append(callback)
+
+
+def _end_stand_ins(numba: Any) -> None:
+    _replace_everywhere(numba)
+    while _callbacks:
+        _callbacks.pop(0)()
+
+
+def _replace_everywhere(numba: Any) -> None:
+    """Replace what stands for objects of Numba by these, in the globals of all modules."""
+    for module in list(sys.modules.values()):
+        namespace = getattr(module, "__dict__", None)
+        if type(namespace) is not dict or module is numba or str(namespace.get("__name__")).startswith(("compcache.", "numba.")):
+            continue
+        for name, value in list(namespace.items()):
+            if _stands_for_numbas(value):
+                namespace[name] = original(value)
+
+
+def original(value: Any) -> Any:
+    """Numba's own object for what stands for it; other values as they are. Numba is imported."""
+    if not _stands_for_numbas(value):
+        return value
+    return real_numba().prange if value is prange else type(value)._compcache_original(value)
+
+
+def _stands_for_numbas(value: Any) -> bool:
+    """Whether this stands for an object of Numba: its class says so, and not the class of its class."""
+    found = getattr(type(value), "_compcache_original", None)
+    return value is prange or (found is not None and not hasattr(found, "__self__"))
+
+
+#: Numba's own decorators, where the ones of `compcache.numba` are in their places.
+_decorators: dict[str, Any] = {}
+
+
+def numba_decorator(name: str) -> Any:
+    """A decorator of Numba itself."""
+    numba = real_numba()
+    return _decorators.get(name) or getattr(numba, name)
+
+
+def take_decorators(decorators: dict[str, Any]) -> None:
+    """Note which decorators of Numba itself have been replaced."""
+    _decorators.clear()
+    _decorators.update(decorators)
+
+
+def are_decorators_taken() -> bool:
+    """Whether decorators of `compcache.numba` are in the places of those of an imported Numba: they give Numba's objects."""
+    return bool(_decorators)
+
+
+def replace_stand_ins(function: Any) -> None:
     """Replace stand-ins by Numba's own objects, in those globals and cells that a function to be compiled names."""
     namespace = function.__globals__
     for name in _names_of(function.__code__):
         value = namespace.get(name)
         if _is_stand_in(value):
-            namespace[name] = _original(value, numba)
+            namespace[name] = _original(value)
     for cell in function.__closure__ or ():
         try:
             if _is_stand_in(cell.cell_contents):
-                cell.cell_contents = _original(cell.cell_contents, numba)
+                cell.cell_contents = _original(cell.cell_contents)
         except ValueError:
             continue
 
@@ -68,11 +135,13 @@ def _names_of(code: Any) -> set[str]:
 
 
 def _is_stand_in(value: Any) -> bool:
-    return value is prange or (issubclass(type(value), LazyObject) and id(value) not in _being_made)
+    if _stands_for_numbas(value):
+        return True
+    return issubclass(type(value), LazyObject) and id(value) not in _being_made
 
 
-def _original(value: Any, numba: Any) -> Any:
-    return numba.prange if value is prange else made(value)
+def _original(value: Any) -> Any:
+    return made(value) if issubclass(type(value), LazyObject) else original(value)
 
 
 #: The ids of lazy objects that are being made: a function may name itself.
@@ -132,7 +201,7 @@ def made(lazy: LazyObject) -> Any:
     known = object.__getattribute__(lazy, "_made")
     if known is not None:
         return known
-    numba = real_numba()
+    real_numba()
     from numba.core.compiler_lock import global_compiler_lock
 
     with global_compiler_lock:
@@ -140,10 +209,15 @@ def made(lazy: LazyObject) -> Any:
         if known is None:
             _being_made.add(id(lazy))
             try:
-                replace_stand_ins(object.__getattribute__(lazy, "_function"), numba)
+                replace_stand_ins(object.__getattribute__(lazy, "_function"))
                 known = lazy._compcache_make()
             finally:
                 _being_made.discard(id(lazy))
-            note_real(known, lazy)
-            object.__setattr__(lazy, "_made", known)
+            object.__setattr__(lazy, "_made", note_made(known, lazy))
     return known
+
+
+def note_made(real: Any, lazy: Any) -> Any:
+    """Let what Numba has made in the place of a lazy object be the same to keys of functions that use it; returns it."""
+    note_real(real, lazy)
+    return real

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from compcache.numba.lazy.type_texts import text_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -43,7 +45,7 @@ class State:
         self.options = options
         self.loaded: dict[str, tuple[Loaded, Key]] = {}
         self.loaded_signatures: set[Any] = set()
-        self.reason = _why_numba(function, options)
+        self.reason = _why_numba(function, decorator, options)
         self.key: Key | None = None
         self.declared: Any = None
 
@@ -51,21 +53,29 @@ class State:
     def key_options(self) -> dict[str, Any]:
         """The options that are part of the key: all that affect the compiler."""
         options = {k: v for k, v in self.options.items() if k not in ("cache", "nopython")}
+        if "locals" in options:
+            options["locals"] = tuple(sorted(_texts(options["locals"]).items()))
         return {k: tuple(sorted(v)) if isinstance(v, (set, frozenset)) else v for k, v in options.items()}
 
 
-def _why_numba(function: Any, options: dict[str, Any]) -> str:
+def _why_numba(function: Any, decorator: str, options: dict[str, Any]) -> str:
     if options.get("cache") is False:
         return "it is declared with cache=False"
     if options.get("nopython") is False:
         return "it is declared with nopython=False"
     for name, value in options.items():
+        if name == "locals" and decorator in ("jit", "njit") and type(value) is dict and None not in _texts(value).values():
+            continue
         if (name in _FOR_NUMBA and value and (name, value) != ("target", "cpu")) or not _is_plain(value):
             return f"it is declared with {name}={value!r}"
     flags = function.__code__.co_flags
     if flags & (_VARIABLE_ARGUMENTS | _GENERATOR) or function.__code__.co_kwonlyargcount:
         return "it is a generator, or has a variable number of arguments"
     return ""
+
+
+def _texts(types: dict[str, Any]) -> dict[str, str | None]:
+    return {name: text_of(type_) for name, type_ in types.items()}
 
 
 def _is_plain(value: Any) -> bool:

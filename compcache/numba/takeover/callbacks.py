@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.lazy.stand_ins import real_numba
+from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
 from compcache.numba.takeover import made
 from compcache.numba.takeover.recording import find_stored
 
@@ -17,11 +17,11 @@ __all__ = ["make_callback"]
 
 def make_callback(state: State) -> Any:
     """Numba's callback of a decorated function."""
-    numba = real_numba()
+    real_numba()
     signature = (state.signatures or ("",))[0]
     backend = None if state.reason else made.backend_for_lazy()
     if backend is None:
-        return numba.cfunc(signature, **state.options)(state.function)
+        return numba_decorator("cfunc")(signature, **state.options)(state.function)
     from numba.core import entrypoints, sigutils
     from numba.core.ccallback import CFunc
 

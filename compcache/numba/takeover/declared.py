@@ -15,6 +15,7 @@ from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.entries.load import load_result
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import key_of
+from compcache.numba.lazy.stand_ins import numba_decorator
 from compcache.numba.takeover import made
 from compcache.numba.takeover.recording import (
     find_stored,
@@ -66,13 +67,13 @@ def pinned_rows(signatures: Sequence[Any], bases: Iterable[tuple[str, str]]) -> 
     return {tuple(sigutils.normalize_signature(s)[0]): b for s, b in zip(signatures, bases, strict=True)}
 
 
-def make_declared(state: State, numba: Any, backend: Backend) -> Any:
+def make_declared(state: State, backend: Backend) -> Any:
     """The dispatcher of a function that was declared with signatures; it is compiled now if it was not found."""
     from numba.core import entrypoints, typeinfer
 
     entrypoints.init_all()
-    decorator = getattr(numba, state.decorator)
-    options = {k: v for k, v in state.options.items() if k != "cache"}
+    decorator = numba_decorator(state.decorator)
+    options = made.real_options({k: v for k, v in state.options.items() if k != "cache"})
     real = decorator(**options)(state.function)
     made.note_unfinished(state, real)
     found = state.declared

@@ -18,6 +18,7 @@ from compcache.numba.takeover.made import (
     backend_for_lazy,
     note_unfinished,
     parts_of,
+    real_options,
     unfinished,
 )
 from compcache.numba.takeover.recording import key_before, record_new
@@ -46,7 +47,7 @@ def real_dispatcher(function: Any) -> Any:
         return real
     from compcache.numba.lazy import stand_ins
 
-    numba = stand_ins.real_numba()
+    stand_ins.real_numba()
     state = state_of(function)
     from numba.core.compiler_lock import global_compiler_lock
 
@@ -54,9 +55,9 @@ def real_dispatcher(function: Any) -> Any:
         real = _dispatch.get_real(function) or unfinished.get(id(state))
         if real is not None:
             return real
-        stand_ins.replace_stand_ins(state.function, numba)
+        stand_ins.replace_stand_ins(state.function)
         try:
-            made = _make(state, numba)
+            made = _make(state)
         finally:
             unfinished.pop(id(state), None)
         for name, value in function.__dict__.items():
@@ -65,15 +66,17 @@ def real_dispatcher(function: Any) -> Any:
         return _dispatch.set_real(function, made)
 
 
-def _make(state: State, numba: Any) -> Any:
-    decorator = getattr(numba, state.decorator)
+def _make(state: State) -> Any:
+    from compcache.numba.lazy.stand_ins import numba_decorator
+
+    decorator = numba_decorator(state.decorator)
     backend = None if state.reason else backend_for_lazy()
     if backend is None:  # this version of Numba may not be supported: it works as without this package
         return _decorated(decorator, state.signatures, state.options, state.function)
     if state.signatures is not None:
         from compcache.numba.takeover.declared import make_declared
 
-        return make_declared(state, numba, backend)
+        return make_declared(state, backend)
     options = {k: v for k, v in state.options.items() if k != "cache"}
     real = _decorated(decorator, None, options, state.function)
     note_unfinished(state, real)
@@ -89,6 +92,7 @@ def _make(state: State, numba: Any) -> Any:
 
 
 def _decorated(decorator: Any, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
+    options = real_options(options)
     if signatures is not None:
         return decorator(list(signatures), **options)(function)
     return decorator(**options)(function) if options else decorator(function)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.lazy.content import NotLazy, content_of
 from compcache.numba.lazy.entries import open_cache
+from compcache.numba.lazy.stand_ins import original
 
 if TYPE_CHECKING:
     from compcache.numba.dispatch.backend import Backend
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = ["Lines", "Made", "all_made", "backend_for_lazy", "note_unfinished", "parts_of", "unfinished"]
+__all__ = ["Lines", "Made", "all_made", "backend_for_lazy", "note_unfinished", "parts_of", "real_options", "unfinished"]
 
 
 class Made(NamedTuple):
@@ -35,6 +36,13 @@ unfinished: dict[int, Any] = {}
 def note_unfinished(state: State, real: Any) -> None:
     """Let a dispatcher that is being made be found where the function reads itself."""
     unfinished[id(state)] = real
+
+
+def real_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a decorator, with Numba's own types of variables."""
+    if "locals" not in options:
+        return options
+    return {**options, "locals": {name: original(type_) for name, type_ in options["locals"].items()}}
 
 
 _private_backend: Backend | None = None

@@ -11,7 +11,7 @@ from compcache.numba.compilation.history import note_code
 from compcache.numba.entries.description import Description
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import Record, find_text, key_of
-from compcache.numba.lazy.stand_ins import real_numba
+from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
 from compcache.numba.takeover import made
 from compcache.numba.takeover.recording import (
     environments_of,
@@ -35,22 +35,22 @@ __all__ = ["make_ufunc"]
 
 def make_ufunc(state: State, loops: Sequence[Loop]) -> Any:
     """Numba's ufunc of a decorated function, with the loops that ran already."""
-    numba = real_numba()
+    real_numba()
     backend = None if state.reason else made.backend_for_lazy()
     if backend is None:
-        return _decorated(numba, state)
+        return _decorated(state)
     from numba.core import entrypoints
 
     entrypoints.init_all()
     return _make_gufunc(state, backend, loops) if state.decorator == "guvectorize" else _make_dufunc(state, backend, loops)
 
 
-def _decorated(numba: Any, state: State) -> Any:
+def _decorated(state: State) -> Any:
     options = dict(state.options)
     args = [list(state.signatures)] if state.signatures is not None else []
     if state.decorator == "guvectorize":
         args.append(options.pop("signature"))
-    return getattr(numba, state.decorator)(*args, **options)(state.function)
+    return numba_decorator(state.decorator)(*args, **options)(state.function)
 
 
 def _options_of(state: State) -> dict[str, Any]:

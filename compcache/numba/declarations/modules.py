@@ -1,0 +1,160 @@
+"""Modules that stand for Numba's where it is not imported, and what they hold.
+
+A module offers types, warnings, and the functions and classes that its source defines; these import Numba when they are used.
+Anything else imports Numba at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+from compcache.numba.declarations.references import Reference, TypeConstructor, warning_named
+from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddressProtocol
+from compcache.numba.declarations.types import CONSTRUCTORS, type_named
+from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.stand_ins import real_numba, stand_in_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["LazyModule", "attribute_of", "forget_modules", "module_named"]
+
+#: Names of modules that are, or hold the same as, others.
+_SAME = {"numba.types": "numba.core.types", "numba.config": "numba.core.config", "numba.errors": "numba.core.errors"}
+#: Where the names of packages are defined, if not in their own file.
+_HOMES = {
+    "numba.core.types": tuple(f"numba.core.types.{name}" for name in (
+        "abstract", "common", "containers", "functions", "function_type", "iterators", "misc", "npytypes", "scalars",
+    )),
+    "numba.extending": ("numba.core.extending",),
+    "numba.typed": ("numba.typed.typeddict", "numba.typed.typedlist"),
+    "numba": ("numba.misc.special", "numba.np.carray", "numba.np.numpy_support", "numba.np.ufunc.parallel"),
+}  # fmt: skip
+#: What `numba` offers of its parts.
+_TOP = frozenset((
+    "carray", "farray", "from_dtype", "get_num_threads", "get_parallel_chunksize", "get_thread_id", "literal_unroll", "literally",
+    "set_num_threads", "set_parallel_chunksize", "threading_layer", "typeof",
+))  # fmt: skip
+_OBJECTS = frozenset(("objmode", "parallel_chunksize"))
+_PARTS = frozenset(("config", "core", "errors", "extending", "typed", "types"))
+#: Types that `numba` does not offer itself.
+_IN_TYPES_ONLY = frozenset(("pyobject", "string", "unicode_type", "voidptr"))
+#: Modules that do something when they are imported, and programs.
+_OTHERS = ("numba.cuda", "numba.experimental", "numba.pycc", "numba.runtests", "numba.scripts", "numba.testing", "numba.tests")
+#: What only works where something stands for `numba` itself, so that it is known when Numba is imported.
+_REGISTRATIONS = {
+    "numba.core.extending": OF_EXTENDING, "numba.extending": OF_EXTENDING,
+    "numba.core.types": {"WrapperAddressProtocol": WrapperAddressProtocol},
+}  # fmt: skip
+_Module: Any = type(sys)
+_made: dict[tuple[str, str], Any] = {}
+
+
+def module_named(name: str) -> Any:
+    """What stands for a module of Numba; None where only Numba's own will do."""
+    name = _SAME.get(name, name)
+    known = _made.get(("", name))
+    if known is None and name != "numba" and not name.startswith(_OTHERS) and _source_of(name):
+        known = _made.setdefault(("", name), LazyModule(name))
+    return known
+
+
+def _source_of(name: str) -> str:
+    """The file of a module of Numba; "" if it has none."""
+    from compcache.numba.lazy.installation import package_directory
+
+    global _directory  # noqa: PLW0603 - Numba is one per process
+    if not _directory:
+        _directory = package_directory("numba") or "?"
+    stem = os.path.join(_directory, *name.split(".")[1:])
+    return next((path for path in (f"{stem}.py", os.path.join(stem, "__init__.py")) if os.path.exists(path)), "")
+
+
+_directory = ""
+
+
+def attribute_of(module: str, name: str) -> Any:
+    """What stands for an attribute of a module of Numba; None where only Numba's own will do."""
+    known = _made.get((module, name))
+    if known is None:
+        known = _find(module, name)
+        if known is not None:
+            known = _made.setdefault((module, name), known)
+    return known
+
+
+def _find(module: str, name: str) -> Any:
+    if module == "numba":
+        return _of_numba(name)
+    if module == "numba.core.errors":
+        return warning_named(name)  # classes of exceptions have to be Numba's own
+    known = None
+    if module == "numba.core.types":
+        known = TypeConstructor(name) if name in CONSTRUCTORS else type_named(name)
+    if known is None and stand_in_of() is not None:
+        known = _REGISTRATIONS.get(module, {}).get(name)
+    return known or module_named(f"{module}.{name}") or _defined(module, name)
+
+
+def _of_numba(name: str) -> Any:
+    if name in _PARTS:
+        return module_named(f"numba.{name}")
+    if name in _OBJECTS:
+        return Reference("numba", name)
+    known = warning_named(name) or (type_named(name) if name not in _IN_TYPES_ONLY else None)
+    return _defined("numba", name) if known is None and name in _TOP else known
+
+
+def _defined(module: str, name: str) -> Any:
+    """A function or class whose definition the source of a module has."""
+    for home in _HOMES.get(module, (module,)):
+        with open(_source_of(home), encoding="utf-8") as file:
+            source = file.read()
+        for word, kind in (("def", "library function"), ("class", "class")):
+            if f"\n{word} {name}(" in source or f"\n{word} {name}:" in source:
+                return _made.setdefault((home, f"<{name}>"), Reference(home, name, kind))  # one for all modules that offer it
+    return None
+
+
+class LazyModule(_Module):  # type: ignore[misc]
+    """A module of Numba: what is asked of it and not known here imports Numba."""
+
+    def __getattr__(self, name: str) -> Any:
+        own = self.__name__
+        if name.startswith("__"):
+            raise AttributeError(f"module {own!r} has no attribute {name!r}")
+        forget_modules()
+        found = None if has_numba() else attribute_of(own, name)
+        return getattr(self._compcache_original(), name) if found is None else found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__"):
+            super().__setattr__(name, value)
+        elif type(value) is not LazyModule:  # as imports set submodules: `__getattr__` gives these
+            setattr(self._compcache_original(), name, value)
+
+    def __dir__(self) -> list[str]:
+        return dir(self._compcache_original())
+
+    def _compcache_original(self) -> Any:
+        """Numba's own module."""
+        real_numba()
+        return import_module(self.__name__)
+
+    def _compcache_content(self, walk: Any) -> None:
+        """Feed what `Content` has of Numba's modules."""
+        walk.token("module", self.__name__)
+
+
+def forget_modules() -> None:
+    """Take the modules that stand for Numba's out of `sys.modules`, where imports have put them; unless another thread may be
+    importing one.
+    """
+    if stand_in_of() is None or len(sys._current_frames()) > 1:
+        return
+    for name in [name for name in sys.modules if name.startswith("numba.")]:
+        if type(sys.modules.get(name)) is LazyModule:
+            del sys.modules[name]

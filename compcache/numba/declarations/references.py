@@ -1,0 +1,167 @@
+"""What stands for Numba's functions, classes and warnings where Numba is not imported, until they are used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from compcache.numba.declarations.types import CONSTRUCTORS
+from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.content import NotLazy
+from compcache.numba.lazy.stand_ins import real_numba
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["Reference", "TypeConstructor", "warning_named"]
+
+
+class Reference:
+    """A function, class or object of Numba by its name; any use imports Numba."""
+
+    __slots__ = ("__weakref__", "_kind", "_module", "_name")
+
+    def __init__(self, module: str, name: str, kind: str = "") -> None:
+        object.__setattr__(self, "_module", module)
+        object.__setattr__(self, "_name", name)
+        object.__setattr__(self, "_kind", kind)
+
+    def _compcache_original(self) -> Any:
+        """Numba's own object."""
+        real_numba()
+        module, name = object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name")
+        return getattr(import_module(module), name)
+
+    def _compcache_content(self, walk: Any) -> None:
+        """Feed what `Content` has of Numba's own object."""
+        kind = object.__getattribute__(self, "_kind")
+        if not kind:
+            raise NotLazy(f"{object.__getattribute__(self, '_name')} of Numba is used")
+        walk.token(kind, object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """Call Numba's own object."""
+        return self._compcache_original()(*args, **keywords)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._compcache_original())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._compcache_original(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._compcache_original(), name, value)
+
+    def __getitem__(self, item: Any) -> Any:
+        return self._compcache_original()[item]
+
+    def __enter__(self) -> Any:
+        return self._compcache_original().__enter__()
+
+    def __exit__(self, *exception: object) -> Any:
+        return self._compcache_original().__exit__(*exception)
+
+    def __mro_entries__(self, bases: Any) -> tuple[Any, ...]:
+        return (self._compcache_original(),)
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return has_numba() and isinstance(value, self._compcache_original())
+
+    def __subclasscheck__(self, cls: Any) -> bool:
+        return has_numba() and issubclass(cls, self._compcache_original())
+
+    def __or__(self, other: Any) -> Any:
+        return self._compcache_original() | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self._compcache_original()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (has_numba() and bool(self._compcache_original() == other))
+
+    def __hash__(self) -> int:
+        return hash(self._compcache_original())
+
+    def __repr__(self) -> str:
+        return repr(self._compcache_original())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _original_named, (object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
+
+    def __dir__(self) -> list[str]:
+        return dir(self._compcache_original())
+
+
+def _original_named(module: str, name: str) -> Any:
+    real_numba()
+    return getattr(import_module(module), name)
+
+
+class TypeConstructor(Reference):
+    """A class of types, which makes types whose expression follows from the arguments, without Numba."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, name: str) -> None:
+        home, make = CONSTRUCTORS[name]
+        super().__init__(f"numba.core.types.{home}", name, "class")
+        object.__setattr__(self, "_make", make)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """A type."""
+        make = object.__getattribute__(self, "_make")
+        try:
+            found = None if has_numba() else make(*args, **keywords)
+        except TypeError:
+            found = None  # other arguments, which Numba judges
+        return self._compcache_original()(*args, **keywords) if found is None else found
+
+
+# --------------------------------------------------------------------------------------------------- warnings
+
+
+class _WarningClass(type):
+    """The class of classes of warnings that stand for Numba's: these have the instances and subclasses of Numba's own."""
+
+    def _compcache_original(cls) -> Any:
+        real_numba()
+        return getattr(import_module("numba.core.errors"), cls.__name__)
+
+    def __call__(cls, *args: Any, **keywords: Any) -> Any:
+        return cls._compcache_original()(*args, **keywords)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return type.__instancecheck__(cls, value) or (has_numba() and isinstance(value, cls._compcache_original()))
+
+    def __subclasscheck__(cls, other: Any) -> bool:
+        return type.__subclasscheck__(cls, other) or (has_numba() and issubclass(other, cls._compcache_original()))
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other or (isinstance(other, type) and has_numba() and cls._compcache_original() is other)
+
+    def __hash__(cls) -> int:
+        return type.__hash__(cls)
+
+    def __reduce_ex__(cls, protocol: Any) -> Any:
+        return _original_named, ("numba.core.errors", cls.__name__)
+
+
+_BASES: dict[str, Any] = {"NumbaDeprecationWarning": DeprecationWarning, "NumbaPendingDeprecationWarning": PendingDeprecationWarning}
+_WARNINGS = frozenset((
+    "NumbaDebugInfoWarning", "NumbaDeprecationWarning", "NumbaExperimentalFeatureWarning", "NumbaInvalidConfigWarning",
+    "NumbaParallelSafetyWarning", "NumbaPedanticWarning", "NumbaPendingDeprecationWarning", "NumbaPerformanceWarning",
+    "NumbaSystemWarning", "NumbaTypeSafetyWarning", "NumbaWarning",
+))  # fmt: skip
+_warnings: dict[str, Any] = {}
+
+
+def warning_named(name: str) -> Any:
+    """A class of warnings of Numba; None if there is none of this name."""
+    if name not in _WARNINGS:
+        return None
+    known = _warnings.get(name)
+    if known is None:
+        bases = (Warning,) if name == "NumbaWarning" else (warning_named("NumbaWarning"), *filter(None, (_BASES.get(name),)))
+        known = _warnings[name] = _WarningClass(name, bases, {"__module__": "numba.core.errors", "__qualname__": name})
+    return known

@@ -1,0 +1,164 @@
+"""What modules register with Numba when they are imported, kept until Numba is imported.
+
+Only what functions must name to be affected by it is kept: what makes a plain Python function of the program callable by compiled code, and
+intrinsics. Functions that were compiled with such a thing are not recorded for starts without Numba, so that none can run with
+another. Other registrations import Numba.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, ABCMeta, abstractmethod
+from importlib import import_module
+
+from compcache.numba.lazy.c_helpers import has_numba, load_extension
+from compcache.numba.lazy.content import NotLazy, is_of_library
+from compcache.numba.lazy.stand_ins import LazyObject, made, real_numba, when_imported
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["OF_EXTENDING", "WrapperAddressProtocol"]
+
+_Function = type(lambda: 0)
+_EXTENDING = "numba.core.extending"
+
+
+def _of_numba(name: str) -> Any:
+    real_numba()
+    return getattr(import_module(_EXTENDING), name)
+
+
+def _is_programs(function: Any) -> bool:
+    """Whether this is a plain function of the program, which compiled code can only call if it is registered."""
+    return type(function) is _Function and not is_of_library(function) and not has_numba()
+
+
+def overload(func: Any, *args: Any, **options: Any) -> Any:
+    """`numba.extending.overload`."""
+    if not _is_programs(func):
+        return _of_numba("overload")(func, *args, **options)
+
+    def decorate(implementation: Any) -> Any:
+        if has_numba():
+            return _of_numba("overload")(func, *args, **options)(implementation)
+        when_imported(lambda: _of_numba("overload")(func, *args, **options)(implementation))
+        return implementation
+
+    return decorate
+
+
+def register_jitable(*args: Any, **options: Any) -> Any:
+    """`numba.extending.register_jitable`."""
+
+    def register(function: Any) -> Any:
+        if not _is_programs(function):
+            return _of_numba("register_jitable")(**options)(function) if options else _of_numba("register_jitable")(function)
+        given = dict(options)
+        when_imported(lambda: _again(function, given))
+        return function
+
+    return register if options else register(*args)
+
+
+def _again(function: Any, options: dict[str, Any]) -> None:
+    real = _of_numba("register_jitable")
+    if options:
+        real(**options)(function)
+    else:
+        real(function)
+
+
+class LazyIntrinsic(LazyObject):
+    """The result of `intrinsic`."""
+
+    __slots__ = ()
+
+    def _compcache_content(self, walk: Any) -> None:
+        del walk
+        raise NotLazy(f"{object.__getattribute__(self, '_function')} is an intrinsic")
+
+    def _compcache_original(self) -> Any:
+        """Numba's own object."""
+        return made(self)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of Numba's intrinsics once Numba is imported: before that no caller can compare with it."""
+        return type(made(self)) if has_numba() else LazyIntrinsic
+
+
+def intrinsic(*args: Any, **options: Any) -> Any:
+    """`numba.extending.intrinsic`."""
+
+    def declare(function: Any) -> Any:
+        if type(function) is not _Function or has_numba():
+            return _of_numba("intrinsic")(**options)(function) if options else _of_numba("intrinsic")(function)
+        return LazyIntrinsic(function, lambda _: _of_numba("intrinsic")(**options) if options else _of_numba("intrinsic"))
+
+    return declare if options else declare(*args)
+
+
+def get_cython_function_address(module_name: str, function_name: str) -> int:
+    """`numba.extending.get_cython_function_address`, by Numba's own C function."""
+    if has_numba():
+        found: int = _of_numba("get_cython_function_address")(module_name, function_name)
+        return found
+    import numpy as np  # noqa: F401 - the library uses its C interface
+
+    address: int = load_extension("numba._helperlib")._import_cython_function(module_name, function_name)
+    return address
+
+
+OF_EXTENDING: dict[str, Any] = {
+    "get_cython_function_address": get_cython_function_address,
+    "intrinsic": intrinsic,
+    "overload": overload,
+    "register_jitable": register_jitable,
+}
+
+
+class _ProtocolClass(ABCMeta):
+    """The class of what stands for a class of Numba that programs derive from."""
+
+    def _compcache_original(cls) -> Any:
+        if cls is not WrapperAddressProtocol:
+            return cls  # a class of the program
+        real_numba()
+        return import_module("numba.core.types.function_type").WrapperAddressProtocol
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        real = cls._compcache_original() if has_numba() else cls
+        return ABCMeta.__instancecheck__(cls, value) if real is cls else isinstance(value, real)
+
+    def __subclasscheck__(cls, other: Any) -> bool:
+        real = cls._compcache_original() if has_numba() else cls
+        return ABCMeta.__subclasscheck__(cls, other) if real is cls else issubclass(other, real)
+
+
+class WrapperAddressProtocol(ABC, metaclass=_ProtocolClass):
+    """`numba.types.WrapperAddressProtocol`: classes that derive from this one derive from Numba's once it is imported."""
+
+    @abstractmethod
+    def __wrapper_address__(self) -> Any:
+        """The address of a function."""
+
+    @abstractmethod
+    def signature(self) -> Any:
+        """The signature of the function."""
+
+
+def _derive_from_numbas() -> None:
+    own: Any = WrapperAddressProtocol
+    real = own._compcache_original()
+    for cls in _descendants(own):
+        if own in cls.__bases__:
+            cls.__bases__ = tuple([real if base is own else base for base in cls.__bases__])
+        cls.__class__ = ABCMeta
+
+
+def _descendants(cls: Any) -> list[Any]:
+    return [found for child in cls.__subclasses__() for found in (child, *_descendants(child))]
+
+
+when_imported(_derive_from_numbas)

@@ -1,0 +1,397 @@
+"""Types that stand for Numba's while it is not imported: ``float64``, ``float64[:, ::1]``, ``int64(float64, float64)``.
+
+They can be named, subscripted, called for signatures, printed, compared and hashed as Numba's. When anything else is asked of one,
+Numba is imported and the object becomes Numba's type: it changes its class, so that no stand-in is left anywhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import RLock
+
+from compcache.numba.lazy.stand_ins import original, real_numba, when_imported
+from compcache.numba.lazy.type_texts import array_text, signature_text, text_of, tuple_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+__all__ = ["CONSTRUCTORS", "LazySignature", "LazyType", "type_named"]
+
+_WORD = 64 if sys.maxsize > 1 << 32 else 32
+_LONG = 32 if sys.platform == "win32" else _WORD
+_SIZES = (("int", 8), ("int", 16), ("int", 32), ("int", 64), ("uint", 8), ("uint", 16), ("uint", 32), ("uint", 64))
+#: Numba's names of types, and the one name of each type; what types call themselves is another matter (`_SHOWN`).
+_NAMES = {name: name for name in ("none", "unicode_type", "pyobject", "voidptr", "boolean")}
+_NAMES |= {f"{kind}{bits}": f"{kind}{bits}" for kind, bits in (*_SIZES, ("float", 32), ("float", 64), ("complex", 64), ("complex", 128))}
+_NAMES |= {f"{kind[0]}{bits // 8}": f"{kind}{bits}" for kind, bits in _SIZES}
+_NAMES |= {"b1": "boolean", "bool_": "boolean", "f4": "float32", "f8": "float64", "c8": "complex64", "c16": "complex128"}
+_NAMES |= {"double": "float64", "void": "none", "string": "unicode_type", "byte": "uint8", "char": "int8", "uchar": "uint8"}
+_NAMES |= {"short": "int16", "ushort": "uint16", "intc": "int32", "uintc": "uint32", "longlong": "int64", "ulonglong": "uint64"}
+_NAMES |= dict.fromkeys(("intp", "int_", "ssize_t"), f"int{_WORD}") | dict.fromkeys(("uintp", "uint", "size_t"), f"uint{_WORD}")
+_NAMES |= {"long_": f"int{_LONG}", "ulong": f"uint{_LONG}"}
+_SHOWN = {"boolean": "bool", "voidptr": "void*"}
+
+_set_class: Any = object.__dict__["__class__"].__set__
+_lock = RLock()
+
+
+class _Fields:
+    """What is known of a type without Numba: its expression and attributes; what it shows and its key, None where only Numba
+    knows them.
+    """
+
+    __slots__ = ("attributes", "is_scalar", "key", "real", "shown", "text")
+
+    def __init__(
+        self, text: str, shown: tuple[str, str] | None, key: Any, attributes: dict[str, Any], *, is_scalar: bool
+    ) -> None:
+        self.attributes = attributes
+        self.text = text
+        self.shown = shown
+        self.key = key
+        self.is_scalar = is_scalar
+        self.real: Any = None
+
+
+class LazyType:
+    """A type of Numba, by its expression."""
+
+    # Nothing of ours may be in its dictionary, which becomes that of Numba's type.
+
+    def __call__(self, *args: Any) -> Any:
+        """A signature with this result; of one value, the value as this type."""
+        if all(text_of(argument) is not None for argument in args):
+            return LazySignature(self, args)
+        fields = _fields[id(self)]
+        if len(args) == 1 and fields.is_scalar and type(args[0]) in _VALUES and fields.text in _CASTS:
+            return _CASTS[fields.text](args[0])
+        return become_real(self)(*args)
+
+    def __getitem__(self, item: Any, /) -> Any:
+        """An array of this type."""
+        spec = _array_spec(item) if _fields[id(self)].is_scalar else None
+        return _array(self, *spec) if spec is not None else become_real(self)[item]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, _Stand) and all(_fields[id(one)].key is not None for one in (self, other)):
+            return False  # there is one object for each of these
+        if not isinstance(other, _Stand) and not _has_types():
+            return False
+        return bool(become_real(self) == other)
+
+    def __hash__(self) -> int:
+        key = _fields[id(self)].key
+        return hash(become_real(self)) if key is None else hash(key)
+
+    def __repr__(self) -> str:
+        shown = _fields[id(self)].shown
+        return repr(become_real(self)) if shown is None else shown[1]
+
+    def __str__(self) -> str:
+        shown = _fields[id(self)].shown
+        return str(become_real(self)) if shown is None else shown[0]
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of Numba's type once Numba is imported: before that no caller can compare with it."""
+        return type(become_real(self)) if _has_types() else LazyType
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and not _has_types():
+            raise AttributeError(f"{self!r} has no attribute {name!r}")  # protocols of other libraries are asked for
+        fields = _fields[id(self)]
+        if name in fields.attributes and not _has_types():
+            return fields.attributes[name]
+        if fields.key is not None and name in _OF_ARRAYS:
+            raise AttributeError(f"{fields.text!r} object has no attribute {name!r}")
+        return getattr(become_real(self), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(become_real(self), name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return become_real(self).__reduce_ex__(protocol)
+
+    def __dir__(self) -> list[str]:
+        return dir(become_real(self))
+
+    def __lt__(self, other: Any) -> Any:
+        return become_real(self) < other
+
+    def __le__(self, other: Any) -> Any:
+        return become_real(self) <= other
+
+    def __gt__(self, other: Any) -> Any:
+        return become_real(self) > other
+
+    def __ge__(self, other: Any) -> Any:
+        return become_real(self) >= other
+
+    def _compcache_text(self) -> str:
+        """The expression, as a signature that is text has it."""
+        return _fields[id(self)].text
+
+    def _compcache_original(self) -> Any:
+        """Numba's own object."""
+        return _real(_fields[id(self)])
+
+    def _compcache_content(self, walk: Any) -> None:
+        """Feed what compiled code can see of it."""
+        walk.token("numba type", _fields[id(self)].text)
+
+
+class LazyContainerType(LazyType):
+    """The type of a container: with `UniTuple` and `Tuple` that of each item can be asked for."""
+
+    def __len__(self) -> int:
+        return len(become_real(self))
+
+    def __iter__(self) -> Any:
+        return iter(become_real(self))
+
+    def __contains__(self, item: Any) -> bool:
+        return item in become_real(self)
+
+    def __bool__(self) -> bool:
+        return bool(become_real(self))
+
+
+_Stand = LazyType
+#: The types that there are, by expression, and their fields, by id; as Numba's they are few, and here they live for ever.
+_interned: dict[str, LazyType] = {}
+_fields: dict[int, _Fields] = {}
+_VALUES = frozenset((bool, int, float))
+#: What programs ask a type for to know whether it is that of an array, which others have not (and `shape` none has).
+_OF_ARRAYS = frozenset(("dtype", "layout", "ndim", "shape"))
+
+
+def _numpy_scalar(name: str) -> Callable[[Any], Any]:
+    def cast(value: Any) -> Any:
+        import numpy as np
+
+        return getattr(np, name)(value)
+
+    return cast
+
+
+_CASTS: dict[str, Callable[[Any], Any]] = {"boolean": bool} | {
+    name: _numpy_scalar(name) for name in _NAMES.values() if name.startswith(("int", "uint", "float", "complex"))
+}
+
+
+def _intern(
+    text: str, shown: tuple[str, str] | None = None, key: Any = None, *, is_scalar: bool = False, **attributes: Any
+) -> LazyType:
+    with _lock:
+        known = _interned.get(text)
+        if known is None:
+            known = object.__new__(LazyType if key is not None else LazyContainerType)
+            _fields[id(known)] = _Fields(text, shown, key, attributes, is_scalar=is_scalar)
+            _interned[text] = known
+        return known
+
+
+def type_named(name: str) -> Any:
+    """The type of this name in Numba's namespace; None if there is none here."""
+    text = _NAMES.get(name)
+    if text is None:
+        return None
+    shown = _SHOWN.get(text, text)
+    return _intern(text, (shown, shown), shown, is_scalar=True, name=shown, mutable=False)
+
+
+def _array_spec(item: Any) -> tuple[int, str] | None:
+    """The dimensions and the layout that slices say, as Numba reads them; None for what it refuses."""
+    slices = item if isinstance(item, (tuple, list)) else (item,)
+    if not slices or any(type(s) is not slice or s.start is not None or s.stop is not None for s in slices):
+        return None
+    if len(slices) == 1 and not isinstance(item, (tuple, list)):
+        return 1, "C" if slices[0].step == 1 else "A"
+    return len(slices), "F" if slices[0].step == 1 else "C" if slices[-1].step == 1 else "A"
+
+
+def _array(dtype: Any, ndim: int, layout: str, *, readonly: bool = False) -> LazyType:
+    name = f"{'readonly ' * readonly}array({dtype}, {ndim}d, {layout})"
+    shown = name, f"Array({dtype!r}, {ndim}, {layout!r}, {readonly}, aligned=True)"
+    return _intern(
+        array_text(str(text_of(dtype)), ndim, layout, readonly=readonly), shown, (dtype, ndim, layout, not readonly, True),
+        name=name, dtype=dtype, ndim=ndim, layout=layout, mutable=not readonly, aligned=True,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ becoming Numba's own
+
+
+def _has_types() -> bool:
+    """Whether Numba's types are there, all of them."""
+    return "all_str" in vars(sys.modules.get("numba.core.types", sys))
+
+
+def _real(fields: _Fields) -> Any:
+    if fields.real is None:
+        real_numba()
+        from numba.core import types
+
+        fields.real = eval(fields.text, {}, vars(types))  # noqa: S307 - it was made here
+    return fields.real
+
+
+def become_real(lazy: Any) -> Any:
+    """Make a type Numba's own: it has the class and the attributes of the interned one from then on. Returns it."""
+    real = _real(_fields[id(lazy)])
+    with _lock:
+        if hasattr(type(lazy), "_compcache_text"):
+            object.__setattr__(lazy, "__dict__", vars(real))
+            _set_class(lazy, type(real))
+    return lazy
+
+
+def _become_real() -> None:
+    for lazy in list(_interned.values()):
+        if hasattr(type(lazy), "_compcache_text"):
+            become_real(lazy)
+
+
+when_imported(_become_real)
+
+
+# -------------------------------------------------------------------------------------------------- signatures
+
+
+class LazySignature:
+    """A signature of Numba, which it becomes when more than its types is asked for."""
+
+    __slots__ = ("_args", "_pysig", "_recvr", "_return_type")  # those of Numba's: only so it can become one
+    _compcache_is_signature = True
+
+    def __init__(self, return_type: Any, args: tuple[Any, ...]) -> None:
+        self._return_type = return_type
+        self._args = args
+        self._recvr = self._pysig = None
+
+    @property
+    def return_type(self) -> Any:
+        """The type of the result."""
+        return self._return_type
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The types of the arguments."""
+        return self._args
+
+    @property
+    def recvr(self) -> Any:
+        """As Numba's: None."""
+        return self._recvr
+
+    @property
+    def pysig(self) -> Any:
+        """As Numba's: None."""
+        return self._pysig
+
+    def __eq__(self, other: object) -> Any:
+        if isinstance(other, LazySignature):
+            return self.args == other.args and self.return_type == other.return_type
+        return become_signature(self) == other if _has_types() else None
+
+    def __ne__(self, other: object) -> bool:
+        return not (self == other)
+
+    def __hash__(self) -> int:
+        return hash((self.args, self.return_type))
+
+    def __repr__(self) -> str:
+        return f"{self.args} -> {self.return_type}"
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of Numba's signatures once Numba is imported; this one stays: `isinstance` ignores a class that changes meanwhile."""
+        templates = sys.modules.get("numba.core.typing.templates")
+        return getattr(templates, "Signature", LazySignature) if _has_types() else LazySignature
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and not _has_types():
+            raise AttributeError(f"{self!r} has no attribute {name!r}")
+        return getattr(become_signature(self), name)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return become_signature(self).__reduce_ex__(protocol)
+
+    def __dir__(self) -> list[str]:
+        return dir(become_signature(self))
+
+    def _compcache_original(self) -> Any:
+        """Numba's own object."""
+        return become_signature(self)
+
+
+def become_signature(lazy: Any) -> Any:
+    """Make a signature Numba's own, and return it."""
+    real_numba()
+    from numba.core.typing.templates import Signature
+
+    with _lock:
+        if hasattr(type(lazy), "_compcache_is_signature"):
+            lazy._return_type = original(lazy._return_type)
+            lazy._args = tuple(map(original, lazy._args))
+            _set_class(lazy, Signature)
+    return lazy
+
+
+# ------------------------------------------------------------------------------------------- classes of types
+
+
+def _is_plain(type_: Any) -> bool:
+    """Whether a type is one whose expression follows from those of its parts."""
+    return text_of(type_) is not None
+
+
+def _make_array(dtype: Any, ndim: Any, layout: Any, readonly: Any = False) -> Any:
+    is_right = type(ndim) is int and layout in ("A", "C", "F") and type(readonly) is bool
+    scalar = type(dtype) is LazyType and _fields[id(dtype)].is_scalar
+    return _array(dtype, ndim, layout, readonly=readonly) if is_right and scalar else None
+
+
+def _make_uniform_tuple(dtype: Any, count: Any) -> Any:
+    if not _is_plain(dtype) or type(count) is not int or count < 1:
+        return None
+    return _intern(tuple_text([str(text_of(dtype))] * count), dtype=dtype, count=count)
+
+
+def _make_tuple(types: Any) -> Any:
+    if not isinstance(types, (tuple, list)) or not all(map(_is_plain, types)):
+        return None
+    return _intern(tuple_text([str(text_of(type_)) for type_ in types]))
+
+
+def _make_of_one(name: str, inner: Any) -> Any:
+    return _intern(f"{name}({text_of(inner)})") if type(inner) is LazyType else None
+
+
+def _make_dict(key: Any, value: Any) -> Any:
+    return _intern(f"DictType({text_of(key)}, {text_of(value)})") if type(key) is type(value) is LazyType else None
+
+
+def _make_function(signature: Any) -> Any:
+    text = signature_text(signature) if type(signature) is LazySignature else None
+    return _intern(f"FunctionType({text})", signature=signature) if text is not None else None
+
+
+#: Classes of types that can be called for a type whose expression is known; others are Numba's to make.
+CONSTRUCTORS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "Array": ("npytypes", _make_array),
+    "UniTuple": ("containers", _make_uniform_tuple),
+    "Tuple": ("containers", _make_tuple),
+    "DictType": ("containers", _make_dict),
+    "FunctionType": ("function_type", _make_function),
+    "CPointer": ("misc", lambda inner: _make_of_one("CPointer", inner)),
+    "ListType": ("containers", lambda inner: _make_of_one("ListType", inner)),
+    "Optional": ("misc", lambda inner: _make_of_one("Optional", inner)),
+}

@@ -1,0 +1,100 @@
+"""Numba's types as the text of expressions, which mean the same in a signature: ``float64[:, ::1]``, ``UniTuple(int64, 2)``.
+
+Keys have these texts: of Numba's types, and of those that stand for them where Numba is not imported
+(`compcache.numba.declarations.types`).
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["array_text", "signature_text", "text_of", "tuple_text"]
+
+#: The names of types in Numba's namespace, where these are not what the type says of itself.
+_NAMES = {"bool": "boolean", "void*": "voidptr"}
+_SCALARS = frozenset(("Boolean", "Complex", "Float", "Integer", "NoneType", "PyObject", "RawPointer", "UnicodeType"))
+#: Other types that follow from parts, which are attributes.
+_PARTS = {
+    "CPointer": ("dtype",), "DictType": ("key_type", "value_type"), "FunctionType": ("signature",), "ListType": ("item_type",),
+    "Optional": ("type",),
+}  # fmt: skip
+
+
+def array_text(dtype: str, ndim: int, layout: str, *, readonly: bool = False) -> str:
+    """An array type: by slices, where these can say it."""
+    if readonly or ndim < 1 or (ndim == 1 and layout == "F"):
+        return f"Array({dtype}, {ndim}, {layout!r}{', readonly=True' if readonly else ''})"
+    slices = [":"] * ndim
+    if layout != "A":
+        slices[0 if layout == "F" else -1] = "::1"
+    return f"{dtype}[{', '.join(slices)}]"
+
+
+def tuple_text(items: list[str]) -> str:
+    """A tuple type; Numba has one of its own for items of one type."""
+    if items and len(set(items)) == 1:
+        return f"UniTuple({items[0]}, {len(items)})"
+    return f"Tuple(({''.join(item + ', ' for item in items).rstrip()}))"
+
+
+def text_of(value: Any) -> str | None:
+    """The text of a type; None for types that have none here, and for what is no type."""
+    own = getattr(type(value), "_compcache_text", None)
+    text: str | None = own(value) if own is not None else _text_of_real(value)
+    return text
+
+
+def _text_of_real(value: Any) -> str | None:
+    """The text of a type of Numba; None for types that have none here."""
+    kind = type(value)
+    if not kind.__module__.startswith("numba.core.types."):
+        return None
+    name = kind.__name__
+    if name in _SCALARS:
+        text = str(value)
+        return _NAMES.get(text, text)
+    if name in _PARTS:
+        parts = [_part_text(getattr(value, part)) for part in _PARTS[name]]
+        return f"{name}({', '.join(map(str, parts))})" if None not in parts else None
+    if name == "Array":
+        return _text_of_array(value)
+    items = [text_of(item) for item in value] if name in ("Tuple", "UniTuple") else [None]
+    return tuple_text(list(map(str, items))) if None not in items else None
+
+
+def _part_text(part: Any) -> str | None:
+    return signature_text(part) if type(part).__name__.endswith("Signature") else text_of(part)
+
+
+def _text_of_array(value: Any) -> str | None:
+    dtype = text_of(value.dtype)
+    if dtype is None or not value.aligned or value.layout not in ("A", "C", "F"):
+        return None
+    return array_text(dtype, value.ndim, value.layout, readonly=not value.mutable)
+
+
+def signature_text(value: Any) -> str | None:
+    """The text of a signature: of a text, a signature of Numba or of what stands for it, or a tuple of types; None for others."""
+    kind = type(value)
+    if kind is str:
+        text: str = value
+        return text
+    if kind is tuple:
+        return _joined("", value)
+    if not hasattr(kind, "_compcache_is_signature") and (kind.__module__, kind.__name__) != _SIGNATURE:
+        return None
+    result = text_of(value.return_type)
+    return _joined(result, value.args) if result is not None and value.recvr is None else None
+
+
+_SIGNATURE = ("numba.core.typing.templates", "Signature")
+
+
+def _joined(result: str, types: tuple[Any, ...]) -> str | None:
+    texts = [text_of(type_) for type_ in types]
+    if None in texts:
+        return None
+    inner = ", ".join([text for text in texts if text])
+    return f"{result}({inner}{',' * (not result and len(texts) == 1)})"
