@@ -54,7 +54,6 @@ from compcache.build.pic import (
     with_addresses,
     with_deferred_start,
     with_init_arrays,
-    without_unknown_features,
 )
 from compcache.build.recipe import write_recipe
 from compcache.build.records import RecordBuilder, encode_definition, is_weak, symbol_nodes
@@ -85,17 +84,14 @@ from compcache.images.linkers.find import find_linker
 from compcache.images.llvm_thread import in_llvm_thread
 from compcache.images.static_runtime import FINALIZE
 from compcache.targets.libc import libc_requirement
-from compcache.targets.machine import (
-    NATIVE,
+from compcache.targets.machine import NATIVE, as_text, machine_for, requested_targets
+from compcache.targets.used_features import (
     TARGET_ATTRIBUTE,
-    as_text,
     check_attributes,
-    function_requirements,
-    machine_for,
-    requested_targets,
-    table_of,
-    used_by,
+    exported_requirements,
+    target_attributes,
     uses_beyond,
+    without_unknown_features,
 )
 
 if TYPE_CHECKING:
@@ -351,9 +347,12 @@ def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]
         _refuse_extremes(request.ir)
     module = codegen.parse(request.ir, context)
     codegen.check_triple(module)
-    attributes = _target_attributes(module, request.ir)
+    attributes = target_attributes(module, request.ir)
     check_attributes(attributes, host.platform_name())
-    module, attributes = _drop_unknown_features(context, module, attributes)
+    known = without_unknown_features(module, attributes, host.platform_name())
+    if known is not None:
+        module = codegen.parse(known, context)
+        attributes = target_attributes(module, known)
     request = request._replace(machine=_safe_machine(request.machine, attributes))
     _try_if_suspicious(module, request, attributes)
     data = set_data_aside(module, context, _size(request.ir), _refuse_extremes)
@@ -405,7 +404,7 @@ def _compile(
         assumed=request.assumed,
     )
     resolution = _with_merged(resolution, exports)
-    needs = _own_requirements(exports, names, source.attributes, request.machine, text)
+    needs = exported_requirements(_aliased(exports, names), source.attributes, request.machine, host.platform_name(), text)
     encoded = _encoded_globals(resolution)
     # What static libraries call back must have a symbol.
     hides = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
@@ -426,7 +425,7 @@ def _translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linke
     module = codegen.parse(recipe.code, context)
     text = str(module)
     _require_portable(module, text, machine)
-    attributes = _target_attributes(module, None)
+    attributes = target_attributes(module, None)
     machine = _safe_machine(machine, attributes)
     intrinsics = [f.name for f in module.functions if f.name.startswith(("llvm.x86.", "llvm.aarch64."))]
     if intrinsics or codegen.is_suspicious([p for t in attributes.values() for p in TARGET_ATTRIBUTE.findall(t)]):
@@ -439,7 +438,7 @@ def _translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linke
     with codegen.borrowed_machine(machine.cpu, machine.features, recipe.level) as emitter:
         if not recipe.optimized:
             codegen.optimize(module, emitter, recipe.level)
-        needs = _own_requirements(recipe.exports, names, attributes, machine, text)
+        needs = exported_requirements(_aliased(recipe.exports, names), attributes, machine, host.platform_name(), text)
         resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)
         encoded = codegen.in_caller(_encode_all, resolution)
         code = b"" if recipe.optimized else recipe.code
@@ -497,27 +496,6 @@ def _snapshot(source: ModuleSource, machine: Host, maker: str) -> list[_Request]
     ]  # fmt: skip
 
 
-def _target_attributes(module: Any, ir: Any) -> dict[str, str]:
-    """The attributes of each function that says for which CPU it is."""
-    if isinstance(ir, str) and '"target-' not in ir and '"tune-cpu' not in ir:
-        return {}
-    found = {f.name: b" ".join(map(bytes, f.attributes)).decode("utf-8", "replace") for f in module.functions}
-    return {name: text for name, text in found.items() if '"target-' in text or '"tune-cpu' in text}
-
-
-def _drop_unknown_features(context: Any, module: Any, attributes: dict[str, str]) -> tuple[Any, dict[str, str]]:
-    """The module without features that it switches off and LLVM does not know, which would each be complained about, and tried first."""
-    table = table_of(host.platform_name())
-    names = {part for text in set(attributes.values()) for _, value in TARGET_ATTRIBUTE.findall(text) for part in value.split(",")}
-    if table is None or all(table.knows(name[1:]) for name in names if name[:1] == "-"):
-        return module, attributes
-    changed = without_unknown_features(str(module), table.knows)
-    if changed is None:
-        return module, attributes
-    module = codegen.parse(changed, context)
-    return module, _target_attributes(module, None)
-
-
 def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:
     """The machine, named so that no function gets features that the machine lacks.
 
@@ -537,20 +515,9 @@ def _try_if_suspicious(module: Any, request: _Request, attributes: Mapping[str, 
         codegen.in_caller(try_in_child, str(module), machine, request.level)
 
 
-def _own_requirements(
-    exports: Iterable[Export], names: Mapping[str, Alias], attributes: Mapping[str, str], machine: Machine, code: str
-) -> dict[str, frozenset[str]]:
-    """The host features that exported functions require beyond those of the whole module, by symbol.
-
-    What they call counts nothing: a call from code without a feature to code with it is chosen at run time.
-    """
-    found = {}
-    for export in exports:
-        name = names[export.symbol].target if export.symbol in names else export.symbol
-        text = attributes.get(name, "")
-        if text:
-            found[export.symbol] = used_by(code, function_requirements(text, machine, host.platform_name()))
-    return found
+def _aliased(exports: Iterable[Export], names: Mapping[str, Alias]) -> dict[str, str]:
+    """The symbol that each exported one is an alias of, or itself."""
+    return {e.symbol: names[e.symbol].target if e.symbol in names else e.symbol for e in exports}
 
 
 def _chosen(names: list[str], condition: Callable[[str], bool]) -> list[str]:

@@ -21,7 +21,7 @@ from compcache.formats import host
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
 from compcache.images.llvm_thread import check_abandoned, in_caller, in_llvm_thread
 from compcache.images.native_target import borrowed_machine, initialize, target_machine
-from compcache.targets.machine import table_of
+from compcache.targets.cpu_table import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -14,7 +14,7 @@ from compcache.build.ir_text import ATTACHMENTS, quote, unquote
 from compcache.errors import CompileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from compcache.build.ir_text import Definition
 
@@ -34,7 +34,6 @@ __all__ = [
     "with_addresses",
     "with_deferred_start",
     "with_init_arrays",
-    "without_unknown_features",
 ]
 
 _NAME = r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)'
@@ -53,7 +52,6 @@ _THREAD_LOCAL = re.compile(rf"^({_NAME}) = (?:[a-z_]+(?:\([a-z]+\))? )*?thread_l
 _MODEL = re.compile(r"^(@[^\n]*?\bthread_local)\((?:localexec|initialexec|localdynamic)\)", re.MULTILINE)
 #: Code that was compiled for an executable says so, and has thread-local variables at fixed distances then.
 _PIE_LEVEL = re.compile(r'(!"PIE Level", i32) [12]\b')
-_FEATURES = re.compile(r'("target-features"=")([^"]*)(")')
 _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", re.MULTILINE)
 _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
 _USED = re.compile(r"^@llvm\.used = appending global \[\d+ x ptr\] \[([^\n]*)\], section \"llvm\.metadata\"$", re.MULTILINE)
@@ -120,20 +118,6 @@ def for_shared_object(text: str) -> str | None:
     lines = text.split("\n")
     changed = "\n".join([_for_shared_object(line) if line.startswith(("@", "declare")) else line for line in lines])
     changed = _PIE_LEVEL.sub(r"\1 0", changed)
-    return changed if changed != text else None
-
-
-def without_unknown_features(text: str, knows: Callable[[str], bool]) -> str | None:
-    """The module's text without the features of CPUs that it switches off and this LLVM does not know; None where there are none.
-
-    Compilers name all that they know of with ``-march=``, and older ones know some that newer ones have dropped. LLVM complains on
-    the standard error about each, in every function.
-    """
-
-    def known(match: re.Match[str]) -> str:
-        return match[1] + ",".join([part for part in match[2].split(",") if part[:1] != "-" or knows(part[1:])]) + match[3]
-
-    changed = _FEATURES.sub(known, text)
     return changed if changed != text else None
 
 

@@ -21,10 +21,11 @@ from compcache.errors import CompileError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["CpuTable", "cpu_table"]
+__all__ = ["CpuTable", "baseline", "cpu_table", "table_of"]
 
 #: What the code generator has before any name: LLVM's own start for the 64-bit triples.
 _START = {"x86_64": ("64bit", "sse2"), "aarch64": ()}
+_BASELINES = {"x86_64": "x86-64", "aarch64": "generic"}
 
 
 class CpuTable:
@@ -121,3 +122,15 @@ def cpu_table(arch: str, major: int) -> CpuTable | None:
     if not older:
         return None
     return CpuTable(json.loads(max(older, key=lambda pair: pair[0])[1].read_text()))
+
+
+def table_of(platform: str) -> CpuTable | None:
+    """The CPU table of a platform (``x86_64-linux-elf``) for the LLVM in use."""
+    import llvmlite.binding as llvm
+
+    return cpu_table(platform.partition("-")[0], llvm.llvm_version_info[0])
+
+
+def baseline(platform: str) -> str:
+    """LLVM's name for the least CPU of a platform or an architecture."""
+    return _BASELINES.get(platform.partition("-")[0], "generic")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.formats.host import Host, platform_name
-from compcache.targets.machine import as_text, table_of
+from compcache.targets.cpu_table import table_of
+from compcache.targets.machine import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

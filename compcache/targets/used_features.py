@@ -1,0 +1,156 @@
+"""Which features of CPUs code uses: by the attributes of its functions, its intrinsics, its assembly."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from compcache.errors import CompileError
+from compcache.formats.host import SYSTEM_FEATURES, required
+from compcache.targets.cpu_table import baseline, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from compcache.targets.machine import Machine
+
+__all__ = [
+    "TARGET_ATTRIBUTE",
+    "check_attributes",
+    "exported_requirements",
+    "target_attributes",
+    "used_by",
+    "uses_beyond",
+    "without_unknown_features",
+]
+
+#: The attributes of a function that say for which CPU it is compiled.
+TARGET_ATTRIBUTE = re.compile(r'"(target-cpu|target-features|tune-cpu)"="([^"]*)"')
+_FEATURES = re.compile(r'("target-features"=")([^"]*)(")')
+#: The feature that the intrinsics ``llvm.x86.<family>.*`` belong to, where it has another name.
+_FAMILIES = {
+    "aesni": "aes", "atomic": "64bit", "avx512": "avx512f", "pclmulqdq": "pclmul", "rdrand": "rdrnd", "sse41": "sse4.1", "sse42": "sse4.2",
+    "sha1msg1": "sha", "sha256msg1": "sha", "xgetbv": "xsave", "flags": "64bit", "int": "64bit", "rdtsc": "64bit", "rdtscp": "64bit",
+}  # fmt: skip
+#: The instructions of the features of the operating system's side, and so the intrinsics, by what each is called; another's
+#: intrinsic or assembly that has the word in its name counts, too, which does no harm.
+_SYSTEM_INSTRUCTIONS = {
+    "fsgsbase": ("rdfsbase", "rdgsbase", "wrfsbase", "wrgsbase"),
+    "mwaitx": ("mwaitx", "monitorx"),
+    "pku": ("rdpkru", "wrpkru"),
+    "sgx": ("enclu", "encls", "enclv"),
+    "shstk": ("ssp", "wrss", "wruss", "setssbsy", "clrssbsy"),
+    "uintr": ("clui", "stui", "testui", "senduipi", "uiret"),
+    "usermsr": ("urdmsr", "uwrmsr"),
+    "xsaves": ("xsaves", "xrstors"),
+}
+#: Directives of assembly that may spell any instruction.
+_SPELLED_OUT = re.compile(r"\.(?:byte|short|word|long|int|quad|octa|hword|[248]byte|ascii|incbin|include|insn|macro)\b|\.value\b")
+_INTRINSICS = re.compile(r"@llvm\.x86\.[\w.]+")
+_ASSEMBLY = re.compile(r'\basm (?:(?:sideeffect|alignstack|inteldialect|unwind) )*("[^"]*")')
+
+
+def target_attributes(module: Any, ir: Any) -> dict[str, str]:
+    """The attributes of each function of a module that says for which CPU it is; `ir` is what the module was parsed from."""
+    if isinstance(ir, str) and '"target-' not in ir and '"tune-cpu' not in ir:
+        return {}
+    found = {f.name: b" ".join(map(bytes, f.attributes)).decode("utf-8", "replace") for f in module.functions}
+    return {name: text for name, text in found.items() if '"target-' in text or '"tune-cpu' in text}
+
+
+def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
+    """Refuse functions for a CPU that LLVM does not know, for which it would make code for another one, or give up.
+
+    Args:
+        attributes: the attributes of each function.
+        platform: this process's.
+
+    Raises:
+        CompileError: there is one.
+    """
+    table = table_of(platform)
+    for name, text in attributes.items():
+        cpu = dict(TARGET_ATTRIBUTE.findall(text)).get("target-cpu")
+        if table is not None and cpu is not None:
+            try:
+                table.check(cpu or baseline(platform), "")
+            except CompileError as error:
+                raise CompileError(f'function {name!r} has the attribute "target-cpu"="{cpu}": {error}') from None
+
+
+def without_unknown_features(module: Any, attributes: Mapping[str, str], platform: str) -> str | None:
+    """The module's text without the features that it switches off and this LLVM does not know; None where there are none.
+
+    Compilers name all that they know of with ``-march=``, and older ones know some that newer ones have dropped. LLVM complains on
+    the standard error about each, in every function.
+    """
+    table = table_of(platform)
+    names = {part for text in set(attributes.values()) for _, value in TARGET_ATTRIBUTE.findall(text) for part in value.split(",")}
+    if table is None or all(table.knows(name[1:]) for name in names if name[:1] == "-"):
+        return None
+    knows = table.knows
+
+    def known(match: re.Match[str]) -> str:
+        return match[1] + ",".join([part for part in match[2].split(",") if part[:1] != "-" or knows(part[1:])]) + match[3]
+
+    return _FEATURES.sub(known, str(module))
+
+
+def exported_requirements(
+    functions: Mapping[str, str], attributes: Mapping[str, str], machine: Machine, platform: str, code: str
+) -> dict[str, frozenset[str]]:
+    """The host features that exported functions require beyond those of the whole module, by symbol.
+
+    What they call counts nothing: a call from code without a feature to code with it is chosen at run time.
+
+    Args:
+        functions: the function that each exported symbol stands for: itself, or what it is an alias of.
+        attributes: those of each function that has any (`target_attributes`).
+        machine: what the module is compiled for.
+        platform: this process's.
+        code: the module's text.
+    """
+    found = {}
+    for symbol, function in functions.items():
+        text = attributes.get(function, "")
+        if text:
+            found[symbol] = used_by(code, _function_features(text, machine, platform))
+    return found
+
+
+def _function_features(attributes: str, machine: Machine, platform: str) -> frozenset[str]:
+    """The features that a function may use by its own ``target-cpu`` and ``target-features``; `used_by` tells which of them count.
+
+    Each of the two that it has takes the place of the machine's, as LLVM has it.
+    """
+    own = dict(TARGET_ATTRIBUTE.findall(attributes))
+    table = table_of(platform)
+    if table is None or not own.keys() - {"tune-cpu"}:
+        return required(own.get("target-features", ""))
+    return table.expand(own.get("target-cpu", machine.cpu), own.get("target-features", machine.features))
+
+
+def used_by(code: str, features: frozenset[str]) -> frozenset[str]:
+    """Of these features, those that the code of a module may use.
+
+    No compiler uses those of the operating system's side by itself. They count where the code has intrinsics or assembly with one of
+    their instructions, or assembly that may spell any. A compiler that is told to compile for a CPU (``-march=native``) lists all that
+    such CPUs can have, also what a hypervisor hides from this one.
+    """
+    system = features & SYSTEM_FEATURES
+    if not system:
+        return features
+    assembly = "".join(_ASSEMBLY.findall(code)) if " asm " in code or "module asm" in code else ""
+    if _SPELLED_OUT.search(assembly):
+        return features
+    written = assembly + " ".join(_INTRINSICS.findall(code))
+    return features - {name for name in system if not any(word in written for word in _SYSTEM_INSTRUCTIONS.get(name, (name,)))}
+
+
+def uses_beyond(intrinsics: Iterable[str], features: frozenset[str]) -> bool:
+    """Whether some of these intrinsics of x86-64 may be of a feature that is not among these: LLVM ends the process over them.
+
+    Functions may have the features themselves; that is for LLVM to say.
+    """
+    families = {name.split(".")[2].partition("_")[0] for name in intrinsics}
+    return any(_FAMILIES.get(family, family) not in features for family in families)
