@@ -91,7 +91,7 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
 
     lazy = lazy and "numba" not in sys.modules
     if not lazy:
-        from compcache.numba.garbage import few_collections
+        from compcache.numba.compilation.garbage import few_collections
 
         with few_collections(lasting=True):
             return _install_now(cache, options, is_first=is_first, lazy=False)

@@ -15,13 +15,13 @@ from numba.core.typing import context, templates
 from numba.np.ufunc import wrappers
 
 from compcache.numba.compilation import libraries, native_code, scopes
+from compcache.numba.compilation.garbage import few_collections
 from compcache.numba.dispatch.backend import Backend
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import plain_name
 from compcache.numba.fingerprints.implementations import key_name, source_function
 from compcache.numba.fingerprints.library_code import is_library_module
-from compcache.numba.garbage import few_collections
 from compcache.numba.hooks.replacements import Replacements
 
 if TYPE_CHECKING:
