@@ -428,9 +428,12 @@ class Cache:
         return self._publish(built)
 
     def _build(self, source: ModuleSource, maker: str = "", *, alone: bool = False) -> BuiltModule:
+        from compcache.adding.run_times import share_run_times
         from compcache.linker import build_module
         from compcache.publish.host_file import linker_for
 
+        if not alone:
+            share_run_times(self, source)
         store = self._store
         built = build_module(
             source,

@@ -18,6 +18,7 @@ SOURCES = {
     "first": "#include <stdlib.h>\nint more(int);\nint add_two(int x) { return more(abs(x)) + 1; }\n",
     "second": "int more(int x) { return x + 1; }\n",
     "unused": "int nowhere(int);\nint unused(int x) { return nowhere(x); }\n",
+    "state": "static long sum;\nlong _FortranAioCount(double x, long y) { return sum += (long)(x * 2) + y; }\n",
     "lacking": "int nowhere(int);\nint add_three(int x) { return nowhere(x); }\n",
 }
 
@@ -102,3 +103,29 @@ def test_an_archive_is_read_once_for_all_modules_until_it_changes(
     (tmp_path / "other.a").replace(copy)
     assert content_digest(source(1)) != before
     assert reads == [str(copy)] * 2
+
+
+def test_state_of_a_run_time_is_one_for_all_modules(cache: Cache, archive: Path) -> None:
+    """Files that one source file of Fortran opens and another one writes."""
+    text = """
+declare i32 @add_two(i32)
+declare i64 @_FortranAioCount(double, i64)
+define i64 @{0}(i64 %x) {{
+  %a = call i32 @add_two(i32 1)
+  %b = zext i32 %a to i64
+  %y = call i64 @_FortranAioCount(double 2.5, i64 %x)
+  %r = mul i64 %y, %b
+  ret i64 %r
+}}
+"""
+    cache.add_module(ModuleSource(text.format("one"), archives=[str(archive)]))
+    cache.get_or_compile("two", lambda: ModuleSource(text.format("two"), archives=[str(archive)]))
+    cache.add_modules([ModuleSource(text.format(name), archives=[str(archive)]) for name in ("three", "four")])
+    script = """
+from compcache import Cache
+with Cache(directory) as cache:
+    functions = [cache.get_target(name) for name in ("one", "two", "three", "four")]
+    result = [function(1) for function in functions], sorted(cache)
+"""
+    assert run_fresh(cache.path, script) == ([18, 36, 54, 72], ["four", "one", "three", "two"])
+    assert len(cache.modules()) == 5

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.adding.publication import publish_built
+from compcache.adding.run_times import share_run_times
 from compcache.build.slots import read_requests, undefined_symbols
 from compcache.errors import CompcacheError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
@@ -130,6 +131,7 @@ class _Addition:
             return False
 
         try:
+            share_run_times(self._cache, source)
             translation = translate_module(source, machine=self._cache._store.host(), is_cached=is_cached, assumed=assumed)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
             reraise_interrupt(error)

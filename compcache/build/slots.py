@@ -20,7 +20,7 @@ from compcache.build.source import check_name
 from compcache.errors import CompileError, UndefinedSymbolError
 from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
 from compcache.images import platform_symbols
-from compcache.images.archives import Archive, is_archive
+from compcache.images.archives import HAS_STATE, Archive, is_archive
 from compcache.images.libraries import (
     demangle,
     library_with,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from compcache.build.source import ModuleSource
     from compcache.images.libraries import Library
 
-__all__ = ["SLOT_PREFIX", "Requests", "Resolution", "imported_thread_locals", "read_requests", "resolve_declarations", "restore_resolution", "undefined_symbols"]
+__all__ = ["SLOT_PREFIX", "Requests", "Resolution", "imported_thread_locals", "read_requests", "resolve_declarations", "restore_resolution", "shared_function", "undefined_symbols"]
 
 SLOT_PREFIX = "compcache.slot."
 _NOT_PROVIDED = "which neither the cache, nor globals, nor this process provides"
@@ -136,7 +136,8 @@ def resolve_declarations(
     """
     functions = _declared(module.functions, by_linker=by_linker)
     variables = _declared(module.global_variables, by_linker=by_linker)
-    resolver = _Resolver(requests, cached_among, by_linker=by_linker, defined=defined)
+    own = {function.name for function in module.functions if not function.is_declaration} if requests.libraries else ()
+    resolver = _Resolver(requests, cached_among, by_linker=by_linker, defined=defined, own=own)
     resolver.add_functions(functions)
     resolver.add_variables(variables, target_data)
     missing = _keep_copies(resolver.missing, {**functions, **variables})
@@ -181,6 +182,11 @@ def _keep_copies(missing: Iterable[str], declared: Mapping[str, Any]) -> list[st
     for name in copies:
         declared[name].linkage = "internal"
     return [name for name in missing if name not in copies]
+
+
+def shared_function(name: str, archive: Archive) -> str:
+    """The name under which a cache has a function of a static library with a state that all modules share (`compcache.adding.run_times`)."""
+    return f"{name}.{archive.digest[:16]}"
 
 
 def _refuse_thread_locals(imports: Iterable[str], thread_locals: Collection[str]) -> None:
@@ -246,9 +252,11 @@ class _Resolver:
         *,
         by_linker: bool,
         defined: Collection[str],
+        own: Collection[str],
     ) -> None:
         self._requests = requests
         self._defined = defined
+        self._own = own
         self._cached_among = cached_among
         self._by_linker = by_linker
         self.imports: dict[str, str] = {}
@@ -320,10 +328,15 @@ class _Resolver:
             return True
         if platform_symbols.is_platform_symbol(name):
             return True
-        if any(library.path_of(name) for library in self.libraries):
+        library = next((library for library in self.libraries if library.path_of(name)), None)
+        if library is None:
+            return False
+        shared = shared_function(name, library) if isinstance(library, Archive) and name.startswith(HAS_STATE) else ""
+        if shared and shared not in self._own and self._cached_among([shared]):
+            self._import(name, shared, is_function=True)
+        else:
             self.from_libraries.add(name)
-            return True
-        return False
+        return True
 
     def _require(self, name: str, value: Any) -> None:
         if platform_symbols.in_process(name) or value.linkage.name == "external_weak":

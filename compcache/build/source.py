@@ -69,7 +69,8 @@ class ModuleSource:
             sonames or paths. An image that uses one records its soname, and the library is loaded with it. One of the system's that
             the process has loaded when the module is added needs no name.
         archives: static libraries to link, such as compilers' run time: paths, or names of files that are looked for where
-            compilers have theirs (``"libflang_rt.runtime.a"``). What an image uses of them becomes a part of it.
+            compilers have theirs (``"libflang_rt.runtime.a"``). What an image uses of them becomes a part of it,
+            variables included, but for flang's input and output: all modules of a cache have these in common.
         optimize: 0 leaves the code as given; 1, 2 and 3 are LLVM's pipelines of these levels.
         cpu, features: what to compile for, in LLVM's terms; None is this machine. A cache that is shared between
             hosts wants the least of them (``cpu="x86-64-v3"``). `features` are changes to the CPU, ``"+avx2,-fma"``.

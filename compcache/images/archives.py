@@ -16,8 +16,10 @@ from compcache.digest import digest
 from compcache.errors import LibraryError
 from compcache.files import reraise_interrupt
 
-__all__ = ["Archive", "is_archive", "open_archive"]
+__all__ = ["HAS_STATE", "Archive", "is_archive", "open_archive"]
 
+#: What functions of compilers' run times begin with whose state is that of the program: flang's units of input and output, and random numbers.
+HAS_STATE = ("_FortranAio", "_FortranARandom", "_FortranAStop", "_FortranAProgram", "_FortranAPause", "_FortranAFlush")
 _MAGICS = (b"!<arch>\n", b"!<thin>\n")
 _HEADER = 60
 _SIZE = slice(48, 58)  # of a member, in its header

@@ -25,6 +25,8 @@ static long give(const std::string &text, char *out, long room) {
     return size;
 }
 
+static void add_piece(std::string *text, re2::StringPiece piece) { text->append(piece.data() ? piece.data() : "", piece.size()); }
+
 extern "C" long match_expression(const char *in, long size, char *out, long room) {
     absl::string_view all(in, size);
     std::vector<absl::string_view> parts = absl::StrSplit(all, absl::MaxSplits('\n', 1));
@@ -33,12 +35,12 @@ extern "C" long match_expression(const char *in, long size, char *out, long room
     options.set_max_mem(1 << 18);
     RE2 expression(parts[0], options);
     if (!expression.ok()) return give(absl::StrCat("!", expression.error_code(), expression.error()), out, room);
-    std::vector<absl::string_view> groups(1 + expression.NumberOfCapturingGroups());
+    std::vector<re2::StringPiece> groups(1 + expression.NumberOfCapturingGroups());
     std::string text = absl::StrCat(expression.ProgramSize(), ":", expression.ReverseProgramSize());
     absl::string_view rest = parts.size() > 1 ? parts[1] : "";
     for (auto anchor : {RE2::UNANCHORED, RE2::ANCHOR_START, RE2::ANCHOR_BOTH})
         if (expression.Match(rest, 0, rest.size(), anchor, groups.data(), groups.size()))
-            absl::StrAppend(&text, "|", absl::StrJoin(groups, ","));
+            absl::StrAppend(&text, "|", absl::StrJoin(groups, ",", add_piece));
     std::string replaced(rest);
     int count = RE2::GlobalReplace(&replaced, expression, "<\\0>");
     return give(absl::StrCat(text, "#", count, replaced), out, room);

@@ -1,0 +1,66 @@
+"""One run time for all modules of a cache, where it has a state that programs see: files that Fortran has opened.
+
+What a module uses of a static library becomes a part of it, variables included. For most functions of a run time that makes no difference;
+units of Fortran's input and output are such variables, and one that is opened in one file of a program may be written in another.
+So functions with such a state are a module of their own, made of the library as a whole, from which all modules import that name it.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from compcache.build.slots import read_requests, shared_function
+from compcache.build.source import ModuleSource
+from compcache.errors import CacheWarning, LinkError
+from compcache.formats import host
+from compcache.images.archives import HAS_STATE, Archive
+from compcache.images.libraries import open_libraries
+from compcache.images.linkers.find import find_linker
+
+if TYPE_CHECKING:
+    from compcache.cache import Cache
+
+__all__ = ["share_run_times"]
+
+_BASELINES = {"x86_64": "x86-64", "aarch64": "generic"}
+_lock = threading.Lock()
+
+
+def share_run_times(cache: Cache, source: ModuleSource) -> None:
+    """Add the modules of the run times that the code uses, unless the cache has them. Where one cannot be made, a warning says so."""
+    if not isinstance(source, ModuleSource) or not source.archives or not _mentions(source.ir) or find_linker() is None:
+        return
+    for archive in [library for library in open_libraries(read_requests(source).libraries) if isinstance(library, Archive)]:
+        functions = sorted(symbol for symbol in archive.symbols if symbol.startswith(HAS_STATE))
+        if not functions or (isinstance(source.ir, str) and shared_function(functions[0], archive) in source.ir):
+            continue  # the code is that of the run time's module itself
+        with _lock:
+            if not cache._can_import(shared_function(functions[0], archive)):
+                _add(cache, functions, archive)
+
+
+def _add(cache: Cache, functions: list[str], archive: Archive) -> None:
+    try:
+        cache.add_module(_source(functions, archive))
+    except LinkError as error:
+        warnings.warn(f"{archive.name} cannot be shared by modules, so that each has its own state of it: {error}", CacheWarning, stacklevel=2)
+
+
+def _mentions(ir: Any) -> bool:
+    """Whether code may use one of the functions: in bitcode, names are written as they are."""
+    if isinstance(ir, (bytes, bytearray, memoryview)):
+        return any(mark.encode() in bytes(ir) for mark in HAS_STATE)
+    text = str(ir)
+    return any(mark in text for mark in HAS_STATE)
+
+
+def _source(functions: list[str], archive: Archive) -> ModuleSource:
+    """A module of jumps to the functions, with whatever arguments these are called; it runs on every host."""
+    lines = [f'declare void @"{name}"(...)' for name in functions]
+    for name in functions:
+        lines.append(f'define hidden void @"{shared_function(name, archive)}"(...) "thunk" {{')
+        lines += [f'  musttail call void (...) @"{name}"(...)', "  ret void", "}"]
+    cpu = _BASELINES.get(host.platform_name().partition("-")[0])
+    return ModuleSource("\n".join([*lines, ""]), archives=[archive.name], cpu=cpu)
