@@ -197,18 +197,26 @@ result += [np.zeros(1, numba.njit(lambda: np.ones(1, held))().dtype).dtype.name,
     assert run(project, text) == ["float64", 2.0, True, "float64", "int16"]
 
 
-def test_exceptions_are_numbas_own(project: Project) -> None:
+def test_exceptions_are_caught_by_classes_that_were_taken_before(project: Project) -> None:
     text = """
-def caught():
-    from numba.core.errors import TypingError
+def caught(*classes):
+    before = "numba.core" in sys.modules
     try:
         import numba
         numba.njit(lambda x: x.nothing)(1)
-    except TypingError as error:
-        return type(error).__name__
-result = caught()
+    except classes as error:
+        return before, type(error).__name__, isinstance(error, classes), type(error) is numba.core.errors.TypingError
+def take():
+    from numba import TypingError
+    from numba.core.errors import LoweringError, NumbaError, NumbaWarning
+    return [(TypingError,), (LoweringError, NumbaError), (NumbaWarning, Exception)], LoweringError
+held, other = take()
+result = [caught(*classes) for classes in held]
+from numba.core.errors import NumbaError, TypingError
+result += [issubclass(TypingError, held[0][0]), issubclass(TypingError, held[1][1]), issubclass(TypingError, other), str(held[0][0]("x"))[:1]]
 """
-    assert run(project, text) == "TypingError"
+    rest = ["TypingError", True, True]
+    assert run(project, text) == [(False, *rest), (True, *rest), (True, *rest), True, True, False, "x"]
 
 
 def test_a_function_with_another_type_is_another(tmp_path: Path) -> None:

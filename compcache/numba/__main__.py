@@ -48,6 +48,12 @@ def _run_file(arguments: list[str]) -> None:
 
     sys.argv = arguments
     path = arguments[0]
+    if _is_importable(path):
+        from runpy import run_path
+
+        del sys.path[0]  # the program's own comes there
+        run_path(path, run_name="__main__")
+        return
     try:
         with open(path, "rb") as file:
             source = file.read()
@@ -59,6 +65,22 @@ def _run_file(arguments: list[str]) -> None:
     vars(main_module).update({"__file__": path, "__builtins__": __builtins__, "__spec__": None, "__cached__": None})
     sys.modules["__main__"] = main_module
     exec(compile(source, path, "exec"), vars(main_module))  # noqa: S102 - that is what it is for
+
+
+def _is_importable(path: str) -> bool:
+    """Whether a program is a directory or an archive with a module `__main__`."""
+    import os
+
+    if os.path.isdir(path):
+        return True
+    try:
+        with open(path, "rb") as file:
+            first = file.read(2)
+    except OSError:
+        return False
+    from zipfile import is_zipfile
+
+    return first in (b"PK", b"#!") and is_zipfile(path)
 
 
 if __name__ == "__main__":

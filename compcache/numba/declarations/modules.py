@@ -10,7 +10,7 @@ import os
 import sys
 from importlib import import_module
 
-from compcache.numba.declarations.references import Reference, TypeConstructor, warning_named
+from compcache.numba.declarations.references import Reference, TypeConstructor, exception_named
 from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddressProtocol
 from compcache.numba.declarations.types import CONSTRUCTORS, type_named
 from compcache.numba.lazy.c_helpers import has_numba
@@ -31,7 +31,7 @@ _HOMES = {
     )),
     "numba.extending": ("numba.core.extending",),
     "numba.typed": ("numba.typed.typeddict", "numba.typed.typedlist"),
-    "numba": ("numba.misc.special", "numba.np.carray", "numba.np.numpy_support", "numba.np.ufunc.parallel"),
+    "numba": ("numba.misc.special", "numba.np.numpy_support", "numba.np.ufunc.parallel"),
 }  # fmt: skip
 #: What `numba` offers of its parts.
 _TOP = frozenset((
@@ -90,7 +90,7 @@ def _find(module: str, name: str) -> Any:
     if module == "numba":
         return _of_numba(name)
     if module == "numba.core.errors":
-        return warning_named(name)  # classes of exceptions have to be Numba's own
+        return exception_named(name)
     known = None
     if module == "numba.core.types":
         known = TypeConstructor(name) if name in CONSTRUCTORS else type_named(name)
@@ -104,14 +104,17 @@ def _of_numba(name: str) -> Any:
         return module_named(f"numba.{name}")
     if name in _OBJECTS:
         return Reference("numba", name)
-    known = warning_named(name) or (type_named(name) if name not in _IN_TYPES_ONLY else None)
+    known = exception_named(name) or (type_named(name) if name not in _IN_TYPES_ONLY else None)
     return _defined("numba", name) if known is None and name in _TOP else known
 
 
 def _defined(module: str, name: str) -> Any:
     """A function or class whose definition the source of a module has."""
     for home in _HOMES.get(module, (module,)):
-        with open(_source_of(home), encoding="utf-8") as file:
+        path = _source_of(home)
+        if not path:
+            continue  # other versions of Numba have other modules
+        with open(path, encoding="utf-8") as file:
             source = file.read()
         for word, kind in (("def", "library function"), ("class", "class")):
             if f"\n{word} {name}(" in source or f"\n{word} {name}:" in source:

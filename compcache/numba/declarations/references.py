@@ -1,4 +1,4 @@
-"""What stands for Numba's functions, classes and warnings where Numba is not imported, until they are used."""
+"""What stands for Numba's functions, classes and exceptions where Numba is not imported, until they are used."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from importlib import import_module
 from compcache.numba.declarations.types import CONSTRUCTORS
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.content import NotLazy
-from compcache.numba.lazy.stand_ins import real_numba
+from compcache.numba.lazy.stand_ins import real_numba, when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Reference", "TypeConstructor", "warning_named"]
+__all__ = ["Reference", "TypeConstructor", "exception_named"]
 
 
 class Reference:
@@ -118,11 +118,11 @@ class TypeConstructor(Reference):
         return self._compcache_original()(*args, **keywords) if found is None else found
 
 
-# --------------------------------------------------------------------------------------------------- warnings
+# -------------------------------------------------------------------------------------- warnings and exceptions
 
 
-class _WarningClass(type):
-    """The class of classes of warnings that stand for Numba's: these have the instances and subclasses of Numba's own."""
+class _ExceptionClass(type):
+    """The class of classes that stand for Numba's warnings and exceptions: these have the instances and subclasses of Numba's own."""
 
     def _compcache_original(cls) -> Any:
         real_numba()
@@ -147,21 +147,35 @@ class _WarningClass(type):
         return _original_named, ("numba.core.errors", cls.__name__)
 
 
-_BASES: dict[str, Any] = {"NumbaDeprecationWarning": DeprecationWarning, "NumbaPendingDeprecationWarning": PendingDeprecationWarning}
-_WARNINGS = frozenset((
-    "NumbaDebugInfoWarning", "NumbaDeprecationWarning", "NumbaExperimentalFeatureWarning", "NumbaInvalidConfigWarning",
-    "NumbaParallelSafetyWarning", "NumbaPedanticWarning", "NumbaPendingDeprecationWarning", "NumbaPerformanceWarning",
-    "NumbaSystemWarning", "NumbaTypeSafetyWarning", "NumbaWarning",
-))  # fmt: skip
-_warnings: dict[str, Any] = {}
+#: The bases of classes of warnings and exceptions, besides the one that all have.
+_EXCEPTIONS: dict[str, tuple[Any, ...]] = {
+    "NumbaError": (Exception,), "TypingError": ("NumbaError",), "LoweringError": ("NumbaError",), "UnsupportedError": ("NumbaError",),
+    "NumbaTypeError": ("TypingError",), "NumbaValueError": ("TypingError",), "NumbaNotImplementedError": ("TypingError",),
+    "NumbaWarning": (Warning,), "NumbaDeprecationWarning": ("NumbaWarning", DeprecationWarning),
+    "NumbaPendingDeprecationWarning": ("NumbaWarning", PendingDeprecationWarning),
+} | dict.fromkeys((
+    "NumbaDebugInfoWarning", "NumbaExperimentalFeatureWarning", "NumbaInvalidConfigWarning", "NumbaParallelSafetyWarning",
+    "NumbaPedanticWarning", "NumbaPerformanceWarning", "NumbaSystemWarning", "NumbaTypeSafetyWarning",
+), ("NumbaWarning",))  # fmt: skip
+_exceptions: dict[str, Any] = {}
 
 
-def warning_named(name: str) -> Any:
-    """A class of warnings of Numba; None if there is none of this name."""
-    if name not in _WARNINGS:
+def exception_named(name: str) -> Any:
+    """A class of warnings or exceptions of Numba; None if there is none of this name here."""
+    if name not in _EXCEPTIONS:
         return None
-    known = _warnings.get(name)
+    known = _exceptions.get(name)
     if known is None:
-        bases = (Warning,) if name == "NumbaWarning" else (warning_named("NumbaWarning"), *filter(None, (_BASES.get(name),)))
-        known = _warnings[name] = _WarningClass(name, bases, {"__module__": "numba.core.errors", "__qualname__": name})
+        bases = tuple([exception_named(base) if type(base) is str else base for base in _EXCEPTIONS[name]])
+        known = _ExceptionClass(name, bases, {"__module__": "numba.core.errors", "__qualname__": name, "__slots__": ()})
+        _exceptions[name] = known
+        if not issubclass(known, Warning):
+            when_imported(lambda: _let_be_caught(known))
     return known
+
+
+def _let_be_caught(cls: Any) -> None:
+    """Let `except` with a class that stands for one of Numba's, held by whoever took it before, catch Numba's exceptions."""
+    real = cls._compcache_original()
+    if not any(base is cls for base in real.__mro__):  # they are equal
+        real.__bases__ = (cls, *real.__bases__) if real.__bases__ == (Exception,) else (*real.__bases__, cls)

@@ -30,6 +30,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *real;  /* Numba's dispatcher, once it is needed */
     PyObject *names; /* of the parameters: a tuple of interned str; NULL where calls cannot be told natively */
+    Py_ssize_t parameters;
     Py_ssize_t required;
     Entry **entries;
     Py_ssize_t count;
@@ -116,13 +117,28 @@ static const Entry *find_entry(const Function *self, const TypeKey *key) {
     return NULL;
 }
 
+/* A tuple of the arguments, None for those that are omitted: `PyTuple_Pack` is one call, the others are many. */
+static PyObject *pack(PyObject *const *items, Py_ssize_t count) {
+    if (count == 1 && items[0] != NULL) {
+        return PyTuple_Pack(1, items[0]);
+    }
+    if (count == 2 && items[0] != NULL && items[1] != NULL) {
+        return PyTuple_Pack(2, items[0], items[1]);
+    }
+    if (count == 3 && items[0] != NULL && items[1] != NULL && items[2] != NULL) {
+        return PyTuple_Pack(3, items[0], items[1], items[2]);
+    }
+    PyObject *packed = PyTuple_New(count);
+    for (Py_ssize_t i = 0; packed != NULL && i < count; i++) {
+        PyTuple_SetItem(packed, i, Py_NewRef(items[i] != NULL ? items[i] : Py_None));
+    }
+    return packed;
+}
+
 static PyObject *call_compiled(Function *self, const Entry *entry, PyObject *const *items, Py_ssize_t count) {
-    PyObject *arguments = PyTuple_New(count);
+    PyObject *arguments = pack(items, count);
     if (arguments == NULL) {
         return NULL;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyTuple_SetItem(arguments, i, Py_NewRef(items[i] != NULL ? items[i] : Py_None));
     }
     PyObject *result = entry->code((PyObject *)self, arguments, NULL);
     Py_DECREF(arguments);
@@ -140,7 +156,7 @@ static PyObject *call(PyObject *callable, PyObject *const *args, size_t nargsf, 
     }
     PyObject *arranged[MOST_ARGUMENTS];
     PyObject *const *items = args;
-    const Py_ssize_t count = PyTuple_Size(self->names);
+    const Py_ssize_t count = self->parameters;
     if (names != NULL || given != count) {
         if (!arrange(self, args, given, names, arranged)) {
             return call_missed(self, args, given, names);
@@ -179,6 +195,7 @@ static PyObject *make_function(PyObject *Py_UNUSED(module), PyObject *args) {
     if (self != NULL) {
         self->vectorcall = call;
         self->names = PyTuple_Check(names) ? Py_NewRef(names) : NULL;
+        self->parameters = self->names != NULL ? PyTuple_Size(names) : 0;
         self->required = required;
         self->attributes = Py_NewRef(attributes);
     }
