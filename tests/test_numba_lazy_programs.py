@@ -154,3 +154,38 @@ result = [int(pickle.loads(bytes(ForkingPickler.dumps(f)))(5)) for f in {functio
     for name, answer in (("even", 0), ("shifted", 6)):  # each imports Numba while it is pickled
         warm = script.format(functions=f"(r.{name},)")
         assert project.run(warm, backend=False, COMPCACHE_DIR=str(project.cache)) == [answer, False]
+
+
+def test_what_nobody_asked_to_cache_gives_no_warning(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(kernels="""
+        import numpy as np
+        from numba import float64, njit, vectorize
+        from numba.experimental import jitclass
+
+        LARGE = np.arange(3_000_000.0)
+
+        @jitclass([("x", float64)])
+        class Pair:
+            def __init__(self, x):
+                self.x = x
+
+        declared = njit("f8(i8)")(lambda i: LARGE[i])
+        found = njit(lambda i: LARGE[i])
+        loop = vectorize(lambda i: LARGE[int(i)])
+        asked = njit(cache=True)(lambda i: LARGE[i])
+        """)
+    script = """
+    import warnings, compcache.numba
+    compcache.numba.install(lazy=True)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        import kernels
+        answers = kernels.Pair(2.0).x, kernels.declared(3), kernels.found(4), float(kernels.loop(5))
+        before = len(given)
+        kernels.asked(6)
+    result = answers, before, [str(w.message).split(" as ")[0] for w in given]
+    """
+    for _ in range(2):
+        told = project.run(script, backend=False, COMPCACHE_DIR=str(project.cache))
+        assert told == ((2.0, 3.0, 4.0, 5.0), 0, ['Cannot cache compiled function "<lambda>"'])

@@ -20,13 +20,17 @@ __all__ = ["CacheObject"]
 
 
 class CacheObject(_Cache):  # type: ignore[misc]
-    """A backend, a function, and the identities computed for its signatures."""
+    """A backend, a function, and the identities computed for its signatures.
 
-    def __init__(self, backend: Backend, owner: Any, function: Any) -> None:
+    `warns`: tell what is not cached as Numba does, because the program has asked for caching.
+    """
+
+    def __init__(self, backend: Backend, owner: Any, function: Any, *, warns: bool = True) -> None:
         self._backend = backend
         self._owner_reference = weakref.ref(owner)  # else only the garbage collector could free the owner, which has this
         self._function = function
         self._enabled = True
+        self._warns = warns
         self._identities: dict[Any, Identity | str] = {}
         self._flushed: set[str] = set()
 
@@ -74,6 +78,8 @@ class CacheObject(_Cache):  # type: ignore[misc]
     def _refuse(self, sig: Any, reason: str) -> None:
         """Record it, and warn in Numba's words, because Numba would not have cached it either."""
         self._note(sig, reason)
+        if not self._warns:
+            return
         message = f'Cannot cache compiled function "{self._function.__qualname__.split(".")[-1]}" as {reason}'
         code = self._function.__code__
         warnings.warn_explicit(message, NumbaWarning, code.co_filename, code.co_firstlineno)

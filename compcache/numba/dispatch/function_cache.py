@@ -25,8 +25,8 @@ __all__ = ["FunctionCache"]
 class FunctionCache(CacheObject):
     """The cache of one function: compile results by signature."""
 
-    def __init__(self, backend: Backend, owner: Any, function: Any) -> None:
-        super().__init__(backend, owner, function)
+    def __init__(self, backend: Backend, owner: Any, function: Any, *, warns: bool = True) -> None:
+        super().__init__(backend, owner, function, warns=warns)
         self._kept: set[Any] = set()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:

@@ -50,6 +50,11 @@ class State:
         self.declared: Any = None
 
     @property
+    def asks_for_caching(self) -> bool:
+        """Whether the program has asked for caching: Numba warns of what it cannot cache then."""
+        return bool(self.options.get("cache"))
+
+    @property
     def key_options(self) -> dict[str, Any]:
         """The options that are part of the key: all that affect the compiler."""
         options = {k: v for k, v in self.options.items() if k not in ("cache", "nopython")}

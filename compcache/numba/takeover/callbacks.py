@@ -33,7 +33,7 @@ def make_callback(state: State) -> Any:
     found = state.declared
     bases = [(code.record.entry, code.record.lines) for code in found.loaded] if found is not None else []
     pinned = pinned_rows([signature], bases) if bases else {}
-    real._cache = PinnedCache(backend, real, state.function, pinned)
+    real._cache = PinnedCache(backend, real, state, pinned)
     recording(state, backend, real.compile, lambda: _fields_of(real, backend))
     return real
 

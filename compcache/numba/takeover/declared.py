@@ -40,8 +40,8 @@ class PinnedCache(FunctionCache):
     `pinned` has their names and lines by the types of arguments.
     """
 
-    def __init__(self, backend: Backend, owner: Any, function: Any, pinned: Mapping[Any, tuple[str, str]]) -> None:
-        super().__init__(backend, owner, function)
+    def __init__(self, backend: Backend, owner: Any, state: State, pinned: Mapping[Any, tuple[str, str]]) -> None:
+        super().__init__(backend, owner, state.function, warns=state.asks_for_caching)
         self._pinned = pinned
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -80,7 +80,7 @@ def make_declared(state: State, backend: Backend) -> Any:
     bases = [(code.record.entry, code.record.lines) for code in found.loaded] if found is not None else []
     signatures = state.signatures or ()
     pinned = pinned_rows(signatures, bases) if found is not None else {}
-    real._cache = PinnedCache(backend, real, state.function, pinned)
+    real._cache = PinnedCache(backend, real, state, pinned)
 
     def compile_all() -> None:
         with typeinfer.register_dispatcher(real):

@@ -72,7 +72,7 @@ def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     signatures: Any = state.signatures if state.signatures is not None else [_types_of(loop) for loop in loops]
     bases = found.details[-1] if found is not None else [loop.base for loop in loops]
     pinned = pinned_rows(signatures, map(tuple, bases)) if bases else {}
-    real._dispatcher.cache = PinnedCache(backend, real._dispatcher, state.function, pinned)
+    real._dispatcher.cache = PinnedCache(backend, real._dispatcher, state, pinned)
     if state.signatures is None:
         for signature, loop in zip(signatures, loops, strict=True):
             real.add(signature)
@@ -167,7 +167,7 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     found = state.declared
     bases = found.details[-1] if found is not None else [loop.base for loop in loops]
     pinned = pinned_rows(signatures, map(tuple, bases)) if bases else {}
-    builder.nb_func.cache = PinnedCache(backend, builder.nb_func, state.function, pinned)
+    builder.nb_func.cache = PinnedCache(backend, builder.nb_func, state, pinned)
 
     if state.signatures is None:
         for signature, loop in zip(signatures, loops, strict=True):
