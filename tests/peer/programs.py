@@ -239,7 +239,7 @@ def _expressions(places: Places) -> Built:
 
 
 def _fitpack(places: Places) -> Built:
-    compiler, runtime = _flang(places)
+    compiler, runtime = flang(places)
     flags = ("-fPIC", *places.level())
     files = sorted((places.sdist("scipy") / "scipy/interpolate/fitpack").glob("*.f"))
     codes = [_bitcode(places, compiler, file, flags) for file in files]
@@ -249,7 +249,7 @@ def _fitpack(places: Places) -> Built:
     return Built(modules_of(codes, [str(runtime)]), ordinary)
 
 
-def _flang(places: Places) -> tuple[Path, Path]:
+def flang(places: Places) -> tuple[Path, Path]:
     """A flang, and its run time as an archive."""
     root = places.packages(*_FLANG)
     compiler = next(root.glob("usr/lib/llvm-*/bin/flang"))

@@ -16,7 +16,7 @@ import pytest
 from compcache import Cache, ModuleSource
 
 from .conftest import unavailable
-from .programs import Places, UnavailableError, modules_of
+from .programs import Places, UnavailableError, flang, modules_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,8 @@ cache = Cache(sys.argv[1])
 arguments = [os.fsencode(text) for text in sys.argv[2:]]
 main = cache.get_target("main")
 vector = (ctypes.c_char_p * (len(arguments) + 1))(*arguments)
-given = (len(arguments), ctypes.addressof(vector))
+environ = ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ").value
+given = (len(arguments), ctypes.addressof(vector), environ)
 status = main(*given[: len(main.signature.parameters)])
 ctypes.CDLL(None).exit(status)
 """
@@ -65,7 +66,20 @@ TESTS = {
         )
         for name in _DEFLATE_TESTS
     },
+    "jsoncpp": OwnTest("libjsoncpp", ("src/lib_json/*.cpp",), ("src/test_lib_json/*.cpp",), (), ("-std=c++11",), ("include", "src/lib_json")),
+    "leveldb": OwnTest(
+        "leveldb", ("db/*.cc", "table/*.cc", "util/*.cc"), ("db/c_test.c",), (), ("-DLEVELDB_PLATFORM_POSIX=1", "-DLEVELDB_COMPILE_LIBRARY", "-pthread"),
+        (".", "include", "given"),
+    ),
 }  # fmt: skip
+#: Files that are no part of a library: other programs, and code for other systems.
+_LEFT_OUT = ("_test.cc", "_bench.cc", "windows", "leveldbutil", "testutil")
+#: What build systems would write.
+_GIVEN = {
+    "config.h": "",
+    "port/port_config.h": "#define HAVE_FDATASYNC 1\n#define HAVE_FULLFSYNC 0\n#define HAVE_O_CLOEXEC 1\n#define HAVE_CRC32C 0\n"
+    "#define HAVE_SNAPPY 0\n#define HAVE_ZSTD 0\n",
+}
 
 
 @pytest.fixture(params=TESTS.values(), ids=list(TESTS))
@@ -78,15 +92,16 @@ def test_programs_do_what_they_do_as_executables(own_test: OwnTest, peer_dir: Pa
     places = Places(peer_dir, tmp_path, debug=False)
     try:
         root = places.source(own_test.package)
-        files = [path for pattern in (*own_test.library, *own_test.program) for path in sorted(root.glob(pattern))]
-        (tmp_path / "given").mkdir()
-        (tmp_path / "given" / "config.h").touch()
+        found = [path for pattern in (*own_test.library, *own_test.program) for path in sorted(root.glob(pattern))]
+        files = [path for path in found if not any(mark in path.name for mark in _LEFT_OUT)]
+        for name, text in _GIVEN.items():
+            (tmp_path / "given" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "given" / name).write_text(text)
         include = [f"-I{tmp_path / name if name == 'given' else root / name}" for name in own_test.folders]
         flags = ("-O2", "-fPIC", "-w", *own_test.flags, *include)
-        codes = [
-            places.made(f"{file.parent.name}-{file.stem}.bc", "clang", *flags, "-emit-llvm", "-c", file).read_bytes() for file in files
-        ]
-        executable = places.made("program", "clang", *flags, *files, *(["-lz"] if own_test.package == "libdeflate" else []))
+        made = [places.made(f"{file.parent.name}-{file.stem}.bc", *_compiler(file, flags), "-emit-llvm", "-c", file) for file in files]
+        codes = [path.read_bytes() for path in made]
+        executable = places.made("program", "clang++", *made, "-pthread", *(["-lz"] if own_test.package == "libdeflate" else []))
     except UnavailableError as error:
         unavailable(str(error))
     with Cache(tmp_path / "cache") as cache:
@@ -99,10 +114,18 @@ def test_programs_do_what_they_do_as_executables(own_test: OwnTest, peer_dir: Pa
 
 
 def _with_libraries(source: ModuleSource, own_test: OwnTest) -> ModuleSource:
-    """libdeflate's programs compare it with the system's zlib."""
+    """libdeflate's programs compare it with the system's zlib; C++ has a library."""
     if own_test.package == "libdeflate":
         source.libraries = ("z",)
+    elif own_test.package in ("leveldb", "libjsoncpp"):
+        source.libraries = ("stdc++",)
     return source
+
+
+def _compiler(file: Path, flags: tuple[str, ...]) -> list[str]:
+    if file.suffix == ".c":
+        return ["clang", *[flag for flag in flags if not flag.startswith("-std=c++")]]
+    return ["clang++", *flags]
 
 
 def _outcome(command: list[str], own_test: OwnTest, given: bytes, directory: Path) -> tuple[int, bytes, bytes, dict[str, bytes]]:
@@ -111,6 +134,35 @@ def _outcome(command: list[str], own_test: OwnTest, given: bytes, directory: Pat
     done = subprocess.run([*command, *own_test.arguments], input=given, capture_output=True, cwd=directory, timeout=300, check=False)
     written = {path.name: path.read_bytes() for path in directory.iterdir()}
     return done.returncode, done.stdout, done.stderr, written
+
+
+# ------------------------------------------------------------------------ BLAS
+
+
+@pytest.mark.parametrize("name", ["dblat1", "dblat2", "dblat3"])
+def test_blas_passes_its_own_tests(name: str, peer_dir: Path, tmp_path: Path) -> None:
+    """The reference implementation in Fortran: programs that read and write files by the run time that all modules share."""
+    places = Places(peer_dir, tmp_path, debug=False)
+    try:
+        compiler, run_time = flang(places)
+        root = places.source("lapack") / "BLAS"
+        library = [path for path in sorted(root.glob("SRC/[dlx]*.f*")) if path.stem != "xerbla" or name == "dblat1"]
+        files = [*library, root / "SRC/idamax.f", root / f"TESTING/{name}.f"]
+        made = [places.made(f"{file.stem}.bc", compiler, "-O1", "-fPIC", "-emit-llvm", "-c", file) for file in files]
+        objects = [places.made(f"{file.stem}.o", compiler, "-O1", "-fPIC", "-c", file) for file in files]
+        executable = places.made("program", compiler, *objects)
+    except UnavailableError as error:
+        unavailable(str(error))
+    with Cache(tmp_path / "cache") as cache:
+        cache.add_modules([ModuleSource(path.read_bytes(), archives=[str(run_time)]) for path in made])
+    given = root / f"TESTING/{name}.in"
+    own_test = OwnTest("lapack", (), ())
+    text = given.read_bytes() if given.exists() else b""
+    ours = [sys.executable, "-c", _RUN, str(tmp_path / "cache"), str(executable)]
+    outcomes = [_outcome(command, own_test, text, tmp_path / kind) for kind, command in (("cached", ours), ("plain", [str(executable)]))]
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[1][0] == 0
+    assert b"PASS" in b"".join([outcomes[1][1], *outcomes[1][3].values()])
 
 
 # ----------------------------------------------------------------------- cmark
