@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +11,7 @@ from numba.core import compiler, sigutils, typing
 from numba.core.targetconfig import ConfigStack
 
 from compcache.numba.compilation import history, scopes
+from compcache.numba.compilation.garbage import few_collections
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
 from compcache.numba.entries.names import func_name_of
@@ -47,6 +50,7 @@ class FunctionCache(CacheObject):
                 history.note_code(part)
             self._note_compiled(sig, identity)
         else:
+            _import_what_stores()
             scopes.missed(scopes.Miss(self._function, _args_of(sig), partial(self._keep, sig)))
         return cres
 
@@ -145,6 +149,14 @@ class FunctionCache(CacheObject):
             "pipeline": pipeline.__qualname__,
             "locals": ", ".join(f"{k}: {type_text(v)}" for k, v in sorted(types_of_locals.items())),
         }
+
+
+@functools.cache
+def _import_what_stores() -> None:
+    """Import what a miss needs, and a hit does not, at once: it lasts as long as the process."""
+    with few_collections(lasting=True):
+        importlib.import_module("compcache.numba.entries.save")
+        importlib.import_module("compcache.linker")
 
 
 def _parsed(sig: Any) -> Any:

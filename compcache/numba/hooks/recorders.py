@@ -5,7 +5,6 @@ of implementations that can be the user's.
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -116,13 +115,11 @@ _ready: list[bool] = []
 
 
 def _make_ready(contexts: Iterable[Any]) -> None:
-    """Let Numba register what it compiles with, as it does before its first compilation, and import what stores."""
+    """Let Numba register what it compiles with, as it does before its first compilation."""
     _ready.append(True)
     with few_collections(lasting=True):
         for context_ in contexts:
             context_.refresh()
-        importlib.import_module("compcache.numba.entries.save")
-        importlib.import_module("compcache.linker")
 
 
 def _kept(miss: scopes.Miss, result: Any) -> Any:

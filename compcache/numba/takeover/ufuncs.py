@@ -22,7 +22,7 @@ from compcache.numba.takeover.recording import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from compcache.numba.declarations.ufuncs import Loop
     from compcache.numba.dispatch.backend import Backend
@@ -59,26 +59,37 @@ def _options_of(state: State) -> dict[str, Any]:
     return {name: value for name, value in state.options.items() if name not in own}
 
 
+def _pinned_cache(state: State, backend: Backend, owner: Any, signatures: Any, loops: Sequence[Loop]) -> Any:
+    """The cache of what compiles a ufunc's loops: it gives the entries that were used before."""
+    from compcache.numba.takeover.declared import PinnedCache, pinned_rows
+
+    found = state.declared
+    bases = found.details[-1] if found is not None else [loop.base for loop in loops]
+    return PinnedCache(backend, owner, state, pinned_rows(signatures, map(tuple, bases)) if bases else {})
+
+
+def _add_known(state: State, real: Any, signatures: Any, loops: Sequence[Loop]) -> None:
+    """Give Numba's ufunc the loops that ran already."""
+    for signature, loop in zip(signatures, loops, strict=True):
+        real.add(signature)
+        for part in made.parts_of(state, loop.key):
+            note_code(part)
+
+
 # ---------------------------------------------------------------------------------------------------- vectorize
 
 
 def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     from numba.np.ufunc.dufunc import DUFunc
 
-    from compcache.numba.takeover.declared import PinnedCache, pinned_rows, recording
+    from compcache.numba.takeover.declared import recording
 
     real = DUFunc(state.function, identity=state.options.get("identity"), targetoptions=_options_of(state))
-    found = state.declared
     signatures: Any = state.signatures if state.signatures is not None else [_types_of(loop) for loop in loops]
-    bases = found.details[-1] if found is not None else [loop.base for loop in loops]
-    pinned = pinned_rows(signatures, map(tuple, bases)) if bases else {}
-    real._dispatcher.cache = PinnedCache(backend, real._dispatcher, state, pinned)
+    real._dispatcher.cache = _pinned_cache(state, backend, real._dispatcher, signatures, loops)
     if state.signatures is None:
-        for signature, loop in zip(signatures, loops, strict=True):
-            real.add(signature)
-            for part in made.parts_of(state, loop.key):
-                note_code(part)
-        real._compile_for_argtys = partial(_compile_and_record, state, backend, real, real._compile_for_argtys)
+        _add_known(state, real, signatures, loops)
+        real._compile_for_argtys = partial(_compile_loop, state, backend, real, real._compile_for_argtys)
         return real
 
     def compile_all() -> None:
@@ -96,21 +107,32 @@ def _types_of(loop: Loop) -> tuple[Any, ...]:
     return tuple(types.boolean if name == "bool" else getattr(types, name) for name in loop.types)
 
 
-def _compile_and_record(
+def _compile_loop(
     state: State, backend: Backend, real: Any, compile_for_types: Any, types: Any, return_type: Any = None
 ) -> Any:
-    """Let Numba compile a loop for these types, and record it if possible."""
+    """Let Numba compile a loop of a ufunc, and record it if possible."""
+    wanted = None if return_type is not None else tuple(types)
+    return _recording_loop(
+        state, backend, wanted, lambda: compile_for_types(types, return_type), lambda cres: _loop_of_dufunc(real, backend, cres)
+    )
+
+
+def _recording_loop(
+    state: State, backend: Backend, types: tuple[Any, ...] | None, compile_: Callable[[], Any],
+    fields_of: Callable[[Any], tuple[Any, ...] | None],
+) -> Any:  # fmt: skip
+    """Let Numba compile a loop for these types (None: no process looks for it by its types), and record it if possible."""
     before = {id(other.state): set(other.real.overloads) for other in made.all_made}
-    key = _key_for(state, types) if return_type is None else None
+    key = _key_for(state, types) if types is not None else None
     is_known = key is not None and find_text(backend.cache, key) is not None
-    result = compile_for_types(types, return_type)
+    result = compile_()
     if is_known or key is None or key.name != getattr(_key_for(state, types), "name", None) or not settings_are_the_environments():
         return result
     record_new(made.all_made, before)
     try:
-        loop = _loop_of_dufunc(real, backend, result)
-        if loop is not None:
-            store_fields(backend, key, loop)
+        fields = fields_of(result)
+        if fields is not None:
+            store_fields(backend, key, fields)
     except (NotLazy, CompcacheError):
         pass  # it works, and is made by Numba again
     return result
@@ -152,7 +174,7 @@ def _loop_of_dufunc(real: Any, backend: Backend, cres: Any) -> tuple[Any, list[i
 def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     from numba.np.ufunc.gufunc import GUFunc
 
-    from compcache.numba.takeover.declared import PinnedCache, pinned_rows, recording
+    from compcache.numba.takeover.declared import recording
 
     options = state.options
     real = GUFunc(
@@ -164,18 +186,11 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     signatures: Any = state.signatures
     if signatures is None:
         signatures = [real._get_function_type(*_types_of(loop)) for loop in loops]
-    found = state.declared
-    bases = found.details[-1] if found is not None else [loop.base for loop in loops]
-    pinned = pinned_rows(signatures, map(tuple, bases)) if bases else {}
-    builder.nb_func.cache = PinnedCache(backend, builder.nb_func, state, pinned)
-
+    builder.nb_func.cache = _pinned_cache(state, backend, builder.nb_func, signatures, loops)
     if state.signatures is None:
-        for signature, loop in zip(signatures, loops, strict=True):
-            real.add(signature)
-            for part in made.parts_of(state, loop.key):
-                note_code(part)
+        _add_known(state, real, signatures, loops)
         real.build_ufunc()
-        real.add = partial(_add_and_record, state, backend, builder, real.add)
+        real.add = partial(_add_loop, state, backend, builder, real.add)
         return real
 
     def compile_all() -> None:
@@ -188,24 +203,15 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     return real
 
 
-def _add_and_record(state: State, backend: Backend, builder: Any, add: Any, signature: Any) -> None:
+def _add_loop(state: State, backend: Backend, builder: Any, add: Any, signature: Any) -> None:
     """Let Numba compile a loop of a ufunc without signatures, and record it if possible."""
-    before = {id(other.state): set(other.real.overloads) for other in made.all_made}
-    key = _key_for(state, map(_element_of, signature.args)) if hasattr(signature, "args") else None
-    is_known = key is not None and find_text(backend.cache, key) is not None
-    add(signature)
-    if is_known or key is None or not settings_are_the_environments():
-        return
-    now = _key_for(state, map(_element_of, signature.args))
-    if now is None or now.name != key.name:
-        return
-    record_new(made.all_made, before)
-    try:
+
+    def fields(_: Any) -> tuple[Any, ...] | None:
         loop = _loop_of_gufunc(builder, backend, builder._sigs[-1])
-        if loop is not None:
-            store_fields(backend, key, (*loop, tuple(builder.writable_args)))
-    except (NotLazy, CompcacheError):
-        pass  # it works, and is made by Numba again
+        return None if loop is None else (*loop, tuple(builder.writable_args))
+
+    types = tuple(map(_element_of, signature.args)) if hasattr(signature, "args") else None
+    _recording_loop(state, backend, types, lambda: add(signature), fields)
 
 
 def _element_of(type_: Any) -> Any:
