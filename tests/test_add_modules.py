@@ -8,6 +8,7 @@ import pickle
 import signal
 import textwrap
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,14 @@ def test_of_sources_that_need_each_other_none_is_added_without_the_others(cache:
     assert "'broken' of a source that could not be added" in str(failures[1])
     assert cache.has("other")
     assert not cache.has("first")
+
+
+def test_two_definitions_of_a_function_are_told(cache: Cache) -> None:
+    with pytest.warns(compcache.ShadowWarning, match="'main' is defined twice"):
+        cache.add_modules([ModuleSource(adder("main", 1)), ModuleSource(adder("other", 1)), ModuleSource(adder("main", 2))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cache.add_modules([ModuleSource(adder("same", 1)), ModuleSource(adder("same", 1) + "\n; a comment")])
 
 
 def test_a_source_that_fails_costs_the_others_nothing(cache: Cache) -> None:

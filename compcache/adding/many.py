@@ -13,7 +13,7 @@ from compcache.errors import CompcacheError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.linker import link_module, translate_module
 from compcache.publish.host_file import linker_for
-from compcache.publish.staleness import warn_of_shadowed
+from compcache.publish.staleness import warn_of_repeated, warn_of_shadowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -180,6 +180,7 @@ class _Addition:
             for module in (built, *built.others):
                 store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
             warn_of_shadowed(store, built)
+        warn_of_repeated([built for _, built in linked])
         try:
             self._publish(linked)
         except StorageError:

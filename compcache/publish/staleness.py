@@ -19,7 +19,7 @@ from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish.quarantine import warn, warn_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import CodeType
 
     from compcache.cache import Cache
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compcache.linker import BuiltModule
     from compcache.store import Store
 
-__all__ = ["check_hit", "maker_digest", "warn_of_shadowed"]
+__all__ = ["check_hit", "maker_digest", "warn_of_repeated", "warn_of_shadowed"]
 
 _CONSTANTS = (str, bytes, int, float, complex, bool, type(None))
 _OFF = ("", "0", "off", "no", "false")
@@ -164,6 +164,17 @@ def warn_of_shadowed(store: Store, built: BuiltModule) -> None:
                 f"cached first: cache.remove({first!r})",
                 ShadowWarning,
             )
+            return
+
+
+def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
+    """Warn if modules that are added together consist of the same functions, with different code."""
+    known: dict[frozenset[str], BuiltModule] = {}
+    for built in modules:
+        names = frozenset([name for name, *_ in built.functions])
+        other = known.setdefault(names, built)
+        if other.code and built.code and other.code != built.code and not _is_same(other.sections[3], built.sections[3]):
+            warn(f"function {min(names)!r} is defined twice by what is added, with different code: programs may get either", ShadowWarning)
             return
 
 
