@@ -1,10 +1,11 @@
 """Start-up of programs without importing Numba: whole fresh processes, side by side, in turns; and calls, by types.
 
-    python benchmarks/numba_lazy.py [--repetitions 9] [--json FILE]
+    python benchmarks/numba_lazy.py [--repetitions 9] [--json FILE] [--no-packages]
 
 Compares an empty Python, `import numpy`, `import numba`, Numba's own cache, this package's backend and lazy functions, for
 kernels of scalars, for kernels of arrays, and for a package of 300 functions of which 20 are called. The time of a process is
 what the kernel charges it (user and system); the goals are for the minima. Calls are timed in this process's own time.
+Packages of other people follow, as far as they are installed (`tests/numba_packages.py`, $COMPCACHE_TEST_ENVIRONMENTS).
 """
 
 from __future__ import annotations
@@ -204,11 +205,19 @@ def report_calls(directory: Path) -> int:
     return len(missed)
 
 
+def report_packages(repetitions: int) -> None:
+    """Print how programs of other people's packages start, in seconds."""
+    print("\nCPU time of processes, s (python benchmarks/numba_packages.py --starts installs packages that are missing)", flush=True)
+    command = [sys.executable, ROOT / "benchmarks" / "numba_packages.py", "--starts", "--installed"]
+    subprocess.run([*command, "--repetitions", str(repetitions)], check=True)
+
+
 def main() -> None:
     """Measure and print; exit with 1 where a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--no-packages", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -220,6 +229,8 @@ def main() -> None:
         missed = report(sides) + report_calls(directory)
     if options.json:
         options.json.write_text(json.dumps({side.label: side.charged for side in sides}, indent=1))
+    if not options.no_packages:
+        report_packages(min(options.repetitions, 3))
     sys.exit(1 if missed else 0)
 
 

@@ -47,6 +47,10 @@ lazy, lazy_containers = samples(stand_in), containers(stand_in)
 seen = {name: (shown(value), has(value) if hasattr(type(value), "_compcache_text") else None) for name, value in lazy.items()}
 related = relations(lazy)
 free = "numba.core" not in sys.modules and "numpy" not in sys.modules
+values = [1, 1 << 62, True, 2.5, 1j, None, "text", (1, 2), (1, 2.5, (True, None))]
+from compcache.numba import typeof
+of_values = [typeof(value) for value in values]
+free = free and "numba.core" not in sys.modules
 cast = casts(stand_in)
 free = free and "numba.core" not in sys.modules
 
@@ -61,6 +65,8 @@ for name, value in (real | real_containers).items():
     same = value == other and other == value and hash(value) == hash(other) and type(value) is type(other) and repr(value) == repr(other)
     if not same or pickle.loads(pickle.dumps(other)) != value or copy.copy(other) != value:
         wrong.append(name)
+import numba
+wrong += [value for value, found in zip(values, of_values) if found != numba.typeof(value) or numba.typeof(value) != found]
 result = free, wrong, cast == casts(types), isinstance(lazy["c2"], types.Array), lazy["int8"] < real["int64"]
 """
 
@@ -310,3 +316,57 @@ def test_registrations_wait_for_numba(tmp_path: Path) -> None:
     plain = project.run(text, backend=False)
     assert plain[1:] == ([2, 9, 8.5, 8, 6, True], 8.0)
     assert [run(project, text) for _ in range(2)] == [((2, True), *plain[1:]), ((2, False), *plain[1:])]
+
+
+AFTERWARDS = """
+    import numpy as np
+    from numba import guvectorize, njit, stencil, vectorize
+
+    @njit("int64(int64)")
+    def first(x):
+        return x + 1
+
+    import second
+"""
+SECOND = """
+    import numpy as np
+    from numba import cfunc, guvectorize, njit, stencil, vectorize
+
+    @njit
+    def plain(x):
+        return x + 1
+
+    @njit("int64(int64)")
+    def declared(x):
+        return plain(x) + 1
+
+    @stencil
+    def sides(x):
+        return x[-1] + x[1]
+
+    @guvectorize(["void(float64[:], float64[:])"], "(n)->(n)")
+    def summed(x, result):
+        result[:] = sides(x)
+
+    @vectorize(["float64(float64)"])
+    def twice(x):
+        return x * 2
+
+    @cfunc("float64(float64)")
+    def callback(x):
+        return x + 1
+
+    def everything():
+        a = np.arange(4.0)
+        kinds = [type(f).__name__ for f in (plain, declared)] if "numba.core" in __import__("sys").modules else None
+        return [plain(1), plain(1.5), declared(2), summed(a).tolist(), twice(a).tolist(), callback.ctypes(1.0)], kinds
+"""
+
+
+def test_what_is_declared_after_numba_was_imported_is_numbas_and_recorded(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(program=AFTERWARDS, second=SECOND)
+    text = "import program, second\nresult = *second.everything(), 'numba.core' in sys.modules"
+    answer = [2, 2.5, 4, [0.0, 2.0, 4.0, 0.0], [0.0, 2.0, 4.0, 6.0], 2.0]
+    assert run(project, text) == (answer, ["CPUDispatcher", "CPUDispatcher"], True)
+    assert run(project, text) == (answer, None, False)

@@ -164,11 +164,12 @@ _OPTIONS_OF_STENCILS = frozenset(("cval", "neighborhood", "standard_indexing"))
 
 
 def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
-    if type(function) is not _Function or has_numba():
+    if not _is_ours(function):
         return numba_decorator("stencil")("constant", **options)(function)
     from compcache.numba.declarations.stencils import declare_stencil
 
-    return declare_stencil(function, "constant", options)
+    lazy = declare_stencil(function, "constant", options)
+    return note_made(numba_decorator("stencil")("constant", **options)(function), lazy) if has_numba() else lazy
 
 
 def _decorate_ufunc(

@@ -10,7 +10,7 @@ import os
 import sys
 from importlib import import_module
 
-from compcache.numba.declarations.references import Reference, TypeConstructor, exception_named
+from compcache.numba.declarations.references import Reference, TypeConstructor, Typeof, exception_named
 from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddressProtocol
 from compcache.numba.declarations.types import CONSTRUCTORS, type_named
 from compcache.numba.lazy.c_helpers import has_numba
@@ -104,6 +104,8 @@ def _of_numba(name: str) -> Any:
         return module_named(f"numba.{name}")
     if name in _OBJECTS:
         return Reference("numba", name)
+    if name == "typeof":
+        return Typeof()
     known = exception_named(name) or (type_named(name) if name not in _IN_TYPES_ONLY else None)
     return _defined("numba", name) if known is None and name in _TOP else known
 

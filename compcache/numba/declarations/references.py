@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from compcache.numba.declarations.types import CONSTRUCTORS
+from compcache.numba.declarations.types import CONSTRUCTORS, type_of
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.stand_ins import real_numba, when_imported
@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Reference", "TypeConstructor", "exception_named"]
+__all__ = ["Reference", "TypeConstructor", "Typeof", "exception_named"]
 
 
 class Reference:
@@ -115,6 +115,20 @@ class TypeConstructor(Reference):
             found = None if has_numba() else make(*args, **keywords)
         except TypeError:
             found = None  # other arguments, which Numba judges
+        return self._compcache_original()(*args, **keywords) if found is None else found
+
+
+class Typeof(Reference):
+    """`numba.typeof`, which needs no Numba for plain values."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("numba.misc.special", "typeof", "library function")
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """The type of a value."""
+        found = type_of(args[0]) if len(args) == 1 and not keywords and not has_numba() else None
         return self._compcache_original()(*args, **keywords) if found is None else found
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["CONSTRUCTORS", "LazySignature", "LazyType", "type_named"]
+__all__ = ["CONSTRUCTORS", "LazySignature", "LazyType", "type_named", "type_of"]
 
 _WORD = 64 if sys.maxsize > 1 << 32 else 32
 _LONG = 32 if sys.platform == "win32" else _WORD
@@ -224,6 +224,20 @@ def _array(dtype: Any, ndim: int, layout: str, *, readonly: bool = False) -> Laz
         array_text(str(text_of(dtype)), ndim, layout, readonly=readonly), shown, (dtype, ndim, layout, not readonly, True),
         name=name, dtype=dtype, ndim=ndim, layout=layout, mutable=not readonly, aligned=True,
     )  # fmt: skip
+
+
+_OF_VALUES = {bool: "boolean", float: "float64", complex: "complex128", str: "unicode_type", type(None): "none"}
+
+
+def type_of(value: Any) -> Any:
+    """The type of a plain value or a tuple of such; None where Numba has to say."""
+    kind = type(value)
+    if kind is int:
+        return type_named("int64") if -(1 << 63) <= value < 1 << 63 else None
+    if kind is tuple:
+        types = [type_of(item) for item in value]
+        return _make_tuple(types) if None not in types else None
+    return type_named(_OF_VALUES.get(kind, ""))
 
 
 # ------------------------------------------------------------------------------------------ becoming Numba's own
