@@ -33,6 +33,19 @@ PyAPI_FUNC(PyObject *) PyVectorcall_Call(PyObject *callable, PyObject *args, PyO
 #define Py_RETURN_FALSE return Py_NewRef(Py_False)
 #endif
 
+/* Formats with '#' have lengths of type Py_ssize_t. The functions without a suffix refuse them before 3.13, and the headers of 3.13 no longer name those
+ * with one, which all versions export: an extension that is built with these headers found no entry of Numba in 3.11 and 3.12. */
+#if defined(Py_LIMITED_API) && Py_LIMITED_API < 0x030D0000 && PY_VERSION_HEX >= 0x030D0000
+PyAPI_FUNC(int) _PyArg_ParseTuple_SizeT(PyObject *, const char *, ...);
+PyAPI_FUNC(PyObject *) _Py_BuildValue_SizeT(const char *, ...);
+PyAPI_FUNC(PyObject *) _PyObject_CallFunction_SizeT(PyObject *, const char *, ...);
+PyAPI_FUNC(PyObject *) _PyObject_CallMethod_SizeT(PyObject *, const char *, const char *, ...);
+#define PyArg_ParseTuple _PyArg_ParseTuple_SizeT
+#define Py_BuildValue _Py_BuildValue_SizeT
+#define PyObject_CallFunction _PyObject_CallFunction_SizeT
+#define PyObject_CallMethod _PyObject_CallMethod_SizeT
+#endif
+
 /* A slot of module definitions that came with 3.13. Older interpreters refuse numbers that they do not know, so it is
  * added by a look at the version of the interpreter that runs (module.c). */
 #ifndef Py_mod_gil
