@@ -454,9 +454,8 @@ class Cache:
     def add_modules(self, sources: Iterable[ModuleSource]) -> list[str]:
         """Compile many modules and publish them together, which costs less for each than `add_module` does.
 
-        Linkers run while the next module is compiled, files are synchronized together, and the index is written once for each
-        64 modules. Sources may use what others among them define, functions and variables, in any order: a library is the list of
-        its files. As in a static library, a module is loaded when something that it defines is needed, and its constructors run then.
+        Sources may use what others among them define, functions and variables, in any order: a library is the list of its files.
+        As in a static library, a module is loaded when something that it defines is needed, and its constructors run then.
 
         Args:
             sources: what `add_module` takes; an iterator is read as far as there is work to do.

@@ -612,7 +612,7 @@ class Store:
         return self._native_end
 
     def has_closures(self) -> bool:
-        """Whether loads may be planned for other processes: nothing but the index and the files of this directory decides them."""
+        """Whether loads may be planned for others: this directory alone decides them."""
         return not (self.layers or self.exposed or self.min_llvm or self._in_memory)
 
     def closure_name(self, module_id: bytes, offset: int) -> str:
