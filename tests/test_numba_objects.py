@@ -113,3 +113,82 @@ def test_an_address_of_this_process_is_not_cached_where_only_another_trace_of_it
     script = "import embeds\nresult = embeds.f() == embeds.BUFFER.ctypes.data, len(backend.refused)"
     for _ in range(2):
         assert project.run(script, backend=True) == (True, 1)
+
+
+ALIASES = """
+    import collections, enum, functools
+    import numba
+    njit = functools.partial(numba.njit, cache=True)
+
+    Rows = collections.namedtuple("Row", "x y")
+    Failure = type("Error", (Exception,), {})
+    Colors = enum.Enum("Color", {"RED": 1, "BLUE": 2})
+
+    @njit
+    def rows(x):
+        return Rows(x, 2)
+    @njit
+    def total(r):
+        return r.x + r.y
+    @njit
+    def fails(x):
+        if x > 3:
+            raise Failure("too much", x)
+        return x
+    @njit
+    def color(x):
+        return Colors.RED if x else Colors.BLUE
+"""
+USED = """
+    try:
+        {0}fails(5)
+    except {0}Failure as error:
+        failed = type(error) is {0}Failure, error.args
+    made = {0}rows(1)
+    result = type(made) is {0}Rows, {0}total(made), {0}total({0}Rows(3, 4)), failed, {0}color(1) is {0}Colors.RED
+    result = [*result, backend.hits, sorted(backend.refused)]
+"""
+
+
+@pytest.mark.parametrize("place", ["module", "script"])
+def test_a_class_may_stand_under_another_name_than_its_own(tmp_path: Path, place: str) -> None:
+    project = Project(tmp_path)
+    if place == "module":
+        project.write(kernels=ALIASES)
+        script = "    import kernels\n" + USED.format("kernels.")
+    else:
+        script = ALIASES + USED.format("")
+    for hits in (0, 4):
+        assert project.run(script, backend=True) == [True, 3, 7, (True, ("too much", 5)), True, hits, []]
+
+
+def test_a_class_that_moves_to_another_name_is_another_one(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    script = "    import kernels\n" + USED.format("kernels.")
+    project.write(kernels=ALIASES)
+    assert project.run(script, backend=True)[-2] == 0
+    project.write(kernels=ALIASES.replace("Rows", "Lines"))
+    assert project.run(script.replace("Rows", "Lines"), backend=True)[:3] == [True, 3, 7]
+
+
+def test_types_of_variables_are_what_the_program_gave(tmp_path: Path) -> None:
+    project = Project(tmp_path)  # compiling adds names to the dictionary, which the second signature sees
+    script = """
+    import numba
+    import numpy as np
+
+    @numba.njit(["f8(f8[::1])", "f4(f4[::1])"], cache=True, locals={"result": numba.types.float32})
+    def total(x):
+        result = 0.0
+        for i in range(x.shape[0]):
+            result += x[i]
+        return result
+
+    @numba.njit(cache=True)
+    def calls(x):
+        return total(x)
+
+    result = [float(f(np.ones(3, dtype=kind))) for f in (total, calls) for kind in ("f4", "f8")], backend.hits, sorted(backend.refused)
+    """
+    for hits in (0, 4):
+        assert project.run(script, backend=True) == ([3.0] * 4, hits, [])

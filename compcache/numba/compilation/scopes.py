@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.numba.compilation.history import note_code
 from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.implementations import digest_name
+from compcache.numba.fingerprints.library_code import is_library_module
+from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.fingerprints.walk import fingerprint
 from compcache.numba.identity.key import flags_text, signature_text
 from compcache.numba.identity.settings import config_text
@@ -33,7 +35,6 @@ __all__ = [
     "compile_scope",
     "defer",
     "is_kept",
-    "is_pickled_by_name",
     "looking_up",
     "missed",
     "next_unique_id",
@@ -41,6 +42,7 @@ __all__ = [
     "note_address",
     "note_generator",
     "record",
+    "reduced_to_name",
     "remember",
     "storing",
 ]
@@ -141,17 +143,18 @@ def storing() -> Iterator[None]:
         _stack.stores -= 1
 
 
-def is_pickled_by_name(value: Any) -> bool:
-    """Whether this is a class of the program itself that goes into code or entries, where its name stands for it.
+def reduced_to_name(value: Any) -> Any:
+    """What a pickler does with a class of a program that goes into code or entries, where its name stands for it; None for others.
 
-    Numba pickles a copy of it, which another process would raise or return in place of its own class.
+    Numba pickles a copy of a class of the program itself, and of one that stands under another name than its own in its module; another
+    process would raise or return that in place of its own class.
     """
-    if not isinstance(value, type) or value.__module__ != "__main__" or not (_stack.scopes or _stack.stores):
-        return False
-    found: Any = sys.modules.get("__main__")
-    for name in value.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is value
+    if not isinstance(value, type) or not (_stack.scopes or _stack.stores) or is_library_module(value.__module__):
+        return None
+    name = name_of_class(value)
+    if name is not None and name != value.__qualname__:
+        return getattr, (sys.modules[value.__module__], name)
+    return NotImplemented if name is not None and value.__module__ == "__main__" else None
 
 
 def is_kept(token: object) -> bool:

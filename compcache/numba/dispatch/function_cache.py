@@ -17,6 +17,7 @@ from compcache.numba.entries import load
 from compcache.numba.entries.names import func_name_of
 from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
+from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class FunctionCache(CacheObject):
             raise Unidentifiable(
                 f"its compiler pipeline {pipeline.__module__}.{pipeline.__qualname__} has no identity"
             )
-        types_of_locals = getattr(compiler_, "locals", None) or getattr(self._owner, "locals", None) or {}
+        types_of_locals = declared_locals(getattr(compiler_, "locals", None) or getattr(self._owner, "locals", None))
         return {
             "kind": type(self._owner).__name__,
             "pipeline": pipeline.__qualname__,

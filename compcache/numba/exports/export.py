@@ -19,6 +19,7 @@ from compcache.numba.compilation.plain_containers import carried_type, has_conta
 from compcache.numba.exports.assembly import assemble
 from compcache.numba.exports.parameters import parameters_of, refusal, result_of, with_defaults
 from compcache.numba.exports.wrapper import ENTRY
+from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.identity.settings import compiled_for
 from compcache.targets.machine import NATIVE, TARGETS_VARIABLE
 
@@ -112,7 +113,7 @@ def _describe(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     }
     if not hasattr(function, "__code__"):
         raise CompileError(f"{func!r} is neither a Python function nor one decorated with njit")
-    return function, options, dict(getattr(func, "locals", {}))
+    return function, options, declared_locals(getattr(func, "locals", None))
 
 
 def _types_of(signature: Any) -> tuple[tuple[Any, ...], Any]:

@@ -10,13 +10,13 @@ from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.library_code import is_library_function, is_library_module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from compcache.numba.fingerprints.walk import Walk
 
     Handler = Callable[[Walk, Any, str], None]
 
-__all__ = ["handlers", "is_plain_type"]
+__all__ = ["declared_locals", "handlers", "is_plain_type", "name_of_class"]
 
 
 def handlers() -> list[tuple[Any, Handler]]:
@@ -65,7 +65,7 @@ def _jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> N
         walk.token("library function", function.__module__, function.__qualname__)
         return
     _options(walk, dict(value.targetoptions), where)
-    for name, kind in sorted((value.locals or {}).items()):
+    for name, kind in sorted(declared_locals(value.locals).items()):
         walk.token("local", name)
         walk.value(kind, f"the type of {name!r} in {where}")
     compiler = getattr(value, "_compiler", None)
@@ -211,18 +211,42 @@ def _reach_type(walk: Walk, value: Any, where: str) -> None:
 
 
 def _component(walk: Walk, part: Any, where: str) -> None:
-    """Feed a part of a type. A class must be found under its name, because types are pickled by name."""
+    """Feed a part of a type. A class must be found in its module, because types are pickled by name."""
     for item in part if isinstance(part, (tuple, list)) else [part]:
         if isinstance(item, type) and not is_library_module(item.__module__):
-            found: Any = sys.modules.get(item.__module__)
-            for name in item.__qualname__.split("."):
-                found = getattr(found, name, None)
-            if found is not item:
+            name = name_of_class(item)
+            if name is None:
                 raise Unidentifiable(
                     f"{where} is of a type made of the class {item.__module__}.{item.__qualname__}, "
-                    "which cannot be found under that name"
+                    "which cannot be found in its module, under that name or another"
                 )
+            if name != item.__qualname__:
+                walk.token("found as", name)
     walk.value(part, where)
+
+
+def declared_locals(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The types that a program gives to variables with ``locals=``.
+
+    A compilation adds the versions of these variables (``result.1``) to the same dictionary.
+    """
+    return {name: kind for name, kind in (given or {}).items() if "." not in name}
+
+
+def name_of_class(cls: type) -> str | None:
+    """The name under which a class is found in its module: its own, or that of a variable which has it; None where there is none.
+
+    ``Rows = namedtuple("Row", ...)`` makes a class that is called otherwise than its variable.
+    """
+    module = sys.modules.get(cls.__module__)
+    found: Any = module
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    if found is cls:
+        return str(cls.__qualname__)
+    variables: dict[str, Any] = getattr(module, "__dict__", {}).copy()  # other threads may set some
+    names = [name for name, value in variables.items() if value is cls]
+    return min(names) if names else None
 
 
 def _is_structure(part: Any) -> bool:

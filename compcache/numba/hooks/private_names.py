@@ -52,7 +52,7 @@ REPLACED = (
     PrivateName("numba.core.codegen:JITCodeLibrary._finalize_specific", _LATE),
     PrivateName("numba.core.codegen:JITCodeLibrary._get_compiled_object", _LATE),
     PrivateName("numba.core.codegen:JITCodeLibrary.get_pointer_to_function", _LATE),
-    PrivateName("numba.core.serialize:NumbaPickler.reducer_override", "classes of __main__ go into code by their names"),
+    PrivateName("numba.core.serialize:NumbaPickler.reducer_override", "classes go into code by the names that they have in their modules"),
     PrivateName("numba.core.cpu:CPUContext.get_executable", "a function that is about to be stored runs the stored image"),
 )
 _OPTIONS = "an option of an overload, which is part of its identity"

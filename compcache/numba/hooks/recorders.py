@@ -21,6 +21,7 @@ from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import plain_name
 from compcache.numba.fingerprints.implementations import key_name, source_function
 from compcache.numba.fingerprints.library_code import is_library_module
+from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.hooks.replacements import Replacements
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _scoped(position: int) -> Callable[[Any], Any]:
                 k: kwargs[k] for k in names if k in kwargs
             }
             pipeline = kwargs.get("pipeline_class") or (args[8] if position == 2 and len(args) > 8 else None)  # noqa: PLR2004
-            extra = f"{sorted((k, str(v)) for k, v in (given['locals'] or {}).items())} {getattr(pipeline, '__name__', '')}"
+            extra = f"{sorted((k, str(v)) for k, v in declared_locals(given['locals']).items())} {getattr(pipeline, '__name__', '')}"
             function = bytecode.get_function_object(given["func"])
             if plain_name(function.__name__) != function.__name__:
                 function.__name__ = function.__qualname__ = plain_name(function.__name__)
@@ -173,7 +174,8 @@ def _setting_env(original: Any) -> Any:
 
 def _pickling_by_name(original: Any) -> Any:
     def reducer_override(self: Any, obj: Any) -> Any:
-        return NotImplemented if scopes.is_pickled_by_name(obj) else original(self, obj)
+        reduced = scopes.reduced_to_name(obj)
+        return original(self, obj) if reduced is None else reduced
 
     return reducer_override
 
