@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.library_code import is_library_function, is_library_module
+from compcache.numba.lazy.content import find_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -238,13 +239,9 @@ def name_of_class(cls: type) -> str | None:
 
     ``Rows = namedtuple("Row", ...)`` makes a class that is called otherwise than its variable.
     """
-    module = sys.modules.get(cls.__module__)
-    found: Any = module
-    for name in cls.__qualname__.split("."):
-        found = getattr(found, name, None)
-    if found is cls:
-        return str(cls.__qualname__)
-    variables: dict[str, Any] = getattr(module, "__dict__", {}).copy()  # other threads may set some
+    if find_by_name(cls):
+        return cls.__qualname__
+    variables = vars(sys.modules[cls.__module__]).copy() if cls.__module__ in sys.modules else {}  # other threads may set some
     names = [name for name, value in variables.items() if value is cls]
     return min(names) if names else None
 
