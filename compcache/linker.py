@@ -1,117 +1,49 @@
 """The miss path: from a module's source to the sections of a module file.
 
-Parse, provide for declarations (`compcache.build.slots`), optimize, read the dependency graph off the result, add entry
-points and the module table (`compcache.build.entry_points`), emit an object and link it into a shared object
-(`compcache.images.linked_image`). LLVM works in a thread of its own (`compcache.images.llvm_thread`); what is the caller's
-stays in the caller's thread. The linker knows no directory: it asks `is_cached` whether the cache holds a function, and
-hands back a `BuiltModule`.
+`compcache.translation` makes an object of the source, in LLVM's thread; here it is linked into a shared object
+(`compcache.images.linked_image`), and what the file says of it is put together. The linker knows no directory: it asks
+`is_cached` whether the cache holds a function, and hands back a `BuiltModule`.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-import zlib
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
-from compcache.build.entry_points import entries_text, symbols_of_entries, table_text
-from compcache.build.exports import (
-    MERGED,
-    VISIBLE_LINKAGES,
-    Export,
-    choose_exports,
-    make_entries,
-    read_exports,
-)
-from compcache.build.ir_text import (
-    Definition,
-    extreme_of,
-    is_vectorized,
-    lines_of_variables,
-    passes_vectors,
-    read_assembly,
-    read_module,
-    section_bounds,
-    with_image_symbols,
-)
-from compcache.build.large_data.variables import abridged, set_data_aside, with_data
-from compcache.build.pic import (
-    ADDRESS_OF,
-    INITIALIZE,
-    TERMINATE,
-    Alias,
-    Constructors,
-    aliases,
-    find_constructors,
-    for_shared_object,
-    merged_variables,
-    run_by_mapping,
-    shared_thread_locals,
-    thread_locals,
-    with_addresses,
-    with_deferred_start,
-    with_init_arrays,
-)
+from compcache.build.pic import INITIALIZE
 from compcache.build.recipe import write_recipe
-from compcache.build.records import RecordBuilder, encode_definition, is_weak, symbol_nodes
-from compcache.build.slots import (
-    SLOT_PREFIX,
-    Requests,
-    Resolution,
-    imported_thread_locals,
-    read_requests,
-    resolve_declarations,
-    restore_resolution,
-)
+from compcache.build.records import RecordBuilder, is_weak, symbol_nodes
 from compcache.build.source import ModuleSource
-from compcache.build.trial import UNTRUSTED, assembly_parts, has_assembly, try_in_child
-from compcache.content.names import frozen, source_digests
-from compcache.depgraph import DependencyGraph
-from compcache.digest import KEY_SIZE, digest
-from compcache.errors import CacheWarning, CompileError, GlobalValidationError, LinkerError
+from compcache.build.trial import UNTRUSTED, try_in_child
+from compcache.content.names import frozen
+from compcache.errors import CacheWarning, CompileError, LinkerError
 from compcache.formats import host
 from compcache.formats.graph import SOURCE_DIGESTS, encode_graph, encode_notes
 from compcache.formats.manifest import NO_ENTRY, ModuleRecord
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
-from compcache.images.archives import Archive
-from compcache.images.elf import set_aside
-from compcache.images.linked_image import EntryObject, first_linker, link_image
+from compcache.images.linked_image import first_linker, link_image
 from compcache.images.linkers.find import find_linker
-from compcache.images.llvm_thread import in_llvm_thread
-from compcache.images.static_runtime import FINALIZE
 from compcache.targets.libc import libc_requirement
-from compcache.targets.machine import NATIVE, as_text, machine_for, requested_targets
-from compcache.targets.used_features import (
-    TARGET_ATTRIBUTE,
-    check_attributes,
-    exported_requirements,
-    target_attributes,
-    uses_beyond,
-    without_unknown_features,
-)
+from compcache.targets.machine import as_text, machine_for
+from compcache.translation.emission import table_symbols
+from compcache.translation.requests import requests_of, unparsed
+from compcache.translation.translate import translate, translate_again
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from compcache.build.entry_points import EntryPoint
-    from compcache.build.exports import Entries
+    from compcache.build.ir_text import Definition
     from compcache.build.recipe import Recipe
     from compcache.formats.host import Host
     from compcache.images.linked_image import LinkerFor
-    from compcache.targets.machine import Machine
+    from compcache.translation.emission import Translated
+    from compcache.translation.requests import Request
 
 __all__ = ["BuiltModule", "Translation", "build_module", "link_module", "rebuild_module", "translate_module"]
-
-_EXTERNAL, _INTERNAL = "external", "internal"
-#: Words of code whose meaning is read off what LLVM prints, since who writes assembly is free to write it in other ways.
-_READ_AS_PRINTED = ("dso_local", "thread_local", "hidden", "protected", "PIE Level", " alias ", " ifunc ", "linkonce", "weak", "common", "module asm", "__st")
-#: What the names begin with under which a module has its own definitions of merged variables.
-_OWN = "compcache.own."
-_LEVELS = (0, 1, 2, 3)
 
 
 class BuiltModule(NamedTuple):
@@ -136,71 +68,11 @@ class BuiltModule(NamedTuple):
     others: tuple[BuiltModule, ...] = ()
 
 
-class _Request(NamedTuple):
-    """A snapshot of the source."""
-
-    ir: Any
-    exports: tuple[Export, ...] | None
-    requests: Requests
-    level: int
-    machine: Machine
-    keep_bitcode: bool
-    identity: Any
-    target: str  # as the source names it, where it names several
-    portable: bool  # the source says for which hosts it is: all of it is kept as it was before it was optimized
-    untrusted: bool
-    digests: dict[str, str]
-    by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots
-    is_cached: Callable[[str], bool] = bool
-    assumed: dict[str, bool] | None = None  # gets what nothing provides yet (compcache.build.slots)
-
-
-class _Checked(NamedTuple):
-    """What is known of a module that can be compiled here."""
-
-    text: str
-    printed: str  # the same as LLVM prints it, ready for a shared object: what patterns are searched for in
-    attributes: dict[str, str]  # of each function that says for which CPU it is
-    data: dict[str, bytes]  # values of large variables, by section (compcache.build.large_data)
-
-
-class _Prepared(NamedTuple):
-    """A module before optimization, as read off its source; `globals` are (name, kind, encoded value)."""
-
-    exports: tuple[Export, ...]
-    aliases: dict[str, Alias]
-    resolution: Resolution
-    globals: tuple[tuple[str, str, bytes], ...]
-    needs: dict[str, frozenset[str]]
-    code: bytes  # before it is optimized, where it is to be kept
-    data: Mapping[str, bytes] = {}  # values of large variables, by section (compcache.build.large_data)
-
-
-class _Translated(NamedTuple):
-    """The result of compiling a module for one machine. It holds no LLVM object."""
-
-    machine: Machine
-    requires: str
-    prepared: _Prepared
-    definitions: dict[str, Definition]
-    constructors: Constructors
-    startup: tuple[str, ...]
-    entries: Entries
-    slots: tuple[str, ...]
-    key: bytes
-    bitcode: bytes
-    level: int
-    object: bytes
-    entry_object: EntryObject
-    digests: dict[str, str]
-    seconds: float = 0.0
-
-
 class Translation(NamedTuple):
     """A module that was compiled and not linked yet: the requests, one for each target, and what LLVM made of each."""
 
     machine: Host
-    parts: tuple[tuple[_Request, _Translated], ...]
+    parts: tuple[tuple[Request, Translated], ...]
 
     @property
     def functions(self) -> frozenset[str]:
@@ -246,7 +118,7 @@ def translate_module(
     """
     if not isinstance(source, ModuleSource):
         raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}")
-    requests = [r._replace(is_cached=is_cached, assumed=assumed) for r in _snapshot(frozen(source), machine, maker)]
+    requests = [r._replace(is_cached=is_cached, assumed=assumed) for r in requests_of(frozen(source), machine, maker)]
     return Translation(machine, tuple([(request, _translate_for(request, is_cached)) for request in requests]))
 
 
@@ -278,7 +150,7 @@ def rebuild_module(
 
     def rebuild(*, by_linker: bool) -> BuiltModule:
         started = time.perf_counter()
-        translated = codegen.run(lambda context: _translate_again(context, recipe, target, by_linker=by_linker))
+        translated = codegen.run(lambda context: translate_again(context, recipe, target, by_linker=by_linker))
         translated = translated._replace(digests=digests, seconds=time.perf_counter() - started)
         return _finish(translated, notes.get("identity"), linker_for)
 
@@ -290,17 +162,17 @@ def rebuild_module(
         raise CompileError(f"the code imports what only a linker can leave places for: {error}") from error
 
 
-def _translate_for(request: _Request, is_cached: Callable[[str], bool]) -> _Translated:
+def _translate_for(request: Request, is_cached: Callable[[str], bool]) -> Translated:
     started = time.perf_counter()
     with _naming_target(request):
         if request.untrusted:
-            for code in _raw(request.ir):
+            for code in unparsed(request.ir):
                 try_in_child(code, request.machine, request.level, UNTRUSTED)
-        translated = codegen.run(lambda context: _translate(context, request, is_cached))
+        translated = codegen.run(lambda context: translate(context, request, is_cached))
     return translated._replace(seconds=time.perf_counter() - started)
 
 
-def _link_for(request: _Request, translated: _Translated, linker_for: LinkerFor) -> BuiltModule:
+def _link_for(request: Request, translated: Translated, linker_for: LinkerFor) -> BuiltModule:
     with _naming_target(request):
         try:
             return _finish(translated, request.identity, linker_for)
@@ -311,7 +183,7 @@ def _link_for(request: _Request, translated: _Translated, linker_for: LinkerFor)
 
 
 @contextmanager
-def _naming_target(request: _Request) -> Iterator[None]:
+def _naming_target(request: Request) -> Iterator[None]:
     """Let errors say for which of several targets they are."""
     try:
         yield
@@ -321,7 +193,7 @@ def _naming_target(request: _Request) -> Iterator[None]:
         raise
 
 
-def _finish(translated: _Translated, identity: Any, linker_for: LinkerFor) -> BuiltModule:
+def _finish(translated: Translated, identity: Any, linker_for: LinkerFor) -> BuiltModule:
     """Link the object, and write the sections of the module's file."""
     started = time.perf_counter()
     resolution = translated.prepared.resolution
@@ -338,404 +210,6 @@ def _finish(translated: _Translated, identity: Any, linker_for: LinkerFor) -> Bu
     return _assemble(translated, identity, image, kind, places, started - translated.seconds)
 
 
-# ------------------------------------------------------------ in LLVM's thread
-
-
-def _translate(context: Any, request: _Request, is_cached: Callable[[str], bool]) -> _Translated:
-    """From source to object."""
-    if isinstance(request.ir, str):
-        _refuse_extremes(request.ir)
-    module = codegen.parse(request.ir, context)
-    codegen.check_triple(module)
-    attributes = target_attributes(module, request.ir)
-    check_attributes(attributes, host.platform_name())
-    known = without_unknown_features(module, attributes, host.platform_name())
-    if known is not None:
-        module = codegen.parse(known, context)
-        attributes = target_attributes(module, known)
-    request = request._replace(machine=_safe_machine(request.machine, attributes))
-    _try_if_suspicious(module, request, attributes)
-    data = set_data_aside(module, context, _size(request.ir), _refuse_extremes)
-    text = request.ir if isinstance(request.ir, str) and not data else str(module)
-    if text is not request.ir:
-        _refuse_extremes(text)
-    printed = str(module) if text is request.ir and any(word in text for word in _READ_AS_PRINTED) else text
-    changed = for_shared_object(printed)
-    if changed is not None:
-        module, printed = codegen.parse(changed, context), changed
-    changed, request = _with_thread_locals(printed, request, is_cached)
-    if changed is not None:
-        module, printed = codegen.parse(changed, context), changed
-    with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        return _compile(context, module, _Checked(text, printed, attributes, data), request, target, is_cached)
-
-
-def _with_thread_locals(printed: str, request: _Request, is_cached: Callable[[str], bool]) -> tuple[str | None, _Request]:
-    """The module's text in which thread-local variables are shared with other modules, if it has any, and the request for it."""
-    declared, defined = shared_thread_locals(lines_of_variables(printed))
-    if not request.by_linker or not (declared or defined):
-        return None, request
-    requests = request.requests
-    imported = codegen.in_caller(imported_thread_locals, declared, requests, is_cached)
-    asked = defined if request.exports is None else defined.intersection([export.symbol for export in request.exports])
-    imports = {ADDRESS_OF + name if name in imported else name: ADDRESS_OF + of if name in imported else of for name, of in requests.imports.items()}
-    return with_addresses(printed, sorted(imported), sorted(asked)), request._replace(requests=requests._replace(imports=imports))
-
-
-def _compile(
-    context: Any, module: Any, source: _Checked, request: _Request, target: Any, is_cached: Callable[[str], bool]
-) -> _Translated:
-    """From a module that can be compiled here to its object."""
-    text, printed = source.text, source.printed
-    module.data_layout = str(target.target_data)
-    variables = lines_of_variables(printed)
-    names, local = aliases(variables), thread_locals(variables)
-    merged = merged_variables(variables) if request.by_linker else {}
-    assembly, bounds = read_assembly(printed), section_bounds(printed)
-    exports = choose_exports(module, request.exports, names, local, merged, assembly.defined)
-    resolution = resolve_declarations(
-        module,
-        target.target_data,
-        request.requests,
-        lambda names: codegen.in_caller(_chosen, names, is_cached),
-        by_linker=request.by_linker,
-        thread_locals=local,
-        defined=assembly.defined | bounds,
-        assumed=request.assumed,
-    )
-    resolution = _with_merged(resolution, exports)
-    needs = exported_requirements(_aliased(exports, names), source.attributes, request.machine, host.platform_name(), text)
-    encoded = _encoded_globals(resolution)
-    # What static libraries call back must have a symbol.
-    hides = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
-    _prepare(module, exports, resolution, context, hide_others=hides, kept=assembly.mentioned)
-    # Code with assembly is never compiled for another CPU, and the writer of bitcode aborts over assembly that is not valid.
-    keeps = request.keep_bitcode and request.level and not has_assembly(text)
-    code = module.as_bitcode() if keeps else b""
-    codegen.optimize(module, target, request.level)
-    optimized = str(module)
-    if not request.portable and not is_vectorized(optimized):
-        code = b""
-    prepared = _Prepared(exports, names, resolution, encoded, needs, code, source.data)
-    return _emit(module, optimized, context, target, request, prepared)
-
-
-def _translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linker: bool) -> _Translated:
-    """From kept code to an object for another machine."""
-    module = codegen.parse(recipe.code, context)
-    text = str(module)
-    _require_portable(module, text, machine)
-    attributes = target_attributes(module, None)
-    machine = _safe_machine(machine, attributes)
-    intrinsics = [f.name for f in module.functions if f.name.startswith(("llvm.x86.", "llvm.aarch64."))]
-    if intrinsics or codegen.is_suspicious([p for t in attributes.values() for p in TARGET_ATTRIBUTE.findall(t)]):
-        codegen.in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
-    names = aliases(text)
-    request = _Request(
-        recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {},
-        by_linker,
-    )
-    with codegen.borrowed_machine(machine.cpu, machine.features, recipe.level) as emitter:
-        if not recipe.optimized:
-            codegen.optimize(module, emitter, recipe.level)
-        needs = exported_requirements(_aliased(recipe.exports, names), attributes, machine, host.platform_name(), text)
-        resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)
-        encoded = codegen.in_caller(_encode_all, resolution)
-        code = b"" if recipe.optimized else recipe.code
-        prepared = _Prepared(recipe.exports, names, resolution, encoded, needs, code, recipe.data)
-        return _emit(module, str(module), context, emitter, request, prepared)
-
-
-def _require_portable(module: Any, text: str, machine: Machine) -> None:
-    intrinsics = [f.name for f in module.functions if f.name.startswith("llvm.x86.")]
-    if uses_beyond(intrinsics, machine.requires):
-        raise CompileError("the code uses intrinsics of features that this host does not have")
-    if has_assembly(text):
-        raise CompileError("the code has inline assembly, which may use any feature")
-    if passes_vectors(text):
-        raise CompileError("the code exchanges vectors with other modules, for which each CPU has its own calling convention")
-
-
-def _raw(ir: Any) -> Iterable[str | bytes]:
-    """The code in pieces that a child process reads, none of which has been parsed here."""
-    if isinstance(ir, tuple):
-        return ir
-    return [ir if isinstance(ir, (str, bytes)) else in_llvm_thread(lambda: str(ir))]
-
-
-def _size(ir: Any) -> int:
-    """The length of a source's code."""
-    return sum(map(len, ir)) if isinstance(ir, tuple) else len(ir)
-
-
-def _refuse_extremes(text: str) -> None:
-    reason = extreme_of(abridged(text))
-    if reason is not None:
-        raise CompileError(f"the code has {reason}")
-
-
-def _snapshot(source: ModuleSource, machine: Host, maker: str) -> list[_Request]:
-    """One request for each target that the source names."""
-    if source.optimize not in _LEVELS:
-        raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
-    targets = requested_targets(source)
-    ir, exports, requests = codegen.plain_source(source.ir), read_exports(source), read_requests(source)
-    digests = {"maker": maker}
-    if isinstance(source.ir, (str, bytes)):
-        digests |= dict(zip(("code", "source"), [part.hex() for part in source_digests(source)], strict=True))
-    return [
-        _Request(
-            ir, exports, requests, source.optimize, machine_for(cpu, features, machine, host.platform_name()),
-            source.keep_bitcode, source.identity, (cpu or "") if len(targets) > 1 else "",
-            len(targets) > 1 or cpu not in (None, NATIVE),
-            source.untrusted,
-            digests,
-            find_linker() is not None,
-        )
-        for cpu, features in targets
-    ]  # fmt: skip
-
-
-def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:
-    """The machine, named so that no function gets features that the machine lacks.
-
-    To LLVM a function's own features take the place of the machine's, which are what takes away the features that the host's CPU has
-    by its name alone.
-    """
-    bare = any('"target-features"' in text and '"target-cpu"' not in text for text in attributes.values())
-    return machine.by_features(host.platform_name()) if bare else machine
-
-
-def _try_if_suspicious(module: Any, request: _Request, attributes: Mapping[str, str]) -> None:
-    machine = request.machine
-    pairs = {("target-cpu", machine.cpu), ("target-features", machine.features)}
-    pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}
-    intrinsics = [f.name for f in module.functions if f.name.startswith("llvm.x86.")]
-    if codegen.is_suspicious(pairs) or uses_beyond(intrinsics, machine.requires):
-        codegen.in_caller(try_in_child, str(module), machine, request.level)
-
-
-def _aliased(exports: Iterable[Export], names: Mapping[str, Alias]) -> dict[str, str]:
-    """The symbol that each exported one is an alias of, or itself."""
-    return {e.symbol: names[e.symbol].target if e.symbol in names else e.symbol for e in exports}
-
-
-def _chosen(names: list[str], condition: Callable[[str], bool]) -> list[str]:
-    return list(filter(condition, names))
-
-
-def _encoded_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
-    """The stored forms of the global variables: (name, kind, encoded value)."""
-    return codegen.in_caller(_encode_globals, resolution) if resolution.storage else ()
-
-
-def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
-    """Load every definition once, now: a global that fails here would fail every later load."""
-    for name, (definition, storage) in resolution.storage.items():
-        shown = name.removeprefix(SLOT_PREFIX)
-        try:
-            definition.load(storage, _DryRun())
-        except GlobalValidationError as error:
-            message = f"global {shown!r} cannot be used: {error.reason or error}"
-            raise type(error)(message, global_name=shown, reason=error.reason) from error
-    return _encode_all(resolution)
-
-
-def _encode_all(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
-    definitions = {name: definition for name, (definition, _) in resolution.storage.items()}
-    return tuple(sorted([(name, value.kind, encode_definition(value, name)) for name, value in definitions.items()]))
-
-
-class _DryRun:
-    """A load context that checks what can be checked without an image."""
-
-    allow_pickle = True
-    request: object = None
-
-    def address_of(self, buffer: object) -> int:
-        """Any address: only whether the value fits is checked."""
-        return id(buffer)
-
-    def find_symbol(self, name: str, library: str | None) -> int:
-        """Whether the symbol is there: its address."""
-        import ctypes
-
-        try:
-            return ctypes.cast(getattr(ctypes.CDLL(library), name), ctypes.c_void_p).value or 0
-        except (OSError, AttributeError):
-            return 0
-
-
-def _prepare(
-    module: Any,
-    exports: Iterable[Export],
-    resolution: Resolution,
-    context: Any,
-    *,
-    hide_others: bool,
-    kept: Collection[str],
-) -> None:
-    """Link the support code in, and give every definition the linkage that it has inside an image.
-
-    Those in `kept` can be used by what LLVM does not see.
-    """
-    if resolution.support:
-        module.link_in(codegen.parse(resolution.support, context))
-    exported = {export.symbol for export in exports}
-    for name in resolution.thunks:
-        module.get_function(name).linkage = _INTERNAL
-    ready = {*resolution.slots, *resolution.storage}
-    for value in [*module.functions, *module.global_variables]:
-        if value.is_declaration:
-            continue
-        name = value.name
-        if name in ready or name.startswith("llvm."):
-            continue
-        if name in resolution.imports:
-            value.linkage = "weak_odr" if "_odr" in value.linkage.name else "weak_any"
-            value.visibility = "default"
-        elif name in exported:
-            value.linkage = _EXTERNAL
-            value.visibility = "hidden"
-        elif value.linkage.name in VISIBLE_LINKAGES:
-            _privatize(value, internal=hide_others and name not in kept)
-
-
-def _privatize(value: Any, *, internal: bool) -> None:
-    if internal:
-        value.visibility = "default"
-        value.linkage = _INTERNAL
-    else:
-        value.visibility = "hidden"
-
-
-def _emit(module: Any, text: str, context: Any, target: Any, request: _Request, prepared: _Prepared) -> _Translated:
-    """From the optimized module, and what it is as text, to its object."""
-    definitions = with_image_symbols(read_module(text), text)
-    constructors = find_constructors(text)
-    if _must_wait(constructors, definitions, prepared.resolution, by_linker=request.by_linker):
-        module = codegen.parse(with_deferred_start(text, constructors), context)
-        text = str(module)
-        definitions, constructors = with_image_symbols(read_module(text), text), Constructors((), ())
-    startup = run_by_mapping(definitions, constructors)
-    _check_startup(startup, definitions, prepared.resolution)
-    startup += (INITIALIZE, TERMINATE) if INITIALIZE in definitions else ()
-    doubtful = assembly_parts(text)
-    if doubtful is not None:
-        codegen.in_caller(try_in_child, doubtful, request.machine, 0)
-    bitcode = b""
-    if request.keep_bitcode:
-        bitcode, module = _kept(module, context)
-    if constructors.functions():
-        module = codegen.parse(with_init_arrays(text, constructors), context)
-    entries = make_entries(prepared.exports, definitions, prepared.aliases)
-    slots = tuple([name for name in (*prepared.resolution.slots, *prepared.resolution.storage) if name in definitions])
-    key = _key(text, request, prepared)
-    symbols = _table_symbols(prepared, definitions)
-    variables = {export.symbol for export in prepared.exports if definitions[export.symbol].kind == "variable"}
-    shared = sorted(variables.difference(prepared.aliases))
-    own = {name: _OWN + name for name in shared if name in prepared.resolution.imports}
-    named = [own.get(name, name) for name in symbols]
-    shared = [own.get(name, name) for name in shared]
-    apart = request.by_linker
-    module.link_in(codegen.parse(table_text(key, named, entries.points, slots, shared, with_entries=not apart), context))
-    obj = with_data(codegen.emit_object(module, target), prepared.data)
-    if own:
-        obj = set_aside(obj, own)
-    entry_object = _entry_object(entries.points, request.machine[:2], request.level) if apart else EntryObject()
-    machine = request.machine
-    requires = machine.required_by(text)
-    return _Translated(
-        machine, requires, prepared._replace(data={}), definitions, constructors, startup, entries, slots, key, bitcode, request.level, obj,
-        entry_object, request.digests,
-    )
-
-
-@lru_cache(maxsize=64)
-def _entry_object(points: tuple[EntryPoint, ...], machine: tuple[str, str], level: int) -> EntryObject:
-    """The object of entry points, which most modules of a program have in common: a third of what a tiny module takes LLVM."""
-    if not points:
-        return EntryObject()
-    with codegen.new_context() as context:
-        module = codegen.parse(entries_text(points), context)
-        codegen.check_triple(module)
-        with codegen.borrowed_machine(*machine, level) as target:
-            module.data_layout = str(target.target_data)
-            return EntryObject(codegen.emit_object(module, target), tuple(symbols_of_entries(points)))
-
-
-def _with_merged(resolution: Resolution, exports: Iterable[Export]) -> Resolution:
-    """Merged variables are imported by the module that defines them as well."""
-    merged = {export.symbol: export.name for export in exports if export.link_only == MERGED}
-    return resolution._replace(imports={**resolution.imports, **merged}) if merged else resolution
-
-
-def _table_symbols(prepared: _Prepared, definitions: Mapping[str, Definition]) -> list[str]:
-    """The symbols that come first in the table of a module."""
-    return [*(export.symbol for export in prepared.exports), *([INITIALIZE, TERMINATE] if INITIALIZE in definitions else [])]
-
-
-def _must_wait(
-    found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, by_linker: bool
-) -> bool:
-    """Whether the runtime has to run constructors and destructors, in place of the dynamic linker.
-
-    Those that use what is bound only after the image is mapped, and those that call anything outside of the module: that may want
-    the GIL, or start a thread that does, while another thread has it and waits for the dynamic linker's lock to import an extension
-    module. Destructors that register when they are needed may use anything.
-    """
-    if not by_linker or not found.functions():
-        return False
-    if FINALIZE in definitions and resolution.imports:
-        return True
-    reached = DependencyGraph({name: d.references for name, d in definitions.items()}).closure(found.functions())
-    bound = {*resolution.imported(), *resolution.storage}
-    return any(name in bound or _is_outside(name, definitions) for name in reached)
-
-
-def _is_outside(name: str, definitions: Mapping[str, Definition]) -> bool:
-    return not name.startswith("llvm.") and (name not in definitions or definitions[name].kind == "declaration")
-
-
-def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
-    """The code to keep, and the module that reading it gives, of which the image is made.
-
-    Bitcode does not say in which order a value is used, and some of the machine code follows that order: whoever
-    translates the kept code (`compcache.build.kept_code`) gets what is in the image only if that was made of it, too.
-    """
-    code = module.as_bitcode()
-    return zlib.compress(code, 1), codegen.read_back(code, context)
-
-
-def _key(text: str, request: _Request, prepared: _Prepared) -> bytes:
-    """A digest of everything that decides the image; image and manifest must agree on it."""
-    libraries = [(library.name, getattr(library, "digest", "")) for library in prepared.resolution.libraries]
-    settings = (
-        prepared.exports, request.machine[:2], request.level, prepared.resolution.imported(), list(prepared.globals), libraries
-    )  # fmt: skip
-    parts = [*prepared.data.values(), text.encode("utf-8", "surrogateescape"), repr(settings).encode(), codegen.llvm_version().encode()]
-    return digest(parts, size=KEY_SIZE)
-
-
-def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definition], resolution: Resolution) -> None:
-    """Refuse constructors that use imports or globals: they run while the image is mapped, before slots are filled."""
-    if not startup:
-        return
-    graph = DependencyGraph({name: definition.references for name, definition in definitions.items()})
-    reached = graph.closure(startup)
-    imported = resolution.imported()
-    needed = [imported[name] for name in reached if name in imported]
-    needed += [name.removeprefix(SLOT_PREFIX) for name in reached if name in resolution.storage]
-    if needed:
-        raise CompileError(
-            f"{', '.join(startup)}, which runs while the module is mapped, uses {', '.join(map(repr, needed))}, which can only be bound "
-            "afterwards: let a function do it that is called first"
-        )
-
-
-# ---------------------------------------------------------- in the caller's thread
-
-
 def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
     """The bounds of sections that a linker defines: written as declarations, counted among the module's own."""
     return [
@@ -745,7 +219,7 @@ def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
     ]
 
 
-def _needs_linker(translated: _Translated) -> list[str]:
+def _needs_linker(translated: Translated) -> list[str]:
     """Features of the module that need the dynamic linker, in words; a plain object cannot be loaded with them."""
     reasons = [f"the constructor or destructor {name!r}" for name in translated.constructors.functions()]
     reasons += ["constructors or destructors"] if INITIALIZE in translated.definitions else []
@@ -763,7 +237,7 @@ def _needs_linker(translated: _Translated) -> list[str]:
 
 
 def _assemble(
-    translated: _Translated, identity: Any, image: bytes, kind: str, places: Mapping[str, bytes], started: float
+    translated: Translated, identity: Any, image: bytes, kind: str, places: Mapping[str, bytes], started: float
 ) -> BuiltModule:
     """The sections of the module's file."""
     prepared, entries, key = translated.prepared, translated.entries, translated.key
@@ -774,7 +248,7 @@ def _assemble(
         key, kind, platform, machine.cpu, requires, libc, machine.features, codegen.llvm_version(), host.ABI_VERSION
     )
     extra = {name: as_text(needs - host.required(requires)) for name, needs in prepared.needs.items()}
-    symbols = _table_symbols(prepared, translated.definitions)
+    symbols = table_symbols(prepared, translated.definitions)
     first_slot = len(symbols) + len(entries.points)
     numbers = {name: first_slot + i for i, name in enumerate(translated.slots)}
     if INITIALIZE in translated.definitions:

@@ -1,0 +1,1 @@
+"""From a module's source to its object: what LLVM does of the miss path. `compcache.linker` does the rest."""

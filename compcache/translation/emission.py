@@ -1,0 +1,196 @@
+"""From a module that is optimized to its object, and all that its file will say of it."""
+
+from __future__ import annotations
+
+import zlib
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.build import codegen
+from compcache.build.entry_points import entries_text, symbols_of_entries, table_text
+from compcache.build.exports import make_entries
+from compcache.build.ir_text import read_module, with_image_symbols
+from compcache.build.large_data.variables import with_data
+from compcache.build.pic import (
+    INITIALIZE,
+    TERMINATE,
+    Constructors,
+    find_constructors,
+    run_by_mapping,
+    with_deferred_start,
+    with_init_arrays,
+)
+from compcache.build.slots import SLOT_PREFIX
+from compcache.build.trial import assembly_parts, try_in_child
+from compcache.depgraph import DependencyGraph
+from compcache.digest import KEY_SIZE, digest
+from compcache.errors import CompileError
+from compcache.images.elf import set_aside
+from compcache.images.linked_image import EntryObject
+from compcache.images.static_runtime import FINALIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from compcache.build.entry_points import EntryPoint
+    from compcache.build.exports import Entries, Export
+    from compcache.build.ir_text import Definition
+    from compcache.build.pic import Alias
+    from compcache.build.slots import Resolution
+    from compcache.targets.machine import Machine
+    from compcache.translation.requests import Request
+
+__all__ = ["Prepared", "Translated", "emit", "table_symbols"]
+
+#: What the names begin with under which a module has its own definitions of merged variables.
+_OWN = "compcache.own."
+
+
+class Prepared(NamedTuple):
+    """A module before optimization, as read off its source; `globals` are (name, kind, encoded value)."""
+
+    exports: tuple[Export, ...]
+    aliases: dict[str, Alias]
+    resolution: Resolution
+    globals: tuple[tuple[str, str, bytes], ...]
+    needs: dict[str, frozenset[str]]
+    code: bytes  # before it is optimized, where it is to be kept
+    data: Mapping[str, bytes] = {}  # values of large variables, by section (compcache.build.large_data)
+
+
+class Translated(NamedTuple):
+    """The result of compiling a module for one machine. It holds no LLVM object."""
+
+    machine: Machine
+    requires: str
+    prepared: Prepared
+    definitions: dict[str, Definition]
+    constructors: Constructors
+    startup: tuple[str, ...]
+    entries: Entries
+    slots: tuple[str, ...]
+    key: bytes
+    bitcode: bytes
+    level: int
+    object: bytes
+    entry_object: EntryObject
+    digests: dict[str, str]
+    seconds: float = 0.0
+
+
+def emit(module: Any, text: str, context: Any, target: Any, request: Request, prepared: Prepared) -> Translated:
+    """From the optimized module, and what it is as text, to its object."""
+    definitions = with_image_symbols(read_module(text), text)
+    constructors = find_constructors(text)
+    if _must_wait(constructors, definitions, prepared.resolution, by_linker=request.by_linker):
+        module = codegen.parse(with_deferred_start(text, constructors), context)
+        text = str(module)
+        definitions, constructors = with_image_symbols(read_module(text), text), Constructors((), ())
+    startup = run_by_mapping(definitions, constructors)
+    _check_startup(startup, definitions, prepared.resolution)
+    startup += (INITIALIZE, TERMINATE) if INITIALIZE in definitions else ()
+    doubtful = assembly_parts(text)
+    if doubtful is not None:
+        codegen.in_caller(try_in_child, doubtful, request.machine, 0)
+    bitcode = b""
+    if request.keep_bitcode:
+        bitcode, module = _kept(module, context)
+    if constructors.functions():
+        module = codegen.parse(with_init_arrays(text, constructors), context)
+    entries = make_entries(prepared.exports, definitions, prepared.aliases)
+    slots = tuple([name for name in (*prepared.resolution.slots, *prepared.resolution.storage) if name in definitions])
+    key = _key(text, request, prepared)
+    symbols = table_symbols(prepared, definitions)
+    variables = {export.symbol for export in prepared.exports if definitions[export.symbol].kind == "variable"}
+    shared = sorted(variables.difference(prepared.aliases))
+    own = {name: _OWN + name for name in shared if name in prepared.resolution.imports}
+    named = [own.get(name, name) for name in symbols]
+    shared = [own.get(name, name) for name in shared]
+    apart = request.by_linker
+    module.link_in(codegen.parse(table_text(key, named, entries.points, slots, shared, with_entries=not apart), context))
+    obj = with_data(codegen.emit_object(module, target), prepared.data)
+    if own:
+        obj = set_aside(obj, own)
+    entry_object = _entry_object(entries.points, request.machine[:2], request.level) if apart else EntryObject()
+    machine = request.machine
+    requires = machine.required_by(text)
+    return Translated(
+        machine, requires, prepared._replace(data={}), definitions, constructors, startup, entries, slots, key, bitcode, request.level, obj,
+        entry_object, request.digests,
+    )
+
+
+@lru_cache(maxsize=64)
+def _entry_object(points: tuple[EntryPoint, ...], machine: tuple[str, str], level: int) -> EntryObject:
+    """The object of entry points, which most modules of a program have in common: a third of what a tiny module takes LLVM."""
+    if not points:
+        return EntryObject()
+    with codegen.new_context() as context:
+        module = codegen.parse(entries_text(points), context)
+        codegen.check_triple(module)
+        with codegen.borrowed_machine(*machine, level) as target:
+            module.data_layout = str(target.target_data)
+            return EntryObject(codegen.emit_object(module, target), tuple(symbols_of_entries(points)))
+
+
+def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition]) -> list[str]:
+    """The symbols that come first in the table of a module."""
+    return [*(export.symbol for export in prepared.exports), *([INITIALIZE, TERMINATE] if INITIALIZE in definitions else [])]
+
+
+def _must_wait(
+    found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, by_linker: bool
+) -> bool:
+    """Whether the runtime has to run constructors and destructors, in place of the dynamic linker.
+
+    Those that use what is bound only after the image is mapped, and those that call anything outside of the module: that may want
+    the GIL, or start a thread that does, while another thread has it and waits for the dynamic linker's lock to import an extension
+    module. Destructors that register when they are needed may use anything.
+    """
+    if not by_linker or not found.functions():
+        return False
+    if FINALIZE in definitions and resolution.imports:
+        return True
+    reached = DependencyGraph({name: d.references for name, d in definitions.items()}).closure(found.functions())
+    bound = {*resolution.imported(), *resolution.storage}
+    return any(name in bound or _is_outside(name, definitions) for name in reached)
+
+
+def _is_outside(name: str, definitions: Mapping[str, Definition]) -> bool:
+    return not name.startswith("llvm.") and (name not in definitions or definitions[name].kind == "declaration")
+
+
+def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definition], resolution: Resolution) -> None:
+    """Refuse constructors that use imports or globals: they run while the image is mapped, before slots are filled."""
+    if not startup:
+        return
+    graph = DependencyGraph({name: definition.references for name, definition in definitions.items()})
+    reached = graph.closure(startup)
+    imported = resolution.imported()
+    needed = [imported[name] for name in reached if name in imported]
+    needed += [name.removeprefix(SLOT_PREFIX) for name in reached if name in resolution.storage]
+    if needed:
+        raise CompileError(
+            f"{', '.join(startup)}, which runs while the module is mapped, uses {', '.join(map(repr, needed))}, which can only be bound "
+            "afterwards: let a function do it that is called first"
+        )
+
+
+def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
+    """The code to keep, and the module that reading it gives, of which the image is made.
+
+    Bitcode does not say in which order a value is used, and some of the machine code follows that order: whoever
+    translates the kept code (`compcache.build.kept_code`) gets what is in the image only if that was made of it, too.
+    """
+    code = module.as_bitcode()
+    return zlib.compress(code, 1), codegen.read_back(code, context)
+
+
+def _key(text: str, request: Request, prepared: Prepared) -> bytes:
+    """A digest of everything that decides the image; image and manifest must agree on it."""
+    libraries = [(library.name, getattr(library, "digest", "")) for library in prepared.resolution.libraries]
+    settings = (
+        prepared.exports, request.machine[:2], request.level, prepared.resolution.imported(), list(prepared.globals), libraries
+    )  # fmt: skip
+    parts = [*prepared.data.values(), text.encode("utf-8", "surrogateescape"), repr(settings).encode(), codegen.llvm_version().encode()]
+    return digest(parts, size=KEY_SIZE)

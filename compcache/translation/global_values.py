@@ -1,0 +1,58 @@
+"""Values of global variables as a module keeps them, each of which was loaded once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.build import codegen
+from compcache.build.records import encode_definition
+from compcache.build.slots import SLOT_PREFIX
+from compcache.errors import GlobalValidationError
+
+if TYPE_CHECKING:
+    from compcache.build.slots import Resolution
+
+__all__ = ["encode_checked", "encode_values"]
+
+
+def encode_checked(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
+    """As `encode_values`, in the thread that asked for the module, after each value was loaded once."""
+    return codegen.in_caller(_encode_globals, resolution) if resolution.storage else ()
+
+
+def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
+    """Load every definition once, now: a global that fails here would fail every later load."""
+    for name, (definition, storage) in resolution.storage.items():
+        shown = name.removeprefix(SLOT_PREFIX)
+        try:
+            definition.load(storage, _DryRun())
+        except GlobalValidationError as error:
+            message = f"global {shown!r} cannot be used: {error.reason or error}"
+            raise type(error)(message, global_name=shown, reason=error.reason) from error
+    return encode_values(resolution)
+
+
+def encode_values(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
+    """The stored forms of the global variables, in the order of their names: (name, kind, encoded value)."""
+    definitions = {name: definition for name, (definition, _) in resolution.storage.items()}
+    return tuple(sorted([(name, value.kind, encode_definition(value, name)) for name, value in definitions.items()]))
+
+
+class _DryRun:
+    """A load context that checks what can be checked without an image."""
+
+    allow_pickle = True
+    request: object = None
+
+    def address_of(self, buffer: object) -> int:
+        """Any address: only whether the value fits is checked."""
+        return id(buffer)
+
+    def find_symbol(self, name: str, library: str | None) -> int:
+        """Whether the symbol is there: its address."""
+        import ctypes
+
+        try:
+            return ctypes.cast(getattr(ctypes.CDLL(library), name), ctypes.c_void_p).value or 0
+        except (OSError, AttributeError):
+            return 0

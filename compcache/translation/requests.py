@@ -1,0 +1,90 @@
+"""What is asked of the compiler: a snapshot of a module's source for each of its targets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.build import codegen
+from compcache.build.exports import read_exports
+from compcache.build.ir_text import extreme_of
+from compcache.build.large_data.variables import abridged
+from compcache.build.slots import read_requests
+from compcache.content.names import source_digests
+from compcache.errors import CompileError
+from compcache.formats import host
+from compcache.images.linkers.find import find_linker
+from compcache.images.llvm_thread import in_llvm_thread
+from compcache.targets.machine import NATIVE, machine_for, requested_targets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from compcache.build.exports import Export
+    from compcache.build.slots import Requests
+    from compcache.build.source import ModuleSource
+    from compcache.formats.host import Host
+    from compcache.targets.machine import Machine
+
+__all__ = ["Request", "refuse_extremes", "requests_of", "size_of", "unparsed"]
+
+_LEVELS = (0, 1, 2, 3)
+
+
+class Request(NamedTuple):
+    """A snapshot of the source."""
+
+    ir: Any
+    exports: tuple[Export, ...] | None
+    requests: Requests
+    level: int
+    machine: Machine
+    keep_bitcode: bool
+    identity: Any
+    target: str  # as the source names it, where it names several
+    portable: bool  # the source says for which hosts it is: all of it is kept as it was before it was optimized
+    untrusted: bool
+    digests: dict[str, str]
+    by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots
+    is_cached: Callable[[str], bool] = bool
+    assumed: dict[str, bool] | None = None  # gets what nothing provides yet (compcache.build.slots)
+
+
+def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request]:
+    """One request for each target that the source names."""
+    if source.optimize not in _LEVELS:
+        raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
+    targets = requested_targets(source)
+    ir, exports, requests = codegen.plain_source(source.ir), read_exports(source), read_requests(source)
+    digests = {"maker": maker}
+    if isinstance(source.ir, (str, bytes)):
+        digests |= dict(zip(("code", "source"), [part.hex() for part in source_digests(source)], strict=True))
+    return [
+        Request(
+            ir, exports, requests, source.optimize, machine_for(cpu, features, machine, host.platform_name()),
+            source.keep_bitcode, source.identity, (cpu or "") if len(targets) > 1 else "",
+            len(targets) > 1 or cpu not in (None, NATIVE),
+            source.untrusted,
+            digests,
+            find_linker() is not None,
+        )
+        for cpu, features in targets
+    ]  # fmt: skip
+
+
+def unparsed(ir: Any) -> Iterable[str | bytes]:
+    """The code in pieces that a child process reads, none of which has been parsed here."""
+    if isinstance(ir, tuple):
+        return ir
+    return [ir if isinstance(ir, (str, bytes)) else in_llvm_thread(lambda: str(ir))]
+
+
+def size_of(ir: Any) -> int:
+    """The length of a source's code."""
+    return sum(map(len, ir)) if isinstance(ir, tuple) else len(ir)
+
+
+def refuse_extremes(text: str) -> None:
+    """Raise `CompileError` for code whose numbers or nesting would end the process that parses it."""
+    reason = extreme_of(abridged(text))
+    if reason is not None:
+        raise CompileError(f"the code has {reason}")

@@ -1,0 +1,268 @@
+"""From source, or from code that was kept, to a module's object.
+
+Parse, rewrite what contradicts a shared object, provide for declarations (`compcache.build.slots`), optimize, emit
+(`compcache.translation.emission`). All of it runs in LLVM's thread; what is the caller's is asked for in the caller's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.build import codegen
+from compcache.build.exports import MERGED, VISIBLE_LINKAGES, choose_exports
+from compcache.build.ir_text import (
+    is_vectorized,
+    lines_of_variables,
+    passes_vectors,
+    read_assembly,
+    section_bounds,
+)
+from compcache.build.large_data.variables import set_data_aside
+from compcache.build.pic import (
+    ADDRESS_OF,
+    aliases,
+    for_shared_object,
+    merged_variables,
+    shared_thread_locals,
+    thread_locals,
+    with_addresses,
+)
+from compcache.build.slots import (
+    imported_thread_locals,
+    read_requests,
+    resolve_declarations,
+    restore_resolution,
+)
+from compcache.build.source import ModuleSource
+from compcache.build.trial import has_assembly, try_in_child
+from compcache.errors import CompileError
+from compcache.formats import host
+from compcache.images.archives import Archive
+from compcache.targets.used_features import (
+    TARGET_ATTRIBUTE,
+    check_attributes,
+    exported_requirements,
+    target_attributes,
+    uses_beyond,
+    without_unknown_features,
+)
+from compcache.translation.emission import Prepared, emit
+from compcache.translation.global_values import encode_checked, encode_values
+from compcache.translation.requests import Request, refuse_extremes, size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from compcache.build.exports import Export
+    from compcache.build.pic import Alias
+    from compcache.build.recipe import Recipe
+    from compcache.build.slots import Resolution
+    from compcache.targets.machine import Machine
+    from compcache.translation.emission import Translated
+
+__all__ = ["translate", "translate_again"]
+
+_EXTERNAL, _INTERNAL = "external", "internal"
+#: Words of code whose meaning is read off what LLVM prints, since who writes assembly is free to write it in other ways.
+_READ_AS_PRINTED = ("dso_local", "thread_local", "hidden", "protected", "PIE Level", " alias ", " ifunc ", "linkonce", "weak", "common", "module asm", "__st")
+
+
+class _Checked(NamedTuple):
+    """What is known of a module that can be compiled here."""
+
+    text: str
+    printed: str  # the same as LLVM prints it, ready for a shared object: what patterns are searched for in
+    attributes: dict[str, str]  # of each function that says for which CPU it is
+    data: dict[str, bytes]  # values of large variables, by section (compcache.build.large_data)
+
+
+def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) -> Translated:
+    """From source to object."""
+    if isinstance(request.ir, str):
+        refuse_extremes(request.ir)
+    module = codegen.parse(request.ir, context)
+    codegen.check_triple(module)
+    attributes = target_attributes(module, request.ir)
+    check_attributes(attributes, host.platform_name())
+    known = without_unknown_features(module, attributes, host.platform_name())
+    if known is not None:
+        module = codegen.parse(known, context)
+        attributes = target_attributes(module, known)
+    request = request._replace(machine=_safe_machine(request.machine, attributes))
+    _try_if_suspicious(module, request, attributes)
+    data = set_data_aside(module, context, size_of(request.ir), refuse_extremes)
+    text = request.ir if isinstance(request.ir, str) and not data else str(module)
+    if text is not request.ir:
+        refuse_extremes(text)
+    printed = str(module) if text is request.ir and any(word in text for word in _READ_AS_PRINTED) else text
+    changed = for_shared_object(printed)
+    if changed is not None:
+        module, printed = codegen.parse(changed, context), changed
+    changed, request = _with_thread_locals(printed, request, is_cached)
+    if changed is not None:
+        module, printed = codegen.parse(changed, context), changed
+    with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
+        return _compile(context, module, _Checked(text, printed, attributes, data), request, target, is_cached)
+
+
+def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str], bool]) -> tuple[str | None, Request]:
+    """The module's text in which thread-local variables are shared with other modules, if it has any, and the request for it."""
+    declared, defined = shared_thread_locals(lines_of_variables(printed))
+    if not request.by_linker or not (declared or defined):
+        return None, request
+    requests = request.requests
+    imported = codegen.in_caller(imported_thread_locals, declared, requests, is_cached)
+    asked = defined if request.exports is None else defined.intersection([export.symbol for export in request.exports])
+    imports = {ADDRESS_OF + name if name in imported else name: ADDRESS_OF + of if name in imported else of for name, of in requests.imports.items()}
+    return with_addresses(printed, sorted(imported), sorted(asked)), request._replace(requests=requests._replace(imports=imports))
+
+
+def _compile(
+    context: Any, module: Any, source: _Checked, request: Request, target: Any, is_cached: Callable[[str], bool]
+) -> Translated:
+    """From a module that can be compiled here to its object."""
+    text, printed = source.text, source.printed
+    module.data_layout = str(target.target_data)
+    variables = lines_of_variables(printed)
+    names, local = aliases(variables), thread_locals(variables)
+    merged = merged_variables(variables) if request.by_linker else {}
+    assembly, bounds = read_assembly(printed), section_bounds(printed)
+    exports = choose_exports(module, request.exports, names, local, merged, assembly.defined)
+    resolution = resolve_declarations(
+        module,
+        target.target_data,
+        request.requests,
+        lambda names: codegen.in_caller(_chosen, names, is_cached),
+        by_linker=request.by_linker,
+        thread_locals=local,
+        defined=assembly.defined | bounds,
+        assumed=request.assumed,
+    )
+    resolution = _with_merged(resolution, exports)
+    needs = exported_requirements(_aliased(exports, names), source.attributes, request.machine, host.platform_name(), text)
+    encoded = encode_checked(resolution)
+    # What static libraries call back must have a symbol.
+    hides = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
+    _prepare(module, exports, resolution, context, hide_others=hides, kept=assembly.mentioned)
+    # Code with assembly is never compiled for another CPU, and the writer of bitcode aborts over assembly that is not valid.
+    keeps = request.keep_bitcode and request.level and not has_assembly(text)
+    code = module.as_bitcode() if keeps else b""
+    codegen.optimize(module, target, request.level)
+    optimized = str(module)
+    if not request.portable and not is_vectorized(optimized):
+        code = b""
+    prepared = Prepared(exports, names, resolution, encoded, needs, code, source.data)
+    return emit(module, optimized, context, target, request, prepared)
+
+
+def translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linker: bool) -> Translated:
+    """From kept code to an object for another machine."""
+    module = codegen.parse(recipe.code, context)
+    text = str(module)
+    _require_portable(module, text, machine)
+    attributes = target_attributes(module, None)
+    machine = _safe_machine(machine, attributes)
+    intrinsics = [f.name for f in module.functions if f.name.startswith(("llvm.x86.", "llvm.aarch64."))]
+    if intrinsics or codegen.is_suspicious([p for t in attributes.values() for p in TARGET_ATTRIBUTE.findall(t)]):
+        codegen.in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
+    names = aliases(text)
+    request = Request(
+        recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {},
+        by_linker,
+    )
+    with codegen.borrowed_machine(machine.cpu, machine.features, recipe.level) as emitter:
+        if not recipe.optimized:
+            codegen.optimize(module, emitter, recipe.level)
+        needs = exported_requirements(_aliased(recipe.exports, names), attributes, machine, host.platform_name(), text)
+        resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)
+        encoded = codegen.in_caller(encode_values, resolution)
+        code = b"" if recipe.optimized else recipe.code
+        prepared = Prepared(recipe.exports, names, resolution, encoded, needs, code, recipe.data)
+        return emit(module, str(module), context, emitter, request, prepared)
+
+
+def _require_portable(module: Any, text: str, machine: Machine) -> None:
+    intrinsics = [f.name for f in module.functions if f.name.startswith("llvm.x86.")]
+    if uses_beyond(intrinsics, machine.requires):
+        raise CompileError("the code uses intrinsics of features that this host does not have")
+    if has_assembly(text):
+        raise CompileError("the code has inline assembly, which may use any feature")
+    if passes_vectors(text):
+        raise CompileError("the code exchanges vectors with other modules, for which each CPU has its own calling convention")
+
+
+def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:
+    """The machine, named so that no function gets features that the machine lacks.
+
+    To LLVM a function's own features take the place of the machine's, which are what takes away the features that the host's CPU has
+    by its name alone.
+    """
+    bare = any('"target-features"' in text and '"target-cpu"' not in text for text in attributes.values())
+    return machine.by_features(host.platform_name()) if bare else machine
+
+
+def _try_if_suspicious(module: Any, request: Request, attributes: Mapping[str, str]) -> None:
+    machine = request.machine
+    pairs = {("target-cpu", machine.cpu), ("target-features", machine.features)}
+    pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}
+    intrinsics = [f.name for f in module.functions if f.name.startswith("llvm.x86.")]
+    if codegen.is_suspicious(pairs) or uses_beyond(intrinsics, machine.requires):
+        codegen.in_caller(try_in_child, str(module), machine, request.level)
+
+
+def _aliased(exports: Iterable[Export], names: Mapping[str, Alias]) -> dict[str, str]:
+    """The symbol that each exported one is an alias of, or itself."""
+    return {e.symbol: names[e.symbol].target if e.symbol in names else e.symbol for e in exports}
+
+
+def _chosen(names: list[str], condition: Callable[[str], bool]) -> list[str]:
+    return list(filter(condition, names))
+
+
+def _with_merged(resolution: Resolution, exports: Iterable[Export]) -> Resolution:
+    """Merged variables are imported by the module that defines them as well."""
+    merged = {export.symbol: export.name for export in exports if export.link_only == MERGED}
+    return resolution._replace(imports={**resolution.imports, **merged}) if merged else resolution
+
+
+def _prepare(
+    module: Any,
+    exports: Iterable[Export],
+    resolution: Resolution,
+    context: Any,
+    *,
+    hide_others: bool,
+    kept: Collection[str],
+) -> None:
+    """Link the support code in, and give every definition the linkage that it has inside an image.
+
+    Those in `kept` can be used by what LLVM does not see.
+    """
+    if resolution.support:
+        module.link_in(codegen.parse(resolution.support, context))
+    exported = {export.symbol for export in exports}
+    for name in resolution.thunks:
+        module.get_function(name).linkage = _INTERNAL
+    ready = {*resolution.slots, *resolution.storage}
+    for value in [*module.functions, *module.global_variables]:
+        if value.is_declaration:
+            continue
+        name = value.name
+        if name in ready or name.startswith("llvm."):
+            continue
+        if name in resolution.imports:
+            value.linkage = "weak_odr" if "_odr" in value.linkage.name else "weak_any"
+            value.visibility = "default"
+        elif name in exported:
+            value.linkage = _EXTERNAL
+            value.visibility = "hidden"
+        elif value.linkage.name in VISIBLE_LINKAGES:
+            _privatize(value, internal=hide_others and name not in kept)
+
+
+def _privatize(value: Any, *, internal: bool) -> None:
+    if internal:
+        value.visibility = "default"
+        value.linkage = _INTERNAL
+    else:
+        value.visibility = "hidden"
