@@ -307,6 +307,59 @@ def test_functions_that_nobody_called_may_be_recursive(tmp_path: Path) -> None:
     assert call(other, "'circle.factorial', 6", "'circle.even', 6", "'circle.odd', 6") == [720, True, False]
 
 
+def test_signatures_that_a_dispatcher_lists_are_called_as_the_dispatcher_is(tmp_path: Path) -> None:
+    """With parameters that were left out, and any number of arguments."""
+    other = Project(tmp_path)
+    other.write(many="""
+        from numba import njit
+
+        @njit
+        def weighted(x, weight=2.0, *others):
+            return x * weight, others
+
+        @njit
+        def changed(*items):
+            items[0].append(items[1])
+            return len(items), items[0]
+
+        @njit
+        def failing(*items):
+            if len(items) > 1:
+                raise ValueError("too many", len(items))
+            return 0
+
+        @njit
+        def between(items0, *items):
+            return items0, items
+    """)
+    given: dict[str, list[tuple[object, ...]]] = {
+        "weighted": [(1.5,), (1.5, 4.0), (1.5, 4.0, 1, "text"), (1.5, 4.0, (1, 2.0))], "failing": [(1,), (1, 2)], "between": [(1, 2, 3.0), (1,)],
+    }  # fmt: skip
+    script = f"""
+    import many
+    from compcache import Cache
+    from compcache.numba import export
+    result = []
+    with Cache("cache") as cache:
+        for name, calls in {given!r}.items():
+            function = getattr(many, name)
+            for number, arguments in enumerate(calls):
+                try:
+                    result.append(function(*arguments))
+                except ValueError as error:
+                    result.append((type(error).__name__, error.args))
+                export(function, function.nopython_signatures[-1], cache=cache, name=f"{{name}}{{number}}")
+        export(many.changed, "(List(int64, True), int64)", cache=cache)
+        export(many.weighted, "(int64, float64, int64)", cache=cache, name="flat")
+    """
+    expected = other.run(script, backend=False)
+    calls = [f"'{name}{number}', *{arguments!r}" for name, cases in given.items() for number, arguments in enumerate(cases)]
+    outcomes = call(other, *calls, "'many.changed', [1, 2], 3", "'flat', 2, 0.5, 7", "'flat', 2, 0.5")
+    assert outcomes[:-3] == expected
+    assert outcomes[-3:-1] == [(2, [1, 2, 3]), (1.0, (7,))]
+    assert outcomes[-1] == ("TypeError", ("flat() takes 3 arguments, x: i64, weight: f64, others0: i64; 2 given",))
+
+
 def test_a_kernel_is_the_same_bytes_in_every_process(tmp_path: Path) -> None:
     """Whatever was compiled before, with loops of threads and exceptions."""
     other = Project(tmp_path)
@@ -322,6 +375,12 @@ def test_a_kernel_is_the_same_bytes_in_every_process(tmp_path: Path) -> None:
             for i in prange(len(values)):
                 result += values[i]
             return result, values * 2
+
+        @njit
+        def added(first, *others):
+            for other in others:
+                first += other
+            return first
     """)
     script = """
     import loops
@@ -331,7 +390,8 @@ def test_a_kernel_is_the_same_bytes_in_every_process(tmp_path: Path) -> None:
     with Cache("cache{first}") as cache:
         for _ in range(1 + {first}):
             export(loops.total, "(float64[::1],)", cache=cache)
-        result = [realization.module_id for realization in cache.realizations("loops.total")]
+            export(loops.added, "(int64, int64, int64)", cache=cache)
+        result = [realization.module_id for name in cache for realization in cache.realizations(name)]
     """
     assert other.run(script.format(first=0), backend=False) == other.run(script.format(first=1), backend=False)
 
@@ -341,6 +401,8 @@ REFUSALS = {
     "no conversion for its result, of type range_state_int64": ("def f(n):\n    return range(n)\n", "(int64,)"),
     "Numba does not compile it for (int64): there is no 'foo' of int64 (": ("def f(n):\n    return n.foo\n", "(int64,)"),
     "it has 1 parameters, but the signature has 2": ("def f(n):\n    return n\n", "(int64, int64)"),
+    "it has 2 parameters and more, but the signature has 1": ("def f(x, y, *rest):\n    return x\n", "(int64,)"),
+    "/refused5.py, line 3)": ("def f(*rest):\n    t = 0\n    for r in rest:\n        t += r\n    return t\n", "(int64, float64)"),
     "exception class": (
         """\
 def make():

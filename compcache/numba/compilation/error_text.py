@@ -13,11 +13,12 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _NOT_FIRST = ("File ", "During: ", "There are ", "raised from ", "This error is usually", "To see Python/NumPy", "For more information")
 _HEADINGS = ("Failed in nopython mode pipeline", "- Resolution failure for")
 _CLASS = r"<class '(?:builtins\.)?([^']+)'>"
+_PLACE = re.compile(r"During: \S+ of \S+ at ([^<\s].*?) \((\d+)\)")
 #: What Numba writes, and what it means; the first that is found counts.
 _KNOWN = (
     (r"No implementation of function Function\(.*?\) found for signature: >>> (?:impl_|ol_)?(\S+?)\((.*?)\) There (?:is|are)",
      r"there is no implementation of '\1' for (\2)"),
-    (r"Invalid use of .*? with (?:argument|parameter)s? (?:of type\(s\): )?\((.*?)\)", r"a call with arguments of the types (\1) is not possible"),
+    (r"Invalid use of .*? with (?:argument|parameter)s? (?:of type\(s\): )?\((.*?)\)(?= [A-Z]|$)", r"a call with arguments of the types (\1) is not possible"),
     (r"Cannot unify (.+?) and (.+?) for '([^'.]+)[^']*'", r"the variable '\3' is \1 in one place and \2 in another"),
     (r"Unknown attribute '([^']+)' of type (.+?)(?: File \"| During: |$)", r"there is no '\1' of \2"),
     (r"<class 'numba\.core\.ir\.UndefinedType'>", "it uses a name that is not defined"),
@@ -48,8 +49,16 @@ def describe_error(error: Any) -> str:
     for pattern, word in _TYPES:
         shown = re.sub(pattern, word, shown)
     shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+    return shown + _place(error, joined)
+
+
+def _place(error: Any, text: str) -> str:
+    """Where it was, in parentheses: where Numba was last, or inside of that, where it was in text that no file has."""
     place = getattr(error, "loc", None)
-    return f"{shown} ({place.filename}, line {place.line})" if place is not None else shown
+    if place is None:
+        return ""
+    inside = _PLACE.search(text) if place.filename.startswith("<") else None
+    return f" ({inside[1]}, line {inside[2]})" if inside else f" ({place.filename}, line {place.line})"
 
 
 def _matches(text: str) -> Any:

@@ -17,7 +17,15 @@ from compcache.errors import CompileError, ShadowWarning
 from compcache.numba.compilation.error_text import describe_error
 from compcache.numba.compilation.plain_containers import carried_type, has_containers, with_lists
 from compcache.numba.exports.assembly import assemble
-from compcache.numba.exports.parameters import parameters_of, refusal, result_of, with_defaults
+from compcache.numba.exports.parameters import (
+    given_types,
+    names_of_arguments,
+    parameters_of,
+    refusal,
+    result_of,
+    takes_any_number,
+    with_defaults,
+)
 from compcache.numba.exports.wrapper import ENTRY
 from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.identity.settings import compiled_for
@@ -41,7 +49,8 @@ def export(
         signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``.
             Parameters and results are numbers, booleans, None, text, bytes, dates, records, enumerations, arrays of any dtype
             and order, optional values, tuples and named tuples of these, lists, dictionaries and sets. Parameters that the
-            signature leaves out have their defaults.
+            signature leaves out have their defaults. For a function with ``*args`` it names the type of each argument of a call.
+            One of those that a dispatcher lists (``nopython_signatures``) will do.
         cache: the cache to store in.
         name: the func_name for `Cache.get_target`; None for the module and the qualified name. A previous export of
             that name is replaced.
@@ -56,16 +65,21 @@ def export(
     function, options, local_types = _describe(func)
     func_name = name or f"{function.__module__}.{function.__qualname__}"
     args, result = _types_of(signature)
+    args = given_types(function, args)
+    kernel_options = options
+    if takes_any_number(function):
+        function = _with_fixed_arguments(function, names_of_arguments(function, func_name, len(args)), options, local_types)
+        kernel_options, local_types = {}, {}
     all_types = with_defaults(function, func_name, args)
     cpu, features = compiled_for()
     chosen = features is not None or cpu != NATIVE
     portable = not chosen and bool(targets or os.environ.get(TARGETS_VARIABLE))
     # Numba tells that a call is a recursive one by what the dispatcher says of itself.
     with getattr(func, "_compiling_counter", nullcontext()), _without_vectors() if portable else nullcontext():
-        cres = _compile(func_name, function, options, local_types, all_types, result)
+        cres = _compile(func_name, function, kernel_options, local_types, all_types, result)
         made = result_of(func_name, cres.signature.return_type)
         if any(map(has_containers, (*args, made.meant))):
-            cres = _compile_with_lists(func_name, function, options, local_types, args, made.meant)
+            cres = _compile_with_lists(func_name, function, kernel_options, local_types, args, made.meant)
     parameters = parameters_of(function, args, made.meant)
     nogil = bool(options.get("nogil"))
     assembled = assemble(func_name, cres, parameters, made, nogil=nogil)
@@ -127,17 +141,28 @@ def _compile_with_lists(
     func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any
 ) -> Any:
     """Compile a function with lists in place of Numba's containers."""
-    from numba import njit
     from numba.core import types
 
-    kernel_options = {name: value for name, value in options.items() if name not in ("nopython", "forceobj")}
-    kernel_options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    kernel = njit(result(*args), locals=local_types, **kernel_options)(function)
+    kernel = _kernel(function, options, local_types, result(*args))
     try:
         around = with_lists(kernel, args, types.unliteral(result))
     except NotImplementedError as error:
         raise refusal(func_name, f"there is no conversion for {error}") from error
     return _compile(func_name, around, {}, {}, tuple(map(carried_type, args)), None)
+
+
+def _with_fixed_arguments(function: Any, names: list[str], options: dict[str, Any], local_types: dict[str, Any]) -> Any:
+    """A function with these parameters that calls one with ``*args``."""
+    scope = {"kernel": _kernel(function, options, local_types)}
+    return eval(f"lambda {', '.join(names)}: kernel({', '.join(names)})", scope)  # noqa: S307 - names of parameters
+
+
+def _kernel(function: Any, options: dict[str, Any], local_types: dict[str, Any], *signature: Any) -> Any:
+    """A jitted function that only compiled code calls."""
+    from numba import njit
+
+    plain = {name: value for name, value in options.items() if name not in ("nopython", "forceobj")}
+    return njit(*signature, locals=local_types, **plain | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True})(function)
 
 
 def _compile(

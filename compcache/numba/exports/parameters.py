@@ -12,7 +12,10 @@ from compcache.errors import CompileError
 from compcache.numba.compilation.plain_containers import carried_type
 from compcache.numba.exports.plan import holds_arrays
 
-__all__ = ["OBJECT", "Parameter", "Result", "parameters_of", "refusal", "result_of", "with_defaults"]
+__all__ = [
+    "OBJECT", "Parameter", "Result", "given_types", "names_of_arguments", "parameters_of", "refusal", "result_of", "takes_any_number",
+    "with_defaults",
+]  # fmt: skip
 
 OBJECT = "object"
 _INTEGERS = {
@@ -20,8 +23,7 @@ _INTEGERS = {
     for prefix in ("", "u")
     for bits in (8, 16, 32, 64)
 }
-
-
+_VARIABLE_ARGUMENTS = 4  # inspect.CO_VARARGS
 _SCALARS = {**_INTEGERS, "float32": "f32", "float64": "f64", "bool": "bool", "boolean": "bool"}
 
 
@@ -57,6 +59,45 @@ class Result(NamedTuple):
 def refusal(func_name: str, reason: str) -> CompileError:
     """The exception for a function that cannot be exported."""
     return CompileError(f"{func_name} cannot be exported: {reason}")
+
+
+def takes_any_number(function: Any) -> bool:
+    """Whether a function has a parameter ``*args``."""
+    return bool(function.__code__.co_flags & _VARIABLE_ARGUMENTS)
+
+
+def given_types(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The types of the arguments that a call passes, of a signature that may be one of those that Numba lists for a dispatcher.
+
+    There, parameters that were left out have types of their own, and what ``*args`` gets is one tuple.
+    """
+    from numba.core import types
+
+    positional = function.__code__.co_argcount
+    if takes_any_number(function) and len(args) == positional + 1 and isinstance(args[-1], types.BaseTuple):
+        args = (*args[:-1], *args[-1])
+    while args and isinstance(args[-1], types.Omitted):
+        args = args[:-1]
+    return args
+
+
+def names_of_arguments(function: Any, func_name: str, number: int) -> list[str]:
+    """What `number` arguments of a function with ``*args`` are called.
+
+    Raises:
+        CompileError: they are too few.
+    """
+    import inspect
+
+    parameters = inspect.signature(function).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
+    required = sum(parameter.default is parameter.empty for parameter in parameters) - 1
+    if number < required:
+        raise refusal(func_name, f"it has {required} parameters and more, but the signature has {number}")
+    (rest,) = [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL]
+    while any(name.startswith(rest) for name in names):
+        rest += "_"
+    return [*names, *[f"{rest}{place}" for place in range(number - len(names))]][:number]
 
 
 def with_defaults(function: Any, func_name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
