@@ -55,6 +55,20 @@ def test_nothing_is_nothing(cache: Cache) -> None:
     assert cache.add_modules([]) == []
 
 
+def test_a_library_may_have_files_that_define_nothing(cache: Cache) -> None:
+    """As those of which the configuration has switched all off; alone they are a mistake."""
+    empty = '; ModuleID = "off.c"\n@mentioned = external global i32\n'
+    first, _, last = cache.add_modules([ModuleSource(empty), ModuleSource(adder("one", 1)), ModuleSource(empty)])
+    assert first == last
+    assert cache.get_target("one")(1) == 2
+    assert [summary.functions for summary in cache.modules() if summary.module_id == first] == [()]
+    assert not cache.check().errors
+    with pytest.raises(UndefinedSymbolError, match="exports nothing"):
+        cache.add_module(ModuleSource(empty))
+    with pytest.raises(compcache.ModulesNotAddedError, match="all its functions are internal: 'begin'"):
+        cache.add_modules([ModuleSource(CONSTRUCTOR.partition("define i64")[0])])
+
+
 def test_a_source_may_import_functions_of_those_before_it(cache: Cache) -> None:
     cache.add_modules(ModuleSource(code) for code in (adder("one", 1), caller("two", "one", plus=1), caller("three", "two", plus=1)))
     assert cache.get_target("three")(10) == 13

@@ -92,14 +92,17 @@ def choose_exports(
     thread_locals: Collection[str] = (),
     merged: Mapping[str, str] = MappingProxyType({}),
     assembly: Collection[str] = (),
+    *,
+    may_be_empty: bool = False,
 ) -> tuple[Export, ...]:
     """The exports of a module: those that were asked for, or every externally visible function. Variables and hidden functions
     are exported to other modules alone. `merged` are the variables of which there is one for all modules, with their linkage: those
     that the one-definition rule is about take part whatever was asked for. `assembly` are the symbols that top-level assembly
-    defines: functions are those that the module declares, too.
+    defines: functions are those that the module declares, too. `may_be_empty` says that a module may define nothing at all, as files
+    of libraries do whose content the configuration has switched off.
 
     Raises:
-        UndefinedSymbolError: it does not define one of them.
+        UndefinedSymbolError: it does not define one of them, or nothing can be exported.
         CompileError: a variable was asked for that other modules cannot import.
     """
     variables = {v.name: v for v in module.global_variables if not v.is_declaration}
@@ -112,7 +115,7 @@ def choose_exports(
             and function.visibility.name != "hidden"
         ]
         shared = tuple(_link_only(module, variables.keys() - thread_locals, merged))
-        _require_some((*visible, *aliases, *shared), module)
+        _require_some((*visible, *aliases, *shared), module, may_be_empty=may_be_empty)
         return (*[Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)], *shared)
     functions = {f.name for f in module.functions if not f.is_declaration or f.name in assembly}
     defined = functions | variables.keys()
@@ -155,11 +158,13 @@ def _as_variable(export: Export, thread_locals: Collection[str], functions: Coll
     return export._replace(link_only="variable")
 
 
-def _require_some(visible: Sequence[object], module: Any) -> None:
+def _require_some(visible: Sequence[object], module: Any, *, may_be_empty: bool) -> None:
     """Refuse a module without exports."""
     if visible:
         return
     hidden = [f"{f.name!r} ({f.linkage.name})" for f in module.functions if not f.is_declaration]
+    if not hidden and may_be_empty:
+        return
     if not hidden:
         raise UndefinedSymbolError("the module exports nothing: it defines no functions and no visible variables")
     more = f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""

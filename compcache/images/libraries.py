@@ -10,6 +10,7 @@ import ctypes
 import ctypes.util
 import functools
 import os
+import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
@@ -45,7 +46,7 @@ _RUNTIMES = (
     (_RUST_NAMES, "the .rlib files of `rustc --print target-libdir` as archives=, or compile with compcache.clang, which does"),
 )
 
-
+_NAMED = re.compile(r"libraries=\['(.*)'\]")
 _SYSTEM_DIRECTORIES = frozenset(("/lib", "/lib64", "/usr/lib", "/usr/lib64"))
 
 
@@ -197,7 +198,14 @@ def providing_option(symbol: str) -> str | None:
     """The option of `ModuleSource` by which a symbol of a compiler's run time is usually provided; None for other symbols."""
     if symbol.startswith("_R") and any(crate in symbol for crate in _RUST_CRATES):
         symbol = _RUST_NAMES[0]
-    return next((option for prefixes, option in _RUNTIMES if symbol.startswith(prefixes)), None)
+    option = next((option for prefixes, option in _RUNTIMES if symbol.startswith(prefixes)), None)
+    named = option and _NAMED.fullmatch(option)
+    return f"{option}; this system has no such library: install it" if named and not _is_installed(named[1]) else option
+
+
+@functools.cache
+def _is_installed(name: str) -> bool:
+    return ctypes.util.find_library(name) is not None
 
 
 #: Programs that demangle a symbol given as an argument: of Rust's users, of LLVM and of GNU's binutils.

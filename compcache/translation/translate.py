@@ -127,7 +127,8 @@ def _compile(
     names, local = aliases(variables), thread_locals(variables)
     merged = merged_variables(variables) if request.by_linker else {}
     assembly, bounds = read_assembly(printed), section_bounds(printed)
-    exports = choose_exports(module, request.exports, names, local, merged, assembly.defined)
+    among_others = request.assumed is not None
+    exports = choose_exports(module, request.exports, names, local, merged, assembly.defined, may_be_empty=among_others)
     resolution = resolve_declarations(
         module,
         target.target_data,

@@ -66,7 +66,7 @@ def source(package: str, directory: Path) -> Path:
         options = _source_lists(directory / "lists")
         with tempfile.TemporaryDirectory(dir=directory, prefix=".fetch-") as scratch:
             _run(["apt-get", *options, "source", "--download-only", "--quiet", package], scratch)
-            archive = next(Path(scratch).glob("*.orig.tar.*"))
+            archive = next(path for path in Path(scratch).glob("*.orig.tar.*") if path.suffix != ".asc")
             with tarfile.open(archive) as tar:
                 tar.extractall(Path(scratch, "unpacked"), filter="data")
             next(Path(scratch, "unpacked").iterdir()).rename(target)
