@@ -42,12 +42,11 @@ SECTION = {
         " few small functions."
     ),
     "real_programs": (
-        "Each program was measured by itself, one after the other. Where many small modules are added, the price of each weighs: When this was measured, each of"
-        " FITPACK's 86 files had the archive with flang's run time, of 29 MB, read and digested twice; now that is done once in a process, and adding took"
-        " 1.12 and 1.18 times as long as code generation where it had taken 2.19 just before (processor seconds as above, on a machine with other work;"
-        " cmark then took 1.26 and 1.58, fmt 1.17 and 1.19). First loads are of the whole"
-        " closure: some hundred functions in up to 30 modules, whose records are read and checked one by one, while `ld.so` maps one file; they are"
-        " what a load on the machine lengthens most. Module files are larger than the shared object by their bitcode, which `show --ir` and retargeting read."
+        "Each program was measured by itself, one after the other, on a machine with other work; where each side was taken once (quick), a ratio"
+        " is right within a tenth. Where many small modules are added, the price of each weighs. First loads are of the whole"
+        " closure: some hundred functions in up to 30 modules, of which another process has written down what is bound to what, while"
+        " `ld.so` maps one file; they are what a load on the machine lengthens most. Module files are larger than the shared object by their"
+        " bitcode, which `show --ir` and retargeting read."
     ),
     "crowd": (
         "Code that ORC has linked is private memory of each process; an image that is mapped is shared by all of them. The 99th"
