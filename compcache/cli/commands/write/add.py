@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _FLAGS = "compcache.cli.flags"
+#: How many names fit a line.
+_MOST_NAMED = 8
 
 
 class _WithFlags(click.Command):
@@ -133,9 +135,13 @@ def command(
     with session.open() as cache, ProgressBar("files added") as bar:
         reading = _Reading(files, options, cc, flags, bar)
         added = _add(cache, reading)
+        shown = [] if as_json else [_shown(cache, row) for row in added]
     for number, error in sorted(reading.errors.items()):
         say("error", f"{files[number]}: {_reason(error)}")
-    _print(added, as_json=as_json)
+    if as_json:
+        print_json(added)
+    elif added:
+        print_rows(_COLUMNS, shown)
     return 2 if reading.errors else 0
 
 
@@ -245,25 +251,17 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def _print(added: list[dict[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        print_json(added)
-        return
-    columns = [
-        Column("module"),
-        Column("file", flexible=True),
-        Column("functions", flexible=True),
-        Column("size", True),
-    ]
-    rows = [
-        (short_id(row["module_id"]), row["file"], _names(row["functions"]), size_text(row["size"]))
-        for row in added
-    ]
-    if rows:
-        print_rows(columns, rows)
+_COLUMNS = [Column("module"), Column("file", flexible=True), Column("functions", flexible=True), Column("size", True)]
 
 
-def _names(functions: Sequence[ExportedFunction]) -> str:
-    if is_terminal() and len(functions) > 8:  # noqa: PLR2004 - as many as fit a line
-        return plural(len(functions), "function")
-    return " ".join(function.func_name for function in functions)
+def _shown(cache: Cache, row: dict[str, Any]) -> tuple[str, ...]:
+    """A row for readers."""
+    return short_id(row["module_id"]), row["file"], _names(cache, row["functions"]), size_text(row["size"])
+
+
+def _names(cache: Cache, exported: Sequence[ExportedFunction]) -> str:
+    """The functions that can be called, and how many symbols there are for other modules alone: hidden functions, variables."""
+    functions = [function.func_name for function in exported if cache.has(function.func_name)]
+    others = len(exported) - len(functions)
+    names = [plural(len(functions), "function")] if is_terminal() and len(functions) > _MOST_NAMED else functions
+    return " ".join([*names, *([f"({plural(others, 'symbol')} for other modules)"] if others else [])])
