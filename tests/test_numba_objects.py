@@ -165,10 +165,10 @@ def test_a_class_may_stand_under_another_name_than_its_own(tmp_path: Path, place
 def test_a_class_that_moves_to_another_name_is_another_one(tmp_path: Path) -> None:
     project = Project(tmp_path)
     script = "    import kernels\n" + USED.format("kernels.")
-    project.write(kernels=ALIASES)
-    assert project.run(script, backend=True)[-2] == 0
-    project.write(kernels=ALIASES.replace("Rows", "Lines"))
-    assert project.run(script.replace("Rows", "Lines"), backend=True)[:3] == [True, 3, 7]
+    # An entry that was found for the other name, and could not be loaded, would be replaced: the first version would miss again.
+    for name, hits in (("Rows", 0), ("Lines", 2), ("Rows", 4), ("Lines", 4)):
+        project.write(kernels=ALIASES.replace("Rows", name))
+        assert project.run(script.replace("Rows", name), backend=True) == [True, 3, 7, (True, ("too much", 5)), True, hits, []]
 
 
 def test_types_of_variables_are_what_the_program_gave(tmp_path: Path) -> None:
