@@ -27,7 +27,7 @@ def _force(owner: type, *, attribute: str = "") -> None:
             return
         if attribute:
             setattr(self, attribute, True)
-        else:
+        elif type(self).enable_caching is owner.enable_caching:  # type: ignore[attr-defined] # CUDA's dispatchers have a cache of their own
             self.enable_caching()
 
     owner.__init__ = __init__  # type: ignore[misc]

@@ -500,14 +500,17 @@ _TEXT_PACKAGE = """
     from numba.extending import overload
     from .other import __name__ as other
     FACTOR = {factor}
+    NAMES = {{"FACTOR": FACTOR}}
     def scaled(x): ...
     @overload(scaled)
     def overload_scaled(x):
         exec("def made(x): return x * FAC" + "TOR", globals())
+        assert eval("FACTOR", NAMES) == FACTOR  # which adds to the names
         return made_function()
     def made_function():
         return globals()["ma" + "de"]
 """
+_FRAME_PACKAGE = _TEXT_PACKAGE.replace('globals()["ma" + "de"]', 'sys._getframe(1).f_globals["ma" + "de"]').replace("numba\n", "numba, sys\n", 1)
 _LARGE_PROGRAM = """
     import numba, large
     @numba.njit(cache=True)
@@ -518,7 +521,9 @@ _LARGE_PROGRAM = """
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [(_LARGE_PACKAGE, "too many values"), (_TEXT_PACKAGE, "whose results have no identity")], ids=["large", "text"]
+    ("text", "why"),
+    [(_LARGE_PACKAGE, "too many values"), (_TEXT_PACKAGE, "whose results have no identity"), (_FRAME_PACKAGE, "whose results have no identity")],
+    ids=["large", "text", "frame"],
 )
 def test_overloads_that_can_reach_anything_in_their_package_are_identified_by_its_files(text: str, why: str, tmp_path: Path) -> None:
     project = Project(tmp_path)

@@ -764,6 +764,7 @@ EDITS = [
              "match read:\n            case Read(factor): pass", "factor = 2", "factor = 3"),
             ("an attribute of a type", "class Read(types.Type):\n        pass\n    read = Read('read')\n    read.factor = 2",
              "factor = read.factor", "factor = 2", "factor = 3"),
+            ("a regular expression", "import re\n    read = re.compile('2')", "factor = int(read.pattern)", "'2'", "'3'"),
             ("an object's dictionary", "class Read: pass\n    read = Read()\n    read.factor = 2", "factor = read.__dict__['fac' 'tor']",
              "factor = 2", "factor = 3"),
         )

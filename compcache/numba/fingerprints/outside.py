@@ -36,12 +36,12 @@ _FILE_READERS = frozenset(("fromfile", "genfromtxt", "loadtxt", "memmap", "read_
 _READERS = frozenset(("attrgetter", "getattr", "getattr_static", "hasattr", "methodcaller"))
 
 
-#: What reads globals of the module by names that only text has.
-_BY_TEXT = frozenset(map(id, (builtins.eval, builtins.exec, builtins.globals)))
+#: What reads globals of the module by names that only text has. Frames are those of code that calls: for a package's code generators, the package's.
+_BY_TEXT = frozenset(map(id, (builtins.eval, builtins.exec, builtins.globals, sys._getframe)))
 
 
 def names_by_text(value: object) -> bool:
-    """Whether this is `eval`, `exec` or `globals`."""
+    """Whether this is `eval`, `exec`, `globals` or `sys._getframe`."""
     return id(value) in _BY_TEXT
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import copyreg
 import sys
 import types as python_types
 from typing import TYPE_CHECKING, Any
@@ -126,10 +128,14 @@ def _set(walk: Walk, value: Any, where: str) -> None:
 
 
 def _dict(walk: Walk, value: Any, where: str) -> None:
-    walk.token("dict", type(value).__name__, len(value))
+    found = value.get("__builtins__")
+    names_builtins = found is builtins or found is vars(builtins)  # Python adds this to namespaces that code was run in
+    walk.token("dict", type(value).__name__, len(value) - names_builtins)
     if walk.is_again(value):
         return
     for key, item in value.items():
+        if names_builtins and key == "__builtins__":
+            continue
         walk.value(key, f"a key of {where}")
         walk.value(item, f"{where}[{key!r}]")
 
@@ -199,7 +205,8 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
         walk.unknown(value, where)
         return
     try:
-        parts = value.__reduce_ex__(4)
+        reduced = copyreg.dispatch_table.get(type(value))  # regular expressions, for example, have no method for it
+        parts: Any = reduced(value) if reduced else value.__reduce_ex__(4)
     except Exception:  # noqa: BLE001 - any exception means that it has no content to digest
         walk.unknown(value, where)
         return
