@@ -391,7 +391,7 @@ def test_a_kernel_is_the_same_bytes_in_every_process(tmp_path: Path) -> None:
         for _ in range(1 + {first}):
             export(loops.total, "(float64[::1],)", cache=cache)
             export(loops.added, "(int64, int64, int64)", cache=cache)
-        result = [realization.module_id for name in cache for realization in cache.realizations(name)]
+        result = [realization.module_id for name in ("loops.total", "loops.added") for realization in cache.realizations(name)]
     """
     assert other.run(script.format(first=0), backend=False) == other.run(script.format(first=1), backend=False)
 

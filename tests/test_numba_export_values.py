@@ -179,6 +179,11 @@ KERNELS = (
         found.add(len(items))
         return items
 
+    @plain(types.Set(i8, reflected=True))
+    def more(found):
+        found.add(99)
+        return found, len(found)
+
     @plain(types.DictType(i8, types.Tuple((f8, text))), i8)
     def read(found, key):
         return found[key]
@@ -258,7 +263,7 @@ PLAIN = """
     CASES = {
         "made_dictionary": [(0,), (4,)], "made_list": [(0,), (3,)], "made_sets": [(1,), (20,)], "nested": [(1,), (3,)],
         "counted": [({}, "a"), ({"a": 1, "é": 2}, "é"), ({"a": 1, "b": 2, "c": 3}, "d"), ({"a": 1}, "raise")],
-        "both": [([1.5, 2.0], {1, 2, 3})], "read": [({1: (2.5, "é")}, 1), ({1: (2.5, "é")}, 2)],
+        "both": [([1.5, 2.0], {1, 2, 3})], "more": [({1, 2},), ({99},)], "read": [({1: (2.5, "é")}, 1), ({1: (2.5, "é")}, 2)],
     }
     cache = Cache("cache")
     result = sorted(set(kernels.PLAIN) - set(CASES))

@@ -16,6 +16,8 @@ _CLASS = r"<class '(?:builtins\.)?([^']+)'>"
 _PLACE = re.compile(r"During: \S+ of \S+ at ([^<\s].*?) \((\d+)\)")
 #: What Numba writes, and what it means; the first that is found counts.
 _KNOWN = (
+    (r"No implementation of function Function\((.*?)\) found for signature: >>> <unknown function>\((.*?)\) There (?:is|are)",
+     r"there is no implementation of '\1' for (\2)"),
     (r"No implementation of function Function\(.*?\) found for signature: >>> (?:impl_|ol_)?(\S+?)\((.*?)\) There (?:is|are)",
      r"there is no implementation of '\1' for (\2)"),
     (r"Invalid use of .*? with (?:argument|parameter)s? (?:of type\(s\): )?\((.*?)\)(?= [A-Z]|$)", r"a call with arguments of the types (\1) is not possible"),

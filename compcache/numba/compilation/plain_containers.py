@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["carried_type", "has_containers", "with_lists"]
+__all__ = ["carried_type", "has_containers", "made_type", "with_lists"]
 
 
 def carried_type(type_: Any) -> Any:
@@ -32,6 +32,17 @@ def carried_type(type_: Any) -> Any:
     if isinstance(type_, types.List):
         return types.List(carried_type(type_.dtype), reflected=type_.reflected)
     return types.Tuple([carried_type(item) for item in type_])
+
+
+def made_type(type_: Any) -> Any:
+    """The type of what compiled code makes of a list that stands for this type: a set is not one that mirrors Python's."""
+    from numba.core import types
+
+    if isinstance(type_, types.Set):
+        return types.Set(type_.dtype)
+    if isinstance(type_, (types.Tuple, types.UniTuple)):
+        return types.Tuple([made_type(item) for item in type_])
+    return types.Optional(made_type(type_.type)) if isinstance(type_, types.Optional) else type_
 
 
 def has_containers(type_: Any) -> bool:

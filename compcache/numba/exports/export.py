@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.build.source import Function, ModuleSource
 from compcache.errors import CompileError, ShadowWarning
 from compcache.numba.compilation.error_text import describe_error
-from compcache.numba.compilation.plain_containers import carried_type, has_containers, with_lists
+from compcache.numba.compilation.plain_containers import carried_type, has_containers, made_type, with_lists
 from compcache.numba.exports.assembly import assemble
 from compcache.numba.exports.parameters import (
     given_types,
@@ -143,9 +143,9 @@ def _compile_with_lists(
     """Compile a function with lists in place of Numba's containers."""
     from numba.core import types
 
-    kernel = _kernel(function, options, local_types, result(*args))
+    kernel = _kernel(function, options, local_types, made_type(result)(*map(made_type, args)))
     try:
-        around = with_lists(kernel, args, types.unliteral(result))
+        around = with_lists(kernel, args, types.unliteral(made_type(result)))
     except NotImplementedError as error:
         raise refusal(func_name, f"there is no conversion for {error}") from error
     return _compile(func_name, around, {}, {}, tuple(map(carried_type, args)), None)
