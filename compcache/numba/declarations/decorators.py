@@ -179,9 +179,12 @@ def _decorate_ufunc(
         function = function.py_func
     state = State(function, decorator, signatures, dict(options)) if _is_ours(function) else None
     if state is not None and not state.reason:
-        from compcache.numba.declarations.ufuncs import declare_ufunc
+        from compcache.numba.declarations.ufuncs import declare_ufunc, is_parallel
 
-        return _finished(declare_ufunc(state))
+        if not is_parallel(state):
+            return _finished(declare_ufunc(state))
+        if signatures:
+            return declare_ufunc(state)
     given = {name: value for name, value in options.items() if decorator == "vectorize" or name != "signature"}
     return numba_decorator(decorator)(*args, **given)(function)
 

@@ -10,7 +10,13 @@ import os
 import sys
 from importlib import import_module
 
-from compcache.numba.declarations.references import Reference, TypeConstructor, Typeof, exception_named
+from compcache.numba.declarations.references import (
+    QUESTIONS,
+    Reference,
+    TypeConstructor,
+    TypeQuestion,
+    exception_named,
+)
 from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddressProtocol
 from compcache.numba.declarations.types import CONSTRUCTORS, type_named
 from compcache.numba.lazy.c_helpers import has_numba
@@ -104,14 +110,16 @@ def _of_numba(name: str) -> Any:
         return module_named(f"numba.{name}")
     if name in _OBJECTS:
         return Reference("numba", name)
-    if name == "typeof":
-        return Typeof()
+    if name in QUESTIONS:
+        return _made.setdefault((QUESTIONS[name][0], f"<{name}>"), TypeQuestion(name))
     known = exception_named(name) or (type_named(name) if name not in _IN_TYPES_ONLY else None)
     return _defined("numba", name) if known is None and name in _TOP else known
 
 
 def _defined(module: str, name: str) -> Any:
     """A function or class whose definition the source of a module has."""
+    if QUESTIONS.get(name, ("",))[0] == module:
+        return attribute_of("numba", name)
     for home in _HOMES.get(module, (module,)):
         path = _source_of(home)
         if not path:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from compcache.numba.declarations.types import CONSTRUCTORS, type_of
+from compcache.numba.declarations.types import CONSTRUCTORS, type_of, type_of_dtype
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.stand_ins import real_numba, when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-__all__ = ["Reference", "TypeConstructor", "Typeof", "exception_named"]
+__all__ = ["QUESTIONS", "Reference", "TypeConstructor", "TypeQuestion", "exception_named"]
 
 
 class Reference:
@@ -118,18 +119,26 @@ class TypeConstructor(Reference):
         return self._compcache_original()(*args, **keywords) if found is None else found
 
 
-class Typeof(Reference):
-    """`numba.typeof`, which needs no Numba for plain values."""
+class TypeQuestion(Reference):
+    """`numba.typeof` or `numba.from_dtype`, which need no Numba for numbers and arrays of them."""
 
-    __slots__ = ()
+    __slots__ = ("_answer",)
 
-    def __init__(self) -> None:
-        super().__init__("numba.misc.special", "typeof", "library function")
+    def __init__(self, name: str) -> None:
+        home, answer = QUESTIONS[name]
+        super().__init__(home, name, "library function")
+        object.__setattr__(self, "_answer", answer)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """The type of a value."""
-        found = type_of(args[0]) if len(args) == 1 and not keywords and not has_numba() else None
+        """The type of a value, or of a dtype's items."""
+        answer = object.__getattribute__(self, "_answer")
+        found = answer(args[0]) if len(args) == 1 and not keywords and not has_numba() else None
         return self._compcache_original()(*args, **keywords) if found is None else found
+
+
+QUESTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "from_dtype": ("numba.np.numpy_support", type_of_dtype), "typeof": ("numba.misc.special", type_of),
+}  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------- warnings and exceptions

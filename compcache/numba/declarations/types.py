@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["CONSTRUCTORS", "LazySignature", "LazyType", "type_named", "type_of"]
+__all__ = ["CONSTRUCTORS", "LazySignature", "LazyType", "type_named", "type_of", "type_of_dtype"]
 
 _WORD = 64 if sys.maxsize > 1 << 32 else 32
 _LONG = 32 if sys.platform == "win32" else _WORD
@@ -230,14 +230,40 @@ _OF_VALUES = {bool: "boolean", float: "float64", complex: "complex128", str: "un
 
 
 def type_of(value: Any) -> Any:
-    """The type of a plain value or a tuple of such; None where Numba has to say."""
+    """The type of a plain value, an array of numbers or a tuple of such; None where Numba has to say."""
     kind = type(value)
+    if kind.__module__ == "numpy":
+        return _type_of_numpy(value)
     if kind is int:
         return type_named("int64") if -(1 << 63) <= value < 1 << 63 else None
     if kind is tuple:
         types = [type_of(item) for item in value]
         return _make_tuple(types) if None not in types else None
     return type_named(_OF_VALUES.get(kind, ""))
+
+
+def _type_of_numpy(value: Any) -> Any:
+    numpy: Any = sys.modules["numpy"]
+    if isinstance(value, numpy.generic):
+        return type_of_dtype(value.dtype)
+    if type(value) is not numpy.ndarray or not value.flags.aligned:
+        return None
+    flags = value.flags
+    order = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
+    dtype = type_of_dtype(value.dtype)
+    return None if dtype is None else _array(dtype, value.ndim, order, readonly=not flags.writeable)
+
+
+def type_of_dtype(dtype: Any) -> Any:
+    """The type of items of a dtype of NumPy; None where Numba has to say."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None or not isinstance(dtype, numpy.dtype) or not dtype.isnative:
+        return None
+    name = "boolean" if dtype.name == "bool" else dtype.name
+    return type_named(name) if name in _OF_ITEMS else None
+
+
+_OF_ITEMS = frozenset(name for name in _NAMES.values() if name[-1].isdigit()) | {"boolean"}
 
 
 # ------------------------------------------------------------------------------------------ becoming Numba's own

@@ -23,7 +23,7 @@ from compcache.numba.lazy.entries import (
     open_cache,
 )
 from compcache.numba.lazy.function import keep, note_read, reads_else
-from compcache.numba.lazy.stand_ins import LazyObject, made
+from compcache.numba.lazy.stand_ins import LazyObject, made, note_made
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key, Loaded
     from compcache.numba.lazy.state import State
 
-__all__ = ["LazyUfunc", "declare_ufunc", "loops_of"]
+__all__ = ["LazyUfunc", "declare_ufunc", "is_parallel", "loops_of"]
 
 _LIBRARY = "numba.np.ufunc._internal"
 _IDENTITIES = {0: "PyUFunc_Zero", 1: "PyUFunc_One", None: "PyUFunc_None", "reorderable": "PyUFunc_ReorderableNone"}
@@ -156,14 +156,25 @@ def _is_overridden(values: tuple[Any, ...]) -> bool:
     return False
 
 
-def declare_ufunc(state: State) -> LazyUfunc:
-    """The ufunc of a decorated function; with signatures, with its loops, or made by Numba, which has compiled them."""
+def declare_ufunc(state: State) -> Any:
+    """The ufunc of a decorated function; with signatures, with its loops, or made by Numba, which has compiled them.
+
+    One that runs on threads is NumPy's, as Numba's decorators give it.
+    """
     ufunc = LazyUfunc(state)
     if state.signatures is not None:
         state.declared = find_declared(state, _DETAILS[state.decorator])
         if state.declared is None:
             made(ufunc)
-    return ufunc
+    if not is_parallel(state):
+        return ufunc
+    stored = _stored_of(ufunc) if state.declared is not None else None
+    return made(ufunc) if stored is None else note_made(stored, ufunc)
+
+
+def is_parallel(state: State) -> bool:
+    """Whether the loops of a ufunc run on Numba's threads."""
+    return state.options.get("target") == "parallel"
 
 
 def _stored_of(lazy: LazyUfunc) -> Any:
@@ -173,7 +184,7 @@ def _stored_of(lazy: LazyUfunc) -> Any:
         learn_numpy(is_needed=True)
         state = object.__getattribute__(lazy, "_state")
         library = load_extension(_LIBRARY)
-        make = _make_gufunc if state.decorator == "guvectorize" else _make_ufunc
+        make = _make_gufunc if state.decorator == "guvectorize" else _make_parallel if is_parallel(state) else _make_ufunc
         with _adding:  # threads that come at once share one
             stored = object.__getattribute__(lazy, "_stored") or make(lazy, state, library)
             object.__setattr__(lazy, "_stored", stored)
@@ -186,6 +197,14 @@ def _make_gufunc(_lazy: LazyUfunc, state: State, library: Any) -> Any:
     return library.fromfunc(
         state.function.__name__, state.function.__doc__, [code.address for code in found.loaded],
         [list(row) for row in numbers], nin, nout, [None] * len(found.loaded), list(found.loaded), _identity(state, library), layout, writable,
+    )  # fmt: skip
+
+
+def _make_parallel(_lazy: LazyUfunc, state: State, library: Any) -> Any:
+    found: Declared = state.declared
+    return library.fromfunc(
+        state.function.__name__, state.function.__doc__, [code.address for code in found.loaded], [list(row) for row in found.details[0]],
+        state.function.__code__.co_argcount, 1, [None] * len(found.loaded), list(found.loaded), _identity(state, library),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from compcache.errors import GlobalValidationError
 from compcache.globals import GlobalDefinition, Storage, register
 from compcache.numba.lazy import c_helpers
+from compcache.numba.lazy.c_helpers import THREADING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,14 +13,8 @@ if TYPE_CHECKING:
 
     from compcache.globals import LoadContext
 
-__all__ = ["THREADING", "HelperSymbol", "helper_address"]
+__all__ = ["HelperSymbol", "helper_address"]
 
-
-#: Helpers that exist once Numba has started its threads, which compiling a call of them does and loading does not.
-THREADING = frozenset((
-    "get_num_threads", "get_parallel_chunksize", "get_sched_size", "get_thread_id", "numba_parallel_for",
-    "set_num_threads", "set_parallel_chunksize",
-))  # fmt: skip
 
 
 def _invalid(reason: str) -> GlobalValidationError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from numba.core import serialize
 from numba.core.environment import lookup_environment
+from numba.core.typed_passes import _reload_parfors
 
 from compcache.errors import CompileError, LinkError
 from compcache.numba.compilation import libraries, native_code, scopes
@@ -19,10 +20,10 @@ from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.description import KIND_IMAGE, KIND_OBJECT, Description
 from compcache.numba.entries.generators import next_symbol
 from compcache.numba.entries.held_objects import why_copied
-from compcache.numba.entries.helper_symbols import THREADING
 from compcache.numba.entries.names import shown_signature, without_addresses
 from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.settings import chosen_cpu, compiled_for
+from compcache.numba.lazy.c_helpers import THREADING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -150,7 +151,7 @@ def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
             text = str(recursion.with_recursive_callees(cres.library))
     except recursion.MissingCallee as error:
         raise NotYetCacheable(str(error)) from error
-    if cres.objectmode or cres.lifted or cres.reload_init or hasattr(cres.signature.return_type, "gen_func"):
+    if cres.objectmode or cres.lifted or _needs_more_than_threads(cres) or hasattr(cres.signature.return_type, "gen_func"):
         return None, None
     wanted = (fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name, fndesc.llvm_func_name)
     try:
@@ -170,6 +171,11 @@ def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
         without_addresses(str(cres.type_annotation)),
         tuple(referenced),
     )  # fmt: skip
+
+
+def _needs_more_than_threads(cres: Any) -> bool:
+    """Whether Numba does something before it loads such code that names of helpers do not: these start the threads."""
+    return bool(set(cres.reload_init) - {_reload_parfors})
 
 
 def _clean(fndesc: Any) -> Any:

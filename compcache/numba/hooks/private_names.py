@@ -80,6 +80,7 @@ USED = (
     PrivateName("numba._dynfunc:make_function", "makes the Python callable for a mapped image"),
     PrivateName("numba.core.runtime:_nrt_python.c_helpers", "the addresses of the functions of Numba's memory runtime"),
     PrivateName("numba.np.ufunc.parallel:_launch_threads", "code that reads its thread number needs the threads"),
+    PrivateName("numba.core.typed_passes:_reload_parfors", "parallel code needs the threads, and nothing else, before it is loaded"),
     PrivateName("numba.core.typeinfer:_temporary_dispatcher_map", "a function that is being declared finds itself there"),
     PrivateName("numba.core.targetconfig:ConfigStack.top_or_none", "the flags that a ufunc is compiled with"),
     PrivateName("numba.core.config:LOOP_VECTORIZE", "code exported for several CPUs is vectorized later"),

@@ -3,17 +3,23 @@
 They are in extension modules of Numba that need NumPy and nothing else of Numba. These are loaded without their package; if
 Numba is imported later it finds the same libraries with the same state, because an extension module of this kind is
 initialized once per process.
+
+The threads of parallel code belong to a third one, of the three that Numba chooses from (its threading layers). The one that Numba itself
+would choose is started as Numba starts it, so that a Numba that is imported later has the same threads. Where the choice is not plain,
+it is Numba's.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from _thread import allocate_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["has_numba", "helper_address", "library_function", "load_extension"]
+__all__ = ["THREADING", "has_numba", "helper_address", "library_function", "load_extension"]
 
 _LIBRARY = "numba._helperlib"
 _MEMORY = "numba.core.runtime._nrt_python"
@@ -48,7 +54,7 @@ def helper_address(name: str) -> int:
     found = _own.get(name)
     if found is None and name in _MATHEMATICS and not _numbas:
         found = _address_in_process(name)
-    return found or _numbas_address(name) or _address_in_process(name)
+    return found or _numbas_address(name) or _thread_address(name) or _address_in_process(name)
 
 
 def _address_in_process(name: str) -> int:
@@ -150,3 +156,102 @@ def load_extension(name: str) -> Any:
     if known is None:
         sys.modules.pop(name, None)  # it is not part of an imported Numba yet
     return module
+
+
+# ---------------------------------------------------------------------------------------------------- threads
+
+
+#: What Numba calls the functions of a layer, in compiled code and in the layer. Code that sets the number of threads has an address of
+#: this process in it, and is not stored.
+THREADING = {"numba_parallel_for": "parallel_for"} | {
+    name: name
+    for name in (
+        "allocate_sched", "deallocate_sched", "do_scheduling_signed", "do_scheduling_unsigned", "get_num_threads",
+        "get_parallel_chunksize", "get_sched_size", "get_thread_id", "set_num_threads", "set_parallel_chunksize",
+    )
+}  # fmt: skip
+_LAYERS = ("tbb", "omp", "workqueue")
+_TBB = {"darwin": "libtbb.12.dylib", "win32": "tbb12.dll"}.get(sys.platform, "libtbb.so.12")
+_starting = allocate_lock()
+_layer: Any = None
+
+
+def _thread_address(name: str) -> int:
+    """The address of a function of Numba's threads, which are started by the first request; 0 where that is left to Numba."""
+    global _layer  # noqa: PLW0603 - there are one process's threads
+    if name not in THREADING:
+        return 0
+    with _starting:
+        if _layer is None:
+            _layer = _start()
+    address: int = getattr(_layer, THREADING[name]) if _layer else 0
+    return address
+
+
+def _start() -> Any:
+    """Start the threads of the layer that Numba would choose, as many as Numba would; False where Numba has to say."""
+    count = _number()
+    layer = _choose() if count > 0 else None
+    if layer is None:
+        return False
+    from ctypes import CFUNCTYPE, c_int
+
+    CFUNCTYPE(None, c_int)(layer.launch_threads)(count)
+    CFUNCTYPE(None, c_int)(layer.set_num_threads)(count)
+    from compcache.numba.lazy.stand_ins import when_imported
+
+    when_imported(_tell_numba)
+    return layer
+
+
+def _number() -> int:
+    """How many threads Numba would start; 0 where it would complain."""
+    text = os.environ.get("NUMBA_NUM_THREADS")
+    if text is None:
+        affinity = getattr(os, "sched_getaffinity", None)
+        return max(1, len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
+    try:
+        return int(text)
+    except ValueError:
+        return 0
+
+
+def _choose() -> Any:
+    """The threading layer that Numba would load; None where Numba has to say."""
+    wanted = os.environ.get("NUMBA_THREADING_LAYER", "default").lower()
+    priority = os.environ.get("NUMBA_THREADING_LAYER_PRIORITY", " ".join(_LAYERS)).split()
+    if sorted(priority) != sorted(_LAYERS) or wanted not in ("default", "omp", "workqueue"):
+        return None
+    for name in priority if wanted == "default" else [wanted]:
+        if name == "tbb":
+            if _has_tbb():
+                return None
+            continue
+        layer = _load(name)
+        if layer is not None or wanted != "default":
+            return layer
+    return None
+
+
+def _has_tbb() -> bool:
+    from ctypes import CDLL
+
+    try:
+        CDLL(_TBB)
+    except OSError:
+        return False
+    return True
+
+
+def _load(name: str) -> Any:
+    try:
+        return load_extension(f"numba.np.ufunc.{name}pool" if name == "omp" else f"numba.np.ufunc.{name}")
+    except ImportError:
+        return None
+
+
+def _tell_numba() -> None:
+    """Let Numba, which is imported now, know that its threads are running."""
+    from numba.np.ufunc.parallel import _launch_threads
+
+    _launch_threads()

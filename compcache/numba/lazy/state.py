@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compcache.numba.lazy.stand_ins import are_decorators_taken, stand_in_of
 from compcache.numba.lazy.type_texts import text_of
 
 TYPE_CHECKING = False
@@ -17,7 +18,9 @@ STATE = "_compcache_state"
 _VARIABLE_ARGUMENTS = 0x04 | 0x08  # flags of code objects: *args, **kwargs
 _GENERATOR = 0x20 | 0x80 | 0x200
 #: Options with which functions are left to Numba.
-_FOR_NUMBA = frozenset(("parallel", "forceobj", "pipeline_class", "no_cpython_wrapper", "no_cfunc_wrapper", "target", "locals"))
+_FOR_NUMBA = frozenset(("forceobj", "pipeline_class", "no_cpython_wrapper", "no_cfunc_wrapper", "target", "locals"))
+#: The targets whose code runs without Numba.
+_TARGETS = {"vectorize": ("cpu", "parallel"), "guvectorize": ("cpu", "parallel")}
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -64,14 +67,16 @@ class State:
 
 
 def _why_numba(function: Any, decorator: str, options: dict[str, Any]) -> str:
-    if options.get("cache") is False:
+    """`cache=False` leaves a function to Numba where a program uses the decorators of this package; to Numba's own decorators it is the default."""
+    if options.get("cache") is False and stand_in_of() is None and not are_decorators_taken():
         return "it is declared with cache=False"
     if options.get("nopython") is False:
         return "it is declared with nopython=False"
     for name, value in options.items():
         if name == "locals" and decorator in ("jit", "njit") and type(value) is dict and None not in _texts(value).values():
             continue
-        if (name in _FOR_NUMBA and value and (name, value) != ("target", "cpu")) or not _is_plain(value):
+        is_target = name == "target" and value in _TARGETS.get(decorator, ())
+        if (name in _FOR_NUMBA and value and not is_target) or not _is_plain(value):
             return f"it is declared with {name}={value!r}"
     flags = function.__code__.co_flags
     if flags & (_VARIABLE_ARGUMENTS | _GENERATOR) or function.__code__.co_kwonlyargcount:

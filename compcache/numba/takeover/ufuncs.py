@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.errors import CompcacheError
 from compcache.numba.compilation.history import note_code
+from compcache.numba.declarations.ufuncs import is_parallel
 from compcache.numba.entries.description import Description
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import Record, find_text, key_of
@@ -42,6 +43,8 @@ def make_ufunc(state: State, loops: Sequence[Loop]) -> Any:
     from numba.core import entrypoints
 
     entrypoints.init_all()
+    if is_parallel(state):
+        return _make_parallel(state, backend)
     return _make_gufunc(state, backend, loops) if state.decorator == "guvectorize" else _make_dufunc(state, backend, loops)
 
 
@@ -146,7 +149,10 @@ def _key_for(state: State, types: Any) -> Key | None:
 
 
 def _fields_of_dufunc(real: Any, backend: Backend) -> tuple[Any, ...] | None:
-    loops = [_loop_of_dufunc(real, backend, cres) for cres in real._dispatcher.overloads.values()]
+    return _fields_of_loops([_loop_of_dufunc(real, backend, cres) for cres in real._dispatcher.overloads.values()])
+
+
+def _fields_of_loops(loops: Sequence[Any]) -> tuple[Any, ...] | None:
     found = [loop for loop in loops if loop is not None]
     if len(found) < len(loops):
         return None
@@ -155,14 +161,22 @@ def _fields_of_dufunc(real: Any, backend: Backend) -> tuple[Any, ...] | None:
 
 def _loop_of_dufunc(real: Any, backend: Backend, cres: Any) -> tuple[Any, list[int], tuple[str, str]] | None:
     """The record of a loop, the numbers of NumPy's types, and the entry of the function in it."""
-    from numba.np.numpy_support import as_dtype
     from numba.np.ufunc.wrappers import build_ufunc_wrapper
 
-    entry = find_stored(real._dispatcher.cache, backend, cres.signature)
+    def build() -> Any:
+        return build_ufunc_wrapper(cres.library, cres.target_context, cres.fndesc.llvm_func_name, cres.signature, False, cres)
+
+    return _loop_of_function(real._dispatcher.cache, backend, cres, build)
+
+
+def _loop_of_function(cache: Any, backend: Backend, cres: Any, build: Callable[[], Any]) -> tuple[Any, list[int], tuple[str, str]] | None:
+    from numba.np.numpy_support import as_dtype
+
+    entry = find_stored(cache, backend, cres.signature)
     if entry is None or cres.objectmode:
         return None
     signature = cres.signature
-    info = build_ufunc_wrapper(cres.library, cres.target_context, cres.fndesc.llvm_func_name, signature, False, cres)
+    info = build()
     record = _store_loop(entry, backend, info, signature, "ufunc loop")
     numbers = [as_dtype(type_).num for type_ in (*signature.args, signature.return_type)]
     return None if record is None else (record, numbers, (entry.name, entry.identity.lines))
@@ -220,8 +234,8 @@ def _element_of(type_: Any) -> Any:
     return type_.dtype if isinstance(type_, types.Array) else type_
 
 
-def _fields_of_gufunc(builder: Any, backend: Backend) -> tuple[Any, ...] | None:
-    loops = [_loop_of_gufunc(builder, backend, signature) for signature in builder._sigs]
+def _fields_of_gufunc(builder: Any, backend: Backend, wrappers: Any = None) -> tuple[Any, ...] | None:
+    loops = [_loop_of_gufunc(builder, backend, signature, wrappers) for signature in builder._sigs]
     found = [loop for loop in loops if loop is not None]
     if len(found) < len(loops):
         return None
@@ -230,19 +244,68 @@ def _fields_of_gufunc(builder: Any, backend: Backend) -> tuple[Any, ...] | None:
     return [], [record for record, _, _ in found], (*layout, numbers, bases)
 
 
-def _loop_of_gufunc(builder: Any, backend: Backend, signature: Any) -> tuple[Any, list[int], tuple[str, str]] | None:
-    """The record of a loop, the numbers of NumPy's types, and the entry of the function in it."""
+def _loop_of_gufunc(builder: Any, backend: Backend, signature: Any, wrappers: Any = None) -> tuple[Any, list[int], tuple[str, str]] | None:
+    """The record of a loop, the numbers of NumPy's types, and the entry of the function in it; `wrappers` is the module that builds it."""
     from numba.np.numpy_support import as_dtype
-    from numba.np.ufunc.wrappers import build_gufunc_wrapper
+    from numba.np.ufunc import wrappers as plain_wrappers
 
     cres = builder._cres[signature]
     entry = find_stored(builder.nb_func.cache, backend, cres.signature)
     if entry is None or cres.objectmode:
         return None
-    info = build_gufunc_wrapper(builder.py_func, cres, builder.sin, builder.sout, cache=False, is_parfors=False)
+    build = (wrappers or plain_wrappers).build_gufunc_wrapper
+    info = build(builder.py_func, cres, builder.sin, builder.sout, cache=False, is_parfors=False)
     record = _store_loop(entry, backend, info, cres.signature, f"loop of {builder.signature}")
     numbers = [as_dtype(_element_of(type_)).num for type_ in cres.signature.args]
     return None if record is None else (record, numbers, (entry.name, entry.identity.lines))
+
+
+# ------------------------------------------------------------------------------------------------------ threads
+
+
+def _make_parallel(state: State, backend: Backend) -> Any:
+    """A ufunc of NumPy's whose loops run on Numba's threads; it is declared with signatures."""
+    from numba.np.ufunc import parallel
+
+    from compcache.numba.takeover.declared import recording
+
+    common = {"identity": state.options.get("identity"), "cache": False, "targetoptions": _options_of(state)}
+    is_general = state.decorator == "guvectorize"
+    builder: Any
+    if is_general:
+        writable = state.options.get("writable_args", ())
+        builder = parallel.ParallelGUFuncBuilder(state.function, state.options["signature"], writable_args=writable, **common)
+        builder.cache = backend  # keeps the wrappers
+    else:
+        builder = parallel.ParallelUFuncBuilder(state.function, **common)
+    signatures = state.signatures or ()
+    builder.nb_func.cache = _pinned_cache(state, backend, builder.nb_func, signatures, ())
+    made_here = []
+
+    def compile_all() -> None:
+        for signature in signatures:
+            builder.add(signature)
+        builder.disable_compile()
+        made_here.append(builder.build_ufunc())
+
+    def fields() -> tuple[Any, ...] | None:
+        if is_general:
+            return _fields_of_gufunc(builder, backend, parallel)
+        return _fields_of_loops([_loop_of_parallel(builder, backend, signature) for signature in builder._sigs])
+
+    recording(state, backend, compile_all, fields)
+    return made_here[0]
+
+
+def _loop_of_parallel(builder: Any, backend: Backend, signature: Any) -> tuple[Any, list[int], tuple[str, str]] | None:
+    from numba.np.ufunc.parallel import build_ufunc_wrapper
+
+    cres = builder._cres[signature]
+
+    def build() -> Any:
+        return build_ufunc_wrapper(cres.library, cres.target_context, cres.fndesc.llvm_func_name, cres.signature, cres)
+
+    return _loop_of_function(builder.nb_func.cache, backend, cres, build)
 
 
 # -------------------------------------------------------------------------------------------------------- loops
@@ -258,8 +321,9 @@ def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind:
 
     with global_compiler_lock:
         info.library.finalize()
+    symbol = info.name.replace(_number_of_kernel(info), "")
     try:
-        source = prepare_image(str(info.library._final_module), (info.name,))
+        source = prepare_image(str(info.library._final_module).replace(_number_of_kernel(info), ""), (symbol,))
     except CannotLink:
         return None
     constants = dict(entry.constants)
@@ -268,10 +332,15 @@ def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind:
         if name not in constants and environment is not None:
             constants[name] = list(environment.consts)
     environments = environments_of(source.symbols, constants)
-    if environments is None or info.name not in source.symbols:
+    if environments is None or symbol not in source.symbols:
         return None
     known = entry.description
     description = Description(known.cpu, known.lines, known.dependencies, known.asked, known.answered, b"", b"")
     name = f"{entry.name} {kind}-{blake2b(source.text.encode(), digest_size=8).hexdigest()}"  # the same function in other lines
     publish(backend.cache, entry.identity, name, signature, source, description)
-    return Record(name, entry.identity.lines, source.symbols.index(info.name), environments).fields
+    return Record(name, entry.identity.lines, source.symbols.index(symbol), environments).fields
+
+
+def _number_of_kernel(info: Any) -> str:
+    """The number of this process that the name of a loop on threads has (numba.np.ufunc.parallel.build_gufunc_kernel)."""
+    return f"{id(info.env)}_"
