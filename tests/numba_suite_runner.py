@@ -1,8 +1,8 @@
 """Runs tests of a package in one process: ``python numba_suite_runner.py MODE PYTEST_ARGUMENT...``.
 
 MODE is "plain", or "forced": compcache is installed in $COMPCACHE_DIR, and everything that is jitted is cached, whether
-it asks for that or not, except Numba's own functions. Prints a line of JSON: the outcome of each test, and what the
-backend counted.
+it asks for that or not, except Numba's own functions; or "lazy": as ``python -m compcache.numba run`` does it. Prints a line of JSON:
+the outcome of each test, what the backend counted, and whether Numba was imported.
 """
 
 from __future__ import annotations
@@ -73,6 +73,10 @@ def main(mode: str, arguments: list[str]) -> None:
 
         backend = compcache.numba.install()
         force_caching()
+    elif mode == "lazy":
+        import compcache.numba
+
+        backend = compcache.numba.install(lazy=True)
     import pytest
 
     outcomes = Outcomes()
@@ -81,7 +85,7 @@ def main(mode: str, arguments: list[str]) -> None:
         raise SystemExit("no test was collected")
     counts = [backend.hits, backend.misses, backend.refused] if backend is not None else None
     print()
-    print(json.dumps([outcomes.found, counts]))
+    print(json.dumps([outcomes.found, counts, "numba.core" in sys.modules]))
 
 
 if __name__ == "__main__":

@@ -89,11 +89,12 @@ SUITES = [
 
 
 class SuiteRun(NamedTuple):
-    """The outcomes by test, what the backend counted, and the processor time."""
+    """The outcomes by test, what the backend counted, the processor time, and whether Numba was imported."""
 
     outcomes: dict[str, str]
     counts: tuple[int, int, dict[str, str]] | None
     seconds: float
+    imports_numba: bool = True
 
 
 def tests_of(suite: Suite) -> Path:
@@ -128,8 +129,8 @@ def _root_of(suite: Suite) -> Path:
     return source
 
 
-def run_suite(suite: Suite, directory: Path, *, forced: bool) -> SuiteRun:
-    """Run a suite, plain or with caching forced in this directory's cache."""
+def run_suite(suite: Suite, directory: Path, *, forced: bool, lazy: bool = False) -> SuiteRun:
+    """Run a suite, plain or with caching forced in this directory's cache, or (`lazy`) as a start without Numba."""
     root = tests_of(suite)
     python = python_of(Package(suite.name.split()[0], suite.requirement, ""), suite="-suite")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_", "PYTHON"))}
@@ -137,7 +138,7 @@ def run_suite(suite: Suite, directory: Path, *, forced: bool) -> SuiteRun:
     work.mkdir(exist_ok=True)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [python, _RUNNER, "forced" if forced else "plain", f"--rootdir={root}", "--override-ini=addopts=", *suite.options,
+        [python, _RUNNER, "lazy" if lazy else "forced" if forced else "plain", f"--rootdir={root}", "--override-ini=addopts=", *suite.options,
          *[str(root / path) for path in suite.tests]],
         capture_output=True, text=True, timeout=_SECONDS, check=False, cwd=work,
         env=inherited | {
@@ -150,9 +151,9 @@ def run_suite(suite: Suite, directory: Path, *, forced: bool) -> SuiteRun:
     last = done.stdout.splitlines()[-1] if done.stdout else ""
     if not last.startswith("["):
         raise AssertionError(f"{suite.name}: exit status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}")
-    outcomes, counts = json.loads(last)
+    outcomes, counts, imports_numba = json.loads(last)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return SuiteRun(outcomes, tuple(counts) if counts else None, seconds)
+    return SuiteRun(outcomes, tuple(counts) if counts else None, seconds, imports_numba)
 
 
 def differences(plain: SuiteRun, other: SuiteRun, suite: Suite) -> dict[str, tuple[str, str]]:
@@ -163,8 +164,11 @@ def differences(plain: SuiteRun, other: SuiteRun, suite: Suite) -> dict[str, tup
 
 
 def main(names: list[str]) -> None:
-    """Print a row of the table for each suite."""
+    """Print a row of the table for each suite; after ``--lazy``, of plain Numba and starts without Numba, cold and warm."""
     import tempfile
+
+    lazy = names[:1] == ["--lazy"]
+    names = names[lazy:]
 
     print("| package | tests | passed plain / cold / warm | misses cold | hits, misses warm | not cached | seconds |")
     print("|---|---|---|---|---|---|---|", flush=True)
@@ -181,7 +185,7 @@ def main(names: list[str]) -> None:
             continue
         with tempfile.TemporaryDirectory() as directory:
             try:
-                runs = [run_suite(suite, Path(directory), forced=forced) for forced in (False, True, True)]
+                runs = [run_suite(suite, Path(directory), forced=other, lazy=lazy and other) for other in (False, True, True)]
             except (AssertionError, subprocess.TimeoutExpired) as error:
                 print(f"| {suite.name} | {error} |", flush=True)
                 continue
@@ -192,7 +196,8 @@ def main(names: list[str]) -> None:
         seconds = " / ".join(f"{run.seconds:.1f}" for run in runs)
         print(
             f"| {suite.name} | {len(plain.outcomes)} | {' / '.join(map(str, passed))} | {cold.counts[1]} "
-            f"| {warm.counts[0]}, {warm.counts[1]} | {len(warm.counts[2])} | {seconds} |", flush=True,
+            f"| {warm.counts[0]}, {warm.counts[1]} | {len(warm.counts[2])} | {seconds} | {'imports Numba' if warm.imports_numba else 'without Numba'} |",
+            flush=True,
         )  # fmt: skip
         for title, other in (("cold", cold), ("warm", warm)):
             for name, pair in differences(plain, other, suite).items():

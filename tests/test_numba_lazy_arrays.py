@@ -174,3 +174,58 @@ result = sum(float(a.sum()) for a in made), bool(made[0][-1] == 999 * 2.5)
 kept = made  # goes when the interpreter ends
 """
     assert run("lazy", text) == (124875000.0, True)
+
+
+DERIVED = """
+    import numpy as np
+    from collections import namedtuple
+    from {decorators} import njit, vectorize
+
+    Options = namedtuple("Options", ["scale", "offset"], defaults=(0.5,))
+
+    class Own(np.ndarray):
+        pass
+
+    @njit
+    def same(a):
+        return a, a.sum(), a.T
+
+    @njit("f8(f8[:])")
+    def first(a):
+        return a[0]
+
+    @njit
+    def scaled(x, options=Options(3)):
+        return x * options.scale + options.offset
+
+    @vectorize(nopython=True)
+    def doubled(x):
+        return x * 2
+"""
+
+
+def test_arrays_of_derived_classes_and_defaults_that_are_named_tuples(tmp_path_factory: pytest.TempPathFactory) -> None:
+    project = Project(tmp_path_factory.mktemp("derived"))
+    project.write(plain=DERIVED.replace("{decorators}", "numba"), lazy=DERIVED.replace("{decorators}", "compcache.numba"))
+    calls = """
+import sys, numpy as np
+a = np.arange(4.0)
+arrays = [a, a.view(p.Own), a[::2].view(p.Own), a.reshape(2, 2).view(np.matrix), np.frombuffer(a).view(p.Own)]
+result = [repr(p.same(x)) for x in arrays], [type(p.same(x)[0]).__name__ for x in arrays], [p.first(x) for x in arrays[:3]]
+result += [repr(p.doubled(x)) for x in arrays], p.scaled(2.0), p.scaled(2, p.Options(4)), p.scaled(2, options=p.Options(4, 1))
+without = "numba.core" not in sys.modules
+def said(call):
+    try:
+        return repr(call())
+    except Exception as error:
+        return type(error).__name__
+masked = np.ma.masked_array(a, a > 1)
+result += said(lambda: p.same(masked)), said(lambda: p.doubled(masked)), said(lambda: p.first(masked)), p.scaled.py_func.__defaults__ != None
+result = result, without
+"""
+    def run(module: str) -> Any:
+        return project.run(f"import {module} as p\n{calls}", backend=False, COMPCACHE_DIR=str(project.cache))
+
+    expected = run("plain")[0]
+    assert run("lazy")[0] == expected
+    assert run("lazy") == (expected, True)

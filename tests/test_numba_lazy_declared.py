@@ -191,3 +191,24 @@ def test_the_backend_finds_callers_of_a_declared_function_that_calls_itself(tmp_
     script = "import p\nresult = [p.calls(5), p.declared(4)], backend.hits, backend.misses, backend.refused"
     said = [project.run(script, backend=True) for _ in range(2)]
     assert said == [([121, -1], 0, 3, {}), ([121, -1], 3, 0, {})]
+
+
+def test_one_function_is_declared_again_with_other_globals(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(p="""
+        from compcache.numba import njit, vectorize
+        FACTOR = 1
+        def function(x):
+            return x * FACTOR
+        def declare(value):
+            global FACTOR
+            FACTOR = value
+            return njit("i8(i8)")(function), vectorize(["i8(i8)"])(function)
+    """)  # fmt: skip
+    script = """
+        import p, sys
+        made = [p.declare(value) for value in (2, 3)]
+        result = [[int(one(5)) for one in row] for row in made], "numba.core" in sys.modules
+    """
+    for imports in (True, False):
+        assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) == ([[10, 10], [15, 15]], imports)

@@ -10,7 +10,7 @@ import sys
 from _thread import allocate_lock
 
 from compcache.numba.declarations.signatures import Declared, find_declared
-from compcache.numba.lazy.argument_types import learn_numpy, scalar_name
+from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
 from compcache.numba.lazy.c_helpers import has_numba, load_extension
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import (
@@ -149,11 +149,16 @@ def _is_overridden(values: tuple[Any, ...]) -> bool:
     """Whether an argument takes part in calls of ufuncs in its own way."""
     for value in values:
         kind = type(value)
-        if kind.__module__ not in ("builtins", "numpy") and (
-            hasattr(kind, "__array_ufunc__") or hasattr(kind, "__dask_graph__")
-        ):
+        if kind.__module__ not in ("builtins", "numpy") and (_overrides(kind) or hasattr(kind, "__dask_graph__")):
             return True
     return False
+
+
+def _overrides(kind: Any) -> bool:
+    """Whether a class answers calls of ufuncs otherwise than NumPy's arrays do."""
+    given = getattr(kind, "__array_ufunc__", None)
+    numpy: Any = sys.modules.get("numpy")
+    return given is not None and (numpy is None or given is not numpy.ndarray.__array_ufunc__)
 
 
 def declare_ufunc(state: State) -> Any:
@@ -313,7 +318,7 @@ def _element_type(argument: Any) -> str:
     """The type for which Numba compiles a loop. Raises `NotLazy`."""
     numpy: Any = sys.modules["numpy"]
     kind = type(argument)
-    if kind is numpy.ndarray:
+    if kind is numpy.ndarray or (is_derived_array(argument, numpy) and not kind.__module__.startswith("numpy.ma")):
         return scalar_name(argument.dtype)
     if isinstance(argument, numpy.generic) and kind.__module__ == "numpy":
         return scalar_name(argument.dtype)

@@ -8,12 +8,13 @@ import sys
 
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.content import NotLazy, find_by_name
+from compcache.numba.lazy.installation import has_extensions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["class_text", "learn_numpy", "scalar_name", "type_text"]
+__all__ = ["class_text", "is_derived_array", "learn_numpy", "scalar_name", "type_text"]
 
 #: The codes of scalars: Python's and NumPy's of one type share compiled code.
 _SCALARS = {
@@ -60,17 +61,35 @@ def type_text(value: Any, omitted: object) -> str:
         inner = ", ".join([type_text(item, omitted) for item in value])
         return f"{class_text(kind)}({inner})"
     numpy = sys.modules.get("numpy")
-    if numpy is not None and kind is numpy.ndarray:
+    if numpy is not None and (kind is numpy.ndarray or is_derived_array(value, numpy)):
         flags = value.flags
         order = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
         if not flags.aligned:
             raise NotLazy(f"an argument is an array of {value.dtype} that is not aligned")
-        return f"{'' if flags.writeable else 'readonly '}array({scalar_name(value.dtype)}, {value.ndim}d, {order})"
+        text = f"{'' if flags.writeable else 'readonly '}array({scalar_name(value.dtype)}, {value.ndim}d, {order})"
+        if not _is_masked(value):
+            _seen.add(text)
+        elif text not in _seen:
+            raise NotLazy("an argument is a masked array")  # Numba only takes one whose type it has cached for another array
+        return text
     if numpy is not None and isinstance(value, numpy.generic) and kind.__module__ == "numpy":
         name: str = value.dtype.name
         if name in _SCALARS:
             return name
     raise NotLazy(f"an argument is of type {kind.__module__}.{kind.__qualname__}")
+
+
+def is_derived_array(value: Any, numpy: Any) -> bool:
+    """Whether this is an array of a derived class, which Numba takes for a plain one, unless a package registers another type for it."""
+    return isinstance(value, numpy.ndarray) and not has_extensions()
+
+
+#: The types of the arrays that functions were called with.
+_seen: set[str] = set()
+
+
+def _is_masked(value: Any) -> bool:
+    return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
 def scalar_name(dtype: Any) -> str:

@@ -212,7 +212,10 @@ class _Walk:
         elif kind in (float, complex):
             self.token(kind.__name__, _bits(value))
         elif kind is tuple or kind is list:
-            self._items(value, kind, where)
+            self._items(value, kind.__name__, where)
+        elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
+            self._class(kind, where)
+            self._items(value, "named tuple", where)
         elif kind is _Function:
             if not is_of_library(value):
                 self.add(value)
@@ -227,11 +230,11 @@ class _Walk:
         else:
             self._object(value, where)
 
-    def _items(self, value: Any, kind: type, where: str) -> None:
+    def _items(self, value: Any, name: str, where: str) -> None:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise NotLazy(f"{where} is nested too deeply")
-        self.token(kind.__name__, len(value))
+        self.token(name, len(value))
         for item in value:
             self.value(item, where)
         self._depth -= 1

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-__all__ = ["numba_version", "package_directory", "packages_are_those_of_keys", "settings_and_packages"]
+__all__ = ["has_extensions", "numba_version", "package_directory", "packages_are_those_of_keys", "settings_and_packages"]
 
 #: Incremented when the meaning of keys or entries changes.
 FORMAT = 1
@@ -53,14 +53,20 @@ def settings_and_packages() -> str:
         raise NotLazy("Numba is configured by the file .numba_config.yaml")
     path = tuple(sys.path)
     if _known[0] != path:
-        _known = path, _packages_text()
+        _known = path, *_packages()
     return f"{_known[1]}, {settings}"
+
+
+def has_extensions() -> bool:
+    """Whether a package registers with Numba, which runs its code before it compiles. Raises `NotLazy`."""
+    settings_and_packages()
+    return _known[2]
 
 
 def packages_are_those_of_keys() -> bool:
     """Whether the packages are still those that keys of this process have: another one may have been installed since."""
     try:
-        return _known[0] == tuple(sys.path) and _known[1] == _packages_text()
+        return _known[0] == tuple(sys.path) and _known[1:] == _packages()
     except NotLazy:
         return False
 
@@ -69,11 +75,11 @@ def _is_setting(name: str) -> bool:
     return (name.startswith("NUMBA_") and name not in _HARMLESS) or name == "VS_PROFILER"
 
 
-#: The directories of `sys.path`, and the identity of the packages there.
-_known: tuple[Any, str] = (None, "")
+#: The directories of `sys.path`, the identity of the packages there, and whether others than compilers are among them.
+_known: tuple[Any, str, bool] = (None, "", False)
 
 
-def _packages_text() -> str:
+def _packages() -> tuple[str, bool]:
     rows = [f"lazy {FORMAT}, python {sys.version}, {sys.implementation.cache_tag}, {sys.platform}"]
     seen = set()
     for name, directory in _distributions():
@@ -87,7 +93,7 @@ def _packages_text() -> str:
         raise NotLazy(f"the distribution {missing[0]} was not found")
     if os.path.exists(os.path.join(sys.prefix, "lib", "libsvml.so")):
         raise NotLazy("Numba uses Intel's vector library")
-    return ", ".join(rows)
+    return ", ".join(rows), len(seen) > len(_COMPILERS)
 
 
 def _distributions() -> Iterator[tuple[str, str]]:

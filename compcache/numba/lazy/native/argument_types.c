@@ -103,6 +103,18 @@ static int append_scalar(TypeKey *key, PyTypeObject *type) {
     return 0;
 }
 
+/* An array of a class derived from NumPy's, by the address of the class, which whoever stores the key keeps alive. */
+static int append_derived(TypeKey *key, PyObject *value) {
+    PyTypeObject *type = Py_TYPE(value);
+    if (array_type == NULL || !PyType_IsSubtype(type, array_type) || key->size + 1 + sizeof type > MOST_KEY_BYTES) {
+        return 0;
+    }
+    append_byte(key, 'S');
+    memcpy(key->bytes + key->size, &type, sizeof type);
+    key->size += sizeof type;
+    return append_array(key, (const Array *)value);
+}
+
 static int append_nested(TypeKey *key, PyObject *value, int depth) {
     PyTypeObject *type = Py_TYPE(value);
     if (type == &PyFloat_Type) {
@@ -134,7 +146,7 @@ static int append_nested(TypeKey *key, PyObject *value, int depth) {
     if (type == &PyBytes_Type) {
         return append_byte(key, 'y');
     }
-    return append_scalar(key, type);
+    return append_scalar(key, type) || append_derived(key, value);
 }
 
 int append_type(TypeKey *key, PyObject *value) {
