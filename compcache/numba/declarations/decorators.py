@@ -179,9 +179,9 @@ def _decorate_ufunc(
         function = function.py_func
     state = State(function, decorator, signatures, dict(options)) if _is_ours(function) else None
     if state is not None and not state.reason:
-        from compcache.numba.declarations.ufuncs import declare_ufunc, is_parallel
+        from compcache.numba.declarations.ufuncs import declare_ufunc
 
-        if not is_parallel(state):
+        if not state.is_parallel:
             return _finished(declare_ufunc(state))
         if signatures:
             return declare_ufunc(state)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key, Loaded
     from compcache.numba.lazy.state import State
 
-__all__ = ["LazyUfunc", "declare_ufunc", "is_parallel", "loops_of"]
+__all__ = ["LazyUfunc", "declare_ufunc", "loops_of"]
 
 _LIBRARY = "numba.np.ufunc._internal"
 _IDENTITIES = {0: "PyUFunc_Zero", 1: "PyUFunc_One", None: "PyUFunc_None", "reorderable": "PyUFunc_ReorderableNone"}
@@ -171,15 +171,10 @@ def declare_ufunc(state: State) -> Any:
         state.declared = find_declared(state, _DETAILS[state.decorator])
         if state.declared is None:
             made(ufunc)
-    if not is_parallel(state):
+    if not state.is_parallel:
         return ufunc
     stored = _stored_of(ufunc) if state.declared is not None else None
     return made(ufunc) if stored is None else note_made(stored, ufunc)
-
-
-def is_parallel(state: State) -> bool:
-    """Whether the loops of a ufunc run on Numba's threads."""
-    return state.options.get("target") == "parallel"
 
 
 def _stored_of(lazy: LazyUfunc) -> Any:
@@ -189,7 +184,7 @@ def _stored_of(lazy: LazyUfunc) -> Any:
         learn_numpy(is_needed=True)
         state = object.__getattribute__(lazy, "_state")
         library = load_extension(_LIBRARY)
-        make = _make_gufunc if state.decorator == "guvectorize" else _make_parallel if is_parallel(state) else _make_ufunc
+        make = _make_gufunc if state.decorator == "guvectorize" else _make_parallel if state.is_parallel else _make_ufunc
         with _adding:  # threads that come at once share one
             stored = object.__getattribute__(lazy, "_stored") or make(lazy, state, library)
             object.__setattr__(lazy, "_stored", stored)

@@ -58,6 +58,11 @@ class State:
         return bool(self.options.get("cache"))
 
     @property
+    def is_parallel(self) -> bool:
+        """Whether the loops of a ufunc run on Numba's threads."""
+        return self.options.get("target") == "parallel"
+
+    @property
     def key_options(self) -> dict[str, Any]:
         """The options that are part of the key: all that affect the compiler."""
         options = {k: v for k, v in self.options.items() if k not in ("cache", "nopython")}

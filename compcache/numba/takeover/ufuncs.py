@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.errors import CompcacheError
 from compcache.numba.compilation.history import note_code
-from compcache.numba.declarations.ufuncs import is_parallel
 from compcache.numba.entries.description import Description
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import Record, find_text, key_of
@@ -43,7 +42,7 @@ def make_ufunc(state: State, loops: Sequence[Loop]) -> Any:
     from numba.core import entrypoints
 
     entrypoints.init_all()
-    if is_parallel(state):
+    if state.is_parallel:
         return _make_parallel(state, backend)
     return _make_gufunc(state, backend, loops) if state.decorator == "guvectorize" else _make_dufunc(state, backend, loops)
 
