@@ -335,6 +335,57 @@ def test_another_module_with_the_variable_is_not_loaded_beside_the_first(cache: 
     assert cache.get_target(refused) is not None
 
 
+TENTATIVE = """
+@block = {} global [{} x i8] zeroinitializer
+define i64 @{}() {{
+  %p = getelementptr i64, ptr @block, i64 {}
+  %v = load i64, ptr %p
+  %n = add i64 %v, 1
+  store i64 %n, ptr %p
+  ret i64 %n
+}}
+"""
+DEFINITION = "@block = global [2 x i64] [i64 10, i64 20]"
+
+
+@pytest.mark.parametrize(("linkage", "order"), [("common", "0123"), ("common", "3210"), ("weak", "1032")])
+def test_a_definition_is_preferred_to_weak_and_tentative_ones(cache: Cache, linkage: str, order: str) -> None:
+    """A block of Fortran with its BLOCK DATA, `int x;` in one file of C and `int x = 5;` in another: the addition's order decides nothing."""
+    texts = [
+        DEFINITION,
+        TENTATIVE.format(linkage, 16, "first", 0),
+        TENTATIVE.format(linkage, 16, "second", 1),
+        TENTATIVE.format(linkage, 16, "again", 0),
+    ]
+    cache.add_modules([ModuleSource(texts[int(number)]) for number in order])
+    held = [cache.get_target(name) for name in ("first", "second", "again")]
+    assert [target() for target in held] == [11, 21, 12]
+    with Cache(cache.path) as other:
+        held = [other.get_target(name) for name in ("again", "second", "first")]
+        assert [target() for target in held] == [11, 21, 12]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_longest_common_block_is_the_one_that_all_use(cache: Cache, order: int) -> None:
+    last = TENTATIVE.format("common", 80000, "last", 9999)
+    texts = [TENTATIVE.format("common", 16, "first", 0), last, TENTATIVE.format("common", 8, "short", 0)]
+    cache.add_modules([ModuleSource(text) for text in texts[::order]])
+    held = [cache.get_target(name) for name in ("short", "last", "first")]
+    assert [target() for target in held] == [1, 1, 2]
+
+
+def test_a_plan_with_a_weak_definition_is_made_anew_when_there_may_be_a_better_one(cache: Cache) -> None:
+    calls = "declare i64 @first()\ndeclare i64 @second()\ndefine i64 @top() {\n  %a = call i64 @first()\n  %b = call i64 @second()\n  %r = add i64 %a, %b\n  ret i64 %r\n}\n"
+    texts = [calls, TENTATIVE.format("common", 16, "first", 0), TENTATIVE.format("common", 16, "second", 1)]
+    cache.add_modules([ModuleSource(text) for text in texts])
+    for _ in range(2):
+        with Cache(cache.path) as planned:
+            assert planned.get_target("top")() == 2
+    cache.add_module(ModuleSource(DEFINITION))
+    with Cache(cache.path) as other:
+        assert other.get_target("top")() == 32
+
+
 def test_stored_code_is_compiled_again_with_its_imports(cache: Cache) -> None:
     for text, names in ((PROVIDER, ["triple"]), (USER, [])):
         cache.add_module(ModuleSource(text, imports=names, targets=("x86-64", "native")))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compcache.build.pic import Alias
     from compcache.build.source import ModuleSource
 
-__all__ = ["MERGED", "VISIBLE_LINKAGES", "Entries", "Export", "choose_exports", "make_entries", "read_exports"]
+__all__ = ["MERGED", "VISIBLE_LINKAGES", "WEAK", "Entries", "Export", "choose_exports", "make_entries", "read_exports"]
 
 VISIBLE_LINKAGES = frozenset(
     ("external", "linkonce_any", "linkonce_odr", "linkonce_odr_auto_hide", "weak_any", "weak_odr", "common")
@@ -37,6 +37,8 @@ VISIBLE_LINKAGES = frozenset(
 
 #: What a variable is that is one with those of the same name in other modules.
 MERGED = "merged variable"
+#: The same of one that gives way to a definition which is not merged: tentative ones of C and Fortran's common blocks, and weak ones.
+WEAK = "merged variable (weak)"
 #: What a function is that stands for a thread-local variable (compcache.build.pic.with_addresses).
 THREAD_LOCAL = "thread-local variable"
 _SHOWN = 10
@@ -132,7 +134,7 @@ def choose_exports(
     return (*wanted, *[Export(check_name(name, "func_name"), name, None, False, link_only=MERGED) for name in odr])
 
 
-def _link_only(module: Any, variables: Collection[str], merged: Collection[str]) -> Iterator[Export]:
+def _link_only(module: Any, variables: Collection[str], merged: Mapping[str, str]) -> Iterator[Export]:
     """The exports for other modules alone: visible variables, and functions that are visible within a library."""
     for value in (*module.functions, *module.global_variables):
         if value.is_declaration:  # each question is a call into LLVM
@@ -144,8 +146,12 @@ def _link_only(module: Any, variables: Collection[str], merged: Collection[str])
             kind = THREAD_LOCAL if name.startswith(ADDRESS_OF) else "hidden function"
             yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
         elif name in variables:
-            kind = MERGED if name in merged else "variable" if linkage == "external" else "shared variable"
+            kind = _merging(merged[name]) if name in merged else "variable" if linkage == "external" else "shared variable"
             yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
+
+
+def _merging(linkage: str) -> str:
+    return MERGED if linkage.endswith("_odr") else WEAK
 
 
 def _as_variable(export: Export, thread_locals: Collection[str], functions: Collection[str]) -> Export:

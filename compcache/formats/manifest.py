@@ -47,6 +47,7 @@ __all__ = [
     "NO_SLOT",
     "STARTUP",
     "VARIABLE",
+    "WEAK",
     "FunctionRecord",
     "GlobalRecord",
     "ModuleRecord",
@@ -79,6 +80,8 @@ LINK_ONLY = "= "
 VARIABLE = "= variable "
 #: And of one that is merged: the first module that is loaded provides it.
 MERGED = "= merged variable "
+#: And of one of these that gives way to a definition which is not merged.
+WEAK = "= merged variable (weak) "
 #: How an image is loaded, as the index remembers it: by the dynamic linker, or through ORC.
 IMAGE_SHARED, IMAGE_OBJECT = 1, 2
 

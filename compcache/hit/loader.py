@@ -328,12 +328,12 @@ class Loader:
 
         `sources` has the modules that this load has opened; who started the load releases them.
         """
-        if self.providers and not self.is_loaded(module_id):
-            from compcache.hit.closures.providers import refuse_second_provider
-
-            refuse_second_provider(self, module_id)
         source = sources.get(module_id) or self._open_source(module_id, sources)
         try:
+            if self.providers and not self.is_loaded(module_id):
+                from compcache.hit.closures.providers import refuse_second_provider
+
+                refuse_second_provider(self, source)
             record = decode_function(source.read_record(self.store, offset))
             if record.name != func_name:
                 raise FormatError(f"the record at offset {offset} is of another function")

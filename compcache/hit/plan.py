@@ -22,6 +22,7 @@ from compcache.formats.manifest import (
     NO_SLOT,
     STARTUP,
     VARIABLE,
+    WEAK,
     decode_global,
     decode_module,
     decode_needs,
@@ -264,12 +265,13 @@ class Plan:
             return None
         by_module = {choice.module_id: name for name, choice in chosen.items() if name not in variables}
         for variable, choice in variables.items():
-            for module_id, _ in self._loader.store.find(variable):
+            for module_id, offset in self._loader.store.find(variable):
                 other = by_module.get(module_id)
                 if other is not None and module_id != choice.module_id and not self._loader.is_loaded(module_id):
-                    from compcache.hit.closures.providers import second_provider
+                    from compcache.hit.closures.providers import defines_for_all, second_provider
 
-                    return other, second_provider(variable, module_id, choice.module_id)
+                    if defines_for_all(self._loader, chosen[other].source, offset):
+                        return other, second_provider(variable, module_id, choice.module_id)
         return None
 
     def _advance(self, name: str, node: _Node) -> None:
@@ -310,13 +312,33 @@ class Plan:
                     from compcache.hit.closures.providers import refuse_other_mapping
 
                     refuse_other_mapping(self._loader, name, module_id)
-                return self._loader.open_candidate(name, module_id, offset, self._sources)
+                choice = self._loader.open_candidate(name, module_id, offset, self._sources)
             except FileNotFoundError:
                 continue  # pruned since the index was read
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
                 node.note(error)
+                continue
+            return self._stronger(name, node, choice) if choice.record.signature.startswith(WEAK) else choice
         return None
+
+    def _stronger(self, name: str, node: _Node, weak: Choice) -> Choice:
+        """The definition to which a weak one of a variable gives way: one that is not merged, as linkers choose it, or of common
+        blocks that are arrays the longest.
+        """
+        others, best = list(node.candidates), weak
+        node.candidates = iter(others)
+        for module_id, offset in others:
+            try:
+                choice = self._loader.open_candidate(name, module_id, offset, self._sources)
+            except (CompcacheError, OSError) as error:
+                reraise_interrupt(error)
+                continue
+            if choice.record.signature.startswith(VARIABLE):
+                return choice
+            if _length(choice) > _length(best):
+                best = choice
+        return best
 
     def _read_needs(self, choice: Choice) -> None:
         try:
@@ -413,6 +435,12 @@ def providers_first(chosen: dict[str, Choice]) -> list[Choice]:
                 stack.append((name, True))
                 stack += [(imported, False) for _, imported, _ in chosen[name].imports if imported in chosen]
     return order
+
+
+def _length(choice: Choice) -> int:
+    """Of a variable that is an array, by its LLVM type; 0 for others."""
+    count, by, _ = choice.record.signature.removeprefix(WEAK).removeprefix("[").partition(" x i8]")
+    return int(count) if by and count.isdecimal() else 0
 
 
 def _may_have_more(node: _Node) -> bool:

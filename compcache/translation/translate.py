@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
-from compcache.build.exports import MERGED, VISIBLE_LINKAGES, choose_exports
+from compcache.build.exports import MERGED, VISIBLE_LINKAGES, WEAK, choose_exports
 from compcache.build.ir_text import (
     is_vectorized,
     lines_of_variables,
@@ -222,7 +222,7 @@ def _chosen(names: list[str], condition: Callable[[str], bool]) -> list[str]:
 
 def _with_merged(resolution: Resolution, exports: Iterable[Export]) -> Resolution:
     """Merged variables are imported by the module that defines them as well."""
-    merged = {export.symbol: export.name for export in exports if export.link_only == MERGED}
+    merged = {export.symbol: export.name for export in exports if export.link_only in (MERGED, WEAK)}
     return resolution._replace(imports={**resolution.imports, **merged}) if merged else resolution
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 from compcache.errors import LinkError
-from compcache.formats.manifest import LINK_ONLY, MERGED, VARIABLE
+from compcache.formats.manifest import LINK_ONLY, MERGED, VARIABLE, decode_function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,24 +13,33 @@ if TYPE_CHECKING:
     from typing import Any
     from weakref import ref
 
-    from compcache.hit.loader import Choice, LoadedModule, Loader
+    from compcache.hit.loader import Choice, LoadedModule, Loader, Source
 
-__all__ = ["have_providers", "living_provider", "provider_updates", "refuse_other_mapping", "refuse_second_provider", "second_provider"]
+__all__ = ["defines_for_all", "have_providers", "living_provider", "provider_updates", "refuse_other_mapping", "refuse_second_provider", "second_provider"]
 
 
-def refuse_second_provider(loader: Loader, module_id: bytes) -> None:
+def refuse_second_provider(loader: Loader, source: Source) -> None:
     """A variable that others use is that of the module which was bound first, for as long as it lives.
 
     The module is not loaded: where it is the provider itself, that one was unloaded and is still in use.
 
     Raises:
         LinkError: the module defines one that another module provides.
+        FormatError: a record of it is damaged.
     """
+    module_id = source.file.module_id
     for name, weak in list(loader.providers.items()):
-        if weak() is not None and any(other == module_id for other, _ in loader.store.find(name)):
+        if weak() is not None and any(
+            other == module_id and defines_for_all(loader, source, offset) for other, offset in loader.store.find(name)
+        ):
             provider = living_provider(loader, loader.providers, name)
             if provider is not None:
                 raise second_provider(name, module_id, provider.module_id)
+
+
+def defines_for_all(loader: Loader, source: Source, offset: int) -> bool:
+    """Whether the record of a variable is of a definition that is not merged with others."""
+    return decode_function(source.read_record(loader.store, offset)).signature.startswith(VARIABLE)
 
 
 def refuse_other_mapping(loader: Loader, variable: str, module_id: bytes) -> None:

@@ -2,8 +2,8 @@
 
 Only closures of several modules whose load reads nothing else: no global variables to decode, no functions that require more of a host than
 their modules do. A closure is written by who had no module of it loaded before: only such a load knows all
-imports. Where everything in it was compiled for exactly this host, no module that is added later can be preferred; where not, the
-closure holds for as long as the index does not change.
+imports. Where everything in it was compiled for exactly this host and no variable is a weak definition, no module that is added later can be
+preferred; where not, the closure holds for as long as the index does not change.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import contextlib
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import Stamp
-from compcache.formats.manifest import LINK_ONLY, NO_SLOT, decode_module
+from compcache.formats.manifest import LINK_ONLY, NO_SLOT, WEAK, decode_module
 from compcache.hit.closures.planned import (
     BINDING,
     FUNCTION,
@@ -89,7 +89,8 @@ def _encode(store: Store, groups: list[list[Choice]], in_order: list[Choice]) ->
     if None in entries or len(needed) != REQUIREMENT_PARTS * len(requirements) or any("\0" in text for text in texts):
         return None
     text = "\0".join(texts).encode("utf-8", "surrogatepass")
-    all_best = all(map(store.is_native, requirements))
+    may_give_way = any(choice.record.signature.startswith(WEAK) for choice in by_name.values())
+    all_best = all(map(store.is_native, requirements)) and not may_give_way
     starts = {numbers[choice.module_id]: choice.start for choice in in_order if choice.start is not None}
     counts = len(groups), len(functions), len(starts), len(rows), len(requirements), len(natives), len(text)
     head = HEAD.pack(NO_STATE if all_best else store.index.state(), *counts)
