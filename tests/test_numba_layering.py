@@ -21,6 +21,7 @@ FLOORS = (
 #: What points up, and why.
 DOORS = {
     ("declarations", "takeover"): "what is declared and not stored is compiled by Numba",
+    ("lazy", "compilation"): "Numba is imported with few walks for garbage, which is no matter of compilation alone",
     ("lazy", "takeover"): "a lazy function that meets something unknown becomes Numba's own dispatcher",
     ("lazy", "entries"): "the request of an entry is one class, whoever makes it",
 }

@@ -117,6 +117,29 @@ def test_the_command_runs_a_file_and_a_module(project: Project) -> None:
     assert command(project, "run", "-m", "program", "z").stdout.startswith("4 18 ['z'] ")
 
 
+def test_tracebacks_begin_with_the_program(project: Project) -> None:
+    project.write(fails="def f(x):\n    return 1 / x\nif __name__ == '__main__':\n    f(0)\n", wrong="x = = 2\n", ends="raise SystemExit('no')\n")
+    for name in ("fails.py", "wrong.py", "ends.py"):
+        plain = subprocess.run([sys.executable, name], cwd=project.source, capture_output=True, text=True, check=False)
+        ours = command(project, "run", name)
+        assert (ours.returncode, ours.stderr) == (plain.returncode, plain.stderr)
+    of_module = command(project, "run", "-m", "fails").stderr.splitlines()
+    assert (of_module[0], "fails.py" in of_module[1], of_module[-1]) == (
+        "Traceback (most recent call last):", True, "ZeroDivisionError: division by zero",
+    )  # fmt: skip
+
+
+def test_numba_is_imported_with_few_walks_for_garbage(project: Project) -> None:
+    text = """
+import gc, program
+walks = []
+gc.callbacks.append(lambda phase, info: walks.append(phase))
+program.twice.signatures
+result = "numba.core" in sys.modules, len(walks) < 40
+"""
+    assert run(project, text) == (True, True)
+
+
 def test_the_command_says_what_is_wrong(project: Project, tmp_path: Path) -> None:
     assert [command(project, *a).returncode for a in ([], ["run"], ["walk", "x"], ["run", "--dir"])] == [2, 2, 2, 2]
     missing = command(project, "run", str(tmp_path / "missing.py"))

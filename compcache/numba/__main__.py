@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
 __all__ = ["main"]
 
 _USAGE = """\
@@ -31,6 +35,7 @@ def main(arguments: list[str]) -> int:
     from compcache.numba import install
 
     install(directory, lazy=True)
+    sys.excepthook = _show_program
     if is_module:
         sys.argv = rest
         sys.path[0] = ""
@@ -40,6 +45,13 @@ def main(arguments: list[str]) -> int:
     else:
         _run_file(rest)
     return 0
+
+
+def _show_program(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Print an exception that ends the program, from the program's first line on."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        traceback = traceback.tb_next
+    sys.__excepthook__(kind, error.with_traceback(traceback), traceback)
 
 
 def _run_file(arguments: list[str]) -> None:
@@ -60,7 +72,8 @@ def _run_file(arguments: list[str]) -> None:
     except OSError as error:
         print(f"python -m compcache.numba run: {error}", file=sys.stderr)  # noqa: T201 - a command
         raise SystemExit(2) from None
-    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    path = os.path.abspath(path)
+    sys.path[0] = os.path.dirname(path)
     main_module = type(sys)("__main__")
     vars(main_module).update({"__file__": path, "__builtins__": __builtins__, "__spec__": None, "__cached__": None})
     sys.modules["__main__"] = main_module

@@ -33,6 +33,15 @@ def stand_in_of() -> Any:
 
 def real_numba() -> Any:
     """Numba itself, imported if it is not."""
+    if "numba" in sys.modules and stand_in_of() is None:
+        return _import_numba()
+    from compcache.numba.compilation.garbage import few_collections
+
+    with few_collections(lasting=True):
+        return _import_numba()
+
+
+def _import_numba() -> Any:
     stand_in = stand_in_of()
     if stand_in is None:
         was_imported = "numba" in sys.modules
