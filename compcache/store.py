@@ -491,7 +491,8 @@ class Store:
             return self._in_memory[module_id]
         module = ModuleFile(self.files, self.module_path(module_id), module_id)
         try:
-            self.files.look_again()
+            if not entry:  # else the closure has just been read below the same directory
+                self.files.look_again()
             module.open()
             status = self.files.fstat(module.descriptor)
             module.size = status.st_size
