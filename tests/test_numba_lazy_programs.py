@@ -117,6 +117,50 @@ def test_the_command_runs_a_file_and_a_module(project: Project) -> None:
     assert command(project, "run", "-m", "program", "z").stdout.startswith("4 18 ['z'] ")
 
 
+CARDS = """
+    import sys
+    from numba import cuda, njit
+    from numba.cuda.cudadrv.driver import _raise_driver_not_found
+    import numba.cuda as same
+
+    @cuda.jit(device=True)
+    def more(x):
+        "More."
+        return x + 1
+
+    @cuda.jit
+    def kernel(a):
+        a[cuda.grid(1)] = more(a[cuda.grid(1)])
+
+    class Owner:
+        static = staticmethod(more)
+
+    @njit
+    def host(x):
+        return more(x)
+
+    result = [cuda.is_available(), same is cuda, more.__name__, more.__doc__, Owner.static.__module__ == __name__]
+    without = "numba.core" not in sys.modules
+    for call in (lambda: kernel[1, 2]([1]), lambda: more(2), cuda.current_context, lambda: host(1), _raise_driver_not_found):
+        try:
+            result.append(repr(call()))
+        except Exception as error:
+            result.append((type(error).__name__, str(error)[:40]))
+    result += [cuda.is_available(), same is cuda, type(cuda).__name__, type(more).__name__]
+"""
+
+
+def test_functions_for_cards_are_declared_without_numba(project: Project) -> None:
+    project.write(cards=CARDS)
+    hidden = {"NUMBA_CUDA_DRIVER": "0"}  # no card, whatever the host has
+    script = "import cards\nresult = cards.result, cards.without"
+    expected = project.run(script, backend=False, **hidden)[0]
+    assert project.run(INSTALL + script, backend=False, COMPCACHE_DIR=str(project.cache), **hidden)[0] == expected
+    if not expected[0]:
+        answers = project.run(INSTALL + script, backend=False, COMPCACHE_DIR=str(project.cache))
+        assert answers[1] or answers[0][0]  # Numba is only asked where there is a driver
+
+
 def test_tracebacks_begin_with_the_program(project: Project) -> None:
     project.write(fails="def f(x):\n    return 1 / x\nif __name__ == '__main__':\n    f(0)\n", wrong="x = = 2\n", ends="raise SystemExit('no')\n")
     for name in ("fails.py", "wrong.py", "ends.py"):

@@ -10,6 +10,7 @@ import os
 import sys
 from importlib import import_module
 
+from compcache.numba.declarations.cuda import OF_CUDA, stands_for_cuda
 from compcache.numba.declarations.references import (
     QUESTIONS,
     Reference,
@@ -45,7 +46,7 @@ _TOP = frozenset((
     "set_num_threads", "set_parallel_chunksize", "threading_layer", "typeof",
 ))  # fmt: skip
 _OBJECTS = frozenset(("objmode", "parallel_chunksize"))
-_PARTS = frozenset(("config", "core", "errors", "extending", "typed", "types"))
+_PARTS = frozenset(("config", "core", "cuda", "errors", "extending", "typed", "types"))
 #: Types that `numba` does not offer itself.
 _IN_TYPES_ONLY = frozenset(("pyobject", "string", "unicode_type", "voidptr"))
 #: Modules that do something when they are imported, and programs.
@@ -53,7 +54,7 @@ _OTHERS = ("numba.cuda", "numba.experimental", "numba.pycc", "numba.runtests", "
 #: What only works where something stands for `numba` itself, so that it is known when Numba is imported.
 _REGISTRATIONS = {
     "numba.core.extending": OF_EXTENDING, "numba.extending": OF_EXTENDING,
-    "numba.core.types": {"WrapperAddressProtocol": WrapperAddressProtocol},
+    "numba.cuda": OF_CUDA, "numba.core.types": {"WrapperAddressProtocol": WrapperAddressProtocol},
 }  # fmt: skip
 _Module: Any = type(sys)
 _made: dict[tuple[str, str], Any] = {}
@@ -63,7 +64,7 @@ def module_named(name: str) -> Any:
     """What stands for a module of Numba; None where only Numba's own will do."""
     name = _SAME.get(name, name)
     known = _made.get(("", name))
-    if known is None and name != "numba" and not name.startswith(_OTHERS) and _source_of(name):
+    if known is None and name != "numba" and (not name.startswith(_OTHERS) or stands_for_cuda(name)) and _source_of(name):
         known = _made.setdefault(("", name), LazyModule(name))
     return known
 

@@ -1,0 +1,127 @@
+"""What stands for `numba.cuda` where Numba is not imported.
+
+Packages that have code for graphics cards declare device functions when they are imported, and ask whether there is a card. Numba makes
+the former when they are used; the latter needs no Numba where the host has no driver.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from importlib import import_module
+
+from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.content import NotLazy
+from compcache.numba.lazy.stand_ins import LazyObject, made, real_numba
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["OF_CUDA", "stands_for_cuda"]
+
+_Function = type(lambda: 0)
+#: The modules that packages name; others import Numba.
+_MODULES = frozenset(("numba.cuda", "numba.cuda.cudadrv", "numba.cuda.cudadrv.driver"))
+#: Where Numba looks for the driver of cards by NVIDIA.
+_DRIVERS = {"win32": ("nvcuda.dll", r"\windows\system32\nvcuda.dll"), "darwin": ("libcuda.dylib", "/usr/local/cuda/lib/libcuda.dylib")}
+_DRIVERS_ELSEWHERE = tuple(f"{folder}libcuda.so{end}" for folder in ("", "/usr/lib/", "/usr/lib64/") for end in ("", ".1"))
+
+
+def stands_for_cuda(name: str) -> bool:
+    """Whether something can stand for this module: not where another package takes the place of `numba.cuda`."""
+    from compcache.numba.lazy.installation import package_directory
+
+    return name in _MODULES and package_directory("numba_cuda") is None and "_numba_cuda_redirector" not in sys.modules
+
+
+def _cuda() -> Any:
+    real_numba()
+    return import_module("numba.cuda")
+
+
+class LazyDeviceFunction(LazyObject):
+    """A function for graphics cards, which Numba makes when it is used."""
+
+    __slots__ = ()
+
+    def _compcache_content(self, walk: Any) -> None:
+        del walk
+        raise NotLazy(f"{object.__getattribute__(self, '_function')} is a function for graphics cards")
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of Numba's own once Numba is imported: before that no caller can compare with it."""
+        return type(made(self)) if has_numba() else LazyDeviceFunction
+
+
+    def __getitem__(self, configuration: Any) -> Any:
+        """A kernel with a launch configuration."""
+        return made(self)[configuration]
+
+    @property
+    def __doc__(self) -> Any:  # type: ignore[override]
+        """That of the function."""
+        return object.__getattribute__(self, "_function").__doc__
+
+    @property
+    def __module__(self) -> Any:  # type: ignore[override]
+        """That of the function."""
+        return object.__getattribute__(self, "_function").__module__
+
+    @property
+    def __wrapped__(self) -> Any:
+        return object.__getattribute__(self, "_function")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _COPIED:
+            return getattr(object.__getattribute__(self, "_function"), name)
+        if name.startswith("__") and not has_numba():
+            raise AttributeError(f"'CUDADispatcher' object has no attribute {name!r}")
+        return super().__getattr__(name)
+
+
+_COPIED = frozenset(("__annotations__", "__name__", "__qualname__", "__type_params__"))
+
+
+def jit(*args: Any, **options: Any) -> Any:
+    """`numba.cuda.jit`; without a signature it compiles nothing."""
+    is_plain = set(options) <= {"device"} and all(type(value) is bool for value in options.values())
+    if has_numba() or not is_plain or len(args) > 1 or any(type(argument) is not _Function for argument in args):
+        return _cuda().jit(*args, **options)
+    return LazyDeviceFunction(args[0], lambda _: _decorator(options)) if args else partial(_declare, options)
+
+
+def _declare(options: dict[str, Any], function: Any) -> Any:
+    if has_numba() or type(function) is not _Function:
+        return _decorator(options)(function)
+    return LazyDeviceFunction(function, lambda _: _decorator(options))
+
+
+def _decorator(options: dict[str, Any]) -> Any:
+    return _cuda().jit(**options) if options else _cuda().jit
+
+
+def is_available() -> bool:
+    """`numba.cuda.is_available`: no without Numba where there is no driver, and no variable says anything of one."""
+    is_told = any(name.startswith("NUMBA_") and "CUDA" in name for name in os.environ) or os.path.exists(".numba_config.yaml")
+    if not has_numba() and not is_told and not _has_driver():
+        return False
+    found: bool = _cuda().is_available()
+    return found
+
+
+def _has_driver() -> bool:
+    from ctypes import CDLL
+
+    for path in _DRIVERS.get(sys.platform, _DRIVERS_ELSEWHERE):
+        try:
+            CDLL(path)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+OF_CUDA: dict[str, Any] = {"is_available": is_available, "jit": jit}
