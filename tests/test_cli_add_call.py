@@ -105,11 +105,13 @@ def test_a_file_that_fails_does_not_stop_the_others(directory: Path, tmp_path: P
     (tmp_path / "good.ll").write_text(constant("good", 1))
     (tmp_path / "bad.ll").write_text("define i64 @bad( {")
     (tmp_path / "binary.ll").write_bytes(b"\xff\xfe\x00")
-    paths = [tmp_path / name for name in ("bad.ll", "good.ll", "missing.ll", "binary.ll")]
+    (tmp_path / "assembly.S").write_text(".globl f\nf: ret\n")
+    paths = [tmp_path / name for name in ("bad.ll", "good.ll", "missing.ll", "binary.ll", "assembly.S")]
     done = compcache("--dir", directory, "add", *paths)
     assert done.status == 2
     errors = [line for line in done.err.splitlines() if not line.startswith("  ")]  # LLVM's own lines stand below
-    assert [line.split(": ")[2] for line in errors] == [str(paths[0]), str(paths[2]), str(paths[3])]
+    assert [line.split(": ")[2] for line in errors] == [str(paths[0]), *map(str, paths[2:])]
+    assert "assemble it (clang -c)" in errors[-1]
     assert "expected" in done.err
     assert errors[1].endswith("cannot be read: No such file or directory")
     assert call(directory, "good") == "1\n"

@@ -46,6 +46,7 @@ class OwnTest(NamedTuple):
     flags: tuple[str, ...] = ()
     folders: tuple[str, ...] = (".",)
     given: str = ""
+    libraries: tuple[str, ...] = ()
 
 
 _ZLIB = ["adler32", "compress", "crc32", "deflate", "gzclose", "gzlib", "gzread", "gzwrite", "infback", "inffast", "inflate", "inftrees", "trees", "uncompr", "zutil"]
@@ -62,21 +63,38 @@ TESTS = {
     **{
         name.replace("_", "-"): OwnTest(
             "libdeflate", _DEFLATE, (f"programs/{name}.c", "programs/test_util.c", "programs/prog_util.c", "programs/tgetopt.c"),
-            (), _DEFLATE_FLAGS, (".", "programs", "given"),
+            (), _DEFLATE_FLAGS, (".", "programs", "given"), "", ("z",),
         )
         for name in _DEFLATE_TESTS
     },
-    "jsoncpp": OwnTest("libjsoncpp", ("src/lib_json/*.cpp",), ("src/test_lib_json/*.cpp",), (), ("-std=c++11",), ("include", "src/lib_json")),
+    "jsoncpp": OwnTest("libjsoncpp", ("src/lib_json/*.cpp",), ("src/test_lib_json/*.cpp",), (), ("-std=c++11",), ("include", "src/lib_json"), "", ("stdc++",)),
     "leveldb": OwnTest(
         "leveldb", ("db/*.cc", "table/*.cc", "util/*.cc"), ("db/c_test.c",), (), ("-DLEVELDB_PLATFORM_POSIX=1", "-DLEVELDB_COMPILE_LIBRARY", "-pthread"),
-        (".", "include", "given"),
+        (".", "include", "given"), "", ("stdc++",),
     ),
+    "flatbuffers": OwnTest(
+        "flatbuffers", tuple([f"src/{name}.cpp" for name in ("idl_parser", "idl_gen_text", "idl_gen_fbs", "code_generators", "reflection", "util")]),
+        ("tests/*.cpp",), (), ("-std=c++11", "-DFLATBUFFERS_TEST_PATH_PREFIX=./", "-DFLATBUFFERS_NO_FILE_TESTS"), ("include", "tests", "."), "", ("stdc++",),
+    ),
+    "expat": OwnTest(
+        "expat", tuple([f"expat/lib/{name}.c" for name in ("xmlparse", "xmlrole", "xmltok")]),
+        tuple([f"expat/tests/{name}.c" for name in ("runtests", "chardata", "structdata", "minicheck", "memcheck")]),
+        (), ("-DXML_TESTING", "-DHAVE_EXPAT_CONFIG_H"), ("expat/lib", "expat/tests", "given"),
+    ),
+    # 15 of its files define nothing as it is configured.
+    "mbedtls": OwnTest(
+        "mbedtls", ("library/*.c",), ("programs/test/selftest.c", "tests/src/random.c", "tests/src/helpers.c"),
+        (), (), ("include", "library", "tests/include"),
+    ),
+    # The program has the library in itself, and asks for its internals.
+    "cjson": OwnTest("cjson", (), ("tests/misc_tests.c", "tests/unity/src/unity.c"), (), (), (".", "tests", "tests/unity/src")),
 }  # fmt: skip
 #: Files that are no part of a library: other programs, and code for other systems.
 _LEFT_OUT = ("_test.cc", "_bench.cc", "windows", "leveldbutil", "testutil")
 #: What build systems would write.
 _GIVEN = {
     "config.h": "",
+    "expat_config.h": "#define BYTEORDER 1234\n#define HAVE_GETRANDOM 1\n#define XML_CONTEXT_BYTES 1024\n#define XML_DTD\n#define XML_NS\n",
     "port/port_config.h": "#define HAVE_FDATASYNC 1\n#define HAVE_FULLFSYNC 0\n#define HAVE_O_CLOEXEC 1\n#define HAVE_CRC32C 0\n"
     "#define HAVE_SNAPPY 0\n#define HAVE_ZSTD 0\n",
 }
@@ -101,7 +119,7 @@ def test_programs_do_what_they_do_as_executables(own_test: OwnTest, peer_dir: Pa
         flags = ("-O2", "-fPIC", "-w", *own_test.flags, *include)
         made = [places.made(f"{file.parent.name}-{file.stem}.bc", *_compiler(file, flags), "-emit-llvm", "-c", file) for file in files]
         codes = [path.read_bytes() for path in made]
-        executable = places.made("program", "clang++", *made, "-pthread", *(["-lz"] if own_test.package == "libdeflate" else []))
+        executable = places.made("program", "clang++", *made, "-pthread", *(f"-l{name}" for name in own_test.libraries))
     except UnavailableError as error:
         unavailable(str(error))
     with Cache(tmp_path / "cache") as cache:
@@ -114,11 +132,8 @@ def test_programs_do_what_they_do_as_executables(own_test: OwnTest, peer_dir: Pa
 
 
 def _with_libraries(source: ModuleSource, own_test: OwnTest) -> ModuleSource:
-    """libdeflate's programs compare it with the system's zlib; C++ has a library."""
-    if own_test.package == "libdeflate":
-        source.libraries = ("z",)
-    elif own_test.package in ("leveldb", "libjsoncpp"):
-        source.libraries = ("stdc++",)
+    """C++ has a library; libdeflate's programs compare it with the system's zlib."""
+    source.libraries = own_test.libraries
     return source
 
 

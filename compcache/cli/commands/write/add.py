@@ -12,7 +12,7 @@ from compcache.cli.completion import complete_files
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, ProgressBar, is_terminal, plural, print_rows, short_id, size_text
 from compcache.cli.session import Session, pass_session
-from compcache.errors import CompcacheError
+from compcache.errors import CompcacheError, CompileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -230,6 +230,8 @@ def _from_compiler(
     """The source of a file that a compiler has to translate; None for other files."""
     from compcache.clang.compilers import language_of
 
+    if path.endswith((".s", ".S", ".asm")):
+        raise CompileError("this is assembly, not code for LLVM: assemble it (clang -c), and give the .o in a static library (ar rcs) to the file that calls it (--archive)")
     if path == "-" or language_of(path) is None:
         return None
     from pathlib import Path
