@@ -173,6 +173,11 @@ def _require_some(visible: Sequence[object], module: Any, *, may_be_empty: bool)
         return
     if not hidden:
         raise UndefinedSymbolError("the module exports nothing: it defines no functions and no visible variables")
+    if any(variable.name == "llvm.global_ctors" for variable in module.global_variables):
+        raise UndefinedSymbolError(
+            "the module exports nothing: it is there for its constructors alone, and a module is loaded when something that it defines is "
+            "needed. Compile it together with what needs them, as one module, or export one of its functions in functions= and get that first"
+        )
     more = f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""
     raise UndefinedSymbolError(
         f"the module exports nothing: all its functions are internal: {', '.join(hidden[:_SHOWN])}{more}; name those to "
