@@ -315,6 +315,44 @@ PROGRAMS = [
     """,
         "p.every()",
     ),
+    Program(
+        "overloads that keep what they made, and hold what cannot be pickled",
+        """
+    import contextvars, functools, itertools, threading, weakref
+    from numba import njit
+    from numba.extending import overload
+
+    class Maker:
+        @functools.cached_property
+        def factor(self): return 3
+
+    MAKER, MADE, COUNT = Maker(), {}, itertools.count
+    LOCKS, LOCAL, ALIVE = (threading.Lock(), threading.RLock()), threading.local(), weakref.WeakValueDictionary()
+    CHOSEN, UNSET = contextvars.ContextVar("chosen", default=2), contextvars.ContextVar("unset")
+
+    def scaled(x): ...
+    def twice(x): ...
+
+    @overload(scaled)
+    def overload_scaled(x):
+        global BY
+        with LOCKS[0], LOCKS[1]:
+            MADE[str(x)] = next(COUNT(MAKER.factor))
+        LOCAL.last, ALIVE[str(x)], _ = x, MAKER, UNSET.get(1)
+        overload_scaled.calls = getattr(overload_scaled, "calls", 0) + 1
+        BY = MADE[str(x)] * CHOSEN.get()
+        return lambda x: x * BY
+
+    @njit(cache=True)
+    def inner(x):
+        return scaled(x)
+
+    @njit(cache=True)
+    def f(x):
+        return scaled(x) + inner(x + 0.5)
+    """,
+        "p.f(2)",
+    ),
 ]
 
 

@@ -78,28 +78,35 @@ def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded
         _known.get(linked) or _of_unrecorded(linked) for linked in getattr(library, "_linking_libraries", ())
     ]
     if scope is None:
-        parts.append(_content_of(scopes.asked_early.values()))
+        parts.append(_content_now(scopes.asked_early.values()))
     else:
         if scope.address_in:
             parts.append(Recorded(problem=f"{scope.address_in} puts an address of this process into its code"))
-        parts.append(_content_of(scope.asked.values(), scope.names, scope.generators.values(), scope.accepted))
+        parts.append(_content_of(scope))
     dependencies, names, problems = zip(*parts, strict=True)
     problem = next((problem for problem in problems if problem), None)
-    _known[library] = Recorded(frozenset().union(*dependencies), frozenset().union(*names), problem)
+    own = parts[-1].dependencies if scope is not None else frozenset()
+    changed = scope.changed - own if scope is not None else ()
+    _known[library] = Recorded(frozenset().union(*dependencies) - frozenset(changed), frozenset().union(*names), problem)
     return _known[library]
 
 
-def _content_of(
-    functions: Iterable[Any], names: Iterable[int] = (), generators: Iterable[Any] = (),
-    accepted: set[int] | None = None,
-) -> Recorded:  # fmt: skip
+def _content_of(scope: scopes.Scope) -> Recorded:
+    """What the compiler asked for a function: as it was before it ran, and for what could not be compared then, as far as that matters."""
     try:
         found = {
-            dependency_of(function, declined=accepted is not None and id(function) not in accepted)
-            for function in functions
+            content or dependency_of(function, declined=id(function) not in scope.accepted)
+            for function, content in scope.asked.values()
         }
-        found |= {row for row in map(dependency_of_generator, generators) if row is not None}
-        return Recorded(frozenset(found), frozenset(names))
+        found |= {row for row in map(dependency_of_generator, scope.generators.values()) if row is not None}
+        return Recorded(frozenset(found), frozenset(scope.names))
+    except Unidentifiable as error:
+        return Recorded(problem=str(error))
+
+
+def _content_now(functions: Iterable[Any]) -> Recorded:
+    try:
+        return Recorded(frozenset(map(dependency_of, functions)))
     except Unidentifiable as error:
         return Recorded(problem=str(error))
 
@@ -113,4 +120,4 @@ def _of_unrecorded(library: Any) -> Recorded:
         if not all("_ZN5numba" in name or not name.startswith("_ZN") for name in defined):
             reason = f"it calls {library.name}, which was compiled before compcache.numba was installed"
             return Recorded(problem=reason)
-    return _content_of(scopes.asked_early.values())
+    return _content_now(scopes.asked_early.values())

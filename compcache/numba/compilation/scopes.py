@@ -21,6 +21,7 @@ from compcache.numba.fingerprints.implementations import digest_name
 from compcache.numba.fingerprints.library_code import is_library_module
 from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.fingerprints.walk import fingerprint
+from compcache.numba.identity.dependencies import Dependency, dependency_of
 from compcache.numba.identity.key import flags_text, signature_text
 from compcache.numba.identity.settings import config_text
 
@@ -59,14 +60,15 @@ class Miss(NamedTuple):
 class Scope:
     """A function being compiled: its symbols' digest, and the user's implementations that the compiler used."""
 
-    __slots__ = ("accepted", "address_in", "asked", "function", "generators", "miss", "names", "token", "used")
+    __slots__ = ("accepted", "address_in", "asked", "changed", "function", "generators", "miss", "names", "token", "used")
 
     def __init__(self, function: Any, token: str, miss: Miss | None) -> None:
         self.function = function
         self.token = token
         self.miss = miss
         self.used = 0
-        self.asked: dict[int, Any] = {}
+        self.asked: dict[int, tuple[Any, Dependency | None]] = {}
+        self.changed: set[Dependency] = set()  # what asked implementations became while the function was compiled
         self.accepted: set[int] = set()
         self.address_in = ""  # the user's code generator that put an address of this process into the code
         self.names: set[int] = set()
@@ -221,8 +223,20 @@ def record(function: Any) -> None:
     """Record that the compiler asks one of the user's implementations."""
     if not _stack.scopes:
         asked_early[id(function)] = function
-    for scope in _stack.scopes:
-        scope.asked[id(function)] = function
+    elif id(function) not in _stack.scopes[-1].asked:
+        content = _content_now(function)
+        for scope in _stack.scopes:
+            _, earlier = scope.asked.setdefault(id(function), (function, content))
+            if content is not None and content != earlier:
+                scope.changed.add(content)
+
+
+def _content_now(function: Any) -> Dependency | None:
+    """What an implementation is before it runs, as a process that finds the entry has it: implementations may keep what they made. None if unknown."""
+    try:
+        return dependency_of(function)
+    except Unidentifiable:
+        return None
 
 
 def accept(function: Any) -> None:

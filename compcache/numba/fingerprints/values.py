@@ -216,7 +216,34 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
         walk.token("named", getattr(value, "__module__", ""), parts)
     elif not walk.is_again(value):
         for part in parts:
-            walk.value(list(part) if hasattr(part, "__next__") else part, where)
+            walk.value(list(part) if hasattr(type(part), "__next__") else part, where)
+
+
+def _lock(walk: Walk, value: Any, _where: str) -> None:
+    """Feed a lock: whether somebody holds it is nothing that code is made of."""
+    walk.token("lock", type(value).__name__)
+
+
+def _of_thread(walk: Walk, value: Any, where: str) -> None:
+    """Feed what a `threading.local` holds for this thread, which is the one that runs the code."""
+    walk.token("local", type(value).__qualname__)
+    if not walk.is_again(value):
+        walk.value(vars(value), where)
+
+
+def _of_context(walk: Walk, value: Any, where: str) -> None:
+    walk.token("context variable", value.name)
+    try:
+        held = value.get()
+    except LookupError:
+        return
+    walk.value(held, where)
+
+
+def _reference(walk: Walk, value: Any, where: str) -> None:
+    walk.token("reference", type(value).__qualname__)
+    if not walk.is_again(value):
+        walk.value(value(), where)
 
 
 def _array(walk: Walk, value: Any, where: str) -> None:
@@ -286,8 +313,11 @@ _late: list[tuple[Any, Handler]] = []
 
 def _late_handlers() -> list[tuple[Any, Handler]]:
     if not _late:
+        import contextvars
         import enum
         import functools
+        import threading
+        import weakref
 
         import numpy as np
 
@@ -303,6 +333,10 @@ def _late_handlers() -> list[tuple[Any, Handler]]:
                 (functools._lru_cache_wrapper, _wrapper),
                 (enum.Enum, _enum_member),
                 ((tuple, list), _sequence),
+                ((type(threading.Lock()), type(threading.RLock())), _lock),
+                (threading.local, _of_thread),
+                (contextvars.ContextVar, _of_context),
+                (weakref.ref, _reference),
             ]
         )
         cython = type(np.random.seed)  # a class of its own in each version of Cython
