@@ -365,6 +365,14 @@ def test_a_definition_is_preferred_to_weak_and_tentative_ones(cache: Cache, link
         assert [target() for target in held] == [11, 21, 12]
 
 
+def test_a_definition_that_cannot_be_loaded_is_passed_over(cache: Cache) -> None:
+    incomplete = "declare void @gone()\n@block = global [2 x i64] [i64 ptrtoint (ptr @gone to i64), i64 20]"
+    cache.add_module(ModuleSource(incomplete, imports=["gone"]))
+    cache.add_modules([ModuleSource(TENTATIVE.format("common", 16, name, 0)) for name in ("first", "second")])
+    held = [cache.get_target(name) for name in ("first", "second")]
+    assert [target() for target in held] == [1, 2]
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_longest_common_block_is_the_one_that_all_use(cache: Cache, order: int) -> None:
     last = TENTATIVE.format("common", 80000, "last", 9999)

@@ -319,25 +319,26 @@ class Plan:
                 reraise_interrupt(error)
                 node.note(error)
                 continue
-            return self._stronger(name, node, choice) if choice.record.signature.startswith(WEAK) else choice
+            return self._stronger(name, node, choice, (module_id, offset)) if choice.record.signature.startswith(WEAK) else choice
         return None
 
-    def _stronger(self, name: str, node: _Node, weak: Choice) -> Choice:
+    def _stronger(self, name: str, node: _Node, weak: Choice, where: tuple[bytes, int]) -> Choice:
         """The definition to which a weak one of a variable gives way: one that is not merged, as linkers choose it, or of common
         blocks that are arrays the longest.
         """
-        others, best = list(node.candidates), weak
-        node.candidates = iter(others)
-        for module_id, offset in others:
+        all_of_it, best = [where, *node.candidates], weak
+        for candidate in all_of_it[1:]:
             try:
-                choice = self._loader.open_candidate(name, module_id, offset, self._sources)
+                choice = self._loader.open_candidate(name, *candidate, self._sources)
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
                 continue
-            if choice.record.signature.startswith(VARIABLE):
-                return choice
-            if _length(choice) > _length(best):
-                best = choice
+            is_definition = choice.record.signature.startswith(VARIABLE)
+            if is_definition or _length(choice) > _length(best):
+                best, where = choice, candidate
+            if is_definition:
+                break
+        node.candidates = iter([candidate for candidate in all_of_it if candidate != where])
         return best
 
     def _read_needs(self, choice: Choice) -> None:
