@@ -136,12 +136,14 @@ def test_packages_that_say_cache_false_take_part_where_numba_is_meant(tmp_path: 
         def f(x):
             return x + 1
 
+        h = numba.njit(f.py_func, fastmath=True, parallel=False)
+
         @numba.guvectorize([(kind[:], kind[:])], "(n)->(n)", cache=False, target="parallel", fastmath=False)
         def g(a, out):
             for i in range(a.shape[0]):
                 out[i] = a[i] * 2
     """)
     script = "import compcache.numba\ncompcache.numba.install(lazy=True)\nimport kernels\nimport numpy as np\n"
-    script += "result = kernels.f(2), kernels.g(np.arange(3.0)).tolist(), 'numba.core' in sys.modules"
+    script += "result = kernels.f(2), kernels.h(2.5), kernels.g(np.arange(3.0)).tolist(), 'numba.core' in sys.modules"
     for has_numba in (True, False):
-        assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) == (3, [0.0, 2.0, 4.0], has_numba)
+        assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) == (3, 3.5, [0.0, 2.0, 4.0], has_numba)

@@ -39,8 +39,8 @@ def jit(*args: Any, **options: Any) -> Any:
 def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     if _is_disabled() or "signature_or_function" in options:
         return numba_decorator(decorator)(*args, **options)
-    if len(args) == 1 and type(args[0]) is _Function and not options:
-        return _decorate_function(decorator, None, {}, args[0])
+    if len(args) == 1 and type(args[0]) is _Function:
+        return _decorate_function(decorator, None, options, args[0])
     if not args or args == (None,):
         return partial(_decorate_function, decorator, None, options)
     texts = _texts_of(args[0]) if len(args) == 1 else None
