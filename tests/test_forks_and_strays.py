@@ -184,7 +184,7 @@ def test_what_a_job_forks_ends_with_its_time(
     cache: Cache, jobs: ModuleType, tmp_path: Path, pids: Callable[[], list[int]]
 ) -> None:
     work = [Job("hangs", jobs.forks, ("hangs", str(tmp_path / "pids"), "hangs"))]
-    assert [record.kind for record in run(cache, work, jobs, timeout=0.5).failed] == ["timeout"]
+    assert [record.kind for record in run(cache, work, jobs, timeout=1.5).failed] == ["timeout"]
     assert len(pids()) == 2
     assert have_ended(pids())
 
