@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from importlib import import_module
 
+from compcache.files import reraise_interrupt
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.stand_ins import LazyObject, made, real_numba
@@ -118,7 +119,8 @@ def _has_driver() -> bool:
     for path in _DRIVERS.get(sys.platform, _DRIVERS_ELSEWHERE):
         try:
             CDLL(path)
-        except OSError:
+        except OSError as error:
+            reraise_interrupt(error)
             continue
         return True
     return False
