@@ -42,8 +42,8 @@ SECTION = {
         " few small functions."
     ),
     "real_programs": (
-        "Each program was measured by itself, one after the other, on a machine with other work; where each side was taken once (quick), a ratio"
-        " is right within a tenth. Where many small modules are added, the price of each weighs. First loads are of the whole"
+        "Each program was measured by itself, one after the other, on a machine with other work; where each side was taken once (quick),"
+        " ratios tell of the neighbours as well. Where many small modules are added, the price of each weighs. First loads are of the whole"
         " closure: some hundred functions in up to 30 modules, of which another process has written down what is bound to what, while"
         " `ld.so` maps one file; they are what a load on the machine lengthens most. Module files are larger than the shared object by their"
         " bitcode, which `show --ir` and retargeting read."
