@@ -455,6 +455,7 @@ class Cache:
         """Compile many modules and publish them together, which costs less for each than `add_module` does.
 
         Sources may use what others among them define, functions and variables, in any order: a library is the list of its files.
+        A weak function gives way to one of another source.
         As in a static library, a module is loaded when something that it defines is needed, and its constructors run then.
 
         Args:

@@ -34,7 +34,7 @@ from compcache.translation.requests import requests_of, unparsed
 from compcache.translation.translate import translate, translate_again
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from compcache.build.ir_text import Definition
     from compcache.build.recipe import Recipe
@@ -79,6 +79,11 @@ class Translation(NamedTuple):
         """The func_names that it exports."""
         return frozenset([export.name for _, translated in self.parts for export in translated.prepared.exports])
 
+    @property
+    def weak(self) -> frozenset[str]:
+        """Those of them that give way to definitions of other sources which are linked with this one."""
+        return frozenset[str]().union(*[translated.weak for _, translated in self.parts])
+
 
 def build_module(
     source: ModuleSource,
@@ -111,14 +116,16 @@ def translate_module(
     is_cached: Callable[[str], bool],
     maker: str = "",
     assumed: dict[str, bool] | None = None,
+    overridden: Collection[str] = (),
 ) -> Translation:
     """The part of `build_module` that LLVM does.
 
     `assumed`, if given, gets the symbols that nothing provides, and whether each is a function: they become imports.
+    Weak functions of a source that says nothing of exports are imported where `overridden` has their names.
     """
     if not isinstance(source, ModuleSource):
         raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}")
-    requests = [r._replace(is_cached=is_cached, assumed=assumed) for r in requests_of(frozen(source), machine, maker)]
+    requests = [r._replace(is_cached=is_cached, assumed=assumed, overridden=overridden) for r in requests_of(frozen(source), machine, maker)]
     return Translation(machine, tuple([(request, _translate_for(request, is_cached)) for request in requests]))
 
 

@@ -122,6 +122,44 @@ def test_two_definitions_of_a_function_are_told(cache: Cache) -> None:
         cache.add_modules([ModuleSource(adder("same", 1)), ModuleSource(adder("same", 1) + "\n; a comment")])
 
 
+WEAK = """
+define weak hidden noundef i64 @"hook.x"(i64 noundef %0) #0 {
+  %r = add i64 %0, 1
+  ret i64 %r
+}
+define internal i64 @standard(i64 %x) {
+  ret i64 0
+}
+@aliased = weak alias i64 (i64), ptr @standard
+define i64 @call(i64 %x) {
+  %h = call i64 @"hook.x"(i64 %x)
+  %a = call i64 @aliased(i64 %x)
+  %r = add i64 %h, %a
+  ret i64 %r
+}
+attributes #0 = { noinline }
+"""
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_weak_functions_give_way_to_those_of_other_sources(cache: Cache, order: tuple[int, ...]) -> None:
+    """As when files are linked, whichever is first."""
+    given = [WEAK, adder("hook.x", 100), adder("aliased", 1000)]
+    cache.add_modules([ModuleSource(given[number]) for number in order])
+    assert [cache.get_target(name)(1) for name in ("call", "hook.x", "aliased")] == [1102, 101, 1001]
+    assert len(cache.realizations("hook.x")) == 1
+
+
+def test_weak_functions_that_nothing_overrides_stay(cache: Cache) -> None:
+    cache.add_modules([ModuleSource(WEAK), ModuleSource(caller("user", "hook.x"))])
+    assert [cache.get_target(name)(1) for name in ("call", "user")] == [2, 2]
+
+
+def test_weak_functions_that_a_source_does_not_export_are_its_own(cache: Cache) -> None:
+    cache.add_modules([ModuleSource(WEAK, {"call": "i64(i64)"}), ModuleSource(adder("hook.x", 7))])
+    assert cache.get_target("call")(1) == 2
+
+
 def test_a_source_that_fails_costs_the_others_nothing(cache: Cache) -> None:
     given: list[Any] = [*sources(2), ModuleSource("not LLVM"), "not a source", *sources(2, 2), ModuleSource(caller("g", "not_there"))]
     with pytest.raises(compcache.ModulesNotAddedError) as caught:

@@ -56,7 +56,8 @@ class ModulesNotAddedError(CompcacheError):
 class _Linking(NamedTuple):
     """A source whose module is being linked.
 
-    `assumed` are the symbols that sources behind it must define, and whether each is a function.
+    `assumed` are the symbols that sources behind it must define, and whether each is a function; `weak` are its functions that give
+    way to those of sources behind it.
     """
 
     number: int
@@ -64,6 +65,7 @@ class _Linking(NamedTuple):
     exported: frozenset[str]
     module: Future[BuiltModule]
     assumed: dict[str, bool]
+    weak: frozenset[str]
 
 
 def add_modules(cache: Cache, sources: Iterable[ModuleSource]) -> tuple[str, ...]:
@@ -89,6 +91,7 @@ class _Addition:
         self._executor = linkers
         self._waiting: list[_Linking] = []
         self._defined: set[str] = set()  # by all that was compiled
+        self._strong: set[str] = set()  # the same without those that are weak
         self._provided: set[str] = set()  # functions of modules that were compiled and not published yet
         self._lost: set[str] = set()  # functions of modules that were compiled and could not be added
         self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # what they got from this process, a source behind them may define
@@ -107,8 +110,11 @@ class _Addition:
             self._publish_complete()
 
     def complete(self) -> None:
-        """Publish the rest. What took from this process what a source behind it turned out to define is compiled again before."""
+        """Publish the rest. Before, those are compiled again that took from this process what a source behind them turned out to define, or have
+        weak functions that one overrides.
+        """
         again = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
+        again |= {item.number: item.source for item in self._waiting if not item.weak.isdisjoint(self._strong)}
         self._waiting = [item for item in self._waiting if item.number not in again]
         for number, source in again.items():
             self._compile(number, source)
@@ -132,15 +138,18 @@ class _Addition:
 
         try:
             share_run_times(self._cache, source)
-            translation = translate_module(source, machine=self._cache._store.host(), is_cached=is_cached, assumed=assumed)
+            translation = translate_module(
+                source, machine=self._cache._store.host(), is_cached=is_cached, assumed=assumed, overridden=self._strong
+            )
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
             reraise_interrupt(error)
             self._fail(number, source, error)
             return frozenset()
         module = self._executor.submit(link_module, translation, self._linker_for)
-        self._waiting.append(_Linking(number, source, translation.functions, module, assumed))
+        self._waiting.append(_Linking(number, source, translation.functions, module, assumed, translation.weak))
         self._provided |= translation.functions
         self._defined |= translation.functions
+        self._strong |= translation.functions - translation.weak
         return frozenset([name for name in unknown if name not in assumed and not name.startswith(_OF_PYTHON)])
 
     def _linker_for(self, obj: bytes) -> Linker | None:
@@ -165,8 +174,8 @@ class _Addition:
             self._publish_group(ready[start : start + _GROUP])
 
     def _held(self, linked: list[tuple[_Linking, BuiltModule]]) -> frozenset[int]:
-        """The numbers of those that lack something, or import from one that does."""
-        held = {item.number: item.exported for item, _ in linked if self._open(item)}
+        """The numbers of those that lack something, or that a source to come may override, and of those that import from one of them."""
+        held = {item.number: item.exported for item, _ in linked if item.weak or self._open(item)}
         while True:
             exported = frozenset[str]().union(*held.values())
             more = {item.number: item.exported for item, built in linked if item.number not in held and not exported.isdisjoint(built.imports)}

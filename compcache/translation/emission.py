@@ -76,6 +76,7 @@ class Translated(NamedTuple):
     entry_object: EntryObject
     digests: dict[str, str]
     seconds: float = 0.0
+    weak: frozenset[str] = frozenset()  # functions that would give way to those of other sources
 
 
 def emit(module: Any, text: str, context: Any, target: Any, request: Request, prepared: Prepared) -> Translated:

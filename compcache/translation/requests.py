@@ -17,7 +17,7 @@ from compcache.images.llvm_thread import in_llvm_thread
 from compcache.targets.machine import NATIVE, machine_for, requested_targets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from compcache.build.exports import Export
     from compcache.build.slots import Requests
@@ -47,6 +47,7 @@ class Request(NamedTuple):
     by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots
     is_cached: Callable[[str], bool] = bool
     assumed: dict[str, bool] | None = None  # gets what nothing provides yet (compcache.build.slots)
+    overridden: Collection[str] = ()  # functions of other sources, which weak ones give way to
 
 
 def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request]:

@@ -48,6 +48,7 @@ from compcache.targets.used_features import (
 )
 from compcache.translation.emission import Prepared, emit
 from compcache.translation.global_values import encode_checked, encode_values
+from compcache.translation.overridden import weak_functions, without_overridden
 from compcache.translation.requests import Request, refuse_extremes, size_of
 
 if TYPE_CHECKING:
@@ -101,8 +102,14 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
     changed, request = _with_thread_locals(printed, request, is_cached)
     if changed is not None:
         module, printed = codegen.parse(changed, context), changed
+    weak = weak_functions(printed) if request.exports is None else frozenset()
+    overridden = weak.intersection(request.overridden)
+    if overridden:
+        printed = without_overridden(printed, overridden)
+        module = codegen.parse(printed, context)
     with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        return _compile(context, module, _Checked(text, printed, attributes, data), request, target, is_cached)
+        translated = _compile(context, module, _Checked(text, printed, attributes, data), request, target, is_cached)
+    return translated._replace(weak=weak - overridden)
 
 
 def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str], bool]) -> tuple[str | None, Request]:
