@@ -10,7 +10,6 @@ import ctypes
 import ctypes.util
 import functools
 import os
-import re
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,24 +28,26 @@ __all__ = ["Library", "demangle", "library_with", "loaded_libraries", "open_libr
 #: The crates that belong to Rust's compiler, as mangling v0 writes them behind a disambiguator (RFC 2603), and old names.
 _RUST_CRATES = ("_3std", "_4core", "_5alloc", "_7___rustc")
 _RUST_NAMES = ("_ZN3std", "_ZN4core", "_ZN5alloc", "__rust_", "rust_eh_personality", "rust_begin_unwind")
-#: Run-time libraries of compilers, by what the names of their symbols begin with: advice for who did not name them.
-_RUNTIMES = (
+#: Run-time libraries of compilers, by what the names of their symbols begin with.
+_RUNTIME_LIBRARIES = (
     (
         (
             "_ZS", "_ZNS", "_ZNKS", "_ZTIS", "_ZTINS", "_ZTVS", "_ZTVNS", "_ZTVN10__cxxabiv", "_ZTIN10__cxxabiv", "__cxa_", "__gxx_",
             "_Zn", "_Zd",
         ),
-        "libraries=['stdc++']",
+        "stdc++",
     ),
+    (("_gfortran_",), "gfortran"),
+    (("__kmpc_", "omp_"), "omp"),
+    (("GOMP_",), "gomp"),
+    (("objc_",), "objc"),
+)
+#: And those that are no shared libraries, with advice for who did not name them.
+_RUNTIMES = (
     (("_FortranA", "_QQ"), "archives=['libflang_rt.runtime.a'], or compile with compcache.clang"),
-    (("_gfortran_",), "libraries=['gfortran']"),
-    (("__kmpc_", "omp_"), "libraries=['omp']"),
-    (("GOMP_",), "libraries=['gomp']"),
-    (("objc_",), "libraries=['objc']"),
     (_RUST_NAMES, "the .rlib files of `rustc --print target-libdir` as archives=, or compile with compcache.clang, which does"),
 )
 
-_NAMED = re.compile(r"libraries=\['(.*)'\]")
 _SYSTEM_DIRECTORIES = frozenset(("/lib", "/lib64", "/usr/lib", "/usr/lib64"))
 
 
@@ -198,9 +199,10 @@ def providing_option(symbol: str) -> str | None:
     """The option of `ModuleSource` by which a symbol of a compiler's run time is usually provided; None for other symbols."""
     if symbol.startswith("_R") and any(crate in symbol for crate in _RUST_CRATES):
         symbol = _RUST_NAMES[0]
-    option = next((option for prefixes, option in _RUNTIMES if symbol.startswith(prefixes)), None)
-    named = option and _NAMED.fullmatch(option)
-    return f"{option}; this system has no such library: install it" if named and not _is_installed(named[1]) else option
+    library = next((library for prefixes, library in _RUNTIME_LIBRARIES if symbol.startswith(prefixes)), None)
+    if library is None:
+        return next((option for prefixes, option in _RUNTIMES if symbol.startswith(prefixes)), None)
+    return f"libraries=[{library!r}]" + ("" if _is_installed(library) else "; this system has no such library: install it")
 
 
 @functools.cache

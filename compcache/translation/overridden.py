@@ -19,7 +19,7 @@ __all__ = ["weak_functions", "without_overridden"]
 _NAME = r'@(?:"(?P<quoted>[^"\n]*)"|(?P<plain>[-\w.$]+))'
 _FUNCTION = re.compile(rf"^define weak (?P<words>(?:(?!@)[^\n])*){_NAME}\((?P<rest>[^\n]*)$", re.MULTILINE)
 _ALIAS = re.compile(rf"^{_NAME} = weak (?:[a-z_]+ )*alias (?P<type>[^\n]*\)), ptr (?P<target>[^\n]*)$", re.MULTILINE)
-#: What stands between linkage and type, and what names with a section of their own would need beside it.
+#: What may stand between linkage and type, and neither an internal function nor a declaration needs.
 _WORDS = re.compile(r"\b(?:dso_local|dso_preemptable|hidden|protected|default) ")
 _MERGED = " comdat"
 _OWN = "compcache.weak."

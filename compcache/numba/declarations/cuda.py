@@ -56,7 +56,6 @@ class LazyDeviceFunction(LazyObject):
         """The class of Numba's own once Numba is imported: before that no caller can compare with it."""
         return type(made(self)) if has_numba() else LazyDeviceFunction
 
-
     def __getitem__(self, configuration: Any) -> Any:
         """A kernel with a launch configuration."""
         return made(self)[configuration]

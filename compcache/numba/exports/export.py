@@ -64,24 +64,23 @@ def export(
     """
     function, options, local_types = _describe(func)
     func_name = name or f"{function.__module__}.{function.__qualname__}"
+    nogil = bool(options.get("nogil"))
     args, result = _types_of(signature)
     args = given_types(function, args)
-    kernel_options = options
     if takes_any_number(function):
         function = _with_fixed_arguments(function, names_of_arguments(function, func_name, len(args)), options, local_types)
-        kernel_options, local_types = {}, {}
+        options, local_types = {}, {}  # those of the function that it calls
     all_types = with_defaults(function, func_name, args)
     cpu, features = compiled_for()
     chosen = features is not None or cpu != NATIVE
     portable = not chosen and bool(targets or os.environ.get(TARGETS_VARIABLE))
     # Numba tells that a call is a recursive one by what the dispatcher says of itself.
     with getattr(func, "_compiling_counter", nullcontext()), _without_vectors() if portable else nullcontext():
-        cres = _compile(func_name, function, kernel_options, local_types, all_types, result)
+        cres = _compile(func_name, function, options, local_types, all_types, result)
         made = result_of(func_name, cres.signature.return_type)
         if any(map(has_containers, (*args, made.meant))):
-            cres = _compile_with_lists(func_name, function, kernel_options, local_types, args, made.meant)
+            cres = _compile_with_lists(func_name, function, options, local_types, args, made.meant)
     parameters = parameters_of(function, args, made.meant)
-    nogil = bool(options.get("nogil"))
     assembled = assemble(func_name, cres, parameters, made, nogil=nogil)
     shown = f"{made.text}({', '.join(f'{p.name}: {p.text}' for p in parameters)})"
     source = ModuleSource(

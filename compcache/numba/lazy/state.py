@@ -19,8 +19,8 @@ _VARIABLE_ARGUMENTS = 0x04 | 0x08  # flags of code objects: *args, **kwargs
 _GENERATOR = 0x20 | 0x80 | 0x200
 #: Options with which functions are left to Numba.
 _FOR_NUMBA = frozenset(("forceobj", "pipeline_class", "no_cpython_wrapper", "no_cfunc_wrapper", "target", "locals"))
-#: The targets whose code runs without Numba.
-_TARGETS = {"vectorize": ("cpu", "parallel"), "guvectorize": ("cpu", "parallel")}
+#: The targets of ufuncs whose code runs without Numba.
+_TARGETS = ("cpu", "parallel")
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -80,7 +80,7 @@ def _why_numba(function: Any, decorator: str, options: dict[str, Any]) -> str:
     for name, value in options.items():
         if name == "locals" and decorator in ("jit", "njit") and type(value) is dict and None not in _texts(value).values():
             continue
-        is_target = name == "target" and value in _TARGETS.get(decorator, ())
+        is_target = name == "target" and decorator in ("vectorize", "guvectorize") and value in _TARGETS
         if (name in _FOR_NUMBA and value and not is_target) or not _is_plain(value):
             return f"it is declared with {name}={value!r}"
     flags = function.__code__.co_flags
