@@ -166,7 +166,7 @@ installation = getattr(sys.modules.get("compcache.numba"), "_installation", None
 backend = installation[0] if installation else None
 counts = [backend.hits, backend.misses, backend.refused] if backend is not None else None
 print()
-print(json.dumps([repr(answer), counts, "numba.core" in sys.modules]))
+print(json.dumps([repr(answer), counts, "numba._dispatcher" in sys.modules]))
 """
 
 

@@ -85,7 +85,7 @@ def main(mode: str, arguments: list[str]) -> None:
         raise SystemExit("no test was collected")
     counts = [backend.hits, backend.misses, backend.refused] if backend is not None else None
     print()
-    print(json.dumps([outcomes.found, counts, "numba.core" in sys.modules]))
+    print(json.dumps([outcomes.found, counts, "numba._dispatcher" in sys.modules]))
 
 
 if __name__ == "__main__":

@@ -580,3 +580,62 @@ def test_overloads_that_can_reach_anything_in_their_package_are_identified_by_it
     answer, hits, [reason] = project.run(late, backend=True)
     assert (answer, hits) == (15, 0)
     assert why in reason
+
+
+_DEFINING_PACKAGE = """
+    import numba
+    from numba.extending import overload
+    def scaled(x): ...
+    @overload(scaled)
+    def overload_scaled(x):
+        eval(compile("def made(x): return x * " + str(FACTOR), "<string>", "exec"), globals())
+        return made
+    def shifted(x): ...
+    @overload(shifted)
+    def overload_shifted(x):
+        return function_of(f"def moved(x): return x + {FACTOR}")
+    def function_of(text, space={}):
+        exec(text, space, space)
+        return space["moved"]
+    FACTOR = 2
+"""
+
+
+def test_functions_that_overloads_define_by_text_do_not_tell_one_run_from_the_next(tmp_path: Path) -> None:
+    """The second and third signature were compiled when these were defined already, which no process has that finds the first."""
+    project = Project(tmp_path)
+    package = project.source / "defining"
+    package.mkdir()
+    program = """
+    import numba, defining
+    @numba.njit(cache=True)
+    def f(x):
+        return defining.scaled(x)
+    @numba.njit(cache=True)
+    def g(x):
+        return defining.shifted(x)
+    result = [f(3), f(2.5), f(2j), g(3), g(2.5), g(2j)], backend.misses
+    """
+    for factor in (2, 5):
+        (package / "__init__.py").write_text(textwrap.dedent(_DEFINING_PACKAGE.replace("FACTOR = 2", f"FACTOR = {factor}")))
+        time.sleep(0.05)
+        answers = [3 * factor, 2.5 * factor, 2j * factor, 3 + factor, 2.5 + factor, 2j + factor]
+        assert project.run(program, backend=True) == (answers, 6)
+        assert project.run(program, backend=True) == (answers, 0)
+
+
+def test_functions_of_packages_that_give_the_files_of_numbas_cache_other_names_are_cached(tmp_path: Path) -> None:
+    """These look into the cache objects, and turn caching off where that fails."""
+    project = Project(tmp_path)
+    project.write(program="""
+    import numba
+    from numba.core.caching import IndexDataCacheFile
+    @numba.njit(cache=True)
+    def f(x):
+        return x * 3
+    cache = f._cache
+    cache._impl._filename_base = cache._impl._filename_base + "-r1"
+    cache._cache_file = IndexDataCacheFile(cache._cache_path, cache._impl.filename_base, cache._impl.locator.get_source_stamp())
+    """)
+    script = "import program\nresult = program.f(3), backend.hits, program.f._cache._impl.filename_base.endswith('r1')"
+    assert [project.run(script, backend=True) for _ in range(2)] == [(9, 0, True), (9, 1, True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -256,3 +257,115 @@ def test_what_nobody_asked_to_cache_gives_no_warning(tmp_path: Path) -> None:
     for _ in range(2):
         told = project.run(script, backend=False, COMPCACHE_DIR=str(project.cache))
         assert told == ((2.0, 3.0, 4.0, 5.0), 0, ['Cannot cache compiled function "<lambda>"'])
+
+
+RAISES = """
+    import sys
+    from numba import njit
+
+    @njit
+    def checked(x):
+        assert x != 9, "nine"
+        if x < 0:
+            raise ValueError("negative", x)
+        return x + 1
+
+    def said(x):
+        try:
+            return checked(x)
+        except Exception as error:
+            return type(error).__name__, error.args, error.__traceback__.tb_next.tb_lineno
+
+    if __name__ == "__main__":
+        print([said(1), said(-1), said(9)], "numba.core" in sys.modules)
+"""
+
+
+def test_ways_of_starting_a_program(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(raises=RAISES, __main__=RAISES, moved="#\n" + RAISES.replace("\n    ", "\n"))
+    program = project.source / "raises.py"
+    with zipfile.ZipFile(project.source / "program.pyz", "w") as archive:
+        archive.write(program, "__main__.py")
+
+    def start(*arguments: object) -> str:
+        command = [sys.executable, "-W", "error::compcache.CacheWarning", *arguments]
+        environment = {"COMPCACHE_DIR": str(project.cache), "PYTHONPATH": str(PACKAGE_ROOT), "PATH": ""}
+        return subprocess.run(list(map(str, command)), env=environment, cwd=project.source, check=True, capture_output=True, text=True).stdout.strip()
+
+    run = ("-m", "compcache.numba", "run")
+    for options, arguments in (
+        ((), ("raises.py",)), (("-O",), ("raises.py",)), ((), ("-m", "raises")), ((), ("program.pyz",)), ((), (".",)), ((), ("moved.py",)),
+        (("-X", "dev"), ("raises.py",)),
+    ):
+        plain = start(*options, *arguments).removesuffix(" True")
+        assert start(*options, *run, *arguments).rpartition(" ")[0] == plain, (options, arguments)
+        assert start(*options, *run, *arguments) == f"{plain} False", (options, arguments)
+
+
+PROBED = """
+    import numba
+    import numba.typed
+    from numba import float64, guvectorize, njit, types, vectorize
+    from numba.core.types import Integer
+    from numba.extending import intrinsic
+
+    @njit
+    def f(x):
+        return x
+
+    @vectorize
+    def v(x):
+        return x
+
+    @guvectorize("(n)->(n)")
+    def g(x, y):
+        y[:] = x
+
+    @intrinsic
+    def i(typingctx, x):
+        pass
+
+    @njit(float64(float64))
+    def declared(x):
+        return x
+"""
+PROBE = """
+import probed
+names = ["_mock_name", "_pytestfixturefunction", "pytestmark", "pytest_mock_example_attribute_that_shouldnt_exist", "_repr_html_", "_ipython_display_"]
+held = [value for name, value in vars(probed).items() if not name.startswith("__")]
+answers = [(getattr(value, name, 7), hasattr(value, name)) for value in held for name in names]
+imported = "numba.core" in sys.modules and type(sys.modules["numba.core"]).__module__ == "builtins"
+for value in (probed.f, probed.v, probed.numba):
+    value.pytestmark = 3
+answers += [value.pytestmark for value in (probed.f, probed.v, probed.numba)]
+result = answers, imported, len(held)
+"""
+
+
+def test_tools_that_ask_what_objects_are_import_nothing(project: Project) -> None:
+    project.write(probed=PROBED)
+    plain = project.run("import sys\n" + PROBE, backend=False)
+    run(project, "import probed\nresult = None")
+    found = run(project, PROBE)
+    assert found == (plain[0], False, plain[2])
+
+
+CONTAINERS = """
+    from numba import njit
+
+    @njit
+    def counted(n):
+        return {1: n, n: 2}
+
+    @njit
+    def listed(n):
+        return [n, 2 * n], {"a": 1.5}
+"""
+
+
+def test_results_that_are_objects_of_numba(project: Project) -> None:
+    project.write(containers=CONTAINERS)
+    text = "import containers as c\nanswers = dict(c.counted(3)), type(c.counted(2)).__name__, c.listed(2)[0], dict(c.listed(2)[1])\nresult = answers"
+    plain = project.run(text, backend=False)
+    assert [run(project, text) for _ in range(2)] == [plain] * 2

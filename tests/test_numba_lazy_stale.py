@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from numba_edits import Edit
 from numba_helpers import Project
-from test_numba_stale import EDITS, Edit
+from test_numba_stale import EDITS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -176,3 +176,50 @@ result = set(answers), len(answers), status, 'numba.core' in sys.modules, p.doub
     answers, count, status, is_imported, types = run(project, "lazy", text.replace("{module}", "lazy"))
     expected = {"(np.float64(5.0), np.float32(4.0), np.float64(3.0), np.float64(7.0))"}
     assert (answers, count, status, is_imported, types) == (expected, 160, 0, False, ["d->d"])
+
+
+DYNAMIC = """
+    import numpy as np
+    from {decorators} import guvectorize
+
+    def make(name):
+        def kernel(a, by, result):
+            for i in range(a.shape[0]):
+                result[i] = a[i] / 2 + by
+        kernel.__name__ = name
+        return guvectorize("(n),()->(n)")(kernel)
+
+    up, down, mixed = make("up"), make("down"), make("mixed")
+"""
+DYNAMIC_CALLS = """
+import sys, itertools
+import numpy as np, {module} as p
+names = ["int8", "int64", "uint16", "float32", "float64", "complex128", "bool"]
+
+def outcome(ufunc, a, by, result):
+    out = np.zeros(4, result)
+    try:
+        answer = ufunc(np.arange(4).astype(a), np.dtype(by).type(1), out)
+    except Exception as error:
+        return type(error).__name__
+    return str(answer.dtype), answer.tolist(), answer is out
+
+answers = [outcome(p.up, name, name, name) for name in names]
+answers += [outcome(p.down, name, name, name) for name in reversed(names)]
+answers += [outcome(p.mixed, *row) for row in itertools.product(("int8", "float32", "int64"), ("float64", "int64"), ("float64", "int8", "float32"))]
+imported = "numba" in sys.modules
+"""
+
+
+def test_loops_of_gufuncs_are_those_that_numba_would_compile(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(plain=DYNAMIC.replace("{decorators}", "numba"), lazy=DYNAMIC.replace("{decorators}", "compcache.numba"))
+
+    def run(module: str, last: str) -> Any:
+        return project.run(DYNAMIC_CALLS.replace("{module}", module) + last, backend=False, COMPCACHE_DIR=str(project.cache))
+
+    types = "\nresult = answers, [p.up.types, p.down.types, p.mixed.types]"
+    plain = run("plain", types)
+    assert run("lazy", types) == plain
+    assert run("lazy", "\nresult = answers, imported") == (plain[0], False)
+    assert run("lazy", types) == plain

@@ -2,45 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
-from numba_helpers import Project
+from numba_edits import Edit, Told, assert_edit_counts, overloaded, run_edits
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1500)]
 pytest.importorskip("numba")
-
-
-class Edit(NamedTuple):
-    """Modules, an expression over `p`, and what one edit replaces in them."""
-
-    name: str
-    source: str
-    old: str
-    new: str
-    settings: str = ""
-    call: str = "p.f(7.0, 2.0)"
-    environment: tuple[str, str, str] = ("UNUSED", "", "")
-
-
-OVERLOADED = """
-    from numba import njit, types
-    from numba.extending import intrinsic, overload, overload_method, overload_attribute, register_jitable
-
-    def scaled(x):
-        raise NotImplementedError
-
-    {code}
-
-    @njit(cache=True)
-    def f(x, y):
-        return scaled(x) + y
-"""
-
-
-def overloaded(code: str) -> str:
-    """A program whose only overload is this."""
-    return OVERLOADED.replace("{code}", code)
 
 
 _MAKER = """
@@ -750,97 +716,72 @@ EDITS = [
         for name, code, first, second in (
             ("a bound method", "overload(scaled)(Maker(2).make)", "Maker(2)", "Maker(3)"),
             ("a class method", "overload(scaled)(Maker.make_alike)", "factor = 5", "factor = 6"),
-            ("an object", "maker = Maker(2)\n    maker.__name__ = 'maker'\n    overload(scaled)(maker)", "Maker(2)", "Maker(3)"),
+            (
+                "an object",
+                "maker = Maker(2)\n    maker.__name__ = 'maker'\n    overload(scaled)(maker)",
+                "Maker(2)",
+                "Maker(3)",
+            ),
             ("a partial function", "overload(scaled)(partial)", "make, 2)", "make, 3)"),
             ("a cached function", "FACTOR = 2\n    overload(scaled)(cached)", "FACTOR = 2", "FACTOR = 3"),
         )
     ],
     *[
-        Edit(f"an overload that reads {name}", overloaded(_READER.replace("{defined}", defined).replace("{read}", read)), first, second)
+        Edit(
+            f"an overload that reads {name}",
+            overloaded(_READER.replace("{defined}", defined).replace("{read}", read)),
+            first,
+            second,
+        )
         for name, defined, read, first, second in (
-            ("through a metaclass", "class Kind(type):\n        def __getitem__(cls, item): return 2\n    class Read(metaclass=Kind): pass",
-             "factor = Read[0]", "return 2", "return 3"),
-            ("by a pattern", "class Read:\n        __match_args__ = ('factor',)\n    read = Read()\n    read.factor = 2",
-             "match read:\n            case Read(factor): pass", "factor = 2", "factor = 3"),
-            ("an attribute of a type", "class Read(types.Type):\n        pass\n    read = Read('read')\n    read.factor = 2",
-             "factor = read.factor", "factor = 2", "factor = 3"),
-            ("a regular expression", "import re\n    read = re.compile('2')", "factor = int(read.pattern)", "'2'", "'3'"),
-            ("an object's dictionary", "class Read: pass\n    read = Read()\n    read.factor = 2", "factor = read.__dict__['fac' 'tor']",
-             "factor = 2", "factor = 3"),
+            (
+                "through a metaclass",
+                "class Kind(type):\n        def __getitem__(cls, item): return 2\n    class Read(metaclass=Kind): pass",
+                "factor = Read[0]",
+                "return 2",
+                "return 3",
+            ),
+            (
+                "by a pattern",
+                "class Read:\n        __match_args__ = ('factor',)\n    read = Read()\n    read.factor = 2",
+                "match read:\n            case Read(factor): pass",
+                "factor = 2",
+                "factor = 3",
+            ),
+            (
+                "an attribute of a type",
+                "class Read(types.Type):\n        pass\n    read = Read('read')\n    read.factor = 2",
+                "factor = read.factor",
+                "factor = 2",
+                "factor = 3",
+            ),
+            (
+                "a regular expression",
+                "import re\n    read = re.compile('2')",
+                "factor = int(read.pattern)",
+                "'2'",
+                "'3'",
+            ),
+            (
+                "an object's dictionary",
+                "class Read: pass\n    read = Read()\n    read.factor = 2",
+                "factor = read.__dict__['fac' 'tor']",
+                "factor = 2",
+                "factor = 3",
+            ),
         )
     ],
 ]
 
 
-#: Plain Numba here is Numba that compiles: its own cache is stale for many of these.
-TELL = """
-import os
-import numba.core.caching
-numba.core.caching.IndexDataCacheFile.load = lambda *_: None
-import warnings
-warnings.simplefilter("error", numba.core.errors.NumbaWarning)
-from importlib import import_module
-result = []
-for name, call, variable, value in {calls!r}:
-    os.environ[variable] = value
-    try:
-        result.append(repr(eval(call, {{"p": import_module(name)}})))
-    except Exception as error:
-        result.append(type(error).__name__)
-result = result, counts
-"""
-PLAIN, CACHED = "counts = None\n", "\nresult = result[0], (backend.hits, backend.misses, backend.refused)"
-
-
-def write(project: Project, version: int) -> str:
-    """Write the modules of one version; the script that tells what each of them says."""
-    calls = []
-    for number, edit in enumerate(EDITS):
-        source, settings = edit.source, edit.settings
-        if version:
-            source, settings = source.replace(edit.old, edit.new), settings.replace(edit.old, edit.new)
-        project.write(**{
-            f"program{number}": source.replace("settings import", f"settings{number} import")
-            .replace("import settings\n", f"import settings{number} as settings\n")
-            .replace("import settings as", f"import settings{number} as")
-            .replace("settings.py", f"settings{number}.py"),
-            f"settings{number}": settings,
-        })  # fmt: skip
-        calls.append((f"program{number}", edit.call, edit.environment[0], edit.environment[1 + version]))
-    return PLAIN + TELL.format(calls=calls)
-
-
-class Told(NamedTuple):
-    """What the programs said: with plain Numba, and on the cache, by run."""
-
-    plain: list[list[str]]
-    cached: list[tuple[int, list[str]]]
-    warm: tuple[int, int, dict[str, str]]
-
-
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """All programs, in one process per run: both versions, cold and warm, and the first version again."""
-    project = Project(tmp_path_factory.mktemp("stale"))
-    plain, cached = [], []
-    for version in (0, 1):
-        script = write(project, version)
-        plain.append(project.run(script, backend=False)[0])
-        for _ in range(2):
-            said, counts = project.run(script + CACHED, backend=True)
-            cached.append((version, said))
-    return Told(plain, [*cached, (0, project.run(write(project, 0) + CACHED, backend=True)[0])], counts)
+    return run_edits(EDITS, tmp_path_factory.mktemp("stale"))
 
 
 @pytest.mark.parametrize("number", range(len(EDITS)), ids=[edit.name for edit in EDITS])
 def test_an_edit_counts(number: int, told: Told) -> None:
-    said = [(version, answers[number]) for version, answers in told.cached]
-    assert said == [(version, told.plain[version][number]) for version, _ in told.cached]
-
-
-@pytest.mark.parametrize("number", range(len(EDITS)), ids=[edit.name for edit in EDITS])
-def test_the_edit_makes_a_difference_to_plain_numba(number: int, told: Told) -> None:
-    assert told.plain[0][number] != told.plain[1][number]
+    assert_edit_counts(told, number)
 
 
 def test_the_programs_are_cached(told: Told) -> None:

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.compilation import scopes
 from compcache.numba.fingerprints.errors import Unidentifiable
-from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator
+from compcache.numba.identity.dependencies import (
+    Dependency,
+    dependency_of,
+    dependency_of_generator,
+    dependency_of_type,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,6 +104,7 @@ def _content_of(scope: scopes.Scope) -> Recorded:
             for function, content in scope.asked.values()
         }
         found |= {row for row in map(dependency_of_generator, scope.generators.values()) if row is not None}
+        found |= set(map(dependency_of_type, scope.types))
         return Recorded(frozenset(found), frozenset(scope.names))
     except Unidentifiable as error:
         return Recorded(problem=str(error))

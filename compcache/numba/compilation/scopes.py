@@ -42,6 +42,7 @@ __all__ = [
     "note",
     "note_address",
     "note_generator",
+    "note_type",
     "record",
     "reduced_to_name",
     "remember",
@@ -60,7 +61,7 @@ class Miss(NamedTuple):
 class Scope:
     """A function being compiled: its symbols' digest, and the user's implementations that the compiler used."""
 
-    __slots__ = ("accepted", "address_in", "asked", "changed", "function", "generators", "miss", "names", "token", "used")
+    __slots__ = ("accepted", "address_in", "asked", "changed", "function", "generators", "miss", "names", "token", "types", "used")
 
     def __init__(self, function: Any, token: str, miss: Miss | None) -> None:
         self.function = function
@@ -73,6 +74,7 @@ class Scope:
         self.address_in = ""  # the user's code generator that put an address of this process into the code
         self.names: set[int] = set()
         self.generators: dict[int, Any] = {}
+        self.types: dict[type, None] = {}
 
 
 class _Stack(threading.local):
@@ -261,3 +263,9 @@ def note_generator(implementation: Any) -> None:
     """Record that the compiler lets this implementation generate code."""
     if _stack.scopes:
         _stack.scopes[-1].generators[id(implementation)] = implementation
+
+
+def note_type(cls: type) -> None:
+    """Record that code is generated for values of a user's class of types."""
+    for scope in _stack.scopes:
+        scope.types[cls] = None

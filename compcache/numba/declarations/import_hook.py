@@ -12,6 +12,7 @@ from compcache.numba.declarations import decorators
 from compcache.numba.declarations.modules import LazyModule, attribute_of, forget_modules, module_named
 from compcache.numba.lazy.installation import numba_version
 from compcache.numba.lazy.stand_ins import real_numba, stand_in_of, take_decorators
+from compcache.numba.registered.library import is_probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class StandIn(_Module):  # type: ignore[misc]
     """The module `numba` as long as nobody needs it."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") or is_probe(name):
             raise AttributeError(f"module 'numba' has no attribute {name!r}")
         if stand_in_of() is self:
             forget_modules()

@@ -22,6 +22,7 @@ from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddr
 from compcache.numba.declarations.types import CONSTRUCTORS, type_named
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.stand_ins import real_numba, stand_in_of
+from compcache.numba.registered.library import is_probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class LazyModule(_Module):  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         own = self.__name__
-        if name.startswith("__"):
+        if name.startswith("__") or (is_probe(name) and not has_numba()):
             raise AttributeError(f"module {own!r} has no attribute {name!r}")
         forget_modules()
         found = None if has_numba() else attribute_of(own, name)

@@ -8,6 +8,7 @@ from compcache.numba.declarations.types import CONSTRUCTORS, type_of, type_of_dt
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.stand_ins import real_numba, when_imported
+from compcache.numba.registered.library import is_probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Reference:
         return type(self._compcache_original())
 
     def __getattr__(self, name: str) -> Any:
+        if is_probe(name) and not has_numba():
+            raise AttributeError(f"it has no attribute {name!r}")
         return getattr(self._compcache_original(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -1,8 +1,7 @@
 """What modules register with Numba when they are imported, kept until Numba is imported.
 
 Only what functions must name to be affected by it is kept: what makes a plain Python function of the program callable by compiled code, and
-intrinsics. Functions that were compiled with such a thing are not recorded for starts without Numba, so that none can run with
-another. Other registrations import Numba.
+intrinsics. Keys of functions have what is registered for those that they name (`compcache.numba.registered`). Other registrations import Numba.
 """
 
 from __future__ import annotations
@@ -11,8 +10,10 @@ from abc import ABC, ABCMeta, abstractmethod
 from importlib import import_module
 
 from compcache.numba.lazy.c_helpers import has_numba, load_extension
-from compcache.numba.lazy.content import NotLazy, is_of_library
+from compcache.numba.lazy.content import jitted
 from compcache.numba.lazy.stand_ins import LazyObject, made, real_numba, when_imported
+from compcache.numba.registered.library import is_of_library
+from compcache.numba.registered.table import note_jitable, note_overload
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def overload(func: Any, *args: Any, **options: Any) -> Any:
     def decorate(implementation: Any) -> Any:
         if has_numba():
             return _of_numba("overload")(func, *args, **options)(implementation)
+        note_overload(func, implementation, {**options, "": args})
         when_imported(lambda: _of_numba("overload")(func, *args, **options)(implementation))
         return implementation
 
@@ -55,6 +57,7 @@ def register_jitable(*args: Any, **options: Any) -> Any:
         if not _is_programs(function):
             return _of_numba("register_jitable")(**options)(function) if options else _of_numba("register_jitable")(function)
         given = dict(options)
+        note_jitable(function, given)
         when_imported(lambda: _again(function, given))
         return function
 
@@ -72,11 +75,15 @@ def _again(function: Any, options: dict[str, Any]) -> None:
 class LazyIntrinsic(LazyObject):
     """The result of `intrinsic`."""
 
-    __slots__ = ()
+    __slots__ = ("_options",)
+
+    def __init__(self, function: Any, options: dict[str, Any]) -> None:
+        super().__init__(function, lambda _: _of_numba("intrinsic")(**options) if options else _of_numba("intrinsic"))
+        object.__setattr__(self, "_options", options)
 
     def _compcache_content(self, walk: Any) -> None:
-        del walk
-        raise NotLazy(f"{object.__getattribute__(self, '_function')} is an intrinsic")
+        get = object.__getattribute__
+        walk.add_implementation("intrinsic", get(self, "_function"), get(self, "_options"))
 
     def _compcache_original(self) -> Any:
         """Numba's own object."""
@@ -94,7 +101,7 @@ def intrinsic(*args: Any, **options: Any) -> Any:
     def declare(function: Any) -> Any:
         if type(function) is not _Function or has_numba():
             return _of_numba("intrinsic")(**options)(function) if options else _of_numba("intrinsic")(function)
-        return LazyIntrinsic(function, lambda _: _of_numba("intrinsic")(**options) if options else _of_numba("intrinsic"))
+        return LazyIntrinsic(function, options)
 
     return declare if options else declare(*args)
 
@@ -110,9 +117,17 @@ def get_cython_function_address(module_name: str, function_name: str) -> int:
     return address
 
 
+def is_jitted(function: Any) -> Any:
+    """`numba.extending.is_jitted`."""
+    if has_numba() or issubclass(type(function), LazyObject):
+        return _of_numba("is_jitted")(function)
+    return jitted(function) is not None
+
+
 OF_EXTENDING: dict[str, Any] = {
     "get_cython_function_address": get_cython_function_address,
     "intrinsic": intrinsic,
+    "is_jitted": is_jitted,
     "overload": overload,
     "register_jitable": register_jitable,
 }

@@ -78,7 +78,7 @@ def find_declared(state: State, details: str = "?") -> Declared | None:
     """The stored code of what is declared now; sets its key. `details` is the shape of its details (`load_marshalled`)."""
     try:
         state.key = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
-        if has_numba() or reads_else(state.key.content.parts[1:]):  # Numba compiles the function itself anew for each declaration
+        if has_numba() or reads_else(state.key.content, besides_itself=True):  # Numba compiles the function itself anew for each declaration
             return None
         cache = open_cache()
         fields = find_fields(cache, state.key, f"([[{{ui}}]][{RECORD}]{details})") if cache is not None else None
@@ -96,5 +96,5 @@ def find_declared(state: State, details: str = "?") -> Declared | None:
     for code in present:
         keep(code)
         count_hit()
-    note_read(state.key.content.parts)
+    note_read(state.key.content)
     return Declared(rows, present, details)

@@ -11,6 +11,7 @@ from _thread import RLock
 
 from compcache.numba.lazy.stand_ins import original, real_numba, when_imported
 from compcache.numba.lazy.type_texts import array_text, signature_text, text_of, tuple_text
+from compcache.numba.registered.library import is_probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class LazyType:
         return type(become_real(self)) if _has_types() else LazyType
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and not _has_types():
+        if (name.startswith("__") or is_probe(name)) and not _has_types():
             raise AttributeError(f"{self!r} has no attribute {name!r}")  # protocols of other libraries are asked for
         fields = _fields[id(self)]
         if name in fields.attributes and not _has_types():
@@ -415,8 +416,20 @@ def _make_of_one(name: str, inner: Any) -> Any:
     return _intern(f"{name}({text_of(inner)})") if type(inner) is LazyType else None
 
 
+def _make_list(item: Any) -> Any:
+    return _intern(f"ListType({text_of(item)})") if _is_item(item) else None
+
+
 def _make_dict(key: Any, value: Any) -> Any:
-    return _intern(f"DictType({text_of(key)}, {text_of(value)})") if type(key) is type(value) is LazyType else None
+    return _intern(f"DictType({text_of(key)}, {text_of(value)})") if type(key) is LazyType and _is_item(value) else None
+
+
+def _is_item(type_: Any) -> bool:
+    """Whether containers may have items of this type; Numba refuses optional ones."""
+    return type(type_) is LazyType or (type(type_) is LazyContainerType and str(text_of(type_)).startswith(_OF_ITEMS_TOO))
+
+
+_OF_ITEMS_TOO = ("DictType(", "ListType(", "Tuple(", "UniTuple(")
 
 
 def _make_function(signature: Any) -> Any:
@@ -432,6 +445,6 @@ CONSTRUCTORS: dict[str, tuple[str, Callable[..., Any]]] = {
     "DictType": ("containers", _make_dict),
     "FunctionType": ("function_type", _make_function),
     "CPointer": ("misc", lambda inner: _make_of_one("CPointer", inner)),
-    "ListType": ("containers", lambda inner: _make_of_one("ListType", inner)),
+    "ListType": ("containers", _make_list),
     "Optional": ("misc", lambda inner: _make_of_one("Optional", inner)),
 }

@@ -116,7 +116,7 @@ class LazyUfunc(LazyObject):
                 stored = _stored_of(self)
                 if stored is not None:
                     return getattr(getattr(stored, "ufunc", stored), name)
-        return getattr(made(self), name)
+        return super().__getattr__(name)
 
     def __repr__(self) -> str:
         return repr(made(self))
@@ -135,14 +135,16 @@ _LOOP = {"vectorize": f"({RECORD}[i](uu))", "guvectorize": f"({RECORD}[i](uu)[?]
 
 
 class Loop:
-    """A loop that was loaded when a ufunc was called: the types of the arguments, the key then, and what was stored."""
+    """A loop that was loaded when a ufunc was called: the types of the arguments, the key then, what was stored, and NumPy's numbers of its types."""
 
-    __slots__ = ("base", "key", "types")
+    __slots__ = ("base", "key", "loaded", "numbers", "types")
 
-    def __init__(self, types: tuple[str, ...], key: Key, base: tuple[str, str]) -> None:
+    def __init__(self, types: tuple[str, ...], key: Key, base: tuple[str, str], loaded: Loaded, numbers: tuple[int, ...]) -> None:
         self.types = types
         self.key = key
         self.base = base
+        self.loaded = loaded
+        self.numbers = numbers
 
 
 def _is_overridden(values: tuple[Any, ...]) -> bool:
@@ -247,8 +249,8 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
     with _adding:
         if any(loop.types == types for loop in loops_of(lazy)):
             return  # another thread has added it meanwhile
-        note_read(key.content.parts)
-        loops_of(lazy).append(Loop(types, key, tuple(fields[2])))
+        note_read(key.content)
+        loops_of(lazy).append(Loop(types, key, tuple(fields[2]), loaded, tuple(fields[1])))
         ufunc._add_loop(loaded.address, list(fields[1]))
 
 
@@ -258,7 +260,7 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
         raise _NotStored
     try:
         key = key_of(state.function, state.key_options, f"{state.decorator} {types}")
-        cache = None if reads_else(key.content.parts) else open_cache()
+        cache = None if reads_else(key.content) else open_cache()
         fields = find_fields(cache, key, _LOOP[state.decorator]) if cache is not None else None
         if cache is None or fields is None:
             raise _NotStored
@@ -273,10 +275,7 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
 
 
 def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Call a ufunc of `guvectorize` without signatures, which has the loop of its first call. Raises `_NotStored`.
-
-    Whether a loop serves other types, by casts, is Numba's to decide.
-    """
+    """Call a ufunc of `guvectorize` without signatures: it gets a loop where none of those that it has serves the arguments. Raises `_NotStored`."""
     if "out" in keywords:
         args = (*args, keywords.pop("out"))
     layout = state.options["signature"]
@@ -285,21 +284,44 @@ def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords
     learn_numpy(is_needed=True)
     types = _element_types(args)
     with _adding:
-        loops = loops_of(lazy)
-        if not loops:
+        stored = object.__getattribute__(lazy, "_stored")
+        if stored is None or not _serves(stored, types):
             key, fields, loaded = _find_loop(state, types)
-            library = load_extension(_LIBRARY)
-            nin = layout.partition("->")[0].count("(")
-            stored = library.fromfunc(
-                state.function.__name__, state.function.__doc__, [loaded.address], [list(fields[1])], nin, len(args) - nin,
-                [None], [loaded], _identity(state, library), layout, tuple(fields[3]),
-            )  # fmt: skip
-            note_read(key.content.parts)
-            loops.append(Loop(types, key, tuple(fields[2])))
+            note_read(key.content)
+            loops_of(lazy).append(Loop(types, key, tuple(fields[2]), loaded, tuple(fields[1])))
+            stored = _make_dynamic(state, loops_of(lazy), tuple(fields[3]))
             object.__setattr__(lazy, "_stored", stored)
-    if loops[0].types != types:
-        raise _NotStored
-    return object.__getattribute__(lazy, "_stored")(*args, **keywords)
+    return stored(*args, **keywords)
+
+
+def _make_dynamic(state: State, loops: list[Loop], writable: tuple[bool, ...]) -> Any:
+    library = load_extension(_LIBRARY)
+    layout = state.options["signature"]
+    nin = layout.partition("->")[0].count("(")
+    return library.fromfunc(
+        state.function.__name__, state.function.__doc__, [loop.loaded.address for loop in loops], [list(loop.numbers) for loop in loops], nin,
+        layout.count("(") - nin, [None] * len(loops), [loop.loaded for loop in loops], _identity(state, library), layout, writable,
+    )  # fmt: skip
+
+
+def _serves(ufunc: Any, types: tuple[str, ...]) -> bool:
+    """Whether a ufunc has a loop for these types, casts included, as `numba.np.numpy_support.ufunc_find_matching_loop` decides it for numbers."""
+    numpy: Any = sys.modules["numpy"]
+    given = [numpy.dtype(name) for name in types]
+    inputs, results = given[: ufunc.nin], given[ufunc.nin :]
+    kinds = {dtype.kind for dtype in inputs}
+    is_mixed = bool(kinds & set("iu")) and bool(kinds & set("cf"))
+
+    def casts(outer: Any, inner: Any, rule: str) -> bool:
+        return (is_mixed and outer.kind in "iu" and inner.kind in "cf") or numpy.can_cast(outer, inner, rule)
+
+    for loop in ufunc.types:
+        own = [numpy.dtype(letter) for letter in loop.replace("->", "")]
+        if all(casts(outer, inner, "safe") for outer, inner in zip(inputs, own, strict=False)) and all(
+            casts(inner, outer, "same_kind") for outer, inner in zip(results, own[ufunc.nin :], strict=True)
+        ):
+            return True
+    return False
 
 
 def _element_types(args: tuple[Any, ...]) -> tuple[str, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from numba.core.caching import _Cache, _cache_log
+from numba.core.caching import CompileResultCacheImpl, _Cache, _cache_log
 from numba.core.errors import NumbaWarning
 
 from compcache.numba.entries.names import label_of
@@ -38,6 +39,15 @@ class CacheObject(_Cache):  # type: ignore[misc]
     def cache_path(self) -> str:
         """The cache directory."""
         return self._cache.path
+
+    @property
+    def _cache_path(self) -> str:
+        return self.cache_path
+
+    @functools.cached_property
+    def _impl(self) -> Any:
+        """What Numba's own cache object has there. Packages give its files other names, and turn caching off where that fails."""
+        return CompileResultCacheImpl(self._function)
 
     @property
     def _owner(self) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 
+from compcache.digest import digest
 from compcache.errors import GlobalValidationError, PickleNotAllowedError
 from compcache.globals import GlobalDefinition, Storage, register
 from compcache.numba.lazy.c_helpers import has_numba
@@ -29,13 +30,15 @@ _CHECKED = "(uu[(uu)]b[u])"
 class Request:
     """A look-up of an entry by the process that wants to use it: what `Cache.find_target` is given.
 
-    `lines` is a digest of the current source lines; `cpu` is the CPU that the user has chosen (`chosen_cpu`). The descriptions
+    `lines` is a digest of the current source lines; `cpu` is the CPU that the user has chosen (`chosen_cpu`); `implementations` says which
+    implementations are known to be those of this process. The descriptions
     that are loaded are checked against it; `found` is the first one that holds, or `only` the one that the process has just made.
     """
 
-    __slots__ = ("cpu", "found", "lines", "only")
+    __slots__ = ("cpu", "found", "implementations", "lines", "only")
 
-    def __init__(self, lines: str, cpu: str = "", only: Description | None = None) -> None:
+    def __init__(self, lines: str, cpu: str = "", only: Description | None = None, *, implementations: str = "") -> None:
+        self.implementations = implementations
         self.lines = lines
         self.cpu = cpu
         self.only = only
@@ -100,7 +103,7 @@ class Description(GlobalDefinition):
                 reason = "it is a Numba entry, which is pickled, and the cache was not opened with allow_pickle=True"
                 raise PickleNotAllowedError(reason, reason=reason)
             if request.only is None:
-                self.check(request.lines, request.cpu)
+                self.check(request)
             elif request.only != self:
                 raise _invalid("it is not the one that was just stored")
             request.found = self
@@ -117,16 +120,26 @@ class Description(GlobalDefinition):
         """Whether the entry's code exists for one CPU only, without bitcode to compile it for another one."""
         return not self.bitcode
 
-    def check(self, lines: str, cpu: str) -> None:
+    @property
+    def implementations(self) -> str:
+        """A digest of the implementations that the compiler used, and of the names of those that it asked for; "" if there are none."""
+        if not self.dependencies and not self.answered:
+            return ""
+        return digest([dump_marshalled(([tuple(d) for d in self.dependencies], self.answered))]).hex()
+
+    def check(self, request: Request) -> None:
         """Raise `GlobalValidationError` if the entry is not valid in this process."""
-        if cpu and self.cpu != cpu:
+        if request.cpu and self.cpu != request.cpu:
             raise _invalid("it was not compiled for the CPU of NUMBA_CPU_NAME and NUMBA_CPU_FEATURES")
-        if self.lines and self.lines != lines:
+        if self.lines and self.lines != request.lines:
             raise _invalid("its code reports source lines, and these have changed")
-        if not has_numba():
-            if self.dependencies or self.answered:
-                raise _invalid("the compiler used implementations that are known only where Numba is imported")
+        if request.implementations == self.implementations and (request.implementations or not has_numba()):
             return
+        if not has_numba():
+            raise _invalid("the compiler used other implementations, or such as are known only where Numba is imported")
+        self._check_implementations()
+
+    def _check_implementations(self) -> None:
         from compcache.numba.fingerprints.errors import Unidentifiable
         from compcache.numba.identity.dependencies import Dependency, is_current, matching_names
 

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
     from compcache.numba.identity.key import Identity
 
-__all__ = ["find", "load_library", "load_result", "run_image"]
+__all__ = ["find", "load_library", "load_result", "run_image", "with_types"]
 
 
-def find(cache: Cache, name: str, lines: str) -> tuple[TypedCallTarget, Description] | None:
-    """The first entry of this name that is valid in this process."""
-    request = Request(lines, chosen_cpu())
+def find(cache: Cache, name: str, lines: str, implementations: str = "") -> tuple[TypedCallTarget, Description] | None:
+    """The first entry of this name that is valid in this process; one with these implementations (`Description.implementations`) is."""
+    request = Request(lines, chosen_cpu(), implementations=implementations)
     target = cache.find_target(name, request)
     return (target, request.found) if target is not None and request.found is not None else None
 
@@ -46,7 +46,7 @@ def load_result(
     cache: Cache, identity: Identity, name: str, args: tuple[Any, ...], function: Any, target_context: Any
 ) -> Any:
     """The compile result of an entry for these types of arguments; None where there is none that holds."""
-    found = find(cache, name, identity.lines)
+    found = find(cache, name, identity.lines, getattr(identity, "implementations", ""))
     if found is None:
         return None
     target, description = found
@@ -66,11 +66,11 @@ def load_result(
     if cres is not None:
         libraries.set_dependencies(cres.library, _recorded(description))
         libraries.remember_library(cres.fndesc.llvm_func_name, cres.library)
-        cres = _with_types(cres, args)
+        cres = with_types(cres, args)
     return cres
 
 
-def _with_types(cres: Any, args: tuple[Any, ...]) -> Any:
+def with_types(cres: Any, args: tuple[Any, ...]) -> Any:
     """A compile result for the very types that were asked for: types of equal content need not be equal to Numba.
 
     The type of an omitted argument, for one, is equal to itself alone where the default cannot be hashed.

@@ -11,7 +11,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from compcache.numba.fingerprints.library_code import is_made_by_library
+from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library, package_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,11 +21,15 @@ __all__ = [
     "Implementation",
     "digest_name",
     "find_overloads",
+    "is_asked_by_template",
+    "is_made_by_library_for_types",
     "key_name",
     "name_of",
+    "package_of_implementation",
     "plain_function",
     "registry",
     "source_function",
+    "wrapped_by",
 ]
 
 #: The prefix of the names of functions that generate code.
@@ -60,6 +64,7 @@ class _Registry:
         self.by_asked: dict[int, list[str]] = {}
         self._keys: list[object] = []
         self._seen = {"functions": 0, "attributes": 0}
+        self._seen_globals = 0
         self.generators: dict[int, Any] = {}
         self._seen_generators = dict.fromkeys(("functions", "getattrs", "setattrs", "casts", "constants"), 0)
 
@@ -72,6 +77,11 @@ class _Registry:
             for template in templates[seen:]:
                 self._add(template)
             self._seen[kind] = len(templates)
+        for _, kind_of_global in builtin_registry.globals[self._seen_globals :]:
+            for template in getattr(kind_of_global, "templates", ()):
+                if isinstance(source_function(template), type):
+                    self._add(template)
+        self._seen_globals = len(builtin_registry.globals)
         for kind, seen in self._seen_generators.items():
             rows = getattr(lowering_registry, kind)
             for implementation, *_ in rows[seen:]:
@@ -115,14 +125,38 @@ def digest_name(name: str) -> int:
 
 
 def source_function(template: Any) -> Any:
-    """The user's function behind a typing template, or what is called in its place; None for Numba's own and other kinds of templates."""
+    """What a typing template of the user's is made of: a function, or what is called in its place, or the class itself; None for Numba's own."""
     function = getattr(template, "_overload_func", None) or getattr(template, "_definition_func", None)
+    if function is None and isinstance(template, type):
+        own = next((cls for cls in template.__mro__ if not is_library_module(cls.__module__)), None)
+        if own is not None:  # Numba registers a class of its own with it as the base
+            return own
+        function = _typing_function(template)
     return function if _is_users(function) else None
+
+
+def is_asked_by_template(template: Any) -> bool:
+    """Whether a template is that of an overload or an intrinsic, which is recorded when the compiler asks it."""
+    return hasattr(template, "_overload_func") or hasattr(template, "_definition_func")
+
+
+def _typing_function(template: Any) -> Any:
+    """The function that `type_callable` made a template of."""
+    generic = vars(template).get("generic")
+    cells = (generic.__closure__ or ()) if isinstance(generic, FunctionType) else ()
+    return next((cell.cell_contents for cell in cells if _is_filled(cell) and isinstance(cell.cell_contents, FunctionType)), None)
 
 
 def _is_users(function: Any) -> bool:
     plain = plain_function(function)
     return plain is not None and (not is_made_by_library(plain) or _wraps_users_code(plain))
+
+
+def package_of_implementation(implementation: Any) -> str:
+    """The top-level package of an implementation."""
+    if isinstance(implementation, type):
+        return implementation.__module__.partition(".")[0]
+    return package_of(plain_function(implementation))
 
 
 def plain_function(value: Any) -> Any:
@@ -144,8 +178,15 @@ def plain_function(value: Any) -> Any:
 
 def _wraps_users_code(function: Any) -> bool:
     """Whether a function is Numba's closure around a user's function, as `register_jitable` registers it."""
+    return bool(wrapped_by(function))
+
+
+def wrapped_by(function: Any) -> list[Any]:
+    """The user's functions that Numba's closure around them has, as `register_jitable` makes it; none for a user's function."""
+    if not isinstance(function, FunctionType) or not is_made_by_library(function):
+        return []
     cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
-    return any(hasattr(item, "__code__") and not is_made_by_library(item) for item in cells)
+    return [item for item in cells if hasattr(item, "__code__") and not is_made_by_library(item)]
 
 
 def _is_filled(cell: Any) -> bool:
@@ -165,9 +206,18 @@ def _users_generator(implementation: Any) -> Any:
     return None if plain is None or is_made_by_library(plain) else implementation
 
 
+def is_made_by_library_for_types(implementation: Any) -> bool:
+    """Whether a function that reads or sets an attribute was made by Numba, for `make_attribute_wrapper` for example."""
+    return _users_generator(implementation) is None
+
+
 def name_of(implementation: Any) -> str:
     """The name of an implementation, which is the same in every process."""
+    if isinstance(implementation, type):
+        return f"{implementation.__module__}.{implementation.__qualname__}"
     function = plain_function(implementation)
+    if function is None:
+        return f"{type(implementation).__module__}.{type(implementation).__qualname__}"
     name = f"{function.__module__}.{function.__qualname__}"
     if function is not implementation:
         name += f" by {type(implementation).__qualname__}"

@@ -1,5 +1,5 @@
 """Tells which code is not identified by content: Numba, NumPy and the standard library by name, since their versions are in every
-key; and packages of which too much can be reached by their files, as Numba's own cache identifies the file of a function.
+key.
 """
 
 from __future__ import annotations
@@ -7,22 +7,14 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import time
-from hashlib import blake2b
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from compcache.files import reraise_interrupt
+__all__ = ["is_library_function", "is_library_module", "is_made_by_library", "package_of"]
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["digest_of_package", "is_library_function", "is_library_module", "is_made_by_library", "package_of"]
-
-_LIBRARIES = frozenset(("numba", "numpy", "llvmlite", "builtins"))
+#: This package is among them: its decorators stand in modules for Numba's.
+_LIBRARIES = frozenset(("builtins", "compcache", "llvmlite", "numba", "numpy"))
 _OWN_TESTS = "numba.tests"
-_MOST_FILES = 20_000
-_imported = time.time()
 
 
 def is_library_module(name: object) -> bool:
@@ -73,7 +65,7 @@ def _is_library_path(path: str) -> bool:
     if path.startswith("<"):  # compiled from text by the module whose namespace it has
         return True
     roots = [os.path.dirname(os.__file__)]
-    for name in ("numba", "numpy", "llvmlite"):
+    for name in _LIBRARIES - {"builtins"}:
         origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
         if origin:
             roots.append(os.path.dirname(origin))
@@ -87,41 +79,3 @@ def package_of(function: Any) -> str:
         inner = [cell.cell_contents for cell in function.__closure__ or ()]
         function = next((item for item in inner if hasattr(item, "__globals__") and not is_made_by_library(item)), function)
     return str(function.__globals__.get("__name__", "")).partition(".")[0]
-
-
-@functools.cache
-def digest_of_package(name: str) -> str | None:
-    """The digest of the names, sizes and times of a package's files; None if it has none, or they may not be those that were imported."""
-    places = list(getattr(sys.modules.get(name), "__path__", ()))
-    state = blake2b(digest_size=16, person=b"compcache-files")
-    started, count = _process_start(), 0
-    for place in places:
-        for path, found in _files(place):
-            count += 1
-            if count > _MOST_FILES or max(found.st_mtime, found.st_ctime) >= started:
-                return None
-            state.update(f"{os.path.relpath(path, place)}\0{found.st_size}\0{found.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
-    return state.hexdigest() if count else None
-
-
-def _files(place: str) -> Iterator[tuple[str, os.stat_result]]:
-    for folder, folders, names in os.walk(place):
-        folders[:] = sorted(inner for inner in folders if inner != "__pycache__")
-        for name in sorted(names):
-            path = os.path.join(folder, name)
-            try:
-                yield path, os.stat(path)
-            except OSError as error:  # a link that leads nowhere
-                reraise_interrupt(error)
-
-
-def _process_start() -> float:
-    """When this process started, in seconds since the epoch; where the system does not tell, when this module was imported."""
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            ticks = int(file.read().rpartition(b")")[2].split()[19])
-        running = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError) as error:
-        reraise_interrupt(error)
-        return _imported
-    return time.time() - running

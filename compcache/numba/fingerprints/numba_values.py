@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.library_code import is_library_function, is_library_module
-from compcache.numba.lazy.content import find_by_name
+from compcache.numba.registered.library import find_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,12 +1,20 @@
-"""Detects reads of values without an identity: the process's environment, files, names computed at run time."""
+"""Detects what code reads that it does not name: the process's environment, files, attributes by names computed at run time."""
 
 from __future__ import annotations
 
 import builtins
+import dataclasses
+import dis
+import functools
 import importlib
+import inspect
+import linecache
+import operator
 import os
+import re
 import sys
-from typing import TYPE_CHECKING, Any
+import typing
+from typing import TYPE_CHECKING
 
 from compcache.numba.fingerprints.errors import Unidentifiable
 
@@ -15,7 +23,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.fingerprints.code_reads import Reads
 
-__all__ = ["names_by_text", "reads_by_name", "refuse_outside"]
+__all__ = ["is_reader", "may_read_anything", "names_by_text", "reads_by_name", "refuse_outside"]
 
 _NAMES = (
     (builtins, ("__import__", "eval", "exec", "globals", "input", "open", "vars")),
@@ -23,6 +31,8 @@ _NAMES = (
     (os.path, ("exists", "getmtime", "getsize", "isdir", "isfile")),
     (sys, ("_getframe", "argv", "modules")),
     (importlib, ("import_module", "reload")),
+    (inspect, ("findsource", "getcomments", "getsource", "getsourcelines", "stack")),
+    (linecache, ("getline", "getlines")),
 )
 _OUTSIDE = {
     id(vars(module)[name]): f"{module.__name__}.{name}".removeprefix("builtins.")
@@ -32,8 +42,21 @@ _OUTSIDE = {
 }
 #: Methods of library objects that read files, and functions of NumPy that do.
 _FILE_READERS = frozenset(("fromfile", "genfromtxt", "loadtxt", "memmap", "read_bytes", "read_text"))
-#: Functions that read attributes by names given as text.
-_READERS = frozenset(("attrgetter", "getattr", "getattr_static", "hasattr", "methodcaller"))
+#: Functions that read attributes by names given as text, with the position of the first such argument.
+_READERS = {"attrgetter": 0, "getattr": 1, "getattr_static": 1, "hasattr": 1, "methodcaller": 0}
+_READER_IDS = frozenset(map(id, (
+    getattr, hasattr, inspect.getattr_static, operator.attrgetter, operator.methodcaller,
+)))  # fmt: skip
+#: What reads attributes that nobody names: of all values, or all of these modules.
+_READ_ALL = frozenset(map(id, (
+    dir, dataclasses.asdict, dataclasses.astuple, dataclasses.fields, dataclasses.replace, typing.get_type_hints,
+)))  # fmt: skip
+_MODULES_THAT_READ_ALL = frozenset(("_pickle", "annotationlib", "inspect", "pickle", "pydoc"))
+_ATTRIBUTES_THAT_READ_ALL = frozenset((
+    "__dir__", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__", "format_map", "vformat",
+))  # fmt: skip
+_LOADS_OF_VALUES = frozenset(("LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW"))
+_FIELD = re.compile(r"\.(\w+)")  # of an object that `str.format` is given
 
 
 #: What reads globals of the module by names that only text has. Frames are those of code that calls: for a package's code generators, the package's.
@@ -52,8 +75,22 @@ def refuse_outside(value: object, where: str) -> None:
         raise Unidentifiable(f"{where} is {name}, whose results have no identity by content")
 
 
-def reads_by_name(code: CodeType, reads: Reads, *, may_read_files: bool = False) -> tuple[str, ...]:
-    """The attributes that code reads from any object, including names given as text if it reads attributes by those.
+def is_reader(value: object, name: str) -> bool:
+    """Whether this is `getattr` or its like under its own name, so that `reads_by_name` sees what it is called with."""
+    return id(value) in _READER_IDS and name in _READERS
+
+
+def may_read_anything(value: object) -> bool:
+    """Whether this is a function that reads attributes of objects whose names no code needs to have."""
+    return (
+        id(value) in _READER_IDS
+        or id(value) in _READ_ALL
+        or getattr(value, "__module__", None) in _MODULES_THAT_READ_ALL
+    )
+
+
+def reads_by_name(code: CodeType, reads: Reads, *, may_read_files: bool = False) -> tuple[tuple[str, ...], bool]:
+    """The attributes that code reads from any object, with those that it names by text; whether it may read others, by computed names.
 
     Raises:
         Unidentifiable: one of them reads files, unless this is allowed.
@@ -63,11 +100,64 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_read_files: bool = False)
         raise Unidentifiable(
             f"{code.co_qualname} reads a file ({min(files)}), which has no identity by content"
         )
-    names = {name for chain in reads.chains for name in chain}
-    if names.isdisjoint(_READERS):
-        return reads.attributes
-    texts: list[Any] = []
-    for constant in code.co_consts:
-        texts += constant if isinstance(constant, tuple) else [constant]
-    found = dict.fromkeys(text for text in texts if isinstance(text, str) and text.isidentifier())
-    return (*reads.attributes, *found)
+    reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
+    names = {name for chain in reads.chains for name in chain}.union(reads.attributes)
+    if names.isdisjoint(_READERS) and "format" not in names:
+        return reads.attributes, reads_all
+    texts = _names_given(code)
+    return (*reads.attributes, *dict.fromkeys(texts or ())), reads_all or texts is None
+
+
+@functools.lru_cache(maxsize=1000)
+def _names_given(code: CodeType) -> tuple[str, ...] | None:
+    """The names that calls of `getattr` and its like, and of `str.format`, give as text; None if one is computed."""
+    found: list[str] = []
+    instructions = list(dis.get_instructions(code))
+    for at, instruction in enumerate(instructions):
+        if not instruction.opname.startswith(("LOAD_", "IMPORT_FROM")) or instruction.opname in _LOADS_OF_VALUES:
+            continue
+        if instruction.argval in _READERS:
+            texts = _texts_of_call(instructions, at + 1, _READERS[instruction.argval])
+            if texts is None:
+                return None
+            found += [name for text in texts for name in text.split(".")]
+        elif instruction.argval == "format":
+            if instructions[at - 1].opname != "LOAD_CONST":
+                return None
+            found += _FIELD.findall(str(instructions[at - 1].argval))
+    return tuple(found)
+
+
+def _texts_of_call(instructions: list[dis.Instruction], start: int, position: int) -> list[str] | None:
+    """The constant texts that a call takes from this position on, whose function has just been loaded; None if it is no such call.
+
+    Follows the depth of the stack: an argument begins where the depth is its position, and is a constant if nothing else takes part.
+    """
+    start += instructions[start].opname == "PUSH_NULL"
+    depth, begin = 0, start
+    for at in range(start, len(instructions)):
+        instruction = instructions[at]
+        if instruction.opname in ("PRECALL", "CALL") and depth == instruction.arg:
+            given = instructions[begin:at] if position else instructions[start:at]
+            return _constants(given, 1 if position else depth)
+        if depth == position:
+            begin = at
+        if instruction.opcode in dis.hasjrel or instruction.opname.startswith(("STORE_", "POP_", "RETURN_", "CALL_")):
+            return None
+        depth += dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
+        if depth < 0:
+            return None
+    return None
+
+
+def _constants(given: list[dis.Instruction], count: int) -> list[str] | None:
+    """The texts that the first instructions load, if each is a constant that the following ones leave on the stack."""
+    found = [instruction.argval for instruction in given[:count] if instruction.opname == "LOAD_CONST"]
+    if len(found) != count or not all(isinstance(text, str) for text in found):
+        return None
+    depth = 0
+    for instruction in given[count:]:
+        depth += dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
+        if depth < 1:
+            return None
+    return found

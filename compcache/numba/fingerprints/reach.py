@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.fingerprints.walk import Walk
 
-__all__ = ["Reach", "state_of"]
+__all__ = ["Reach", "annotates", "state_of"]
 
 _MISSING = object()
 #: Attributes of every class that do not affect what its methods do; `copyreg` adds `__slotnames__` when it pickles an instance.
@@ -38,12 +38,13 @@ class Reach:
         self._names: dict[str, None] = {}
         self._owners: dict[int, tuple[Any, str]] = {}
         self._done: set[tuple[int, str]] = set()
+        self._everything = False  # some code reads attributes by names that it computes
         self.matches_classes = False  # `case Point(x, y)` reads the attributes that the class lists in `__match_args__`
 
-    def read(self, walk: Walk, names: Iterable[str]) -> None:
-        """Record that code reads attributes of these names."""
-        del walk
+    def read(self, names: Iterable[str], *, everything: bool) -> None:
+        """Record that code reads attributes of these names, and (`everything`) of others."""
         self._names.update(dict.fromkeys(names))
+        self._everything = self._everything or everything
 
     def add(self, walk: Walk, owner: Any, where: str) -> None:
         """Record that code can access this object."""
@@ -69,20 +70,34 @@ class Reach:
         found = False
         for key, (owner, where) in list(self._owners.items()):
             for name in self._names_of(owner):
-                if (key, name) in self._done:
-                    continue
-                self._done.add((key, name))
-                for value in _members(owner, name):
-                    walk.mode = "run"
-                    walk.token("member", where, name)
-                    if isinstance(owner, python_types.ModuleType):
-                        walk.refuse_outside(value, f"{where}, {name!r},")
-                    if not _is_library(owner):
-                        _feed_member(walk, value, f"{where}, {name!r}")
-                    walk.end_part()
-                    found = True
+                found |= self._follow(walk, key, owner, name, where)
         return found
 
+    def follow_all(self, walk: Walk) -> bool:
+        """Feed members that nobody names, if some code reads attributes by names that it computes; return whether there were any."""
+        found = False
+        for key, (owner, where) in list(self._owners.items()) if self._everything else ():
+            for name in () if _is_library(owner) else _all_names(owner):
+                found |= self._follow(walk, key, owner, name, where)
+        return found
+
+    def _follow(self, walk: Walk, key: int, owner: Any, name: str, where: str) -> bool:
+        """Feed an attribute if it was not fed before and is there; return whether it was fed."""
+        if (key, name) in self._done:
+            return False
+        self._done.add((key, name))
+        members = _members(owner, name)
+        for value in members:
+            walk.mode = "run"
+            walk.token("member", where, name)
+            if isinstance(owner, python_types.ModuleType):
+                walk.refuse_outside(value, f"{where}, {name!r},")
+            if not _is_library(owner):
+                _feed_member(walk, value, f"{where}, {name!r}")
+            else:
+                walk.note_reader(value)
+            walk.end_part()
+        return bool(members)
 
     def _names_of(self, owner: Any) -> list[str]:
         """The attributes of an object that any code may read."""
@@ -122,6 +137,32 @@ def _implicit_names(owner: Any) -> list[str]:
     ]
 
 
+#: Attributes that say nothing about what code does, or are there for Python alone.
+_NEVER_READ = frozenset((
+    "__annotate__", "__annotate_func__", "__annotations_cache__", "__builtins__", "__cached__", "__classcell__", "__dict__", "__file__",
+    "__firstlineno__", "__loader__", "__module__", "__path__", "__qualname__", "__slotnames__", "__spec__", "__weakref__",
+))  # fmt: skip
+
+
+def _all_names(owner: Any) -> list[str]:
+    """The attributes of an object that code can find without knowing their names."""
+    if isinstance(owner, type):
+        names: Iterable[str] = [name for cls in (*_users_classes(owner), *_users_classes(type(owner))) for name in vars(cls)]
+    elif isinstance(owner, python_types.ModuleType):
+        names = vars(owner)
+    else:
+        names = [*state_of(owner), *_OF_FUNCTIONS] if isinstance(owner, python_types.FunctionType) else state_of(owner)
+    return [name for name in names if name not in _NEVER_READ]
+
+
+_OF_FUNCTIONS = ("__annotations__", "__doc__")
+
+
+def annotates(function: python_types.FunctionType) -> bool:
+    """Whether a function has annotations, without evaluating them."""
+    return getattr(function, "__annotate__", None) is not None if sys.version_info >= (3, 14) else bool(function.__annotations__)
+
+
 def _users_classes(cls: type) -> list[type]:
     return [base for base in cls.__mro__ if not is_library_module(base.__module__)]
 
@@ -129,8 +170,12 @@ def _users_classes(cls: type) -> list[type]:
 def _members(owner: Any, name: str) -> list[Any]:
     """The possible values of an attribute of this name."""
     if isinstance(owner, type):
+        if name == "__subclasses__":
+            return [owner.__subclasses__()]
         tables = [vars(cls) for cls in [*_users_classes(owner), *_users_classes(type(owner))]]
         return [table[name] for table in tables if name in table]
+    if isinstance(owner, python_types.FunctionType) and name in _OF_FUNCTIONS:
+        return [getattr(owner, name)]
     if isinstance(owner, python_types.ModuleType):
         found = getattr(owner, name, _MISSING)
     else:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Walk, Any, str], None]
 
-__all__ = ["handler_of"]
+__all__ = ["handler_of", "is_defined_by_text"]
 
 
 def handler_of(value: Any) -> Handler:
@@ -46,6 +46,7 @@ def _plain_function(walk: Walk, value: Any, where: str) -> None:
     """Feed a plain function: compiled code uses its overloads only, but its own code may still matter."""
     walk.overloads(value)
     if is_library_function(value):
+        walk.note_reader(value)
         walk.token("library function", value.__module__, value.__qualname__)
     else:
         walk.add_function(value, where, None if walk.mode == "run" else "named")
@@ -79,6 +80,7 @@ def _method(walk: Walk, value: Any, where: str) -> None:
 
 
 def _library_object(walk: Walk, value: Any, where: str) -> None:
+    walk.note_reader(value)
     walk.by_name(value, where)
     walk.overloads(value)
 
@@ -95,6 +97,7 @@ def _class(walk: Walk, value: Any, where: str) -> None:
 
     walk.token("class", value.__module__, value.__qualname__)
     walk.overloads(value)
+    walk.note_reader(value)
     if is_library_module(value.__module__) or walk.is_again(value):
         return
     if hasattr(value, "class_type"):
@@ -130,14 +133,22 @@ def _set(walk: Walk, value: Any, where: str) -> None:
 def _dict(walk: Walk, value: Any, where: str) -> None:
     found = value.get("__builtins__")
     names_builtins = found is builtins or found is vars(builtins)  # Python adds this to namespaces that code was run in
-    walk.token("dict", type(value).__name__, len(value) - names_builtins)
+    kept = [
+        (key, item)
+        for key, item in value.items()
+        if not (names_builtins and key == "__builtins__") and not (walk.defines_by_text and is_defined_by_text(item, value))
+    ]
+    walk.token("dict", type(value).__name__, len(kept))
     if walk.is_again(value):
         return
-    for key, item in value.items():
-        if names_builtins and key == "__builtins__":
-            continue
+    for key, item in kept:
         walk.value(key, f"a key of {where}")
         walk.value(item, f"{where}[{key!r}]")
+
+
+def is_defined_by_text(value: Any, namespace: Any) -> bool:
+    """Whether a function was defined by text that was run as code in this namespace."""
+    return isinstance(value, python_types.FunctionType) and value.__globals__ is namespace and value.__code__.co_filename.startswith("<")
 
 
 def _range(walk: Walk, value: Any, _where: str) -> None:
@@ -162,6 +173,15 @@ def _object(walk: Walk, value: Any, where: str) -> None:
     if not isinstance(vars(kind).get("__dict__"), python_types.GetSetDescriptorType) and not _has_slots(kind):
         _reduced(walk, value, where)
         return
+    mode = walk.mode
+    if mode == "compiled":  # what the compiler makes of it may read anything of it
+        walk.mode = "run"
+        walk.reach().read((), everything=True)
+    _content(walk, value, kind, where)
+    walk.mode = mode
+
+
+def _content(walk: Walk, value: Any, kind: type, where: str) -> None:
     walk.token("object")
     walk.value(kind, f"the class of {where}")
     if walk.is_again(value):
@@ -172,7 +192,7 @@ def _object(walk: Walk, value: Any, where: str) -> None:
     for plain in (str, bytes, int, float, complex):
         if isinstance(value, plain):
             walk.token("value", plain.__repr__(value))
-    if walk.mode == "run" and not _answers_for_all(kind):
+    if walk.mode == "run" and not _answers_for_all(kind) and not _has_methods_of_python(kind):
         walk.reach().add(walk, value, where)
         return
     for name, item in state_of(value).items():
@@ -196,6 +216,16 @@ def _answers_for_all(kind: type) -> bool:
         for base in kind.__mro__
         if not is_library_module(base.__module__)
         for name in ("__getattr__", "__getattribute__")
+    )
+
+
+def _has_methods_of_python(kind: type) -> bool:
+    """Whether a class of the standard library is a base whose methods, written in Python, read attributes that no code of the user names."""
+    return any(
+        base.__module__.partition(".")[0] in sys.stdlib_module_names
+        and is_library_module(base.__module__)
+        and any(isinstance(item, python_types.FunctionType) for item in vars(base).values())
+        for base in kind.__mro__[:-1]
     )
 
 

@@ -23,14 +23,20 @@ from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, 
 from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable
 from compcache.numba.fingerprints.implementations import Implementation, find_overloads, name_of
 from compcache.numba.fingerprints.library_code import (
-    digest_of_package,
     is_library_module,
     is_made_by_library,
     package_of,
 )
-from compcache.numba.fingerprints.outside import names_by_text, reads_by_name, refuse_outside
-from compcache.numba.fingerprints.reach import Reach
-from compcache.numba.fingerprints.values import handler_of
+from compcache.numba.fingerprints.outside import (
+    is_reader,
+    may_read_anything,
+    names_by_text,
+    reads_by_name,
+    refuse_outside,
+)
+from compcache.numba.fingerprints.reach import Reach, annotates
+from compcache.numba.fingerprints.values import handler_of, is_defined_by_text
+from compcache.numba.registered.package_files import digest_of_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,6 +48,7 @@ __all__ = [
     "NAMED",
     "RUN",
     "Fingerprint",
+    "Limits",
     "Part",
     "Walk",
     "fingerprint",
@@ -94,20 +101,30 @@ def fingerprint_of_value(value: object, where: str) -> str:
 
 
 def fingerprint_of_implementations(
-    implementations: Iterable[Implementation], *, overlooks_members: bool = False, max_values: int | None = None
+    implementations: Iterable[Implementation], *, overlooks_members: bool = False, reads_all: bool = False, limits: Limits | None = None
 ) -> str:
-    """The digest of functions that run while code is generated. Raises `Unidentifiable`; `TooLarge` for more values.
+    """The digest of functions that run while code is generated. Raises `Unidentifiable`; `TooLarge` for more values than the limits.
 
     `overlooks_members`: a value without an identity counts by its type where it is only a member of something that they can
-    access, and no function that they name leads to it.
+    access, and no function that they name leads to it. `reads_all`: attributes count that none of them names.
     """
     walk = Walk()
     walk.mode = RUN
-    walk.max_values = max_values or _MAX_VALUES
+    if limits is not None:
+        walk.max_values, walk.max_unnamed = limits
     walk.overlooks_members = overlooks_members
+    if reads_all:
+        walk.reach().read((), everything=True)
     for implementation in implementations:
         walk.implementation(implementation, "")
     return walk.finish().content
+
+
+class Limits(NamedTuple):
+    """The most values of a walk, and of its part that no code names."""
+
+    values: int
+    unnamed: int
 
 
 class _Pending(NamedTuple):
@@ -127,8 +144,9 @@ class Walk:
     def __init__(self) -> None:
         self.mode = COMPILED
         self.lenient = False  # the current function has blocks in object mode
+        self.defines_by_text = False  # the current function's package is told by its files, because it runs text as code
         self.overlooks_members = False
-        self.max_values = _MAX_VALUES
+        self.max_values = self.max_unnamed = _MAX_VALUES
         self._overlooks = False
         self._lines = blake2b(digest_size=_SIZE)
         self._reads: dict[str, str] = {}
@@ -166,6 +184,11 @@ class Walk:
         if not self._overlooks:
             refuse_outside(value, where)
 
+    def note_reader(self, value: object) -> None:
+        """Record that code has a library's function; some read attributes that nobody names."""
+        if self.mode == RUN and may_read_anything(value):
+            self.reach().read((), everything=True)
+
     def is_again(self, value: object) -> bool:
         """Whether the current function has reached this value before; if so, feed a back reference."""
         number = self._seen.get(id(value))
@@ -197,13 +220,20 @@ class Walk:
                 pending = self._waiting[done]
                 done += 1
                 self.mode = pending.mode
-                self.lenient = False
+                self.lenient = self.defines_by_text = False
                 self._function(pending.function, pending.where)
                 digest = self.end_part()
                 if pending.mode == COMPILED:
                     self._parts.append(Part(pending.function, digest))
-            self._overlooks = self.overlooks_members
-            if self._reach is None or not self._reach.follow(self):
+            self._overlooks = self._overlooks or self.overlooks_members
+            if self._reach is None:
+                break
+            if self._reach.follow(self):
+                continue
+            if not self._overlooks:
+                self._overlooks = True  # what is found from here on has been named by nobody
+                self.max_values = min(self.max_values, self._count + self.max_unnamed)
+            if not self._reach.follow_all(self):
                 break
         return Fingerprint(self._total.hexdigest(), self._lines.hexdigest(), self._reads, tuple(self._parts))
 
@@ -269,7 +299,7 @@ class Walk:
             self.token("kw", key)
             self.value(value, f"the default of {key!r} of {name}")
         self._cells(function, name)
-        if self.mode == RUN and function.__dict__:
+        if self.mode == RUN and (function.__dict__ or annotates(function)):
             self.reach().add(self, function, name)
         if where:
             self._reads.setdefault(where, name)
@@ -301,10 +331,16 @@ class Walk:
         self._lines.update(code.co_linetable)
         chains = [(chain, *self._resolved(chain, namespace)) for chain in reads.chains]
         self.lenient = self.lenient or any(type(value).__name__ == _OBJECT_MODE for _, value, _ in chains)
+        self.defines_by_text = self.defines_by_text or (
+            self.mode == RUN
+            and any(names_by_text(value) for _, value, _ in chains)
+            and digest_of_package(package_of(self.compiled)) is not None
+        )
         for chain, value, at in chains:
             self._chain(chain, value, at, reads.attributes, name)
         if self.mode == RUN:
-            self.reach().read(self, reads_by_name(code, reads, may_read_files=self._overlooks))
+            names, reads_all = reads_by_name(code, reads, may_read_files=self._overlooks)
+            self.reach().read(names, everything=reads_all)
             if _MATCH_CLASS in code.co_code[::2]:
                 self.reach().matches_classes = True
             for module in reads.imports:
@@ -327,6 +363,9 @@ class Walk:
     def _chain(
         self, chain: tuple[str, ...], value: Any, at: int, attributes: tuple[str, ...], name: str
     ) -> None:
+        if self.defines_by_text and at == 1 and (value is _MISSING or is_defined_by_text(value, self.compiled.__globals__)):
+            self.token("defined by text", chain[0])  # by this code, perhaps for other types before
+            return
         if value is _MISSING:
             self.token("undefined", *chain[:at])
             return
@@ -337,6 +376,8 @@ class Walk:
             self.refuse_outside(value, where)
         if isinstance(value, python_types.ModuleType):
             self.module(value, attributes, where)
+        elif self.mode == RUN and is_reader(value, chain[at - 1]):
+            self.by_name(value, where)
         else:
             self.value(value, where)
 

@@ -46,6 +46,7 @@ REPLACED = (
     PrivateName("numba.core.typing.context:BaseContext.resolve_setattr", _NAMES),
     PrivateName("numba.core.types.functions:BaseFunction.get_call_type", _NAMES),
     PrivateName("numba.core.base:OverloadSelector.find", "chooses the function that generates code, which may be the user's"),
+    PrivateName("numba.core.datamodel.manager:DataModelManager.lookup", "code is generated for a type, which may be the user's"),
     PrivateName("numba.core.base:BaseContext.add_dynamic_addr", "a package's code generator puts an address of this process into code"),
     PrivateName("numba.core.codegen:JITCPUCodegen._add_module", _LATE),
     PrivateName("numba.core.codegen:JITCPUCodegen.set_env", "an environment is told to code when there is code"),
@@ -56,15 +57,22 @@ REPLACED = (
     PrivateName("numba.core.cpu:CPUContext.get_executable", "a function that is about to be stored runs the stored image"),
 )
 _OPTIONS = "an option of an overload, which is part of its identity"
+_TYPE = "what a package registers for a type of its own is part of the identity of code for it"
 _COMPILED = "the module that compiled code is made from, which is stored"
 #: Names that are used unchanged.
 USED = (
     PrivateName("numba.core.caching:_Cache", "the base class of cache objects"),
+    PrivateName("numba.core.caching:CompileResultCacheImpl", "packages look at what Numba's cache objects have there (numpy-groupies)"),
     PrivateName("numba.core.caching:_cache_log", "prints the messages of NUMBA_DEBUG_CACHE=1"),
     PrivateName("numba.core.caching:FunctionCache", "Numba's own cache object, which is replaced"),
     PrivateName("numba.core.entrypoints:_already_initialized", "whether functions may have been compiled before"),
     PrivateName("numba.core.typing.templates:builtin_registry", "where overloads and intrinsics are registered"),
     PrivateName("numba.core.imputils:builtin_registry", "where functions that generate code are registered"),
+    PrivateName("numba.core.typing.context:BaseContext._get_attribute_templates", "a template that tells attributes may be the user's"),
+    PrivateName("numba.core.datamodel:default_manager._handlers", _TYPE),
+    PrivateName("numba.core.pythonapi:_boxers", _TYPE),
+    PrivateName("numba.core.pythonapi:_unboxers", _TYPE),
+    PrivateName("numba.core.pythonapi:_reflectors", _TYPE),
     PrivateName("numba.core.typing.templates:_OverloadFunctionTemplate._get_impl", _OPTIONS),
     PrivateName("numba.core.extending:_Intrinsic", "an intrinsic is identified by its function"),
     PrivateName("numba.core.codegen:JITCodeLibrary._get_module_for_linking", _COMPILED),

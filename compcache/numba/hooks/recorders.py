@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from numba.core import base, bytecode, codegen, compiler, cpu, serialize
+from numba.core.datamodel import manager
 from numba.core.types import functions
 from numba.core.typing import context, templates
 from numba.np.ufunc import wrappers
@@ -19,10 +21,11 @@ from compcache.numba.dispatch.backend import Backend
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import plain_name
-from compcache.numba.fingerprints.implementations import key_name, source_function
+from compcache.numba.fingerprints.implementations import is_asked_by_template, key_name, source_function
 from compcache.numba.fingerprints.library_code import is_library_module
 from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.hooks.replacements import Replacements
+from compcache.numba.identity.extension_types import is_users_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -51,6 +54,7 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(context.BaseContext, "resolve_setattr", _noting_attribute)
     _recorders.wrap(functions.BaseFunction, "get_call_type", _noting_call)
     _recorders.wrap(base.OverloadSelector, "find", _noting_generator)
+    _recorders.wrap(manager.DataModelManager, "lookup", _noting_type)
     _recorders.wrap(base.BaseContext, "add_dynamic_addr", _noting_address)
     _recorders.wrap(serialize.NumbaPickler, "reducer_override", _pickling_by_name)
     _recorders.wrap(wrappers._GufuncWrapper, "__init__", _gufunc_wrapper)
@@ -207,6 +211,8 @@ def _from_function(original: Any) -> Any:
 def _noting_attribute(original: Any) -> Any:
     def resolve(self: Any, owner: Any, name: Any, *rest: Any) -> Any:
         scopes.note(str(name))
+        for template in self._get_attribute_templates(owner):
+            _record_template(template)
         return original(self, owner, name, *rest)
 
     return resolve
@@ -215,9 +221,38 @@ def _noting_attribute(original: Any) -> Any:
 def _noting_call(original: Any) -> Any:
     def get_call_type(self: Any, *args: Any, **kwargs: Any) -> Any:
         scopes.note(key_name(self.typing_key))
+        for template in self.templates:
+            _record_template(template)
         return original(self, *args, **kwargs)
 
     return get_call_type
+
+
+def _record_template(template: Any) -> None:
+    """Record a template of the user's that is not asked one by one."""
+    cls = template if isinstance(template, type) else type(template)
+    try:
+        function = _functions_of_templates[cls]
+    except KeyError:
+        function = None if is_asked_by_template(cls) else source_function(cls)
+        _functions_of_templates[cls] = function
+    if function is not None:
+        scopes.record(function)
+        scopes.accept(function)
+
+
+#: What templates are made of that are not asked one by one; None for Numba's own.
+_functions_of_templates: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
+
+
+def _noting_type(original: Any) -> Any:
+    def lookup(self: Any, fetype: Any) -> Any:
+        cls = type(fetype)
+        if is_users_type(cls):
+            scopes.note_type(cls)
+        return original(self, fetype)
+
+    return lookup
 
 
 def _noting_generator(original: Any) -> Any:

@@ -6,6 +6,7 @@ valid if each of them still has the same content, and no other one matches these
 
 from __future__ import annotations
 
+import sys
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,11 +15,12 @@ from compcache.numba.fingerprints.implementations import (
     GENERATOR,
     Implementation,
     name_of,
-    plain_function,
+    package_of_implementation,
     registry,
 )
-from compcache.numba.fingerprints.library_code import digest_of_package, package_of
-from compcache.numba.fingerprints.walk import fingerprint_of_implementations
+from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
+from compcache.numba.identity.extension_types import FOR_PACKAGES, content_of_type, name_of_type
+from compcache.numba.registered.package_files import digest_of_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +30,7 @@ __all__ = [
     "decode_names",
     "dependency_of",
     "dependency_of_generator",
+    "dependency_of_type",
     "encode_names",
     "is_current",
     "matching_names",
@@ -67,7 +70,7 @@ def matching_names(asked: bytes) -> tuple[str, ...]:
 
 
 #: Of an implementation that may lead to all of its package; the package's files tell more cheaply whether it is the same.
-_MAX_VALUES = 10_000
+_LIMITS = Limits(10_000, FOR_PACKAGES.unnamed)
 #: Why implementations cannot be compared, by their name and how many have it: to walk all that they can reach takes seconds
 #: in some packages, and every function that is compiled asks them.
 _opaque: dict[tuple[str, int, bool], str] = {}
@@ -86,7 +89,7 @@ def _dependency(name: str, registered: list[Implementation], *, declined: bool =
     try:
         return Dependency(name, _content(name, registered, declined=declined))
     except TooLarge:
-        files = digest_of_package(package_of(plain_function(registered[0].function)))
+        files = digest_of_package(package_of_implementation(registered[0].function))
         if files is None:
             raise
         return Dependency(name, _FILES + files)
@@ -105,7 +108,7 @@ def _content(name: str, registered: list[Implementation], *, declined: bool) -> 
 
 def _fingerprint(name: str, registered: list[Implementation], *, overlooks_members: bool = False) -> str:
     """The digest of implementations; the second `Unidentifiable` costs nothing, nor does `TooLarge` for one more of a package."""
-    package = package_of(plain_function(registered[0].function))
+    package = package_of_implementation(registered[0].function)
     if package in _large:
         raise TooLarge(_large[package])
     key = name, len(registered), overlooks_members
@@ -123,13 +126,15 @@ def _fingerprint(name: str, registered: list[Implementation], *, overlooks_membe
 
 def _walk(package: str, registered: list[Implementation], *, overlooks_members: bool) -> str:
     """The digest of implementations. `TooLarge` is of packages with files, which are looked at only then; all else walks on."""
+    reads_all = any(isinstance(implementation.function, type) for implementation in registered)  # `generic` and `cases` of a template
     try:
-        return fingerprint_of_implementations(registered, overlooks_members=overlooks_members, max_values=_MAX_VALUES)
+        limits = FOR_PACKAGES if reads_all else _LIMITS
+        return fingerprint_of_implementations(registered, overlooks_members=overlooks_members, reads_all=reads_all, limits=limits)
     except TooLarge:
         if digest_of_package(package) is not None:
             raise
     try:
-        return fingerprint_of_implementations(registered, overlooks_members=overlooks_members)
+        return fingerprint_of_implementations(registered, overlooks_members=overlooks_members, reads_all=reads_all)
     except TooLarge as error:
         raise Unidentifiable(str(error)) from error
 
@@ -144,14 +149,37 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
     return _dependency(name, registry.by_name[name])
 
 
+def dependency_of_type(cls: type) -> Dependency:
+    """The dependency to record for a user's class of types. Raises `Unidentifiable`."""
+    name = name_of_type(cls)
+    return Dependency(name, content_of_type(name) or "")
+
+
 def is_current(dependency: Dependency) -> bool:
     """Whether the implementation registered under that name has the recorded content. Raises `Unidentifiable`."""
     registry.refresh()
     registered = registry.by_name.get(dependency.name)
     if registered is None:
-        return False
+        template = _template_of_another_registry(dependency.name)
+        if template is None:
+            return content_of_type(dependency.name) == dependency.content
+        registered = [Implementation(template, ())]
     if dependency.content.startswith(_FILES):
-        return _FILES + (digest_of_package(package_of(plain_function(registered[0].function))) or "") == dependency.content
+        return _FILES + (digest_of_package(package_of_implementation(registered[0].function)) or "") == dependency.content
     if dependency.content.startswith(_DECLINED):
         return _DECLINED + _fingerprint(dependency.name, registered, overlooks_members=True) == dependency.content
     return _fingerprint(dependency.name, registered) == dependency.content
+
+
+def _template_of_another_registry(name: str) -> type | None:
+    """The typing template of this name, of a registry that a package made for itself; None if there is no such class."""
+    module, path = name, ""
+    while module not in sys.modules:
+        module, dot, last = module.rpartition(".")
+        if not dot:
+            return None
+        path = f"{last}.{path}" if path else last
+    found: Any = sys.modules[module]
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) else None

@@ -7,14 +7,15 @@ from __future__ import annotations
 import sys
 
 from compcache.numba.lazy import _dispatch
-from compcache.numba.lazy.content import NotLazy, find_by_name
+from compcache.numba.lazy.content import NotLazy, jitted
 from compcache.numba.lazy.installation import has_extensions
+from compcache.numba.registered.library import find_by_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["class_text", "is_derived_array", "learn_numpy", "scalar_name", "type_text"]
+__all__ = ["FUNCTION", "class_text", "is_derived_array", "learn_numpy", "scalar_name", "type_text"]
 
 #: The codes of scalars: Python's and NumPy's of one type share compiled code.
 _SCALARS = {
@@ -45,8 +46,10 @@ def learn_numpy(*, is_needed: bool = False) -> None:
     _known_to_native = True
 
 
-def type_text(value: Any, omitted: object) -> str:
+def type_text(value: Any, omitted: object, given: list[Any]) -> str:
     """The type of an argument as Numba names it; `omitted` stands for arguments that are not given.
+
+    Jitted functions are appended to `given`: Numba has a type for each one.
 
     Raises:
         NotLazy: its type is only supported by Numba.
@@ -58,7 +61,7 @@ def type_text(value: Any, omitted: object) -> str:
     if known is not None:
         return known
     if isinstance(value, tuple):
-        inner = ", ".join([type_text(item, omitted) for item in value])
+        inner = ", ".join([type_text(item, omitted, given) for item in value])
         return f"{class_text(kind)}({inner})"
     numpy = sys.modules.get("numpy")
     if numpy is not None and (kind is numpy.ndarray or is_derived_array(value, numpy)):
@@ -72,11 +75,24 @@ def type_text(value: Any, omitted: object) -> str:
         elif text not in _seen:
             raise NotLazy("an argument is a masked array")  # Numba only takes one whose type it has cached for another array
         return text
+    return _other_text(value, numpy, given)
+
+
+def _other_text(value: Any, numpy: Any, given: list[Any]) -> str:
+    kind = type(value)
     if numpy is not None and isinstance(value, numpy.generic) and kind.__module__ == "numpy":
         name: str = value.dtype.name
         if name in _SCALARS:
             return name
+    function = jitted(value)
+    if function is not None:
+        given.append(function)
+        return FUNCTION
     raise NotLazy(f"an argument is of type {kind.__module__}.{kind.__qualname__}")
+
+
+#: The text of jitted functions.
+FUNCTION = "function"
 
 
 def is_derived_array(value: Any, numpy: Any) -> bool:

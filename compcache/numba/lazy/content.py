@@ -7,18 +7,21 @@ whether a value is read, it assumes so: a key that differs too often costs a sta
 
 from __future__ import annotations
 
-import os
 import sys
 
 from compcache.digest import blake2b
 from compcache.numba.lazy.type_texts import text_of
+from compcache.numba.registered.library import find_by_name, is_library, is_of_library
+from compcache.numba.registered.table import registered_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["Content", "NotLazy", "content_of", "find_by_name", "is_of_library", "note_real", "stand_for_prange"]
+    from compcache.numba.registered.table import Registered
+
+__all__ = ["Content", "NotLazy", "content_of", "jitted", "note_real", "stand_for_prange"]
 
 _SIZE = 16
 _MOST_FUNCTIONS = 2000
@@ -30,8 +33,6 @@ _Code = type((lambda: 0).__code__)
 _Module = type(sys)
 _Builtin = type(len)
 _MISSING = object()
-_LIBRARIES = frozenset(("builtins", "llvmlite", "numba", "numpy"))
-_STANDARD = os.path.dirname(os.__file__) + os.sep
 
 
 class NotLazy(Exception):  # noqa: N818 - it is an answer, not a failure
@@ -39,17 +40,25 @@ class NotLazy(Exception):  # noqa: N818 - it is an answer, not a failure
 
 
 class Content:
-    """The digest of all that a function reads, and that of each compiled function's own reads, the function itself first."""
+    """The digest of all that a function reads, and that of each compiled function's own reads, the function itself first.
 
-    __slots__ = ("digest", "parts")
+    `at_compile_time` has those of the program's functions that only run while it is compiled; `registered` all functions that the
+    compiler only knows because they were registered.
+    """
 
-    def __init__(self, digest: str, parts: list[tuple[Any, bytes]]) -> None:
+    __slots__ = ("at_compile_time", "digest", "parts", "registered")
+
+    def __init__(
+        self, digest: str, parts: list[tuple[Any, bytes]], at_compile_time: list[tuple[Any, bytes]], registered: list[Any]
+    ) -> None:
         self.digest = digest
         self.parts = parts
+        self.at_compile_time = at_compile_time
+        self.registered = registered
 
 
-def content_of(function: Any, options: Any) -> Content:
-    """The content of a function that is compiled with these options.
+def content_of(function: Any, options: Any, given: Iterable[Any] = ()) -> Content:
+    """The content of a function that is compiled with these options, and of jitted functions that it is `given` as arguments.
 
     Raises:
         NotLazy: it reads a value that is not supported here.
@@ -57,6 +66,8 @@ def content_of(function: Any, options: Any) -> Content:
     walk = _Walk()
     walk.value(options, "its options")
     walk.add(function)
+    for other in given:
+        walk.value(other, "a function that is an argument")
     return walk.finish()
 
 
@@ -66,8 +77,11 @@ class _Walk:
     def __init__(self) -> None:
         self._total = blake2b(digest_size=_SIZE, person=b"compcache-lazy1")
         self._state = blake2b(digest_size=_SIZE)
-        self._numbers: dict[int, int] = {}
-        self._functions: list[Any] = []
+        self._numbers: dict[tuple[int, bool], int] = {}
+        self._functions: list[tuple[Any, bool]] = []
+        self._registered: list[Any] = []
+        self._is_compile_time = False
+        self._has_module = False
         self._references: list[int] = []
         self._modules: set[int] = set()
         self._depth = 0
@@ -80,27 +94,62 @@ class _Walk:
             self._state.update(data)
 
     def add(self, function: Any) -> None:
-        """Refer to a function, and walk it later if it is new."""
-        number = self._numbers.get(id(function))
+        """Refer to a function that is compiled, and walk it later if it is new."""
+        self._refer(function, is_compile_time=False)
+
+    def _plain_function(self, function: Any) -> None:
+        """Refer to what is registered for a function of the program that is not jitted."""
+        known = registered_for(function)
+        if known is not None:
+            self._add_registered(function, known)
+        if known is None or not known.overloads or self._is_compile_time:
+            self._refer(function, is_compile_time=self._is_compile_time)
+
+    def add_implementation(self, kind: str, function: Any, options: dict[str, Any]) -> None:
+        """Refer to a function that the compiler calls, and to all that it can read then."""
+        self.registered([function])
+        self.token(kind)
+        was, self._is_compile_time = self._is_compile_time, True
+        self.value(tuple(sorted(options.items())), "an option")
+        self._refer(function, is_compile_time=True)
+        self._is_compile_time = was
+
+    def registered(self, functions: list[Any]) -> None:
+        """Note functions that are known to the compiler because they were registered, and are in this content."""
+        self._registered += functions
+
+    def _add_registered(self, function: Any, known: Registered) -> None:
+        self.token("registered", function.__module__, function.__qualname__, len(known.overloads), len(known.options_of_jitable))
+        for implementation, options in known.overloads:
+            if type(implementation) is not _Function:
+                raise NotLazy(f"an overload of {function.__qualname__} is not a plain function")
+            self.add_implementation("overload", implementation, options)
+        for options in known.options_of_jitable:
+            self.registered([function])
+            self.value(tuple(sorted(options.items())), "an option")
+
+    def _refer(self, function: Any, *, is_compile_time: bool) -> None:
+        key = id(function), is_compile_time
+        number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[id(function)] = len(self._functions)
+            number = self._numbers[key] = len(self._functions)
             if number >= _MOST_FUNCTIONS:
                 raise NotLazy("it reaches too many functions")
-            self._functions.append(function)
+            self._functions.append((function, is_compile_time))
         self.token("function")
         self._references.append(number)
 
     def finish(self) -> Content:
         """Walk the functions that were found, and those that these lead to."""
         self._end_part()
-        parts = []
+        parts: tuple[list[Any], list[Any]] = [], []
         done = 0
         while done < len(self._functions):
-            function = self._functions[done]
+            function, self._is_compile_time = self._functions[done]
             done += 1
             self._function(function)
-            parts.append((function, self._end_part()))
-        return Content(self._total.hexdigest(), parts)
+            parts[self._is_compile_time].append((function, self._end_part()))
+        return Content(self._total.hexdigest(), *parts, self._registered)
 
     def _end_part(self) -> bytes:
         digest = self._state.digest()
@@ -117,6 +166,8 @@ class _Walk:
         code = function.__code__
         where = f"{function.__module__}.{function.__qualname__}"
         self.token("def", where)
+        if self._is_compile_time:
+            self._compile_time(function, where)
         names: dict[str, None] = {}
         namespace = function.__globals__
         self._code(code, names, namespace.get("__file__"))
@@ -128,6 +179,7 @@ class _Walk:
                 value = builtins.get(name, _MISSING)
             if value is not _MISSING and not _is_declared_as(value, function):
                 self.token("global", name)
+                self._ascertain_name(value, name, where)
                 self._read(value, names, f"the global {name!r} of {where}")
         self.value(function.__defaults__, f"a default of {where}")
         if function.__kwdefaults__:
@@ -138,7 +190,48 @@ class _Walk:
             except ValueError:
                 raise NotLazy(f"{where} closes over {name!r}, which is not set") from None
             self.token("cell", name)
+            self._ascertain_name(value, name, where)
             self._read(value, names, f"the variable {name!r} that {where} closes over")
+        if self._is_compile_time and self._has_module:
+            from compcache.numba.registered.compile_time import reads_attributes_by_name
+
+            if reads_attributes_by_name(function):
+                raise NotLazy(f"{where} runs at compile time, and reads attributes by name")
+
+    def _ascertain_name(self, value: Any, name: str, where: str) -> None:
+        if self._is_compile_time:
+            from compcache.numba.registered.compile_time import is_hidden
+
+            if is_hidden(value, name):
+                raise NotLazy(f"{where} runs at compile time, and uses {value.__name__}")
+
+    def _library(self, module: object, where: str) -> None:
+        """Refuse what code that runs at compile time may not use of the libraries."""
+        if self._is_compile_time:
+            from compcache.numba.registered.compile_time import is_pure
+
+            if not is_pure(module):
+                raise NotLazy(f"{where} runs at compile time, and is of {module}")
+
+    def _compile_time(self, function: Any, where: str) -> None:
+        """Refuse what reads from outside of all code; code that makes names of text may read each plain global of its module."""
+        from compcache.numba.registered.compile_time import makes_names_of_text, reads_from_outside
+
+        self.token("at compile time")
+        self._has_module = False
+        outside = reads_from_outside(function, is_library)
+        if outside:
+            raise NotLazy(f"{where} runs at compile time, and reads {outside}")
+        if makes_names_of_text(function):
+            from compcache.numba.registered.package_files import digest_of_package
+
+            package = str(function.__globals__.get("__name__", "")).partition(".")[0]
+            files = digest_of_package(package)
+            if files is None:
+                raise NotLazy(f"{where} runs at compile time, and makes names of text")
+            plain = {name: value for name, value in function.__globals__.items() if type(value) in _PLAIN or type(value) in _NUMBERS}
+            self.token("files", package, files)
+            self.value(tuple(sorted((name, value) for name, value in plain.items() if name[:2] != "__")), where)
 
     def _code(self, code: Any, names: dict[str, None], home: Any) -> None:
         """Feed a code object with its lines, nested ones included; collect the names that it reads from any object.
@@ -174,9 +267,11 @@ class _Walk:
         if id(value) in self._modules or name == "numba" or name.startswith("numba."):
             return
         self._modules.add(id(value))
-        if _is_library(name):
+        if is_library(name):
+            self._library(name, where)
             self._library_module(value, names, where)
             return
+        self._has_module = True
         held = vars(value)
         for attribute in names:
             found = held.get(attribute, _MISSING)
@@ -193,7 +288,7 @@ class _Walk:
             found = held.get(attribute, _MISSING)
             kind = type(found)
             if kind is _Module:
-                if _is_library(found.__name__) and id(found) not in self._modules:
+                if is_library(found.__name__) and id(found) not in self._modules:
                     self._modules.add(id(found))
                     self._library_module(found, names, where)
             elif (
@@ -211,15 +306,16 @@ class _Walk:
             self.token(kind.__name__, repr(value))
         elif kind in (float, complex):
             self.token(kind.__name__, _bits(value))
-        elif kind is tuple or kind is list:
+        elif kind is tuple or kind is list or (kind is dict and self._is_compile_time):
             self._items(value, kind.__name__, where)
         elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
             self._class(kind, where)
             self._items(value, "named tuple", where)
         elif kind is _Function:
             if not is_of_library(value):
-                self.add(value)
+                self._plain_function(value)
             else:
+                self._library(value.__module__, where)
                 self.token("library function", value.__module__, value.__qualname__)
         elif hasattr(kind, "_compcache_content"):
             kind._compcache_content(value, self)
@@ -235,7 +331,8 @@ class _Walk:
         if self._depth > _DEEPEST:
             raise NotLazy(f"{where} is nested too deeply")
         self.token(name, len(value))
-        for item in value:
+        for item in value if name != "dict" else (*value, *value.values()):
+            self._ascertain_name(item, "", where)
             self.value(item, where)
         self._depth -= 1
 
@@ -247,7 +344,8 @@ class _Walk:
         self.token("class", module, name)
         if not find_by_name(value) or module == "__main__":
             raise NotLazy(f"{where} is a class that cannot be found under its name")
-        if _is_library(module):
+        if is_library(module):
+            self._library(module, where)
             return
         if issubclass(value, tuple) and hasattr(value, "_fields"):
             self.value(tuple(value._fields), where)
@@ -265,11 +363,13 @@ class _Walk:
             if text is None:
                 raise NotLazy(f"{where} is the type {value}")
             self.token("numba type", text)
-        elif kind is _Builtin or _is_library(getattr(value, "__module__", None)):
+        elif kind is _Builtin or is_library(getattr(value, "__module__", None)):
             if not find_by_name(value):
                 raise NotLazy(f"{where} is a {kind.__name__} that cannot be found under its name")
             owner = getattr(value, "__self__", None)
-            self.token("named", value.__module__ or getattr(owner, "__name__", ""), value.__qualname__)
+            home = value.__module__ or getattr(owner, "__name__", "")
+            self._library(home, where)
+            self.token("named", home, value.__qualname__)
         else:
             raise NotLazy(f"{where} is of type {module}.{kind.__qualname__}")
 
@@ -317,6 +417,12 @@ def note_real(real: Any, lazy: Any) -> None:
         _stand_ins[id(real)] = real, lazy
 
 
+def jitted(value: Any) -> Any:
+    """The jitted function that a value is, or that it was made for by Numba; None for other values."""
+    lazy = value if hasattr(type(value), "_compcache_is_declaration") else _stand_ins.get(id(value), (None, None))[1]
+    return lazy if hasattr(type(lazy), "_compcache_is_declaration") else None
+
+
 def stand_for_prange(cls: Any) -> None:
     """Treat a class as `numba.prange`."""
     _PRANGE.add(cls)
@@ -327,41 +433,3 @@ def _bits(value: Any) -> bytes:
     from marshal import dumps
 
     return dumps(value, 2)
-
-
-def find_by_name(value: Any) -> bool:
-    """Whether an object's module holds it under its own name."""
-    owner = getattr(value, "__self__", None)
-    module = getattr(value, "__module__", None) or (owner.__name__ if type(owner) is _Module else None)
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    if not isinstance(module, str) or not isinstance(name, str):
-        return False
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is value
-
-
-def _is_library(module: object) -> bool:
-    """Whether a module's content is covered by the versions of Python, NumPy and Numba."""
-    if not isinstance(module, str) or module.startswith("numba.tests"):
-        return False
-    top = module.partition(".")[0]
-    if top in _LIBRARIES:
-        return True
-    if top not in sys.stdlib_module_names or top == "__main__":
-        return False
-    origin = getattr(getattr(sys.modules.get(top), "__spec__", None), "origin", None)
-    return origin in (None, "built-in", "frozen") or (origin.startswith(_STANDARD) and "site-packages" not in origin)
-
-
-def is_of_library(function: Any) -> bool:
-    """Whether a function's code belongs to a library, whatever attributes `functools.wraps` has set."""
-    module = function.__globals__.get("__name__")
-    if not _is_library(module) or "<locals>" in function.__code__.co_qualname:
-        return False
-    home = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None) or ""
-    path = function.__code__.co_filename
-    if os.path.basename(home) == "__init__.py":
-        return bool(path.startswith(os.path.dirname(home) + os.sep))
-    return bool(path == home or path.startswith("<frozen"))

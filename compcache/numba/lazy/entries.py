@@ -18,6 +18,7 @@ from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from compcache.cache import Cache
@@ -40,34 +41,44 @@ __all__ = [
 
 
 class Key:
-    """The name under which an overload's record is stored, and the content of its function."""
+    """The name under which an overload's record is stored, the content of its function, and the functions that are arguments."""
 
-    __slots__ = ("content", "name")
+    __slots__ = ("content", "given", "name")
 
-    def __init__(self, name: str, content: Content) -> None:
+    def __init__(self, name: str, content: Content, given: tuple[Any, ...]) -> None:
         self.name = name
         self.content = content
+        self.given = given
 
 
 class Record:
     """The record of an overload.
 
-    `entry` names the backend's entry, `lines` is a digest of its source lines; `wrapper` is the number of the wrapper among
-    the entry's symbols; `environments` has the number of each slot for an environment, and its pickled constants.
+    `entry` names the backend's entry, `lines` is a digest of its source lines, `implementations` one of what the compiler used and the key
+    covers (`Description.implementations`); `wrapper` is the number of the wrapper among the entry's symbols; `environments` has the number
+    of each slot for an environment, and its pickled constants.
     """
 
-    __slots__ = ("entry", "environments", "lines", "wrapper")
+    __slots__ = ("entry", "environments", "implementations", "lines", "wrapper")
 
-    def __init__(self, entry: str, lines: str, wrapper: int, environments: tuple[tuple[int, bytes], ...]) -> None:
+    def __init__(
+        self, entry: str, lines: str, implementations: str, wrapper: int, environments: tuple[tuple[int, bytes], ...]
+    ) -> None:
         self.entry = entry
         self.lines = lines
+        self.implementations = implementations
         self.wrapper = wrapper
         self.environments = environments
 
     @property
+    def base(self) -> tuple[str, str, str]:
+        """What finds the entry where Numba is imported."""
+        return self.entry, self.lines, self.implementations
+
+    @property
     def fields(self) -> tuple[Any, ...]:
         """The arguments of the constructor."""
-        return self.entry, self.lines, self.wrapper, self.environments
+        return self.entry, self.lines, self.implementations, self.wrapper, self.environments
 
 
 class Loaded:
@@ -81,19 +92,19 @@ class Loaded:
         self.record = record
 
 
-def key_of(function: Any, options: dict[str, Any], types: str) -> Key:
-    """The key of an overload now.
+def key_of(function: Any, options: dict[str, Any], types: str, given: Sequence[Any] = ()) -> Key:
+    """The key of an overload now; `given` are the jitted functions among the arguments, in their order.
 
     Raises:
         NotLazy: it has none.
     """
-    content = content_of(function, tuple(sorted(options.items())))
+    content = content_of(function, tuple(sorted(options.items())), given)
     state = blake2b(digest_size=16, person=b"compcache-lazy2")
     for text in (content.digest, types, settings_and_packages()):
         data = text.encode("utf-8", "surrogatepass")
         state.update(len(data).to_bytes(8, "little") + data)
     shown = types if len(types) <= _MOST_SHOWN else f"{types[:_MOST_SHOWN]}..."
-    return Key(f"{function.__module__}.{function.__qualname__}({shown}) without Numba-{state.hexdigest()}", content)
+    return Key(f"{function.__module__}.{function.__qualname__}({shown}) without Numba-{state.hexdigest()}", content, tuple(given))
 
 
 _MOST_SHOWN = 400
@@ -141,7 +152,7 @@ def find_record(cache: Cache, key: Key) -> Record | None:
 
 
 #: The shape of a record's fields (`load_marshalled`).
-RECORD = "(uui[(ib)])"
+RECORD = "(uuui[(ib)])"
 
 
 def find_text(cache: Cache, key: Key) -> str | None:
@@ -172,7 +183,7 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
     """
     from compcache.numba.entries.description import Request
 
-    request = Request(record.lines)
+    request = Request(record.lines, implementations=record.implementations)
     try:
         target = cache.find_target(record.entry, request)
     except CompcacheError:

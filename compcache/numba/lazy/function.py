@@ -12,12 +12,14 @@ from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import count_hit, find_record, key_of, load_entry, open_cache
 from compcache.numba.lazy.state import STATE, State, state_of
+from compcache.numba.registered.library import is_probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from compcache.numba.lazy.content import Content
     from compcache.numba.lazy.entries import Loaded
 
 __all__ = ["LazyFunction", "is_lazy_function", "keep", "make_lazy_function", "note_read", "reads_else"]
@@ -60,6 +62,8 @@ class LazyFunction:
     def __getattr__(self, name: str) -> Any:
         if name in _OF_FUNCTIONS:
             return getattr(state_of(self).function, name)
+        if _dispatch.get_real(self) is None and is_probe(name):
+            raise AttributeError(f"'CPUDispatcher' object has no attribute {name!r}")
         if name.startswith("__") and not has_numba() and name not in _OF_DISPATCHERS:
             raise AttributeError(f"'CPUDispatcher' object has no attribute {name!r}")
         return getattr(_real(self), name)
@@ -98,18 +102,8 @@ class LazyFunction:
         return state.function is function and state.signatures is not None
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed all that compiled code can see of this: the function and its options."""
-        state = state_of(self)
-        walk.token("jitted", state.decorator)
-        if state.reason and not state.reason.startswith("it is declared with cache"):
-            raise NotLazy(f"{state.function.__qualname__}: {state.reason}")
-        if state.signatures is not None:  # it is what it was when it was declared
-            if state.key is None:
-                raise NotLazy(f"{state.function.__qualname__} was declared with values that have no content")
-            walk.token("declared", state.key.name)
-            return
-        walk.value(tuple(sorted(state.key_options.items())), "an option")
-        walk.add(state.function)
+        """Feed all that compiled code can see of this."""
+        state_of(self)._compcache_content(walk)
 
 
 _Method = type(LazyFunction.__repr__.__get__(object()))
@@ -125,6 +119,9 @@ _STATE_OF_DISPATCHERS = frozenset((
 _COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
 
 
+_VARIADIC = 0x04  # a flag of code objects: *args
+
+
 def make_lazy_function(state: State) -> Any:
     """Decorate a function as Numba's decorator does, without importing Numba."""
     function = state.function
@@ -132,8 +129,10 @@ def make_lazy_function(state: State) -> Any:
     attributes |= function.__dict__
     attributes |= {"__wrapped__": function, STATE: state}
     code = function.__code__
-    names = None if state.reason else code.co_varnames[: code.co_argcount]
-    return _dispatch.make_function(names, code.co_argcount - len(function.__defaults__ or ()), attributes)
+    is_variadic = bool(code.co_flags & _VARIADIC)
+    names = None if state.reason else code.co_varnames[: code.co_argcount + is_variadic]
+    required = code.co_argcount - len(function.__defaults__ or ())
+    return _dispatch.make_function(names, required, is_variadic, attributes)
 
 
 def is_lazy_function(value: Any) -> bool:
@@ -169,17 +168,19 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
     if found is None:
         return False
     native_types, arguments = found
-    texts = [type_text(argument, function) for argument in arguments]
+    given: list[Any] = []
+    texts = [type_text(argument, function, given) for argument in arguments]
     if state.signatures is not None:
         loaded = state.declared.select(texts) if state.declared is not None else None
         if loaded is not None:
             _dispatch.add_entry(function, native_types, loaded.address, (loaded, list(_classes_of(arguments))))
         return loaded is not None
     types = ", ".join(texts)
-    known = state.loaded.get(types)
+    known_as = f"{types} {[id(other) for other in given]}" if given else types
+    known = state.loaded.get(known_as)
     if known is None:
-        key = key_of(state.function, state.key_options, types)
-        if reads_else(key.content.parts):
+        key = key_of(state.function, state.key_options, types, given)
+        if reads_else(key.content):
             return False  # Numba would link the code that it compiled then
         cache = open_cache()
         if cache is None:
@@ -188,11 +189,11 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
         loaded = load_entry(cache, record) if record is not None else None
         if loaded is None or has_numba():
             return False
-        known = state.loaded[types] = loaded, key
+        known = state.loaded[known_as] = loaded, key
         keep(loaded)
-        note_read(key.content.parts)
+        note_read(key.content)
         count_hit()
-    classes = list(_classes_of(arguments))  # whose addresses are in the types
+    classes = list(_classes_of(arguments))  # whose addresses are in the types, as those of functions, which the key has
     _dispatch.add_entry(function, native_types, known[0].address, (known[0], classes))
     return True
 
@@ -208,7 +209,7 @@ def _classes_of(arguments: tuple[Any, ...]) -> Iterator[type]:
 _kept: list[Loaded] = []
 #: The digest of each function's own reads when this process first ran its code. Functions live as long as their
 #: loaded code, so that no id is reused.
-_read: dict[int, tuple[Any, bytes]] = {}
+_read: dict[tuple[int, bool], tuple[Any, bytes]] = {}
 
 
 def keep(loaded: Loaded) -> None:
@@ -216,15 +217,21 @@ def keep(loaded: Loaded) -> None:
     _kept.append(loaded)
 
 
-def note_read(parts: list[tuple[Any, bytes]]) -> None:
+def note_read(content: Content) -> None:
     """Record that code of functions runs in this process, compiled from these reads."""
-    for function, digest in parts:
-        _read.setdefault(id(function), (function, digest))
+    for key, function, digest in _all_parts(content):
+        _read.setdefault(key, (function, digest))
 
 
-def reads_else(parts: list[tuple[Any, bytes]]) -> bool:
-    """Whether one of the functions has other reads now than when this process ran its code."""
-    return any(_read.get(id(function), (None, digest))[1] != digest for function, digest in parts)
+def reads_else(content: Content, *, besides_itself: bool = False) -> bool:
+    """Whether one of the functions has other reads now than when this process ran its code; `besides_itself`: one of its callees."""
+    parts = _all_parts(content)
+    return any(_read.get(key, (None, digest))[1] != digest for key, _, digest in parts[besides_itself:])
+
+
+def _all_parts(content: Content) -> list[tuple[tuple[int, bool], Any, bytes]]:
+    rows = ((content.parts, False), (content.at_compile_time, True))
+    return [((id(function), is_compile_time), function, digest) for part, is_compile_time in rows for function, digest in part]
 
 
 _type: Any = _dispatch.setup(LazyFunction, _call)

@@ -40,12 +40,16 @@ def _load(data: bytes) -> Any:
     import io
     import pickle
 
+    from compcache.numba.lazy.stand_ins import real_numba
+
     class Unpickler(pickle.Unpickler):
         """Finds all classes by name, except LLVM values, which only mark positions."""
 
         def find_class(self, module: str, name: str) -> Any:
             if module.startswith("llvmlite."):
                 return _Computed
+            if module.partition(".")[0] == "numba":
+                real_numba()  # what stands for it is no class
             return super().find_class(module, name)
 
     return Unpickler(io.BytesIO(data)).load()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from compcache.numba.lazy.content import note_real, stand_for_prange
+from compcache.numba.registered.library import is_probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -187,6 +188,8 @@ class LazyObject:
         return cpu_target.typing_context.resolve_value_type(real)  # ufuncs are known to it by the object
 
     def __getattr__(self, name: str) -> Any:
+        if object.__getattribute__(self, "_made") is None and is_probe(name):
+            raise AttributeError(f"it has no attribute {name!r}")
         return getattr(made(self), name)
 
     def __setattr__(self, name: str, value: Any) -> None:

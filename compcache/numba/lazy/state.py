@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.stand_ins import are_decorators_taken, stand_in_of
 from compcache.numba.lazy.type_texts import text_of
 
@@ -15,7 +16,7 @@ __all__ = ["STATE", "State", "state_of"]
 
 #: The attribute of a lazy function that holds its state.
 STATE = "_compcache_state"
-_VARIABLE_ARGUMENTS = 0x04 | 0x08  # flags of code objects: *args, **kwargs
+_VARIADIC, _KEYWORDS = 0x04, 0x08  # flags of code objects: *args, **kwargs
 _GENERATOR = 0x20 | 0x80 | 0x200
 #: Options with which functions are left to Numba.
 _FOR_NUMBA = frozenset(("forceobj", "pipeline_class", "no_cpython_wrapper", "no_cfunc_wrapper", "target", "locals"))
@@ -48,7 +49,7 @@ class State:
         self.options = options
         self.loaded: dict[str, tuple[Loaded, Key]] = {}
         self.loaded_signatures: set[Any] = set()
-        self.reason = _why_numba(function, decorator, options)
+        self.reason = _why_numba(function, decorator, signatures, options)
         self.key: Key | None = None
         self.declared: Any = None
 
@@ -71,7 +72,22 @@ class State:
         return {k: tuple(sorted(v)) if isinstance(v, (set, frozenset)) else v for k, v in options.items()}
 
 
-def _why_numba(function: Any, decorator: str, options: dict[str, Any]) -> str:
+    def _compcache_content(self, walk: Any) -> None:
+        """Feed all that compiled code can see of the function: it and its options."""
+        walk.token("jitted", self.decorator)
+        if self.reason and not self.reason.startswith("it is declared with cache"):
+            raise NotLazy(f"{self.function.__qualname__}: {self.reason}")
+        if self.signatures is not None:  # it is what it was when it was declared
+            if self.key is None:
+                raise NotLazy(f"{self.function.__qualname__} was declared with values that have no content")
+            walk.token("declared", self.key.name)
+            walk.registered(self.key.content.registered)
+            return
+        walk.value(tuple(sorted(self.key_options.items())), "an option")
+        walk.add(self.function)
+
+
+def _why_numba(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> str:
     """`cache=False` leaves a function to Numba where a program uses the decorators of this package; to Numba's own decorators it is the default."""
     if options.get("cache") is False and stand_in_of() is None and not are_decorators_taken():
         return "it is declared with cache=False"
@@ -84,8 +100,10 @@ def _why_numba(function: Any, decorator: str, options: dict[str, Any]) -> str:
         if (name in _FOR_NUMBA and value and not is_target) or not _is_plain(value):
             return f"it is declared with {name}={value!r}"
     flags = function.__code__.co_flags
-    if flags & (_VARIABLE_ARGUMENTS | _GENERATOR) or function.__code__.co_kwonlyargcount:
-        return "it is a generator, or has a variable number of arguments"
+    if flags & (_KEYWORDS | _GENERATOR) or function.__code__.co_kwonlyargcount:
+        return "it is a generator, or has arguments by keyword only"
+    if flags & _VARIADIC and (signatures is not None or decorator not in ("jit", "njit")):
+        return "it is declared with signatures, and has a variable number of arguments"
     return ""
 
 

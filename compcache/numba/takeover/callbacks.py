@@ -31,7 +31,7 @@ def make_callback(state: State) -> Any:
     options = {name: value for name, value in state.options.items() if name != "cache"}
     real = CFunc(state.function, sigutils.normalize_signature(signature), locals={}, options=options)
     found = state.declared
-    bases = [(code.record.entry, code.record.lines) for code in found.loaded] if found is not None else []
+    bases = [code.record.base for code in found.loaded] if found is not None else []
     pinned = pinned_rows([signature], bases) if bases else {}
     real._cache = PinnedCache(backend, real, state, pinned)
     recording(state, backend, real.compile, lambda: _fields_of(real, backend))

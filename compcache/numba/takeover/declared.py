@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
 __all__ = ["PinnedCache", "ascertain_key", "make_declared", "recording"]
@@ -37,10 +38,10 @@ __all__ = ["PinnedCache", "ascertain_key", "make_declared", "recording"]
 class PinnedCache(FunctionCache):
     """A cache object that gives the entries that were found when a function was declared; for other signatures, the backend's.
 
-    `pinned` has their names and lines by the types of arguments.
+    `pinned` has their names, lines and implementations (`Record`) by the types of arguments.
     """
 
-    def __init__(self, backend: Backend, owner: Any, state: State, pinned: Mapping[Any, tuple[str, str]]) -> None:
+    def __init__(self, backend: Backend, owner: Any, state: State, pinned: Mapping[Any, tuple[str, ...]]) -> None:
         super().__init__(backend, owner, state.function, warns=state.asks_for_caching)
         self._pinned = pinned
 
@@ -53,14 +54,14 @@ class PinnedCache(FunctionCache):
         if row is not None:
             if getattr(self._owner, "_compiler", None) is None:
                 target_context.refresh()
-            lines: Any = made.Lines(row[1])
+            lines: Any = made.Lines(*row[1:])
             cres = load_result(self._cache, lines, row[0], args, self._function, target_context)
             if cres is not None:
                 return cres
         return super().load_overload(sig, target_context)
 
 
-def pinned_rows(signatures: Sequence[Any], bases: Iterable[tuple[str, str]]) -> dict[Any, tuple[str, str]]:
+def pinned_rows(signatures: Sequence[Any], bases: Iterable[tuple[str, ...]]) -> dict[Any, tuple[str, ...]]:
     """The entries of signatures, by the types of their arguments."""
     from numba.core import sigutils
 
@@ -77,7 +78,7 @@ def make_declared(state: State, backend: Backend) -> Any:
     real = decorator(**options)(state.function)
     made.note_unfinished(state, real)
     found = state.declared
-    bases = [(code.record.entry, code.record.lines) for code in found.loaded] if found is not None else []
+    bases = [code.record.base for code in found.loaded] if found is not None else []
     signatures = state.signatures or ()
     pinned = pinned_rows(signatures, bases) if found is not None else {}
     real._cache = PinnedCache(backend, real, state, pinned)
@@ -89,7 +90,7 @@ def make_declared(state: State, backend: Backend) -> Any:
                     real.compile(signature)
             real.disable_compile()
 
-    recording(state, backend, compile_all, lambda: _fields_of(real, backend))
+    recording(state, backend, compile_all, lambda: _fields_of(real, backend, state.key))
     made.all_made.append(made.Made(state, real, backend))
     return real
 
@@ -132,12 +133,12 @@ def ascertain_key(state: State) -> bool:
 # ------------------------------------------------------------------------------------------- what is recorded
 
 
-def _fields_of(real: Any, backend: Backend) -> tuple[Any, ...] | None:
+def _fields_of(real: Any, backend: Backend, key: Key | None) -> tuple[Any, ...] | None:
     rows, records = [], []
     signatures = list(real.overloads)
     for args in signatures:
         cres = real.overloads[args]
-        entry = find_stored(real._cache, backend, cres.signature)
+        entry = find_stored(real._cache, backend, cres.signature, key)
         record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
         if record is None:
             return None

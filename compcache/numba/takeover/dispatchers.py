@@ -24,6 +24,8 @@ from compcache.numba.takeover.made import (
 from compcache.numba.takeover.recording import key_before, record_new
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.lazy.state import State
 
@@ -109,14 +111,16 @@ def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
     from numba.core.compiler_lock import global_compiler_lock
 
     from compcache.numba.compilation.history import note_code
-    from compcache.numba.entries.load import load_result
+    from compcache.numba.entries.load import load_result, with_types
 
     entrypoints.init_all()
     for loaded, key in state.loaded.values():
         with global_compiler_lock:
             record = loaded.record
-            identity: Any = Lines(record.lines)
+            identity: Any = Lines(record.lines, record.implementations)
             cres = load_result(backend.cache, identity, record.entry, (), state.function, real.targetctx)
+            if cres is not None and key.given:
+                cres = with_types(cres, _with_functions(cres.signature.args, iter(key.given)))
             if cres is None or tuple(cres.signature.args) in real.overloads:
                 continue
             real.targetctx.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
@@ -124,6 +128,22 @@ def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
             state.loaded_signatures.add(tuple(cres.signature.args))
         for part in parts_of(state, key):
             note_code(part)
+
+
+def _with_functions(types_: Iterable[Any], given: Iterator[Any]) -> tuple[Any, ...]:
+    """Types of arguments with those of the functions that were given: of an entry, they are another process's."""
+    return tuple([_with_function(type_, given) for type_ in types_])
+
+
+def _with_function(type_: Any, given: Iterator[Any]) -> Any:
+    from numba.core import types
+
+    if isinstance(type_, types.Dispatcher):
+        return types.Dispatcher(real_dispatcher(next(given)))
+    if isinstance(type_, types.BaseTuple):
+        items = _with_functions(type_.types, given)
+        return types.BaseTuple.from_types(items, getattr(type_, "instance_class", None))
+    return type_
 
 
 # ------------------------------------------------------------------------------------------- what is compiled now

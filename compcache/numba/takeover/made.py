@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = ["Lines", "Made", "all_made", "backend_for_lazy", "note_unfinished", "parts_of", "real_options", "unfinished"]
+__all__ = ["Lines", "Made", "all_made", "backend_for_lazy", "note_unfinished", "parts_of", "real_options", "state_of_dispatcher", "unfinished"]
 
 
 class Made(NamedTuple):
@@ -27,6 +27,11 @@ class Made(NamedTuple):
 
 #: All of them: compiling one compiles its callees.
 all_made: list[Made] = []
+
+
+def state_of_dispatcher(dispatcher: Any) -> State | None:
+    """The state of the lazy function that a dispatcher was made for; None if there is none."""
+    return next((one.state for one in all_made if one.real is dispatcher), None)
 
 
 #: Dispatchers that are being made: a function may read itself. The lock of Numba's compiler keeps other threads from them.
@@ -77,8 +82,9 @@ def backend_for_lazy() -> Backend | None:
 class Lines:
     """The part of an identity that the loader of entries needs."""
 
-    def __init__(self, lines: str) -> None:
+    def __init__(self, lines: str, implementations: str = "") -> None:
         self.lines = lines
+        self.implementations = implementations
 
 
 def parts_of(state: State, key: Key) -> list[Part]:
@@ -91,7 +97,7 @@ def parts_of(state: State, key: Key) -> list[Part]:
     now: dict[int, bytes] = {}
     parts: dict[int, Part] = {}
     try:
-        content = content_of(state.function, tuple(sorted(state.key_options.items())))
+        content = content_of(state.function, tuple(sorted(state.key_options.items())), key.given)
         now = {id(function): digest for function, digest in content.parts}
         parts = {id(part.function): part for part in fingerprint(state.function).parts}
     except (NotLazy, Unidentifiable):

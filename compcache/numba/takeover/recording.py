@@ -8,10 +8,12 @@ import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import CacheWarning, CompcacheError
-from compcache.numba.lazy.argument_types import class_text, type_text
+from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
+from compcache.numba.lazy.argument_types import FUNCTION, class_text, type_text
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import Key, Record, fields_text, find_text, key_of
 from compcache.numba.lazy.installation import packages_are_those_of_keys
+from compcache.numba.takeover.made import state_of_dispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,9 +47,11 @@ def key_before(state: State, args: Sequence[Any]) -> Key | None:
     from numba.core.dispatcher import OmittedArg
 
     omitted = object()
-    given = [omitted if isinstance(a, (OmittedArg, types.Omitted)) else a for a in args]
+    known = [omitted if isinstance(a, (OmittedArg, types.Omitted)) else a for a in args]
+    given: list[Any] = []
     try:
-        return key_of(state.function, state.key_options, ", ".join([type_text(a, omitted) for a in given]))
+        texts = [type_text(a, omitted, given) for a in known]
+        return key_of(state.function, state.key_options, ", ".join(texts), given)
     except NotLazy:
         return None
 
@@ -65,8 +69,10 @@ def record_new(all_made: Sequence[Made], before: Mapping[int, set[Any]]) -> None
         return
     for made, signature in new:
         try:
-            key = key_of(made.state.function, made.state.key_options, ", ".join(map(text_of, signature)))
-            entry = find_stored(made.real._cache, made.backend, signature)
+            given: list[Any] = []
+            texts = [text_of(type_, given) for type_ in signature]
+            key = key_of(made.state.function, made.state.key_options, ", ".join(texts), given)
+            entry = find_stored(made.real._cache, made.backend, signature, key)
             record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
             if record is not None:
                 store_fields(made.backend, key, record.fields)
@@ -77,8 +83,8 @@ def record_new(all_made: Sequence[Made], before: Mapping[int, set[Any]]) -> None
             warnings.warn(f"{name} was not recorded for starts without Numba: {error}", CacheWarning, stacklevel=2)
 
 
-def text_of(type_: Any) -> str:
-    """The text of `type_text` for arguments of a type. Raises `NotLazy`."""
+def text_of(type_: Any, given: list[Any] | None = None) -> str:
+    """The text of `type_text` for arguments of a type; jitted functions are appended to `given`. Raises `NotLazy`."""
     from numba.core import types
 
     if isinstance(type_, types.Omitted):
@@ -87,7 +93,12 @@ def text_of(type_: Any) -> str:
         return f"{'' if type_.mutable else 'readonly '}array({text_of(type_.dtype)}, {type_.ndim}d, {type_.layout})"
     if isinstance(type_, types.BaseTuple):
         cls = getattr(type_, "instance_class", tuple)
-        return f"{class_text(cls)}({', '.join(map(text_of, type_.types))})"
+        return f"{class_text(cls)}({', '.join([text_of(item, given) for item in type_.types])})"
+    if isinstance(type_, types.Dispatcher) and given is not None:
+        state = state_of_dispatcher(type_.dispatcher)
+        if state is not None:
+            given.append(state)
+            return FUNCTION
     if isinstance(type_, types.Bytes):
         return "bytes"
     text = str(type_)
@@ -140,11 +151,14 @@ class Entry(NamedTuple):
         environments = environments_of(self.symbols, self.constants)
         if environments is None:
             return None
-        return Record(self.name, self.identity.lines, self.symbols.index(symbol), environments)
+        return Record(self.name, self.identity.lines, self.description.implementations, self.symbols.index(symbol), environments)
 
 
-def find_stored(cache_object: Any, backend: Backend, signature: Any) -> Entry | None:
-    """The entry that a cache object of the backend has for a signature; None if it cannot be used without Numba."""
+def find_stored(cache_object: Any, backend: Backend, signature: Any, key: Key | None = None) -> Entry | None:
+    """The entry that a cache object of the backend has for a signature; None if it cannot be used without Numba.
+
+    The user's implementations that the compiler used must be covered by the key.
+    """
     from numba import _dynfunc
 
     from compcache.numba.entries.description import KIND_IMAGE
@@ -159,14 +173,25 @@ def find_stored(cache_object: Any, backend: Backend, signature: Any) -> Entry | 
         return None
     name = func_name_of(identity, args)
     found = find(backend.cache, name, identity.lines)
-    if found is None or found[1].dependencies or found[1].answered:
-        return None  # the user's implementations are only known once Numba is imported
+    if found is None or not _covers(key, found[1]):
+        return None
     kind, _, symbols, payload = pickle.loads(found[1].pickled)  # noqa: S301 - the cache was opened for it
     if kind != KIND_IMAGE:
         return None
     _, fndesc, own_name, own_constants, _, _, referenced = payload
     constants = {symbol: values for symbol, _, values in referenced} | {own_name: own_constants}
     return Entry(name, identity, found[1], symbols, fndesc, constants)
+
+
+def _covers(key: Key | None, description: Description) -> bool:
+    """Whether a key has all of the user's implementations that the compiler used or asked for."""
+    names = {name for name, _ in description.dependencies} | set(description.answered)
+    if not names or key is None:
+        return not names
+    covered = {id(function) for function in key.content.registered}
+    registry.refresh()
+    found = [implementation.function for name in names for implementation in registry.by_name.get(name) or [Implementation(None, ())]]
+    return all(id(function) in covered or not covered.isdisjoint(map(id, wrapped_by(function))) for function in found)
 
 
 def environments_of(symbols: Sequence[str], constants: Mapping[str, list[Any]]) -> tuple[tuple[int, bytes], ...] | None:

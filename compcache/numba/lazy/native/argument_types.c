@@ -103,16 +103,24 @@ static int append_scalar(TypeKey *key, PyTypeObject *type) {
     return 0;
 }
 
+/* Something that Numba gives a type of its own, by its address, which whoever stores the key keeps alive. */
+static int append_address(TypeKey *key, char mark, const void *address) {
+    if (key->size + 1 + sizeof address > MOST_KEY_BYTES) {
+        return 0;
+    }
+    append_byte(key, (unsigned char)mark);
+    memcpy(key->bytes + key->size, &address, sizeof address);
+    key->size += sizeof address;
+    return 1;
+}
+
 /* An array of a class derived from NumPy's, by the address of the class, which whoever stores the key keeps alive. */
 static int append_derived(TypeKey *key, PyObject *value) {
     PyTypeObject *type = Py_TYPE(value);
-    if (array_type == NULL || !PyType_IsSubtype(type, array_type) || key->size + 1 + sizeof type > MOST_KEY_BYTES) {
+    if (array_type == NULL || !PyType_IsSubtype(type, array_type)) {
         return 0;
     }
-    append_byte(key, 'S');
-    memcpy(key->bytes + key->size, &type, sizeof type);
-    key->size += sizeof type;
-    return append_array(key, (const Array *)value);
+    return append_address(key, 'S', type) && append_array(key, (const Array *)value);
 }
 
 static int append_nested(TypeKey *key, PyObject *value, int depth) {
@@ -145,6 +153,9 @@ static int append_nested(TypeKey *key, PyObject *value, int depth) {
     }
     if (type == &PyBytes_Type) {
         return append_byte(key, 'y');
+    }
+    if (type == function_type && function_type != NULL) {
+        return append_address(key, 'L', value);
     }
     return append_scalar(key, type) || append_derived(key, value);
 }

@@ -32,13 +32,14 @@ typedef struct {
     PyObject *names; /* of the parameters: a tuple of interned str; NULL where calls cannot be told natively */
     Py_ssize_t parameters;
     Py_ssize_t required;
+    int is_variadic; /* the last parameter is a tuple of all other positional arguments */
     Entry **entries;
     Py_ssize_t count;
     PyObject *attributes;
     PyObject *weak_references;
 } Function;
 
-static PyTypeObject *function_type;
+PyTypeObject *function_type;
 static PyObject *miss_hook;
 
 /* ---------------------------------------------------------------------------------------------------------- calls */
@@ -82,10 +83,20 @@ static Py_ssize_t find_parameter(const Function *self, PyObject *name, Py_ssize_
     return -1;
 }
 
-/* The argument of each parameter, NULL where it is omitted; 0 where the call is not a plain one (or not right). */
+/* A tuple of the arguments from `first` on; NULL where there is no memory for it. */
+static PyObject *tuple_of_rest(PyObject *const *args, Py_ssize_t given, Py_ssize_t first) {
+    PyObject *rest = PyTuple_New(given > first ? given - first : 0);
+    for (Py_ssize_t i = first; rest != NULL && i < given; i++) {
+        PyTuple_SetItem(rest, i - first, Py_NewRef(args[i]));
+    }
+    return rest;
+}
+
+/* The argument of each parameter, NULL where it is omitted; 0 where the call is not a plain one (or not right). The last one of a function
+ * with a variable number of arguments is a new tuple (`release`). */
 static int arrange(const Function *self, PyObject *const *args, Py_ssize_t given, PyObject *names, PyObject **items) {
-    const Py_ssize_t count = PyTuple_Size(self->names);
-    if (given > count) {
+    const Py_ssize_t count = PyTuple_Size(self->names) - self->is_variadic;
+    if (given > count && !self->is_variadic) {
         return 0;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -104,10 +115,31 @@ static int arrange(const Function *self, PyObject *const *args, Py_ssize_t given
             return 0;
         }
     }
+    if (self->is_variadic) {
+        items[count] = tuple_of_rest(args, given, count);
+        if (items[count] == NULL) {
+            PyErr_Clear();
+            return 0;
+        }
+    }
     return 1;
 }
 
-static const Entry *find_entry(const Function *self, const TypeKey *key) {
+static void release(const Function *self, PyObject *const *items) {
+    if (self->is_variadic) {
+        Py_DECREF(items[self->parameters - 1]);
+    }
+}
+
+/* The code for arguments; NULL where there is none yet. */
+static const Entry *find_entry(const Function *self, PyObject *const *items) {
+    TypeKey types, *key = &types;
+    key->size = 0;
+    for (Py_ssize_t i = 0; i < self->parameters; i++) {
+        if (!append_type(key, items[i])) {
+            return NULL;
+        }
+    }
     for (Py_ssize_t i = 0; i < self->count; i++) {
         const Entry *entry = self->entries[i];
         if (entry->size == key->size && memcmp(entry->key, key->bytes, key->size) == 0) {
@@ -157,21 +189,19 @@ static PyObject *call(PyObject *callable, PyObject *const *args, size_t nargsf, 
     PyObject *arranged[MOST_ARGUMENTS];
     PyObject *const *items = args;
     const Py_ssize_t count = self->parameters;
-    if (names != NULL || given != count) {
+    const int is_arranged = names != NULL || given != count || self->is_variadic;
+    if (is_arranged) {
         if (!arrange(self, args, given, names, arranged)) {
             return call_missed(self, args, given, names);
         }
         items = arranged;
     }
-    TypeKey key;
-    key.size = 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        if (!append_type(&key, items[i])) {
-            return call_missed(self, args, given, names);
-        }
+    const Entry *entry = find_entry(self, items);
+    PyObject *result = entry != NULL ? call_compiled(self, entry, items, count) : call_missed(self, args, given, names);
+    if (is_arranged) {
+        release(self, items);
     }
-    const Entry *entry = find_entry(self, &key);
-    return entry != NULL ? call_compiled(self, entry, items, count) : call_missed(self, args, given, names);
+    return result;
 }
 
 /* --------------------------------------------------------------------------------------- making and changing */
@@ -184,11 +214,12 @@ static Function *checked(PyObject *object) {
     return (Function *)object;
 }
 
-/* make_function(names: tuple or None, required: int, attributes: dict) -> function */
+/* make_function(names: tuple or None, required: int, is_variadic: bool, attributes: dict) -> function */
 static PyObject *make_function(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *names, *attributes;
     Py_ssize_t required;
-    if (!PyArg_ParseTuple(args, "OnO!:make_function", &names, &required, &PyDict_Type, &attributes)) {
+    int is_variadic;
+    if (!PyArg_ParseTuple(args, "OnpO!:make_function", &names, &required, &is_variadic, &PyDict_Type, &attributes)) {
         return NULL;
     }
     Function *self = (Function *)PyType_GenericAlloc(function_type, 0);
@@ -197,6 +228,7 @@ static PyObject *make_function(PyObject *Py_UNUSED(module), PyObject *args) {
         self->names = PyTuple_Check(names) ? Py_NewRef(names) : NULL;
         self->parameters = self->names != NULL ? PyTuple_Size(names) : 0;
         self->required = required;
+        self->is_variadic = self->names != NULL && is_variadic;
         self->attributes = Py_NewRef(attributes);
     }
     return (PyObject *)self;
@@ -247,15 +279,18 @@ static PyObject *arguments_of(PyObject *Py_UNUSED(module), PyObject *args) {
     key.size = 0;
     PyObject *arguments = PyTuple_New(count);
     if (arguments == NULL) {
+        release(self, items);
         return NULL;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         if (!append_type(&key, items[i])) {
+            release(self, items);
             Py_DECREF(arguments);
             Py_RETURN_NONE;
         }
         PyTuple_SetItem(arguments, i, Py_NewRef(items[i] != NULL ? items[i] : object));
     }
+    release(self, items);
     return Py_BuildValue("y#N", (const char *)key.bytes, (Py_ssize_t)key.size, arguments);
 }
 
@@ -326,10 +361,23 @@ static int function_traverse(PyObject *object, visitproc visit, void *arg) {
     return 0;
 }
 
+static void free_entries(Function *self) {
+    Entry **entries = self->entries;
+    const Py_ssize_t count = self->count;
+    self->entries = NULL;
+    self->count = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_DECREF(entries[i]->kept);
+        PyMem_Free(entries[i]);
+    }
+    PyMem_Free(entries);
+}
+
 static int function_clear(PyObject *object) {
     Function *self = (Function *)object;
     Py_CLEAR(self->real);
     Py_CLEAR(self->attributes);
+    free_entries(self); /* which keep functions that were arguments */
     return 0;
 }
 
@@ -342,11 +390,6 @@ static void function_dealloc(PyObject *object) {
     }
     function_clear(object);
     Py_XDECREF(self->names);
-    for (Py_ssize_t i = 0; i < self->count; i++) {
-        Py_DECREF(self->entries[i]->kept);
-        PyMem_Free(self->entries[i]);
-    }
-    PyMem_Free(self->entries);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
     Py_DECREF(type);

@@ -21,6 +21,9 @@ typedef struct {
     unsigned char bytes[MOST_KEY_BYTES];
 } TypeKey;
 
+/* dispatch.c: the class of the functions; NULL until it is made. */
+extern PyTypeObject *function_type;
+
 /* argument_types.c */
 /* Append the type of an argument; NULL is an omitted one. 0 where there are no bytes for it; never an exception. */
 int append_type(TypeKey *key, PyObject *value);

@@ -1,0 +1,113 @@
+"""Types that packages and programs add to Numba: what is registered for each of them, as one dependency of code that uses it.
+
+A type's class has methods that the compiler calls; its data model says how values lie in memory; functions convert values from Python
+and back; templates tell the types of attributes, and functions read these.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from compcache.numba.fingerprints.errors import Unidentifiable
+from compcache.numba.fingerprints.implementations import (
+    Implementation,
+    is_made_by_library_for_types,
+    source_function,
+)
+from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library
+from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
+from compcache.numba.registered.package_files import digest_of_package
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["FOR_PACKAGES", "content_of_type", "is_users_type", "name_of_type"]
+
+_PREFIX = "type "
+#: Of what is looked at before the files of the package are taken instead, which tell more cheaply whether it is the same.
+FOR_PACKAGES = Limits(1000, 300)
+
+
+#: Types of which too much can be reached, or something that cannot be compared: to find that out takes long in some packages.
+_by_files: dict[str, str] = {}
+
+
+def is_users_type(cls: type) -> bool:
+    """Whether a class of types is not Numba's own."""
+    return not is_library_module(cls.__module__)
+
+
+def name_of_type(cls: type) -> str:
+    """The name of the dependency on a class of types."""
+    return f"{_PREFIX}{cls.__module__}.{cls.__qualname__}"
+
+
+def content_of_type(name: str) -> str | None:
+    """The digest of all that is registered for the class of types with this name; None if there is no such class.
+
+    Raises:
+        Unidentifiable: something has no identity by content, and the class belongs to no package whose files tell.
+    """
+    from numba.core.datamodel import default_manager
+
+    if name in _by_files:
+        return _by_files[name]
+    classes = [cls for cls in default_manager._handlers if is_users_type(cls) and name_of_type(cls) == name]
+    if not classes:
+        return None
+    registered = [Implementation(item, ()) for cls in classes for item in _registered(cls)]
+    package = classes[0].__module__.partition(".")[0]
+    files = digest_of_package(package)
+    try:
+        return fingerprint_of_implementations(registered, reads_all=True, limits=None if files is None else FOR_PACKAGES)
+    except Unidentifiable:
+        if files is None:
+            raise
+    _by_files[name] = f"files {files}"
+    return _by_files[name]
+
+
+def _registered(cls: type) -> Iterator[Any]:
+    from numba.core import pythonapi
+    from numba.core.datamodel import default_manager
+
+    yield cls
+    yield default_manager._handlers[cls]
+    for registry in (pythonapi._boxers, pythonapi._unboxers, pythonapi._reflectors):
+        function = registry.lookup(cls)
+        if function is not None:
+            yield function
+    yield from _attributes(cls)
+
+
+def _attributes(cls: type) -> Iterator[Any]:
+    """What types attributes and reads them, but for overloads and functions of the user, which are recorded when the compiler asks them."""
+    from numba.core.imputils import builtin_registry as lowering
+    from numba.core.typing.templates import builtin_registry as typing
+
+    for template in typing.attributes:
+        key = getattr(template, "key", None)
+        if (key is cls or isinstance(key, cls)) and source_function(template) in (None, template):
+            if is_library_module(template.__module__):
+                yield tuple(_made_of(list(vars(template).values())))
+            else:
+                yield template
+    for rows in (lowering.getattrs, lowering.setattrs):
+        for implementation, name, types in rows:
+            if cls in types and is_made_by_library_for_types(implementation):
+                yield name, *_made_of([implementation])
+
+
+def _made_of(functions: list[Any]) -> Iterator[Any]:
+    """What the user gave to a function of Numba's that made these closures: texts, numbers and functions."""
+    for function in functions:
+        if not isinstance(function, FunctionType):
+            continue
+        yield function.__qualname__
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        yield from [item for item in cells if isinstance(item, _PLAIN) or (isinstance(item, FunctionType) and not is_made_by_library(item))]
+        yield from _made_of([item for item in cells if is_made_by_library(item)])
+
+
+_PLAIN = (str, int, float, bytes)

@@ -1,0 +1,64 @@
+"""Identifies packages by their files, as Numba's own cache identifies the file of a function: where an implementation can reach too much of its package."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from compcache.digest import blake2b
+from compcache.files import reraise_interrupt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["digest_of_package"]
+
+_MOST_FILES = 20_000
+_imported = time.time()
+
+
+def digest_of_package(name: str) -> str | None:
+    """The digest of the names, sizes and times of a package's files; None if it has none, or they may not be those that were imported."""
+    if name not in _known:
+        _known[name] = _digest(list(getattr(sys.modules.get(name), "__path__", ())))
+    return _known[name]
+
+
+_known: dict[str, str | None] = {}
+
+
+def _digest(places: list[str]) -> str | None:
+    state = blake2b(digest_size=16, person=b"compcache-files")
+    started, count = _process_start(), 0
+    for place in places:
+        for path, found in _files(place):
+            count += 1
+            if count > _MOST_FILES or max(found.st_mtime, found.st_ctime) >= started:
+                return None
+            state.update(f"{os.path.relpath(path, place)}\0{found.st_size}\0{found.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
+    return state.hexdigest() if count else None
+
+
+def _files(place: str) -> Iterator[tuple[str, os.stat_result]]:
+    for folder, folders, names in os.walk(place):
+        folders[:] = sorted(inner for inner in folders if inner != "__pycache__")
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            try:
+                yield path, os.stat(path)
+            except OSError as error:  # a link that leads nowhere
+                reraise_interrupt(error)
+
+
+def _process_start() -> float:
+    """When this process started, in seconds since the epoch; where the system does not tell, when this module was imported."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        running = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError) as error:
+        reraise_interrupt(error)
+        return _imported
+    return time.time() - running
