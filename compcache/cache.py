@@ -418,13 +418,15 @@ class Cache:
     def add_realizations(self, source: ModuleSource, *, alone: bool = False) -> tuple[str, ...]:
         """The same; the module_ids of all targets, that of the one for this host first.
 
-        `alone`: nothing is imported that the source does not name, whatever the cache holds.
+        `alone`: nothing is imported that the source does not name, whatever the cache holds, and others of its name may be there, which
+        whoever loads it tells apart (`find_target(request=)`).
         """
         self._require_open()
         built = self._build(source, alone=alone)
-        from compcache.publish.staleness import warn_of_shadowed
+        if not alone:
+            from compcache.publish.staleness import warn_of_shadowed
 
-        warn_of_shadowed(self._store, built)
+            warn_of_shadowed(self._store, built)
         return self._publish(built)
 
     def _build(self, source: ModuleSource, maker: str = "", *, alone: bool = False) -> BuiltModule:

@@ -124,7 +124,7 @@ def translate_module(
     Weak functions of a source that says nothing of exports are imported where `overridden` has their names.
     """
     if not isinstance(source, ModuleSource):
-        raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}")
+        raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}: write ModuleSource(code) for LLVM code")
     requests = [r._replace(is_cached=is_cached, assumed=assumed, overridden=overridden) for r in requests_of(frozen(source), machine, maker)]
     return Translation(machine, tuple([(request, _translate_for(request, is_cached)) for request in requests]))
 
@@ -206,7 +206,7 @@ def _finish(translated: Translated, identity: Any, linker_for: LinkerFor) -> Bui
     resolution = translated.prepared.resolution
     image, kind, places = link_image(
         translated.object,
-        entries=translated.entry_object,
+        entries=translated.entry_objects,
         export=TABLE_SYMBOL,
         weak=[name for name, definition in translated.definitions.items() if is_weak(definition)] + _bounds(translated.definitions),
         imports=resolution.imports,

@@ -19,7 +19,9 @@ from mock_directory import FaultyFiles, cache_on
 import compcache
 from compcache import Cache, CompileError, ModuleSource, StorageError, UndefinedSymbolError
 from compcache.adding import many
+from compcache.build import codegen
 from compcache.images.linkers.find import find_linker
+from compcache.translation import emission
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +33,21 @@ CONSTRUCTOR = """
 @llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @begin, ptr null }]
 define internal void @begin() { ret void }
 define i64 @needs_a_linker(i64 %x) { ret i64 %x }
+"""
+
+#: What `#include <iostream>` puts into a file.
+STREAMS = """
+@object = internal global i8 0
+@__dso_handle = external hidden global i8
+@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @begin, ptr null }]
+declare void @_ZNSt8ios_base4InitC1Ev(ptr)
+declare void @_ZNSt8ios_base4InitD1Ev(ptr)
+declare i32 @__cxa_atexit(ptr, ptr, ptr)
+define internal void @begin() {
+  call void @_ZNSt8ios_base4InitC1Ev(ptr @object)
+  %status = call i32 @__cxa_atexit(ptr @_ZNSt8ios_base4InitD1Ev, ptr @object, ptr @__dso_handle)
+  ret void
+}
 """
 
 
@@ -63,8 +80,11 @@ def test_a_library_may_have_files_that_define_nothing(cache: Cache) -> None:
     assert cache.get_target("one")(1) == 2
     assert [summary.functions for summary in cache.modules() if summary.module_id == first] == [()]
     assert not cache.check().errors
+    assert len(set(cache.add_modules([ModuleSource(empty), ModuleSource(STREAMS)]))) == 2
     with pytest.raises(UndefinedSymbolError, match="exports nothing"):
         cache.add_module(ModuleSource(empty))
+    with pytest.raises(UndefinedSymbolError, match="there for its constructors alone"):
+        cache.add_module(ModuleSource(STREAMS))
     with pytest.raises(compcache.ModulesNotAddedError, match="there for its constructors alone"):
         cache.add_modules([ModuleSource(CONSTRUCTOR.partition("define i64")[0])])
 
@@ -99,6 +119,17 @@ def test_what_a_later_source_defines_is_preferred_to_what_the_process_has(cache:
     cache.add_modules([ModuleSource(caller("user", "ffi_prep_cif")), ModuleSource(adder("ffi_prep_cif", 5))])
     assert cache.get_target("user")(1) == 6
     assert cache.stats().added_modules == 2
+
+
+def test_what_was_published_before_a_later_source_changed_it_does_not_stay(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ctypes")  # as above
+    monkeypatch.setattr(many, "_GROUP", 1)
+    user, own = ModuleSource(caller("user", "ffi_prep_cif")), ModuleSource(adder("ffi_prep_cif", 5))
+    module_ids = cache.add_modules([user, *sources(2), own])
+    assert cache.get_target("user")(1) == 6
+    assert sorted(module_ids) == sorted(module.module_id for module in cache.modules())
 
 
 def test_of_sources_that_need_each_other_none_is_added_without_the_others(cache: Cache) -> None:
@@ -334,3 +365,31 @@ def test_a_module_is_the_same_whatever_the_process_has_compiled_before(tmp_path:
         for n, names in enumerate([["last"], ["a", "b", "last"]])
     ]
     assert alone == after
+
+
+def test_an_entry_point_is_compiled_once_for_all_modules(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other signatures they have, and in which order."""
+    if find_linker() is None:
+        pytest.skip("entry points are in the module's object")
+    emitted: list[str] = []
+
+    def emit_object(module: Any, machine: Any) -> bytes:
+        emitted.append(str(module))
+        return real(module, machine)
+
+    real = codegen.emit_object
+    monkeypatch.setattr(codegen, "emit_object", emit_object)
+    emission._entry_object.cache_clear()
+    kinds = {"i64": "add", "i32": "sub", "double": "fadd"}
+    lists = (("i64", "i32"), ("double", "i64"), ("i32", "double", "i64"))
+    given = [
+        "".join(
+            f"define {kind} @{kind}_{number}({kind} %x) {{\n  %y = {kinds[kind]} {kind} %x, %x\n  ret {kind} %y\n}}\n" for kind in some
+        )
+        for number, some in enumerate(lists)
+    ]
+    cache.add_modules([ModuleSource(code) for code in given])
+    assert sum("@compcache.entry." in text and "@compcache_module" not in text for text in emitted) == len(kinds)
+    assert [cache.get_target(f"double_{number}")(1.5) for number in (1, 2)] == [3.0, 3.0]
+    assert [cache.get_target(f"i64_{number}")(4) for number in (0, 1, 2)] == [8, 8, 8]
+    assert cache.get_target("i32_2")(4) == 0

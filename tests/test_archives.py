@@ -15,11 +15,15 @@ from compcache.images import archives
 
 USER = "declare i32 @add_two(i32)\ndefine i32 @answer() {\n  %x = call i32 @add_two(i32 40)\n  ret i32 %x\n}\n"
 SOURCES = {
-    "first": "#include <stdlib.h>\nint more(int);\nint add_two(int x) { return more(abs(x)) + 1; }\n",
+    "first": (
+        "#include <stdlib.h>\nint more(int);\n__attribute__((weak)) int of_later_systems(int);\n"
+        "int add_two(int x) { return of_later_systems ? 0 : more(abs(x)) + 1; }\n"
+    ),
     "second": "int more(int x) { return x + 1; }\n",
     "unused": "int nowhere(int);\nint unused(int x) { return nowhere(x); }\n",
     "state": "static long sum;\nlong _FortranAioCount(double x, long y) { return sum += (long)(x * 2) + y; }\n",
     "lacking": "int nowhere(int);\nint add_three(int x) { return nowhere(x); }\n",
+    "unsure": "__attribute__((weak)) int nowhere(int);\nint add_three(int);\nint add_four(int x) { return nowhere ? add_three(x) : 4; }\n",
 }
 
 
@@ -45,6 +49,9 @@ def test_what_is_used_of_an_archive_is_in_the_image(
     monkeypatch.setenv("COMPCACHE_LINKER", linker)
     copy = Path(shutil.copy(archive, tmp_path / "libcopy.a"))
     cache.add_module(ModuleSource(USER, archives=[str(copy)]))
+    if linker != "ziglang":
+        with pytest.raises(UndefinedSymbolError, match="the archives use 'nowhere'"):  # weakly in one member, but not in another
+            cache.add_module(ModuleSource(USER.replace("add_two", "add_four"), archives=[str(copy)]))
     copy.unlink()
     script = "from compcache import Cache; result = Cache(directory).get_target('answer')()"
     assert run_fresh(cache.path, script) == 42

@@ -291,6 +291,7 @@ def test_what_llvm_would_abort_on_does_not_end_the_process(directory: Path) -> N
         ModuleSource('define void @f() {\\nret void\\n}', features="-64bit,-sse2"),
         ModuleSource('define void @f() "target-features"="-64bit" {\\nret void\\n}'),
         ModuleSource('define double @f(double %x) "target-features"="-sse2,-sse" {\\nret double %x\\n}'),
+        ModuleSource('define i64 @f(i64 %x) "target-features"="-64bit-mode" {\\nret i64 %x\\n}'),
         ModuleSource('define double @f(double %x) {\\nret double %x\\n}', cpu="i386"),
         ModuleSource('define i64 @f(i64 %x) {\\n%y = call i64 asm "mov $1, $0", "={nothing},r"(i64 %x)\\nret i64 %y\\n}'),
     ]
@@ -302,7 +303,7 @@ def test_what_llvm_would_abort_on_does_not_end_the_process(directory: Path) -> N
         except CompileError:
             result += 1
     """
-    assert run_fresh(directory, script) >= 5
+    assert run_fresh(directory, script) >= 6
 
 
 def test_refused_modules_leave_nothing_that_the_garbage_collector_stumbles_over(directory: Path) -> None:

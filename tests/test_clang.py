@@ -206,3 +206,13 @@ def test_rust_with_its_standard_library(cache: Cache, tmp_path: Path) -> None:
         raise
     assert [kernels.caught(n) for n in (3, 4, 12)] == [-5, 7, -6]
     assert kernels.threads(4) == 3 + 600
+
+
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed")
+def test_libraries_have_files_that_define_nothing(tmp_path: Path) -> None:
+    texts = {"off.cpp": "#ifdef _WIN32\nint off;\n#endif\n", "streams.cpp": "#include <iostream>\n", "one.cpp": 'extern "C" long one(long x) { return x + 1; }\n'}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    done = compcache("--dir", tmp_path / "cache", "add", *[tmp_path / name for name in texts])
+    assert done.status == 0, done.err
+    assert Cache(tmp_path / "cache").get_target("one")(1) == 2

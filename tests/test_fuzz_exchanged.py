@@ -351,7 +351,7 @@ def marshalled_size(draw: st.DrawFn, size: int) -> bytes:
 
 
 CHECKED = ("cpu", "", [("n", "c")] * 3, b"asked...", ("x",))
-RECORDED = ("entry", "lines", 7, ((1, b"pickled"), (2, b"")))
+RECORDED = ("entry", "lines", "implementations", 7, ((1, b"pickled"), (2, b"")))
 
 
 def test_what_front_ends_store_is_of_the_shapes_that_they_read() -> None:

@@ -174,12 +174,24 @@ def test_a_library_that_is_not_there_is_refused(cache: Cache) -> None:
         assert caught.value.library == name
 
 
-def test_missing_symbols_are_told_as_people_write_them_and_where_they_are(cache: Cache) -> None:
-    source = "declare void @_FortranAStop()\ndefine void @f() {\n  call void @_FortranAStop()\n  ret void\n}\n"
-    with pytest.raises(UndefinedSymbolError, match=r"archives=\['libflang_rt.runtime.a'\]"):
-        cache.add_module(ModuleSource(source))
-    with pytest.raises(UndefinedSymbolError, match="libraries="):
-        cache.add_module(ModuleSource("declare void @nobody()\ndefine void @f() {\n  call void @nobody()\n  ret void\n}\n"))
+def using(symbol: str) -> ModuleSource:
+    """A module with a function that calls this symbol."""
+    return ModuleSource(f'declare void @"{symbol}"()\ndefine void @f() {{\n  call void @"{symbol}"()\n  ret void\n}}\n')
+
+
+@pytest.mark.parametrize(
+    ("symbol", "advice"),
+    [
+        ("_FortranAStop", r"archives=\['libflang_rt.runtime.a'\]"),
+        ("__zig_probe", "-fcompiler-rt"),
+        ("__ubsan_handle_nothing", r"libraries=\['ubsan'\]"),
+        ("__asan_nothing", "without -fsanitize"),
+        ("nobody", "libraries="),
+    ],
+)
+def test_missing_symbols_are_told_as_people_write_them_and_where_they_are(cache: Cache, symbol: str, advice: str) -> None:
+    with pytest.raises(UndefinedSymbolError, match=advice):
+        cache.add_module(using(symbol))
 
 
 _RUST_USER = "declare void @_RNvC6_123foo3bar()\ndefine void @f() {\n  call void @_RNvC6_123foo3bar()\n  ret void\n}\n"

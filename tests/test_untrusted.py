@@ -14,6 +14,7 @@ from compcache import Cache, CompileError, ModuleSource
 from compcache.build import trial
 from compcache.build.ir_text import extreme_of
 from compcache.build.trial import assembly_parts
+from compcache.formats.host import platform_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,6 +138,18 @@ def test_barriers_need_no_trial() -> None:
     comments = [f'  call void asm sideeffect "{text}", "~{{memory}}"()\n' for text in ("#begin {kernel}", "# end: 1X4!", "#")]
     assert assembly_parts(with_assembly(*comments)) is None
     assert assembly_parts(str(llvm.parse_assembly(GOOD))) is None
+
+
+@pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names features of x86-64")
+def test_modes_of_64_bit_code_that_are_written_down_need_no_trial(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zig names all features of all functions, those that are off as well."""
+    monkeypatch.setattr(trial, "subprocess", None)
+    features = "+64bit-mode,-16bit-mode,-32bit-mode,-soft-float,-x32"
+    attribute = f'"target-features"="{features}"'
+    cache.add_module(ModuleSource(GOOD.replace("{", f"{attribute} {{", 1)))
+    assert cache.get_target("f")(1) == 2
+    with pytest.raises(AttributeError):
+        cache.add_module(ModuleSource(adder("g", 1).replace("{", '"target-features"="+soft-float" {', 1)))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.adding.publication import publish_built
@@ -95,14 +96,15 @@ class _Addition:
         self._provided: set[str] = set()  # functions of modules that were compiled and not published yet
         self._lost: set[str] = set()  # functions of modules that were compiled and could not be added
         self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # what they got from this process, a source behind them may define
-        self._module_ids: list[str | None] = []
+        self._count = 0  # of the sources
+        self._published: dict[int, tuple[str, ...]] = {}  # by the position of the source all its realizations, that for this host first
         self._failures: dict[int, Exception] = {}
         self._messages: dict[int, str] = {}
         self._linkers: list[Linker | None] = []
 
     def add(self, number: int, source: ModuleSource) -> None:
         """Compile a source and have it linked; publish a group when it is complete."""
-        self._module_ids.append(None)
+        self._count = number + 1
         unknown = self._compile(number, source)
         if unknown:
             self._doubtful.append((number, source, unknown))
@@ -111,11 +113,12 @@ class _Addition:
 
     def complete(self) -> None:
         """Publish the rest. Before, those are compiled again that took from this process what a source behind them turned out to define, or have
-        weak functions that one overrides.
+        weak functions that one overrides; what was published of them already is removed.
         """
         again = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
         again |= {item.number: item.source for item in self._waiting if not item.weak.isdisjoint(self._strong)}
         self._waiting = [item for item in self._waiting if item.number not in again]
+        replaced = [self._published.pop(number, ()) for number in again]
         for number, source in again.items():
             self._compile(number, source)
         for item in self._waiting:
@@ -124,6 +127,10 @@ class _Addition:
                 functions = [name for name in missing if item.assumed[name]]
                 self._lose(item, undefined_symbols(missing, functions))
         self._publish_complete(last=True)
+        published = {module_id for module_ids in self._published.values() for module_id in module_ids}
+        for module_id in {module_id for module_ids in replaced for module_id in module_ids} - published:
+            with suppress(StorageError):  # what is newer is found first
+                self._cache.remove_module(module_id)
 
     def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
         """Compile a source and have it linked; the names that were looked for in this process."""
@@ -238,8 +245,7 @@ class _Addition:
 
     def _publish(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
         module_ids = publish_built(self._cache, [built for _, built in linked])
-        for (item, _), (own, *_) in zip(linked, module_ids, strict=True):
-            self._module_ids[item.number] = own
+        self._published |= {item.number: ids for (item, _), ids in zip(linked, module_ids, strict=True)}
 
     def _lose(self, item: _Linking, error: Exception) -> None:
         self._fail(item.number, item.source, error)
@@ -255,14 +261,14 @@ class _Addition:
         Raises:
             ModulesNotAddedError: some failed.
         """
-        stored = tuple([module_id for module_id in self._module_ids if module_id is not None])
+        module_ids = tuple([self._published.get(number, (None,))[0] for number in range(self._count)])
         if not self._failures:
-            return stored
+            return tuple([module_id for module_id in module_ids if module_id is not None])
         count = len(self._failures)
         more = [f"and {count - _SHOWN} more"] if count > _SHOWN else []
-        head = f"{count} of {len(self._module_ids)} sources could not be added:"
+        head = f"{count} of {self._count} sources could not be added:"
         failures = dict(sorted(self._failures.items()))
         messages = [self._messages[number] for number in failures]
         message = "\n  ".join([head, *messages[:_SHOWN], *more])
-        error = ModulesNotAddedError(message, failures=failures, module_ids=tuple(self._module_ids))
+        error = ModulesNotAddedError(message, failures=failures, module_ids=module_ids)
         raise error from next(iter(failures.values()))

@@ -49,8 +49,9 @@ _T = TypeVar("_T")
 _Plain: TypeAlias = "str | bytes | tuple[bytes, ...] | llvm.ModuleRef"
 _NO_TRIPLE = ("", "unknown-unknown-unknown")  # the latter is what `llvmlite.ir.Module` writes by itself
 #: Features without which 64-bit code of a calling convention cannot be made, and those that contradict the triple.
-_BASIC_FEATURES = frozenset(("64bit", "cmov", "cx8", "fp-armv8", "fxsr", "mmx", "neon", "sse", "sse2", "x87"))
-_MODES = frozenset(("16bit-mode", "32bit-mode", "64bit-mode", "soft-float", "x32"))
+_BASIC_FEATURES = frozenset(("64bit", "64bit-mode", "cmov", "cx8", "fp-armv8", "fxsr", "mmx", "neon", "sse", "sse2", "x87"))
+#: What is off in 64-bit code. Front ends that write down all features (Zig) name these with a minus.
+_OTHER_MODES = frozenset(("16bit-mode", "32bit-mode", "soft-float", "x32"))
 
 
 def llvm_version() -> str:
@@ -240,7 +241,7 @@ def _is_plain(kind: str, value: str) -> bool:
         sign, name = part[:1], part[1:]
         if sign not in "+-" or table is None or not table.knows(name):
             return False
-        if name in _MODES or (sign == "-" and name in _BASIC_FEATURES):
+        if (sign == "+" and name in _OTHER_MODES) or (sign == "-" and name in _BASIC_FEATURES):
             return False
     return True
 

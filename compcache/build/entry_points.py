@@ -14,6 +14,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.ir_text import Head, leading_type, parse_head, quote
+from compcache.digest import digest
 from compcache.errors import SignatureError, SignatureMismatchError
 from compcache.formats.host import ABI_VERSION
 from compcache.formats.module_table import TABLE_MAGIC, TABLE_SYMBOL
@@ -58,6 +59,7 @@ _BY_LLVM_TYPE = {
     "void": "void", "i1": "bool", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64",
     "float": "f32", "double": "f64", "ptr": "ptr",
 }  # fmt: skip
+_SYMBOL_SIZE = 8  # bytes of a digest
 _IN_MEMORY = ("byval(", "sret(", "byref(", "preallocated(", "inalloca(", "inreg", "nest", "swift")
 _BEFORE_TYPE = re.compile(r"\A[^{\[<]*(?=[{\[<])")  # linkage, visibility and attributes before an aggregate
 _CONVENTIONS = ("fastcc", "coldcc", "tailcc", "preserve_", "win64cc", "x86_", "x86_64_sysvcc", "cc ", "swift", "ghccc")
@@ -489,8 +491,8 @@ def _result_lines(body: _Body, result: Type, llvm_type: str, value: str) -> list
 
 
 def symbols_of_entries(entries: Sequence[EntryPoint]) -> list[str]:
-    """The symbols of a module's entry points."""
-    return [f"compcache.entry.{number}" for number in range(len(entries))]
+    """The symbols of a module's entry points. They say nothing of the module, so that one can be compiled for many."""
+    return [f"compcache.entry.{digest([repr(tuple(entry)).encode()], size=_SYMBOL_SIZE).hex()}" for entry in entries]
 
 
 def entries_text(entries: Sequence[EntryPoint]) -> str:

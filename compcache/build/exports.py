@@ -22,13 +22,13 @@ from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.signature import Signature
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from compcache.build.ir_text import Definition
+    from compcache.build.ir_text import Definition, GlobalValues
     from compcache.build.pic import Alias
     from compcache.build.source import ModuleSource
 
-__all__ = ["MERGED", "VISIBLE_LINKAGES", "WEAK", "Entries", "Export", "choose_exports", "make_entries", "read_exports"]
+__all__ = ["MERGED", "VISIBLE_LINKAGES", "WEAK", "Entries", "Export", "choose_exports", "make_entries", "read_exports", "visible_exports"]
 
 VISIBLE_LINKAGES = frozenset(
     ("external", "linkonce_any", "linkonce_odr", "linkonce_odr_auto_hide", "weak_any", "weak_odr", "common")
@@ -41,6 +41,8 @@ MERGED = "merged variable"
 WEAK = "merged variable (weak)"
 #: What a function is that stands for a thread-local variable (compcache.build.pic.with_addresses).
 THREAD_LOCAL = "thread-local variable"
+#: What the object that ``#include <iostream>`` puts into a file calls when it is made: `std::ios_base::Init`.
+_STREAMS = {"_ZNSt8ios_base4InitC1Ev", "_ZNSt8ios_base4InitD1Ev", "__cxa_atexit"}
 _SHOWN = 10
 _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant) ([^\n]*)")
 _MOST_HEAD = 4096
@@ -88,7 +90,7 @@ def _read_export(name: str, value: Any) -> Export:
 
 
 def choose_exports(
-    module: Any,
+    values: GlobalValues,
     wanted: tuple[Export, ...] | None,
     aliases: Mapping[str, Alias],
     thread_locals: Collection[str] = (),
@@ -101,26 +103,19 @@ def choose_exports(
     are exported to other modules alone. `merged` are the variables of which there is one for all modules, with their linkage: those
     that the one-definition rule is about take part whatever was asked for. `assembly` are the symbols that top-level assembly
     defines: functions are those that the module declares, too. `may_be_empty` says that a module may define nothing at all, as files
-    of libraries do whose content the configuration has switched off.
+    of libraries do whose content the configuration has switched off, but for what comes with ``#include <iostream>``.
 
     Raises:
         UndefinedSymbolError: it does not define one of them, or nothing can be exported.
         CompileError: a variable was asked for that other modules cannot import.
     """
-    variables = {v.name: v for v in module.global_variables if not v.is_declaration}
     if wanted is None:
-        visible = [
-            function.name
-            for function in module.functions
-            if (not function.is_declaration or function.name in assembly)
-            and function.linkage.name in VISIBLE_LINKAGES
-            and function.visibility.name != "hidden"
-        ]
-        shared = tuple(_link_only(module, variables.keys() - thread_locals, merged))
-        _require_some((*visible, *aliases, *shared), module, may_be_empty=may_be_empty)
-        return (*[Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)], *shared)
-    functions = {f.name for f in module.functions if not f.is_declaration or f.name in assembly}
-    defined = functions | variables.keys()
+        exports = visible_exports(values, aliases, thread_locals, merged, assembly)
+        _require_some(exports, values, may_be_empty=may_be_empty)
+        return exports
+    variables = {variable.name for variable in values.variables if not variable.is_declaration}
+    functions = {f.name for f in values.functions if not f.is_declaration or f.name in assembly}
+    defined = functions | variables
     wanted = tuple([_as_variable(export, thread_locals, functions) if export.symbol in variables else export for export in wanted])
     missing = [export.symbol for export in wanted if export.symbol not in defined and export.symbol not in aliases]
     if missing:
@@ -134,18 +129,32 @@ def choose_exports(
     return (*wanted, *[Export(check_name(name, "func_name"), name, None, False, link_only=MERGED) for name in odr])
 
 
-def _link_only(module: Any, variables: Collection[str], merged: Mapping[str, str]) -> Iterator[Export]:
+def visible_exports(
+    values: GlobalValues,
+    aliases: Iterable[str],
+    thread_locals: Collection[str] = (),
+    merged: Mapping[str, str] = MappingProxyType({}),
+    assembly: Collection[str] = (),
+) -> tuple[Export, ...]:
+    """The exports of a module of which nothing was asked for: all that can be seen from outside, if there is any. See `choose_exports`."""
+    variables = {variable.name for variable in values.variables if not variable.is_declaration}
+    visible = [
+        function.name
+        for function in values.functions
+        if (not function.is_declaration or function.name in assembly) and function.linkage in VISIBLE_LINKAGES and not function.is_hidden
+    ]
+    shared = _link_only(values, variables.difference(thread_locals), merged)
+    return (*[Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)], *shared)
+
+
+def _link_only(values: GlobalValues, variables: Collection[str], merged: Mapping[str, str]) -> Iterator[Export]:
     """The exports for other modules alone: visible variables, and functions that are visible within a library."""
-    for value in (*module.functions, *module.global_variables):
-        if value.is_declaration:  # each question is a call into LLVM
-            continue
-        linkage = value.linkage.name
-        if linkage not in VISIBLE_LINKAGES or (name := value.name).startswith("llvm."):
-            continue
-        if value.is_function and value.visibility.name == "hidden":
+    for name, is_declaration, linkage, is_hidden, _ in values.functions:
+        if is_hidden and not is_declaration and linkage in VISIBLE_LINKAGES and not name.startswith("llvm."):
             kind = THREAD_LOCAL if name.startswith(ADDRESS_OF) else "hidden function"
             yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
-        elif name in variables:
+    for name, is_declaration, linkage, _, _ in values.variables:
+        if name in variables and not is_declaration and linkage in VISIBLE_LINKAGES and not name.startswith("llvm."):
             kind = _merging(merged[name]) if name in merged else "variable" if linkage == "external" else "shared variable"
             yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
 
@@ -164,16 +173,16 @@ def _as_variable(export: Export, thread_locals: Collection[str], functions: Coll
     return export._replace(link_only="variable")
 
 
-def _require_some(visible: Sequence[object], module: Any, *, may_be_empty: bool) -> None:
+def _require_some(visible: Sequence[object], values: GlobalValues, *, may_be_empty: bool) -> None:
     """Refuse a module without exports."""
     if visible:
         return
-    hidden = [f"{f.name!r} ({f.linkage.name})" for f in module.functions if not f.is_declaration]
-    if not hidden and may_be_empty:
+    hidden = [f"{f.name!r} ({f.linkage})" for f in values.functions if not f.is_declaration]
+    if may_be_empty and (not hidden or _only_begins_streams(values)):
         return
     if not hidden:
         raise UndefinedSymbolError("the module exports nothing: it defines no functions and no visible variables")
-    if any(variable.name == "llvm.global_ctors" for variable in module.global_variables):
+    if any(variable.name == "llvm.global_ctors" for variable in values.variables):
         raise UndefinedSymbolError(
             "the module exports nothing: it is there for its constructors alone, and a module is loaded when something that it defines is "
             "needed. Compile it together with what needs them, as one module, or export one of its functions in functions= and get that first"
@@ -183,6 +192,12 @@ def _require_some(visible: Sequence[object], module: Any, *, may_be_empty: bool)
         f"the module exports nothing: all its functions are internal: {', '.join(hidden[:_SHOWN])}{more}; name those to "
         "export in functions="
     )
+
+
+def _only_begins_streams(values: GlobalValues) -> bool:
+    """Whether a module has nothing but the object that each file with ``#include <iostream>`` has: who uses streams has one as well."""
+    used = {function.name for function in values.functions if function.is_declaration}
+    return "_ZNSt8ios_base4InitC1Ev" in used and used <= _STREAMS
 
 
 def _describe(export: Export, head: str) -> str:

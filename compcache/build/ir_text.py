@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-__all__ = ["ATTACHMENTS", "Assembly", "Definition", "Head", "extreme_of", "is_vectorized", "leading_type", "lines_of_variables", "parse_head", "passes_vectors", "quote", "read_assembly", "read_module", "section_bounds", "split_parameters", "symbol_counts", "unquote", "with_image_symbols"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "extreme_of", "is_vectorized", "leading_type", "lines_from", "lines_of_variables", "long_lines", "parse_head", "passes_vectors", "quote", "read_assembly", "read_module", "read_values", "section_bounds", "split_parameters", "symbol_counts", "unquote", "with_image_symbols", "with_lines"]
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
 _REFERENCE = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))|"[^"]*"')
@@ -62,6 +65,15 @@ _SECTION = re.compile(r' section "([A-Za-z_]\w*)"')
 _BOUNDS = ("__start_", "__stop_")
 
 
+#: What linkages are called that LLVM writes; no word is external.
+_LINKAGES = {
+    "linkonce": "linkonce_any", "weak": "weak_any", "extern_weak": "external_weak",
+    **{name: name for name in ("available_externally", "linkonce_odr", "weak_odr", "appending", "internal", "private", "common")},
+}  # fmt: skip
+#: At most so many words stand between the name of a variable and ``global`` or ``constant``.
+_MOST_WORDS = 12
+
+
 class Assembly(NamedTuple):
     """The names that top-level assembly defines, and all that it mentions."""
 
@@ -75,6 +87,26 @@ class Definition(NamedTuple):
     kind: str
     head: str
     references: tuple[str, ...]
+
+
+class GlobalValue(NamedTuple):
+    """A function or variable of a printed module, by the line that it begins with; without a name it has an empty one.
+
+    `linkage` is what llvmlite calls it, and `text` the line from ``define``, ``declare`` or the name on.
+    """
+
+    name: str
+    is_declaration: bool
+    linkage: str
+    is_hidden: bool
+    text: str
+
+
+class GlobalValues(NamedTuple):
+    """The functions and the variables of a printed module in their order, without aliases."""
+
+    functions: tuple[GlobalValue, ...]
+    variables: tuple[GlobalValue, ...]
 
 
 class Head(NamedTuple):
@@ -115,14 +147,32 @@ def _is_wide(scalable: str, count: str, element: str) -> bool:
     return bool(scalable) or int(count) * (_BITS.get(element) or int(element[1:])) > _COMMON_WIDTH
 
 
-def extreme_of(text: str) -> str | None:
-    """The construct that would make LLVM run without end or abort the process, in words; None where there is no such."""
+def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
+    """Where the lines of at least this many characters begin and end, and perhaps some shorter ones; others are hardly looked at."""
+    step, at = length // 2, 0
+    while at < len(text):
+        if text.find("\n", at, at + step) >= 0:  # a long line has a whole window without an end
+            at += step
+            continue
+        start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at + step)
+        end = len(text) if end < 0 else end
+        yield start, end
+        at += step * ((end - at) // step + 1)
+
+
+def extreme_of(text: str, *, printed: bool = False) -> str | None:
+    """The construct that would make LLVM run without end or abort the process, in words; None where there is no such.
+
+    Where LLVM has `printed` the code, each type and constant is in one line.
+    """
     if ' gc "' in text:
         unknown = {match[1] for match in _COLLECTOR.finditer(text)} - _COLLECTORS
         if unknown:
             return f"functions with the garbage collector {min(unknown)!r}, which LLVM does not have"
-    plain = _STRING_OR_COMMENT.sub('""', text)
-    reason = _extreme_number(plain) if any(pattern.search(text) for pattern in _LONG_NUMBERS) else None
+    has_long_numbers = any(pattern.search(text) for pattern in _LONG_NUMBERS)
+    shown = "\n".join([text[start:end] for start, end in long_lines(text, 2 * _DEEPEST)]) if printed and not has_long_numbers else text
+    plain = _STRING_OR_COMMENT.sub('""', shown)
+    reason = _extreme_number(plain) if has_long_numbers else None
     if reason is None and (_is_deep(plain) or _has_deep_types(text)):
         return f"types or constants that are nested more than {_DEEPEST} deep"
     return reason
@@ -210,23 +260,92 @@ def read_module(text: str) -> dict[str, Definition]:
         end = chunk.find("\n", start)
         name, *others = _references(chunk[start:])
         found[name] = Definition("function", chunk[start + len("define ") : end].removesuffix("{"), tuple(others))
-    lines = text.split("\n")
-    for line in lines:
-        if line.startswith("declare "):
-            found[_references(line)[0]] = Definition("declaration", line[len("declare ") :], ())
-    for line in lines:
-        if line.startswith("@"):
-            name, *others = _references(line)
-            head = line[1:]
-            words = head.partition(" = ")[2].split(" ", 3)
-            external = "external" in words or "extern_weak" in words
-            found[name] = Definition("external" if external else "variable", head, tuple(others))
+    for line in lines_from(text, "declare "):
+        found[_references(line)[0]] = Definition("declaration", line[len("declare ") :], ())
+    for line in lines_from(text, "@"):
+        name, *others = _references(line)
+        head = line[1:]
+        words = head.partition(" = ")[2].split(" ", 3)
+        external = "external" in words or "extern_weak" in words
+        found[name] = Definition("external" if external else "variable", head, tuple(others))
     return found
+
+
+def lines_from(text: str, start: str) -> list[str]:
+    """The lines that begin like this."""
+    return [text[begin:end] for begin, end in _spans(text, start)]
+
+
+def with_lines(text: str, start: str, change: Callable[[str], str]) -> str:
+    """The text with other lines in place of those that begin like this."""
+    parts, done = [], 0
+    for begin, end in _spans(text, start):
+        line = text[begin:end]
+        changed = change(line)
+        if changed != line:
+            parts += [text[done:begin], changed]
+            done = end
+    return "".join([*parts, text[done:]]) if parts else text
+
+
+def _spans(text: str, start: str) -> Iterator[tuple[int, int]]:
+    """Where the lines that begin like this begin and end. Searching for them is much faster than looking at each line."""
+    at = 0 if text.startswith(start) else _after_end(text, start, 0)
+    while at is not None:
+        end = text.find("\n", at)
+        end = len(text) if end < 0 else end
+        yield at, end
+        at = _after_end(text, start, end)
+
+
+def _after_end(text: str, start: str, position: int) -> int | None:
+    """Where a line begins like this that stands behind the position."""
+    at = text.find("\n" + start, position)
+    return None if at < 0 else at + 1
 
 
 def lines_of_variables(text: str) -> str:
     """The lines of a printed module that define or declare variables and aliases: the rest needs no search for what only these have."""
-    return "\n".join([line for line in text.split("\n") if line.startswith("@")])
+    return "\n".join(lines_from(text, "@"))
+
+
+def read_values(text: str) -> GlobalValues:
+    """The functions and variables of a printed module. To ask LLVM for names, linkage and visibility takes several calls for each."""
+    functions = [_function(line, line[len("define ") :], is_declaration=False) for line in lines_from(text, "define ")]
+    functions += [_function(line, _ATTACHMENTS.sub("", line[len("declare ") :], 1), is_declaration=True) for line in lines_from(text, "declare ")]
+    return GlobalValues(tuple(functions), tuple(filter(None, map(_variable, lines_from(text, "@")))))
+
+
+def _function(line: str, head: str, *, is_declaration: bool) -> GlobalValue:
+    before, _, rest = head.partition("@")
+    if '"' in before:  # the result's type has a name with odd characters
+        match = next(match for match in _REFERENCE.finditer(head) if match[0].startswith("@"))
+        before, rest = _STRING_OR_COMMENT.sub("", head[: match.start()]), head[match.start() + 1 :]
+    words = before.split()
+    return GlobalValue(_leading_name(rest)[0], is_declaration, _linkage(words), "hidden" in words, line)
+
+
+def _variable(line: str) -> GlobalValue | None:
+    """What a line of a variable says; None for aliases and ifuncs."""
+    name, start = _leading_name(line[1:])
+    words = line[1 + start :].removeprefix(" = ").split(" ", _MOST_WORDS)
+    end = next((number for number, word in enumerate(words) if word in ("global", "constant", "alias", "ifunc")), 0)
+    if words[end] in ("alias", "ifunc"):
+        return None
+    is_declaration = words[0] in ("external", "extern_weak")
+    return GlobalValue(name, is_declaration, _linkage(words), "hidden" in words[:end], line)
+
+
+def _leading_name(text: str) -> tuple[str, int]:
+    """The name at the start of a text, and where it ends; numbers stand for values without a name."""
+    match = _NAME.match(text)
+    if match is None:
+        raise ValueError(f"not a name: {text[:80]!r}")
+    return unquote(match[1]) if match[2] is None else "" if match[2].isdigit() else match[2], match.end()
+
+
+def _linkage(words: list[str]) -> str:
+    return _LINKAGES.get(words[0], "external") if words else "external"
 
 
 def read_assembly(text: str) -> Assembly:

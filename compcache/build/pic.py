@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.build.ir_text import ATTACHMENTS, quote, unquote
+from compcache.build.ir_text import ATTACHMENTS, lines_from, lines_of_variables, quote, unquote, with_lines
 from compcache.errors import CompileError
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ _DSO_LOCAL = re.compile(
 _HIDDEN = re.compile(
     rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)((?: ?dso_local)?) ?(?:hidden|protected)\b", re.MULTILINE
 )
+#: What each image has one of its own of, so that it stays hidden (compcache.images.static_runtime): most files of C++ declare it.
+_OF_IMAGE = "@__dso_handle = external hidden global"
 #: Definitions that a linker merges with others of their name, of variables that can change.
 _MERGED = re.compile(
     rf"^({_NAME}) = (linkonce_odr|weak_odr|linkonce|weak|common) ((?:(?:dso_local|hidden|protected) )*)((?:[a-z_]+(?:\([a-z0-9]*\))? )*?)global ",
@@ -111,18 +113,23 @@ class Constructors(NamedTuple):
         return tuple([name for _, name in (*self.constructors, *self.destructors)])
 
 
-def for_shared_object(text: str) -> str | None:
-    """The module's text without what only an executable may do; None where nothing needs to change."""
+def for_shared_object(text: str) -> str:
+    """The module's text without what only an executable may do."""
     if not any(word in text for word in ("dso_local", "thread_local(", " hidden ", " protected ", "PIE Level")):
-        return None
-    lines = text.split("\n")
-    changed = "\n".join([_for_shared_object(line) if line.startswith(("@", "declare")) else line for line in lines])
-    changed = _PIE_LEVEL.sub(r"\1 0", changed)
-    return changed if changed != text else None
+        return text
+    for start in ("@", "declare "):
+        text = with_lines(text, start, _for_shared_object)
+    return with_lines(text, "!", _without_pie) if "PIE Level" in text else text
+
+
+def _without_pie(line: str) -> str:
+    return _PIE_LEVEL.sub(r"\1 0", line) if "PIE Level" in line else line
 
 
 def _for_shared_object(line: str) -> str:
     """A line that defines or declares something."""
+    if line.startswith(_OF_IMAGE):
+        return line
     line = _MODEL.sub(r"\1", _DSO_LOCAL.sub(r"\1", _HIDDEN.sub(r"\1\2", line)))
     return _MERGED.sub(r"\1 = \2 \4global ", line)
 
@@ -230,7 +237,7 @@ def find_constructors(text: str) -> Constructors:
     """The constructors and destructors of a printed module."""
     found: dict[str, tuple[tuple[int, str], ...]] = {"ctors": (), "dtors": ()}
     if "@llvm.global_" in text:
-        for match in _LIST.finditer(text):
+        for match in _LIST.finditer(lines_of_variables(text)):
             found[match[1]] = tuple([(int(item[1]), _plain(item[2])) for item in _ITEM.finditer(match[0])])
     return Constructors(found["ctors"], found["dtors"])
 
@@ -274,10 +281,12 @@ def with_init_arrays(text: str, found: Constructors, keep: Iterable[str] = ()) -
             place = section if priority == _DEFAULT_PRIORITY else f"{section}.{priority:05d}"
             lines.append(f'@{quote(name)} = internal constant ptr @{quote(function)}, section "{place}"')
             names.append(f"ptr @{quote(name)}")
-    used = _USED.search(text)
+    own = [line for line in lines_from(text, "@llvm.") if _LIST.match(line) or _USED.match(line)]
+    used = next(filter(None, map(_USED.match, own)), None)
     kept = [*_split(used[1]), *names] if used else names
     lines.append(f'@llvm.used = appending global [{len(kept)} x ptr] [{", ".join(kept)}], section "llvm.metadata"')
-    text = _USED.sub("", _LIST.sub("", text))
+    for line in own:
+        text = text.replace(line + "\n", "\n", 1)
     return text + "\n" + "\n".join(lines) + "\n"
 
 

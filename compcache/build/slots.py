@@ -22,17 +22,18 @@ from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
 from compcache.images import platform_symbols
 from compcache.images.archives import HAS_STATE, Archive, is_archive
 from compcache.images.libraries import (
+    advice_on_run_time,
     demangle,
     library_with,
     loaded_libraries,
     open_libraries,
-    providing_option,
 )
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from compcache.build.ir_text import GlobalValue, GlobalValues
     from compcache.build.source import ModuleSource
     from compcache.images.libraries import Library
 
@@ -113,6 +114,8 @@ def _attributes_are_of_functions() -> bool:
 
 def resolve_declarations(
     module: Any,
+    text: str,
+    values: GlobalValues,
     target_data: Any,
     requests: Requests,
     cached_among: Callable[[list[str]], Collection[str]],
@@ -122,7 +125,7 @@ def resolve_declarations(
     defined: Collection[str] = (),
     assumed: dict[str, bool] | None = None,
 ) -> Resolution:
-    """Decide the provider of every declaration of the module.
+    """Decide the provider of every declaration of the module, which is printed as `text` and has these `values`.
 
     In this order: what `imports` names; what `globals` defines; what is linked statically into every shared object;
     native symbols of the platform; those of the libraries that the source names; what the cache holds, which
@@ -134,30 +137,29 @@ def resolve_declarations(
     Raises:
         UndefinedSymbolError: something used is provided by nothing, or something provided is not used.
     """
-    functions = _declared(module.functions, by_linker=by_linker)
-    variables = _declared(module.global_variables, by_linker=by_linker)
-    own = {function.name for function in module.functions if not function.is_declaration} if requests.libraries else ()
+    functions = _declared(values.functions, by_linker=by_linker)
+    variables = _declared(values.variables, by_linker=by_linker)
+    own = {function.name for function in values.functions if not function.is_declaration}
     resolver = _Resolver(requests, cached_among, by_linker=by_linker, defined=defined, own=own)
     resolver.add_functions(functions)
-    resolver.add_variables(variables, target_data)
-    missing = _keep_copies(resolver.missing, {**functions, **variables})
+    resolver.add_variables(variables, lambda name: _storage_of(module.get_global_variable(name).global_value_type, target_data))
+    missing = _keep_copies(resolver.missing, module, functions, variables)
     _refuse_thread_locals([*resolver.imports, *missing], thread_locals)
     if assumed is not None and missing:
-        assumed |= resolver.assume(_used(missing, symbol_counts(str(module))), functions)
+        assumed |= resolver.assume(_used(missing, symbol_counts(text)), functions)
         missing = []
     for name in resolver.imports:
         if name in functions and _attributes_are_of_functions():
-            functions[name].add_function_attribute("nonlazybind")  # one indirect call, not one to a jump
+            module.get_function(name).add_function_attribute("nonlazybind")  # one indirect call, not one to a jump
     slots, storage = resolver.slots, resolver.storage
-    _check_use(module, requests, functions, variables, missing)
+    _check_use(text, requests, functions, variables, missing)
     thunks = tuple([name for name in functions if SLOT_PREFIX + name in slots or SLOT_PREFIX + name in storage])
     support = ""
     if thunks or storage:
         _refuse_defined_thread_locals(storage, thread_locals)
-        support = _support_text(module, functions, variables, slots, storage, thunks)
+        support = _support_text(module, variables, slots, storage, thunks)
     static = resolver.static
     if any(isinstance(library, Archive) for library in resolver.libraries):  # members may use any of it
-        own = {value.name for value in module.functions if not value.is_declaration}
         static = [name for name in sorted(STATIC_RUNTIME) if name not in own]
     if static:
         support = (support or _head_text(module)) + static_runtime_text(static)
@@ -165,22 +167,23 @@ def resolve_declarations(
     return Resolution(slots, storage, support, thunks, resolver.libraries, libraries_used, resolver.imports)
 
 
-def _declared(values: Iterable[Any], *, by_linker: bool) -> dict[str, Any]:
+def _declared(values: Iterable[GlobalValue], *, by_linker: bool) -> dict[str, GlobalValue]:
     """What is declared and not defined, or defined for the optimizer alone, by name."""
-    found = {}
-    for value in values:
-        if value.is_declaration or (by_linker and value.linkage.name == "available_externally"):
-            name = value.name  # a call into LLVM
-            if not name.startswith("llvm."):
-                found[name] = value
-    return found
+    return {
+        value.name: value
+        for value in values
+        if (value.is_declaration or (by_linker and value.linkage == "available_externally")) and not value.name.startswith("llvm.")
+    }
 
 
-def _keep_copies(missing: Iterable[str], declared: Mapping[str, Any]) -> list[str]:
+def _keep_copies(
+    missing: Iterable[str], module: Any, functions: Mapping[str, GlobalValue], variables: Mapping[str, GlobalValue]
+) -> list[str]:
     """Those that nothing provides; the module keeps its copies of what was for the optimizer alone, as C++ has of templates."""
-    copies = [name for name in missing if declared[name].linkage.name == "available_externally"]
+    copies = [name for name in missing if (functions.get(name) or variables[name]).linkage == "available_externally"]
     for name in copies:
-        declared[name].linkage = "internal"
+        value = module.get_function(name) if name in functions else module.get_global_variable(name)
+        value.linkage = "internal"
     return [name for name in missing if name not in copies]
 
 
@@ -268,7 +271,7 @@ class _Resolver:
         self.missing: list[str] = []
         self._loaded: tuple[Library, ...] | None = None
 
-    def add_functions(self, functions: Mapping[str, Any]) -> None:
+    def add_functions(self, functions: Mapping[str, GlobalValue]) -> None:
         """Provide for the declared functions."""
         others = [name for name in functions if not self._is_given(name) and not self._is_linked(name)]
         cached = frozenset(self._cached_among(others) if others else ())
@@ -301,15 +304,15 @@ class _Resolver:
             return False
         return True
 
-    def add_variables(self, variables: Mapping[str, Any], target_data: Any) -> None:
+    def add_variables(self, variables: Mapping[str, GlobalValue], storage_of: Callable[[str], Storage]) -> None:
         """Provide for the external variables."""
         others = []
-        for name, variable in variables.items():
+        for name in variables:
             definition = self._requests.globals.get(name)
             if name in self._requests.imports:
                 self._import(name, self._requests.imports[name], is_function=False)
             elif definition is not None:
-                self.storage[name] = definition, _storage_of(variable.global_value_type, target_data)
+                self.storage[name] = definition, storage_of(name)
             elif not self._is_linked(name):
                 others.append(name)
         cached = frozenset(self._cached_among(others) if others else ())
@@ -338,8 +341,8 @@ class _Resolver:
             self.from_libraries.add(name)
         return True
 
-    def _require(self, name: str, value: Any) -> None:
-        if platform_symbols.in_process(name) or value.linkage.name == "external_weak":
+    def _require(self, name: str, value: GlobalValue) -> None:
+        if platform_symbols.in_process(name) or value.linkage == "external_weak":
             return
         if self._loaded is None:
             self._loaded = loaded_libraries()
@@ -352,16 +355,16 @@ class _Resolver:
 
 
 def _check_use(
-    module: Any,
+    text: str,
     requests: Requests,
-    functions: Mapping[str, Any],
-    variables: Mapping[str, Any],
+    functions: Collection[str],
+    variables: Collection[str],
     missing: list[str],
 ) -> None:
     given = {*requests.imports, *requests.globals}
     if not given and not missing:
         return
-    counts = symbol_counts(str(module))
+    counts = symbol_counts(text)
     unused = sorted(
         name
         for name in given
@@ -398,9 +401,9 @@ def _describe(missing: list[str], unused: Collection[str], functions: Collection
 
 
 def _advice(name: str, is_function: bool) -> str:
-    option = providing_option(name)
-    if option is not None:
-        return f"pass {option}"
+    advice = advice_on_run_time(name)
+    if advice is not None:
+        return advice
     if name.startswith(ADDRESS_OF):
         return "name it in imports= if another module will define it, or name the library that has it in libraries= or archives="
     given = "globals= if it is a function of this process (NativeSymbol)" if is_function else "globals= with its value"
@@ -442,8 +445,7 @@ def _head_text(module: Any) -> str:
 
 def _support_text(
     module: Any,
-    functions: Mapping[str, Any],
-    variables: Mapping[str, Any],
+    variables: Collection[str],
     slots: Mapping[str, str],
     storage: Mapping[str, tuple[GlobalDefinition, Storage]],
     thunks: tuple[str, ...],
@@ -459,7 +461,9 @@ def _support_text(
             lines.append(f"@{quote(name)} = hidden externally_initialized global {shape} {zero}, align 16")
         else:
             lines.append(f"@{quote(name)} = hidden externally_initialized global ptr null, align 8")
-    lines += [_thunk(name, str(functions[name]), str(functions[name].global_value_type)) for name in thunks]
+    for name in thunks:
+        function = module.get_function(name)
+        lines.append(_thunk(name, str(function), str(function.global_value_type)))
     return "\n".join([*lines, ""])
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from compcache.build import codegen
-from compcache.build.exports import choose_exports
+from compcache.build.exports import visible_exports
+from compcache.build.ir_text import read_values
 from compcache.build.pic import aliases
 from compcache.images.embedded_bitcode import BITCODE_MAGIC
 
@@ -25,9 +26,11 @@ def symbols_of(code: bytes) -> Symbols:
 
     def look(context: Any) -> Symbols:
         module = codegen.parse(code, context)
-        exports = choose_exports(module, None, aliases(str(module)))
-        values = [*module.functions, *module.global_variables]
-        inline = {function.name for function in module.functions if function.linkage.name.startswith("linkonce")}
+        text = str(module)
+        exports = visible_exports(read_values(text), aliases(text))
+        functions, variables = read_values(text)
+        values = [*functions, *variables]
+        inline = {function.name for function in functions if function.linkage.startswith("linkonce")}
         return Symbols(
             tuple([export.symbol for export in exports if not export.link_only and export.symbol not in inline]),
             tuple([value.name for value in values if value.is_declaration]),

@@ -40,11 +40,13 @@ def _of_bitcode(code: bytes) -> tuple[str, ...] | None:
 def _ask_llvm(code: str | bytes) -> tuple[str, ...]:
     from compcache.build import codegen
     from compcache.build.exports import choose_exports
+    from compcache.build.ir_text import read_values
     from compcache.build.pic import aliases
 
     with codegen.new_context() as context:
         module = codegen.parse(code, context)
-        exports = choose_exports(module, None, aliases(str(module)))
+        text = str(module)
+        exports = choose_exports(read_values(text), None, aliases(text))
         return tuple([export.symbol for export in exports if not export.link_only])
 
 

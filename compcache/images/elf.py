@@ -32,6 +32,7 @@ __all__ = [
     "code_sections",
     "data_of",
     "dynamic_defined",
+    "dynamic_required",
     "dynamic_undefined",
     "has_fixed_code",
     "hide_symbols",
@@ -363,6 +364,11 @@ def dynamic_undefined(data: bytes) -> tuple[str, ...]:
     Both strong and weak references count. Raises `FormatError`.
     """
     return tuple([symbol.name for symbol in _dynamic_symbols(data) if not symbol.defined])
+
+
+def dynamic_required(data: bytes) -> tuple[str, ...]:
+    """Those of `dynamic_undefined` without which a shared object cannot be loaded: weak references may stay without a definition."""
+    return tuple([symbol.name for symbol in _dynamic_symbols(data) if not symbol.defined and symbol.binding != _STB_WEAK])
 
 
 def dynamic_defined(data: bytes) -> tuple[str, ...]:

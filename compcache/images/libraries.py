@@ -23,7 +23,7 @@ from compcache.images.platform_symbols import mapped_path
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Library", "demangle", "library_with", "loaded_libraries", "open_libraries", "providing_option", "unusual_directories"]
+__all__ = ["Library", "advice_on_run_time", "demangle", "library_with", "loaded_libraries", "open_libraries", "unusual_directories"]
 
 #: The crates that belong to Rust's compiler, as mangling v0 writes them behind a disambiguator (RFC 2603), and old names.
 _RUST_CRATES = ("_3std", "_4core", "_5alloc", "_7___rustc")
@@ -41,11 +41,22 @@ _RUNTIME_LIBRARIES = (
     (("__kmpc_", "omp_"), "omp"),
     (("GOMP_",), "gomp"),
     (("objc_",), "objc"),
+    (("__ubsan_handle_",), "ubsan"),
+    (("_D4core", "_D2rt", "_D6object", "_D6Object", "_D9Exception", "_D9invariant", "_d_", "rt_"), "druntime-ldc-shared"),
+    (("_D3std",), "phobos2-ldc-shared"),
+    (("$s", "swift_"), "swiftCore"),
 )
 #: And those that are no shared libraries, with advice for who did not name them.
 _RUNTIMES = (
-    (("_FortranA", "_QQ"), "archives=['libflang_rt.runtime.a'], or compile with compcache.clang"),
-    (_RUST_NAMES, "the .rlib files of `rustc --print target-libdir` as archives=, or compile with compcache.clang, which does"),
+    (("_FortranA", "_QQ"), "pass archives=['libflang_rt.runtime.a'], or compile with compcache.clang"),
+    (_RUST_NAMES, "pass the .rlib files of `rustc --print target-libdir` as archives=, or compile with compcache.clang, which does"),
+    (("__zig_",), "compile with -fcompiler-rt (zig), or pass archives=['libcompiler_rt.a'] with the one in zig's cache"),
+    (("__morestack",), "pass archives=['libgcc.a'] (`gcc --print-libgcc-file-name`)"),
+    (
+        ("__asan_", "__hwasan_", "__lsan_", "__msan_", "__rtsan_", "__tsan_", "__sanitizer_"),
+        "compile without -fsanitize, whose run time the whole program must have from its start",
+    ),
+    (("llvm_gcda_", "llvm_gcov_", "__gcov_"), "compile without --coverage (-fprofile-instr-generate needs no run time)"),
 )
 
 _SYSTEM_DIRECTORIES = frozenset(("/lib", "/lib64", "/usr/lib", "/usr/lib64"))
@@ -195,14 +206,16 @@ def _is_systems(directory: str) -> bool:
     return directory in _SYSTEM_DIRECTORIES or (parent in _SYSTEM_DIRECTORIES and "-linux-" in name)
 
 
-def providing_option(symbol: str) -> str | None:
-    """The option of `ModuleSource` by which a symbol of a compiler's run time is usually provided; None for other symbols."""
+def advice_on_run_time(symbol: str) -> str | None:
+    """What to do about a missing symbol of a compiler's run time: mostly, by which option of `ModuleSource` it is provided; None for
+    other symbols.
+    """
     if symbol.startswith("_R") and any(crate in symbol for crate in _RUST_CRATES):
         symbol = _RUST_NAMES[0]
     library = next((library for prefixes, library in _RUNTIME_LIBRARIES if symbol.startswith(prefixes)), None)
     if library is None:
         return next((option for prefixes, option in _RUNTIMES if symbol.startswith(prefixes)), None)
-    return f"libraries=[{library!r}]" + ("" if _is_installed(library) else "; this system has no such library: install it")
+    return f"pass libraries=[{library!r}]" + ("" if _is_installed(library) else "; this system has no such library: install it")
 
 
 @functools.cache

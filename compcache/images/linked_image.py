@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import CacheWarning, CompileError, FormatError, LinkerError, UndefinedSymbolError
 from compcache.images import elf, platform_symbols
 from compcache.images.archives import Archive, is_archive
-from compcache.images.libraries import Library, open_libraries, unusual_directories
+from compcache.images.libraries import Library, advice_on_run_time, open_libraries, unusual_directories
 from compcache.images.linkers.find import find_linker, is_chosen
 from compcache.images.linkers.link import link_shared
 
@@ -22,21 +22,20 @@ if TYPE_CHECKING:
     #: Gives the linker for an object; None where there is none.
     LinkerFor = Callable[[bytes], Linker | None]
 
-__all__ = ["EntryObject", "first_linker", "link_image"]
+__all__ = ["EntryObjects", "first_linker", "link_image"]
 
 _SONAME = "compcache-module.so"
 #: What entry points and generated code refer to; always there, hence never weak.
 _ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
+_OWN_RUN_TIME = "name the static library of the compiler's run time in archives= (`clang --print-libgcc-file-name`)"
 _SHOWN = 5
 _MOST_SHOWN = 20
-#: What start-up files of compilers refer to, weakly.
-_OPTIONAL = frozenset(("_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__gmon_start__"))
 
 
-class EntryObject(NamedTuple):
-    """The object of a module's entry points, and the symbols that it defines; empty where they are in the module's own object."""
+class EntryObjects(NamedTuple):
+    """The objects of a module's entry points, and the symbols that they define; empty where they are in the module's own object."""
 
-    code: bytes = b""
+    codes: tuple[bytes, ...] = ()
     symbols: tuple[str, ...] = ()
 
 
@@ -48,7 +47,7 @@ def first_linker(_: bytes) -> Linker | None:
 def link_image(
     obj: bytes,
     *,
-    entries: EntryObject,
+    entries: EntryObjects,
     export: str,
     weak: Collection[str],
     imports: Collection[str],
@@ -60,7 +59,7 @@ def link_image(
 
     Args:
         obj: the object of a module.
-        entries: the object of its entry points, and their symbols; only a linker can put the two together.
+        entries: the objects of its entry points, and their symbols; only a linker can put them together.
         export: the one symbol that the image lets others see.
         weak: the symbols that may stay without a provider.
         imports: those whose addresses are filled in when code is loaded, which only a shared object can have.
@@ -101,8 +100,7 @@ def link_image(
         if archives:  # whose members may use all that a linker has by itself, and one another
             given = [library.file() for library in libraries if isinstance(library, Library)]
             paths = [*archives, *shared, *filter(None, given), *platform_symbols.all_paths()]
-        objects = [weakened, entries.code] if entries.code else [weakened]
-        image = link_shared(linker, objects, soname=_SONAME, libraries=paths, run_paths=unusual_directories(shared), export=[export])
+        image = link_shared(linker, [weakened, *entries.codes], soname=_SONAME, libraries=paths, run_paths=unusual_directories(shared), export=[export])
     except LinkerError as error:
         _require_plain(needs_linker, str(error))
         if imports or entries.symbols:
@@ -115,11 +113,11 @@ def link_image(
 
 
 def _check_archives(image: bytes, known: Collection[str]) -> None:
-    """What the members of static libraries use must be there as well."""
+    """What the members of static libraries use must be there as well, unless they refer to it weakly, as Rust's to functions of later libcs."""
     missing = [
         symbol
-        for symbol in elf.dynamic_undefined(image)
-        if symbol and symbol not in known and symbol not in _OPTIONAL and not symbol.startswith(_ALWAYS_THERE)
+        for symbol in elf.dynamic_required(image)
+        if symbol and symbol not in known and not symbol.startswith(_ALWAYS_THERE)
         and not platform_symbols.is_platform_symbol(symbol) and not platform_symbols.in_process(symbol)
     ]  # fmt: skip
     provided = set(elf.needed_libraries(image)) if missing else set()
@@ -190,8 +188,10 @@ def _check_undefined(undefined: Iterable[str], weak: Collection[str]) -> None:
         and symbol not in weak
     ]
     if missing:
+        missing.sort()
+        advice = dict.fromkeys([advice_on_run_time(symbol) or _OWN_RUN_TIME for symbol in missing])
         raise UndefinedSymbolError(
-            f"the compiled code refers to {', '.join(map(repr, sorted(missing)))}, which neither the platform's "
-            "libraries nor this process provide",
-            symbols=sorted(missing),
+            f"the compiled code refers to {', '.join(map(repr, missing))}, which neither the platform's "
+            f"libraries nor this process provide: {'; '.join(advice)}",
+            symbols=missing,
         )

@@ -172,6 +172,8 @@ def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
     known: dict[frozenset[str], BuiltModule] = {}
     for built in modules:
         names = frozenset([name for name, *_ in built.functions])
+        if not names:
+            continue
         other = known.setdefault(names, built)
         if other.code and built.code and other.code != built.code and not _is_same(other.sections[3], built.sections[3]):
             warn(f"function {min(names)!r} is defined twice by what is added, with different code: programs may get either", ShadowWarning)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from compcache.errors import CompileError
 from compcache.formats.host import SYSTEM_FEATURES, required
 from compcache.targets.cpu_table import baseline, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from compcache.build.ir_text import GlobalValue
     from compcache.targets.machine import Machine
 
 __all__ = [
@@ -26,6 +27,10 @@ __all__ = [
 
 #: The attributes of a function that say for which CPU it is compiled.
 TARGET_ATTRIBUTE = re.compile(r'"(target-cpu|target-features|tune-cpu)"="([^"]*)"')
+_GROUP = re.compile(r"attributes #(\d+) = \{(.*)\}")
+#: Where a function names its group of attributes, once its line has no strings.
+_OF_GROUP = re.compile(r"#(\d+)")
+_STRING = re.compile(r'"[^"]*"')
 _FEATURES = re.compile(r'("target-features"=")([^"]*)(")')
 #: The feature that the intrinsics ``llvm.x86.<family>.*`` belong to, where it has another name.
 _FAMILIES = {
@@ -50,12 +55,21 @@ _INTRINSICS = re.compile(r"@llvm\.x86\.[\w.]+")
 _ASSEMBLY = re.compile(r'\basm (?:(?:sideeffect|alignstack|inteldialect|unwind) )*("[^"]*")')
 
 
-def target_attributes(module: Any, ir: Any) -> dict[str, str]:
-    """The attributes of each function of a module that says for which CPU it is; `ir` is what the module was parsed from."""
-    if isinstance(ir, str) and '"target-' not in ir and '"tune-cpu' not in ir:
-        return {}
-    found = {f.name: b" ".join(map(bytes, f.attributes)).decode("utf-8", "replace") for f in module.functions}
-    return {name: text for name, text in found.items() if '"target-' in text or '"tune-cpu' in text}
+def target_attributes(groups: Iterable[str], functions: Iterable[GlobalValue]) -> dict[str, str]:
+    """The attributes of each function of a printed module that says for which CPU it is.
+
+    Args:
+        groups: the module's lines that say what is in a group of attributes.
+        functions: all of its functions.
+    """
+    lines = [line for line in groups if '"target-' in line or '"tune-cpu' in line]
+    attributes = {match[1]: match[2] for line in lines if (match := _GROUP.match(line))}
+    found = {}
+    for function in functions if attributes else ():
+        match = _OF_GROUP.search(_STRING.sub("", function.text)) if "#" in function.text else None
+        if match is not None and match[1] in attributes:
+            found[function.name] = attributes[match[1]]
+    return found
 
 
 def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
@@ -78,14 +92,14 @@ def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
                 raise CompileError(f'function {name!r} has the attribute "target-cpu"="{cpu}": {error}') from None
 
 
-def without_unknown_features(module: Any, attributes: Mapping[str, str], platform: str) -> str | None:
-    """The module's text without the features that it switches off and this LLVM does not know; None where there are none.
+def without_unknown_features(text: str, attributes: Mapping[str, str], platform: str) -> str | None:
+    """A printed module's text without the features that it switches off and this LLVM does not know; None where there are none.
 
     Compilers name all that they know of with ``-march=``, and older ones know some that newer ones have dropped. LLVM complains on
     the standard error about each, in every function.
     """
     table = table_of(platform)
-    names = {part for text in set(attributes.values()) for _, value in TARGET_ATTRIBUTE.findall(text) for part in value.split(",")}
+    names = {part for group in set(attributes.values()) for _, value in TARGET_ATTRIBUTE.findall(group) for part in value.split(",")}
     if table is None or all(table.knows(name[1:]) for name in names if name[:1] == "-"):
         return None
     knows = table.knows
@@ -93,7 +107,7 @@ def without_unknown_features(module: Any, attributes: Mapping[str, str], platfor
     def known(match: re.Match[str]) -> str:
         return match[1] + ",".join([part for part in match[2].split(",") if part[:1] != "-" or knows(part[1:])]) + match[3]
 
-    return _FEATURES.sub(known, str(module))
+    return _FEATURES.sub(known, text)
 
 
 def exported_requirements(
@@ -140,11 +154,20 @@ def used_by(code: str, features: frozenset[str]) -> frozenset[str]:
     system = features & SYSTEM_FEATURES
     if not system:
         return features
-    assembly = "".join(_ASSEMBLY.findall(code)) if " asm " in code or "module asm" in code else ""
+    assembly = "".join(_strings_of_assembly(code))
     if _SPELLED_OUT.search(assembly):
         return features
     written = assembly + " ".join(_INTRINSICS.findall(code))
     return features - {name for name in system if not any(word in written for word in _SYSTEM_INSTRUCTIONS.get(name, (name,)))}
+
+
+def _strings_of_assembly(code: str) -> Iterator[str]:
+    at = code.find("asm ")
+    while at >= 0:
+        match = _ASSEMBLY.match(code, at)
+        if match is not None:
+            yield match[1]
+        at = code.find("asm ", at + 1)
 
 
 def uses_beyond(intrinsics: Iterable[str], features: frozenset[str]) -> bool:

@@ -26,7 +26,7 @@ from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
 from compcache.errors import CompileError
 from compcache.images.elf import set_aside
-from compcache.images.linked_image import EntryObject
+from compcache.images.linked_image import EntryObjects
 from compcache.images.static_runtime import FINALIZE
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ __all__ = ["Prepared", "Translated", "emit", "table_symbols"]
 
 #: What the names begin with under which a module has its own definitions of merged variables.
 _OWN = "compcache.own."
+#: Up to so many entry points are compiled one by one.
+_FEW = 8
 
 
 class Prepared(NamedTuple):
@@ -73,7 +75,7 @@ class Translated(NamedTuple):
     bitcode: bytes
     level: int
     object: bytes
-    entry_object: EntryObject
+    entry_objects: EntryObjects
     digests: dict[str, str]
     seconds: float = 0.0
     weak: frozenset[str] = frozenset()  # functions that would give way to those of other sources
@@ -84,8 +86,8 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     definitions = with_image_symbols(read_module(text), text)
     constructors = find_constructors(text)
     if _must_wait(constructors, definitions, prepared.resolution, by_linker=request.by_linker):
-        module = codegen.parse(with_deferred_start(text, constructors), context)
-        text = str(module)
+        text = with_deferred_start(text, constructors)
+        module = codegen.parse(text, context)
         definitions, constructors = with_image_symbols(read_module(text), text), Constructors((), ())
     startup = run_by_mapping(definitions, constructors)
     _check_startup(startup, definitions, prepared.resolution)
@@ -112,26 +114,32 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     obj = with_data(codegen.emit_object(module, target), prepared.data)
     if own:
         obj = set_aside(obj, own)
-    entry_object = _entry_object(entries.points, request.machine[:2], request.level) if apart else EntryObject()
+    entry_objects = _entry_objects(entries.points, request.machine[:2], request.level) if apart else EntryObjects()
     machine = request.machine
     requires = machine.required_by(text)
     return Translated(
         machine, requires, prepared._replace(data={}), definitions, constructors, startup, entries, slots, key, bitcode, request.level, obj,
-        entry_object, request.digests,
+        entry_objects, request.digests,
     )
 
 
-@lru_cache(maxsize=64)
-def _entry_object(points: tuple[EntryPoint, ...], machine: tuple[str, str], level: int) -> EntryObject:
-    """The object of entry points, which most modules of a program have in common: a third of what a tiny module takes LLVM."""
-    if not points:
-        return EntryObject()
+def _entry_objects(points: tuple[EntryPoint, ...], machine: tuple[str, str], level: int) -> EntryObjects:
+    """The objects of entry points: one takes LLVM as long as a small function, and modules of a program have many in common.
+
+    Of a few each is an object of its own. Many are one object: it takes two milliseconds to begin one, and another to link it.
+    """
+    lists = [(point,) for point in points] if len(points) <= _FEW else [points]
+    return EntryObjects(tuple([_entry_object(item, machine, level) for item in lists]), tuple(symbols_of_entries(points)))
+
+
+@lru_cache(maxsize=512)
+def _entry_object(points: tuple[EntryPoint, ...], machine: tuple[str, str], level: int) -> bytes:
     with codegen.new_context() as context:
         module = codegen.parse(entries_text(points), context)
         codegen.check_triple(module)
         with codegen.borrowed_machine(*machine, level) as target:
             module.data_layout = str(target.target_data)
-            return EntryObject(codegen.emit_object(module, target), tuple(symbols_of_entries(points)))
+            return codegen.emit_object(module, target)
 
 
 def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition]) -> list[str]:

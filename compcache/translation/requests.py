@@ -84,8 +84,8 @@ def size_of(ir: Any) -> int:
     return sum(map(len, ir)) if isinstance(ir, tuple) else len(ir)
 
 
-def refuse_extremes(text: str) -> None:
-    """Raise `CompileError` for code whose numbers or nesting would end the process that parses it."""
-    reason = extreme_of(abridged(text))
+def refuse_extremes(text: str, *, printed: bool) -> None:
+    """Raise `CompileError` for code whose numbers or nesting would end the process that parses it; LLVM may have `printed` it."""
+    reason = extreme_of(abridged(text), printed=printed)
     if reason is not None:
         raise CompileError(f"the code has {reason}")

@@ -6,15 +6,19 @@ Parse, rewrite what contradicts a shared object, provide for declarations (`comp
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.exports import MERGED, VISIBLE_LINKAGES, WEAK, choose_exports
 from compcache.build.ir_text import (
+    GlobalValues,
     is_vectorized,
+    lines_from,
     lines_of_variables,
     passes_vectors,
     read_assembly,
+    read_values,
     section_bounds,
 )
 from compcache.build.large_data.variables import set_data_aside
@@ -52,7 +56,7 @@ from compcache.translation.overridden import weak_functions, without_overridden
 from compcache.translation.requests import Request, refuse_extremes, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from compcache.build.exports import Export
     from compcache.build.pic import Alias
@@ -64,15 +68,12 @@ if TYPE_CHECKING:
 __all__ = ["translate", "translate_again"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
-#: Words of code whose meaning is read off what LLVM prints, since who writes assembly is free to write it in other ways.
-_READ_AS_PRINTED = ("dso_local", "thread_local", "hidden", "protected", "PIE Level", " alias ", " ifunc ", "linkonce", "weak", "common", "module asm", "__st")
-
 
 class _Checked(NamedTuple):
     """What is known of a module that can be compiled here."""
 
-    text: str
-    printed: str  # the same as LLVM prints it, ready for a shared object: what patterns are searched for in
+    printed: str  # as LLVM prints it, ready for a shared object
+    values: GlobalValues
     attributes: dict[str, str]  # of each function that says for which CPU it is
     data: dict[str, bytes]  # values of large variables, by section (compcache.build.large_data)
 
@@ -80,46 +81,57 @@ class _Checked(NamedTuple):
 def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) -> Translated:
     """From source to object."""
     if isinstance(request.ir, str):
-        refuse_extremes(request.ir)
+        refuse_extremes(request.ir, printed=False)
     module = codegen.parse(request.ir, context)
     codegen.check_triple(module)
-    attributes = target_attributes(module, request.ir)
+    data = set_data_aside(module, context, size_of(request.ir), lambda outline: _check(outline, request))
+    printed = str(module)
+    if data or not isinstance(request.ir, str):
+        refuse_extremes(printed, printed=True)
+    values = read_values(printed)
+    attributes = _attributes_of(printed, values)
     check_attributes(attributes, host.platform_name())
-    known = without_unknown_features(module, attributes, host.platform_name())
+    known = without_unknown_features(printed, attributes, host.platform_name())
     if known is not None:
-        module = codegen.parse(known, context)
-        attributes = target_attributes(module, known)
+        module, printed = codegen.parse(known, context), known
+        attributes = _attributes_of(printed, values)
     request = request._replace(machine=_safe_machine(request.machine, attributes))
-    _try_if_suspicious(module, request, attributes)
-    data = set_data_aside(module, context, size_of(request.ir), refuse_extremes)
-    text = request.ir if isinstance(request.ir, str) and not data else str(module)
-    if text is not request.ir:
-        refuse_extremes(text)
-    printed = str(module) if text is request.ir and any(word in text for word in _READ_AS_PRINTED) else text
-    changed = for_shared_object(printed)
-    if changed is not None:
-        module, printed = codegen.parse(changed, context), changed
-    changed, request = _with_thread_locals(printed, request, is_cached)
-    if changed is not None:
-        module, printed = codegen.parse(changed, context), changed
-    weak = weak_functions(printed) if request.exports is None else frozenset()
+    _try_if_suspicious(printed, values, request, attributes)
+    rewritten, request = _with_thread_locals(for_shared_object(printed), request, is_cached)
+    weak = weak_functions(rewritten) if request.exports is None else frozenset()
     overridden = weak.intersection(request.overridden)
     if overridden:
-        printed = without_overridden(printed, overridden)
-        module = codegen.parse(printed, context)
+        rewritten = without_overridden(rewritten, overridden)
+    if rewritten is not printed:
+        module, values = codegen.parse(rewritten, context), read_values(rewritten)
     with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        translated = _compile(context, module, _Checked(text, printed, attributes, data), request, target, is_cached)
+        translated = _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, is_cached)
     return translated._replace(weak=weak - overridden)
 
 
-def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str], bool]) -> tuple[str | None, Request]:
-    """The module's text in which thread-local variables are shared with other modules, if it has any, and the request for it."""
+def _check(outline: str, request: Request) -> None:
+    """Refuse or try a printed module, of which LLVM is about to translate a part."""
+    refuse_extremes(outline, printed=True)
+    values = read_values(outline)
+    attributes = _attributes_of(outline, values)
+    check_attributes(attributes, host.platform_name())
+    _try_if_suspicious(outline, values, request, attributes)
+
+
+def _attributes_of(printed: str, values: GlobalValues) -> dict[str, str]:
+    return target_attributes(lines_from(printed, "attributes #"), values.functions)
+
+
+def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str], bool]) -> tuple[str, Request]:
+    """The module's text in which thread-local variables are shared with other modules, and the request for it."""
     declared, defined = shared_thread_locals(lines_of_variables(printed))
     if not request.by_linker or not (declared or defined):
-        return None, request
+        return printed, request
     requests = request.requests
     imported = codegen.in_caller(imported_thread_locals, declared, requests, is_cached)
     asked = defined if request.exports is None else defined.intersection([export.symbol for export in request.exports])
+    if not imported and not asked:
+        return printed, request
     imports = {ADDRESS_OF + name if name in imported else name: ADDRESS_OF + of if name in imported else of for name, of in requests.imports.items()}
     return with_addresses(printed, sorted(imported), sorted(asked)), request._replace(requests=requests._replace(imports=imports))
 
@@ -128,16 +140,19 @@ def _compile(
     context: Any, module: Any, source: _Checked, request: Request, target: Any, is_cached: Callable[[str], bool]
 ) -> Translated:
     """From a module that can be compiled here to its object."""
-    text, printed = source.text, source.printed
+    printed = source.printed
     module.data_layout = str(target.target_data)
     variables = lines_of_variables(printed)
     names, local = aliases(variables), thread_locals(variables)
     merged = merged_variables(variables) if request.by_linker else {}
     assembly, bounds = read_assembly(printed), section_bounds(printed)
     among_others = request.assumed is not None
-    exports = choose_exports(module, request.exports, names, local, merged, assembly.defined, may_be_empty=among_others)
+    values = source.values
+    exports = choose_exports(values, request.exports, names, local, merged, assembly.defined, may_be_empty=among_others)
     resolution = resolve_declarations(
         module,
+        printed,
+        values,
         target.target_data,
         request.requests,
         lambda names: codegen.in_caller(_chosen, names, is_cached),
@@ -147,13 +162,13 @@ def _compile(
         assumed=request.assumed,
     )
     resolution = _with_merged(resolution, exports)
-    needs = exported_requirements(_aliased(exports, names), source.attributes, request.machine, host.platform_name(), text)
+    needs = exported_requirements(_aliased(exports, names), source.attributes, request.machine, host.platform_name(), printed)
     encoded = encode_checked(resolution)
     # What static libraries call back must have a symbol.
     hides = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
-    _prepare(module, exports, resolution, context, hide_others=hides, kept=assembly.mentioned)
+    _prepare(module, values, exports, resolution, context, hide_others=hides, kept=assembly.mentioned)
     # Code with assembly is never compiled for another CPU, and the writer of bitcode aborts over assembly that is not valid.
-    keeps = request.keep_bitcode and request.level and not has_assembly(text)
+    keeps = request.keep_bitcode and request.level and not has_assembly(printed)
     code = module.as_bitcode() if keeps else b""
     codegen.optimize(module, target, request.level)
     optimized = str(module)
@@ -167,10 +182,11 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linker
     """From kept code to an object for another machine."""
     module = codegen.parse(recipe.code, context)
     text = str(module)
-    _require_portable(module, text, machine)
-    attributes = target_attributes(module, None)
+    values = read_values(text)
+    _require_portable(text, values, machine)
+    attributes = _attributes_of(text, values)
     machine = _safe_machine(machine, attributes)
-    intrinsics = [f.name for f in module.functions if f.name.startswith(("llvm.x86.", "llvm.aarch64."))]
+    intrinsics = _intrinsics(values, "llvm.x86.", "llvm.aarch64.")
     if intrinsics or codegen.is_suspicious([p for t in attributes.values() for p in TARGET_ATTRIBUTE.findall(t)]):
         codegen.in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
     names = aliases(text)
@@ -189,9 +205,12 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linker
         return emit(module, str(module), context, emitter, request, prepared)
 
 
-def _require_portable(module: Any, text: str, machine: Machine) -> None:
-    intrinsics = [f.name for f in module.functions if f.name.startswith("llvm.x86.")]
-    if uses_beyond(intrinsics, machine.requires):
+def _intrinsics(values: GlobalValues, *families: str) -> list[str]:
+    return [function.name for function in values.functions if function.name.startswith(families)]
+
+
+def _require_portable(text: str, values: GlobalValues, machine: Machine) -> None:
+    if uses_beyond(_intrinsics(values, "llvm.x86."), machine.requires):
         raise CompileError("the code uses intrinsics of features that this host does not have")
     if has_assembly(text):
         raise CompileError("the code has inline assembly, which may use any feature")
@@ -209,13 +228,12 @@ def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:
     return machine.by_features(host.platform_name()) if bare else machine
 
 
-def _try_if_suspicious(module: Any, request: Request, attributes: Mapping[str, str]) -> None:
+def _try_if_suspicious(printed: str, values: GlobalValues, request: Request, attributes: Mapping[str, str]) -> None:
     machine = request.machine
     pairs = {("target-cpu", machine.cpu), ("target-features", machine.features)}
     pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}
-    intrinsics = [f.name for f in module.functions if f.name.startswith("llvm.x86.")]
-    if codegen.is_suspicious(pairs) or uses_beyond(intrinsics, machine.requires):
-        codegen.in_caller(try_in_child, str(module), machine, request.level)
+    if codegen.is_suspicious(pairs) or uses_beyond(_intrinsics(values, "llvm.x86."), machine.requires):
+        codegen.in_caller(try_in_child, printed, machine, request.level)
 
 
 def _aliased(exports: Iterable[Export], names: Mapping[str, Alias]) -> dict[str, str]:
@@ -235,6 +253,7 @@ def _with_merged(resolution: Resolution, exports: Iterable[Export]) -> Resolutio
 
 def _prepare(
     module: Any,
+    values: GlobalValues,
     exports: Iterable[Export],
     resolution: Resolution,
     context: Any,
@@ -247,25 +266,38 @@ def _prepare(
     Those in `kept` can be used by what LLVM does not see.
     """
     if resolution.support:
-        module.link_in(codegen.parse(resolution.support, context))
-    exported = {export.symbol for export in exports}
+        support = codegen.parse(resolution.support, context)
+        added = read_values(str(support))
+        module.link_in(support)
+        values = GlobalValues((*values.functions, *added.functions), (*values.variables, *added.variables))
     for name in resolution.thunks:
         module.get_function(name).linkage = _INTERNAL
-    ready = {*resolution.slots, *resolution.storage}
-    for value in [*module.functions, *module.global_variables]:
-        if value.is_declaration:
-            continue
-        name = value.name
+    ready = {*resolution.slots, *resolution.storage, *resolution.thunks}
+    exported = {export.symbol for export in exports}.difference(resolution.imports)
+    for name, linkage, value in _defined(module, values):
         if name in ready or name.startswith("llvm."):
             continue
         if name in resolution.imports:
-            value.linkage = "weak_odr" if "_odr" in value.linkage.name else "weak_any"
-            value.visibility = "default"
+            value().linkage = "weak_odr" if "_odr" in linkage else "weak_any"
+            value().visibility = "default"
         elif name in exported:
-            value.linkage = _EXTERNAL
-            value.visibility = "hidden"
-        elif value.linkage.name in VISIBLE_LINKAGES:
-            _privatize(value, internal=hide_others and name not in kept)
+            value().linkage = _EXTERNAL
+            value().visibility = "hidden"
+        elif linkage in VISIBLE_LINKAGES:
+            _privatize(value(), internal=hide_others and name not in kept)
+
+
+def _defined(module: Any, values: GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """What the module defines: the names, the linkages, and what gives LLVM's values, which can be asked for by name unless they have none."""
+    for found, find in ((values.functions, module.get_function), (values.variables, module.get_global_variable)):
+        yield from [(value.name, value.linkage, partial(find, value.name)) for value in found if value.name and not value.is_declaration]
+    if any(not value.name for value in (*values.functions, *values.variables)):
+        unnamed = [value for value in (*module.functions, *module.global_variables) if not value.name]
+        yield from [("", value.linkage.name, partial(_itself, value)) for value in unnamed]
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _privatize(value: Any, *, internal: bool) -> None:

@@ -1,4 +1,4 @@
-"""KIND PLACE NAME: milliseconds and private KiB of the first load of a function of a program, nothing called.
+"""KIND PLACE NAME: milliseconds and private KiB of the first load of a function of a program, nothing called; how much of it was written to.
 
 KIND is `compcache` (PLACE is the directory) or `ctypes` (PLACE is the path of a shared object, with the libraries that it names).
 """
@@ -7,7 +7,7 @@ import json
 import sys
 from time import perf_counter
 
-from children.private_memory import private_kib
+from children.private_memory import private_parts
 
 
 def main(kind: str, place: str, name: str) -> None:
@@ -22,13 +22,14 @@ def main(kind: str, place: str, name: str) -> None:
         def load():
             return getattr(ctypes.CDLL(place), name)
 
-    private_kib()
-    before = private_kib()
+    private_parts()
+    before = private_parts()
     started = perf_counter()
     function = load()
     elapsed = perf_counter() - started
     assert function
-    print(json.dumps({"ms": elapsed * 1e3, "kib": private_kib() - before}))
+    private, written = [after - earlier for after, earlier in zip(private_parts(), before, strict=True)]
+    print(json.dumps({"ms": elapsed * 1e3, "kib": private, "written": written}))
 
 
 main(*sys.argv[1:])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import llvmlite.binding as llvm
 
 from compcache.build import codegen
-from compcache.build.ir_text import quote
+from compcache.build.ir_text import long_lines, quote
 from compcache.build.trial import has_assembly
 from compcache.errors import CompileError, FormatError
 from compcache.images import elf
@@ -40,9 +40,13 @@ _LONG_LIST = re.compile(r"(?:(?:i(?:8|16|32|64)|half|float|double) [-+.xa-fA-F0-
 
 def abridged(text: str) -> str:
     """LLVM assembly with long constants of bytes and integers left out."""
-    if len(text) < _WORTHWHILE or max(map(len, text.split("\n"))) < _SHORTEST:
+    if len(text) < _WORTHWHILE:
         return text
-    return _LONG_LIST.sub("", _LONG_STRING.sub('c""', text))
+    parts, done = [], 0
+    for start, end in long_lines(text, _SHORTEST):
+        parts += [text[done:start], _LONG_LIST.sub("", _LONG_STRING.sub('c""', text[start:end]))]
+        done = end
+    return "".join([*parts, text[done:]]) if parts else text
 
 
 def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], None]) -> dict[str, bytes]:

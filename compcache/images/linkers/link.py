@@ -62,6 +62,8 @@ _MISLEADING_VARIABLES = frozenset(
 """Variables of the environment by which linkers do something else than they are told to."""
 
 _IMAGE = "image.so"
+#: Bytes of an object that is probably one of an entry point.
+_SMALL = 4096
 #: The names of a process's descriptors. Nobody can make a file here, whatever a linker takes for the name of one.
 _DESCRIPTORS = "/proc/self/fd"
 _MAX_OUTPUT = 8_000  # characters: enough for the first errors, little enough for a log
@@ -114,7 +116,7 @@ def link_shared(
     where `export` is given and an object is not ELF. Leaves no files behind.
     """
     if export is not None:
-        objects = [hide_symbols(data, keep=export) for data in objects]
+        objects = [(_hidden if len(data) < _SMALL else hide_symbols)(data, tuple(export)) for data in objects]
     paths = tuple([os.path.abspath(library) for library in libraries])
     link = _Link(linker, objects, (*_flags(linker), "-soname", soname, *(word for path in run_paths for word in ("-rpath", path))), paths, timeout)
     image = _link_in_memory(link)
@@ -123,6 +125,12 @@ def link_shared(
     image = _link_in_directory(link)
     _needs_directory.add(linker.argv)
     return image
+
+
+@functools.lru_cache(maxsize=512)
+def _hidden(data: bytes, keep: tuple[str, ...]) -> bytes:
+    """A small object, which many images may have in common, without symbols that others could see."""
+    return hide_symbols(data, keep)
 
 
 def _flags(linker: Linker) -> tuple[str, ...]:
