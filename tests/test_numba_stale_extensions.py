@@ -125,12 +125,47 @@ _TYPE = """
 
     def f(x, y): return g(P(x, y))
     """
+_REGISTRY = """
+    from numba import njit, types
+    from numba.core import imputils
+    from numba.core.registry import cpu_target
+    from numba.core.typing import templates
+
+    def h(x): pass
+
+    lowering, typing = imputils.Registry("own"), templates.Registry()
+
+    @typing.register_global(h)
+    class H(templates.AbstractTemplate):
+        def generic(self, args, kws):
+            return templates.signature(types.float64, *args)
+
+    FACTOR = 2.0
+
+    {lower}
+
+    cpu_target.typing_context.install_registry(typing)
+    {install}
+
+    @njit(cache=True)
+    def f(x, y): return h(x)
+    """
+_LOWER_H = """
+    def lower_h(context, builder, sig, args):
+        return builder.fmul(args[0], context.get_constant(types.float64, FACTOR))
+    """
 
 
 def typing(name: str, code: str) -> Edit:
     """A program that tells Numba the type of its function's result, which the edit changes."""
     source = _PROGRAM + _TYPED.replace("{typing}", textwrap.indent(textwrap.dedent(code).strip(), "    ").strip())
     return Edit(name, source, "types.float32", "types.float64")
+
+
+def own_registry(name: str, install: str, decorator: str = "") -> Edit:
+    """A program that generates code by a function of a registry that it made for itself."""
+    lower = f"{decorator}{_LOWER_H}".strip()
+    return Edit(name, _REGISTRY.replace("{lower}", lower).replace("{install}", install), "FACTOR = 2.0", "FACTOR = 3.0")
 
 
 def own_type(name: str, result: str, old: str, new: str) -> Edit:
@@ -182,6 +217,8 @@ EDITS = [
         class H(CallableTemplate):
             def generic(self): return lambda x: types.float32
         """),
+    own_registry("a registry of the program's", "cpu_target.target_context.install_registry(lowering)", "@lowering.lower(h, types.float64)"),
+    own_registry("a function that is in no registry", "cpu_target.target_context.insert_func_defn([(lower_h, h, (types.float64,))])"),
     own_type("what makes a Python object", "p", "float_from_double(p.x)", "float_from_double(p.y)"),
     own_type("what reads a Python object", "p.x - p.y", "setattr(p, name,", "setattr(p, 'xy'[name == 'x'],"),
     own_type("attributes that change places", "p.x - p.y", '"x", "x")\n    make_attribute_wrapper(PType, "y", "y")',
@@ -203,7 +240,7 @@ def test_an_edit_counts(number: int, told: Told) -> None:
 
 
 def test_the_programs_are_cached(told: Told) -> None:
-    """All but the one that reads its source."""
+    """All but the one that reads its source, and the one that is in no registry."""
     hits, _, refused = told.warm
-    assert hits == len(EDITS) - 1
-    assert len(refused) == 1
+    assert hits == len(EDITS) - 2
+    assert len(refused) == 2

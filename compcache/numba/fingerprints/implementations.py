@@ -14,14 +14,16 @@ from zlib import crc32
 from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library, package_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 __all__ = [
     "GENERATOR",
     "Implementation",
     "digest_name",
     "find_overloads",
+    "generators_of_other_registries",
     "is_asked_by_template",
+    "is_generator_of_intrinsic",
     "is_made_by_library_for_types",
     "key_name",
     "name_of",
@@ -29,6 +31,7 @@ __all__ = [
     "plain_function",
     "registry",
     "source_function",
+    "users_generator",
     "wrapped_by",
 ]
 
@@ -55,6 +58,10 @@ def _options_of(template: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(options.items())
 
 
+#: The lists of a registry whose rows begin with a function that generates code.
+_KINDS_OF_GENERATORS = ("functions", "getattrs", "setattrs", "casts", "constants")
+
+
 class _Registry:
     """The user's overload templates, read from Numba's registry as it grows."""
 
@@ -66,7 +73,7 @@ class _Registry:
         self._seen = {"functions": 0, "attributes": 0}
         self._seen_globals = 0
         self.generators: dict[int, Any] = {}
-        self._seen_generators = dict.fromkeys(("functions", "getattrs", "setattrs", "casts", "constants"), 0)
+        self._seen_generators = dict.fromkeys(_KINDS_OF_GENERATORS, 0)
 
     def refresh(self) -> None:
         from numba.core.imputils import builtin_registry as lowering_registry
@@ -104,7 +111,7 @@ class _Registry:
         self.by_asked.setdefault(digest_name(asked), []).append(name)
 
     def _add_generator(self, implementation: Any) -> None:
-        function = _users_generator(implementation)
+        function = users_generator(implementation)
         if function is not None:
             self.generators[id(implementation)] = function
             self._keys.append(implementation)
@@ -197,8 +204,8 @@ def _is_filled(cell: Any) -> bool:
     return True
 
 
-def _users_generator(implementation: Any) -> Any:
-    """The user's function behind a code generator in Numba's registry; None if it is Numba's own."""
+def users_generator(implementation: Any) -> Any:
+    """The user's function behind a code generator in a registry of Numba's; None if it is Numba's own."""
     if getattr(implementation, "__qualname__", "").startswith(("_decorate_getattr.", "_decorate_setattr.")):
         cells = [cell.cell_contents for cell in implementation.__closure__ or () if _is_filled(cell)]
         implementation = next((item for item in cells if plain_function(item) is not None), None)
@@ -206,9 +213,39 @@ def _users_generator(implementation: Any) -> Any:
     return None if plain is None or is_made_by_library(plain) else implementation
 
 
+def generators_of_other_registries() -> dict[str, list[Implementation]]:
+    """The user's code generators by name, of registries that packages made and installed for themselves (`install_registry`).
+
+    What intrinsics generate code with is not among them: the intrinsic is what it is identified by.
+    """
+    found: dict[str, list[Implementation]] = {}
+    for key, implementation in _rows_of_other_registries():
+        function = None if key is implementation else users_generator(implementation)
+        if function is not None:
+            found.setdefault(GENERATOR + name_of(function), []).append(Implementation(function, ()))
+    return found
+
+
+def is_generator_of_intrinsic(implementation: Any) -> bool:
+    """Whether an intrinsic returned this function, which Numba registers as its own key."""
+    return any(key is implementation for key, _ in _rows_of_other_registries())
+
+
+def _rows_of_other_registries() -> Iterator[tuple[Any, Any]]:
+    """The key, or the first of its types, and the function of each row."""
+    from numba.core.imputils import builtin_registry as lowering_registry
+    from numba.core.registry import cpu_target
+
+    for other in getattr(cpu_target.target_context, "_registries", ()):
+        if other is not lowering_registry:
+            for kind in _KINDS_OF_GENERATORS:
+                for implementation, key, *_ in getattr(other, kind):
+                    yield key, implementation
+
+
 def is_made_by_library_for_types(implementation: Any) -> bool:
     """Whether a function that reads or sets an attribute was made by Numba, for `make_attribute_wrapper` for example."""
-    return _users_generator(implementation) is None
+    return users_generator(implementation) is None
 
 
 def name_of(implementation: Any) -> str:

@@ -14,9 +14,12 @@ from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable
 from compcache.numba.fingerprints.implementations import (
     GENERATOR,
     Implementation,
+    generators_of_other_registries,
+    is_generator_of_intrinsic,
     name_of,
     package_of_implementation,
     registry,
+    users_generator,
 )
 from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
 from compcache.numba.identity.extension_types import FOR_PACKAGES, content_of_type, name_of_type
@@ -140,13 +143,20 @@ def _walk(package: str, registered: list[Implementation], *, overlooks_members: 
 
 
 def dependency_of_generator(implementation: Any) -> Dependency | None:
-    """The dependency to record for a code generator; None if it is not the user's."""
+    """The dependency to record for a code generator; None if it is not the user's, or an intrinsic's. Raises `Unidentifiable`."""
     registry.refresh()
-    function = registry.generators.get(id(implementation))
+    function = registry.generators.get(id(implementation)) or users_generator(implementation)
     if function is None:
         return None
     name = GENERATOR + name_of(function)
-    return _dependency(name, registry.by_name[name])
+    registered = registry.by_name.get(name)
+    if registered is None:
+        if is_generator_of_intrinsic(implementation):
+            return None
+        registered = generators_of_other_registries().get(name)
+    if registered is None:
+        raise Unidentifiable(f"{name_of(function)} generates code, and is in no registry that Numba has installed")
+    return _dependency(name, registered)
 
 
 def dependency_of_type(cls: type) -> Dependency:
@@ -160,15 +170,22 @@ def is_current(dependency: Dependency) -> bool:
     registry.refresh()
     registered = registry.by_name.get(dependency.name)
     if registered is None:
-        template = _template_of_another_registry(dependency.name)
-        if template is None:
+        registered = _of_other_registries(dependency.name)
+        if not registered:
             return content_of_type(dependency.name) == dependency.content
-        registered = [Implementation(template, ())]
     if dependency.content.startswith(_FILES):
         return _FILES + (digest_of_package(package_of_implementation(registered[0].function)) or "") == dependency.content
     if dependency.content.startswith(_DECLINED):
         return _DECLINED + _fingerprint(dependency.name, registered, overlooks_members=True) == dependency.content
     return _fingerprint(dependency.name, registered) == dependency.content
+
+
+def _of_other_registries(name: str) -> list[Implementation]:
+    """The implementations of this name in registries that packages made for themselves."""
+    if name.startswith(GENERATOR):
+        return generators_of_other_registries().get(name, [])
+    template = _template_of_another_registry(name)
+    return [] if template is None else [Implementation(template, ())]
 
 
 def _template_of_another_registry(name: str) -> type | None:
