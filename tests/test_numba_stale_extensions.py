@@ -41,7 +41,7 @@ _PROGRAM = """
     from llvmlite.ir import DoubleType
     from numba import njit, types
     from numba.core import cgutils
-    from numba.core.imputils import lower_constant
+    from numba.core.imputils import lower_cast, lower_constant, lower_getattr_generic
     from numba.core.typing.templates import (
         AbstractTemplate, AttributeTemplate, CallableTemplate, ConcreteTemplate, infer_getattr, infer_global, signature
     )
@@ -168,6 +168,23 @@ def own_registry(name: str, install: str, decorator: str = "") -> Edit:
     return Edit(name, _REGISTRY.replace("{lower}", lower).replace("{install}", install), "FACTOR = 2.0", "FACTOR = 3.0")
 
 
+def preferred(name: str, generic: str, better: str, result: str) -> Edit:
+    """A program that gets another function to generate code, which the compiler prefers to the one that it has."""
+    code = f"""
+    @intrinsic
+    def as_float(context, p):
+        return types.float64(p), lambda context, builder, sig, args: context.cast(builder, args[0], sig.args[0], types.float64)
+
+    {generic}
+
+    # one more
+
+    @njit(cache=True)
+    def g(p):"""
+    edit = own_type(name, result, "# one more", textwrap.indent(better, " " * 4).strip())
+    return edit._replace(source=edit.source.replace("\n    @njit(cache=True)\n    def g(p):", code))
+
+
 def own_type(name: str, result: str, old: str, new: str) -> Edit:
     """A program with a type of its own."""
     return Edit(name, _PROGRAM + _TYPE.replace("{result}", result), old, new)
@@ -219,6 +236,24 @@ EDITS = [
         """),
     own_registry("a registry of the program's", "cpu_target.target_context.install_registry(lowering)", "@lowering.lower(h, types.float64)"),
     own_registry("a function that is in no registry", "cpu_target.target_context.insert_func_defn([(lower_h, h, (types.float64,))])"),
+    preferred("a function for one type instead of many",
+              "def h(x): pass\n\n    @type_callable(h)\n    def type_h(context): return lambda x: types.float64\n\n"
+              "    @lower_builtin(h, types.Float)\n    def lower_h(context, builder, sig, args): return args[0]",
+              "@lower_builtin(h, types.float64)\ndef lower_this(context, builder, sig, args): return builder.fadd(args[0], args[0])",
+              "h(p.x)"),
+    preferred("a conversion to one type instead of many",
+              "@lower_cast(PType, types.Float)\n    def cast_p(context, builder, old, new, value): return builder.extract_value(value, 0)",
+              "@lower_cast(PType, types.float64)\ndef cast_this(context, builder, old, new, value): return builder.extract_value(value, 1)",
+              "as_float(p)"),
+    preferred("a constant of one type instead of a class",
+              "OTHER = P(1.0, 2.0)", "@lower_constant(ptype)\ndef constant_this(context, builder, kind, value):\n"
+              "    p = cgutils.create_struct_proxy(kind)(context, builder)\n    p.x = p.y = context.get_constant(types.float64, 9.0)\n    return p._getvalue()",
+              "OTHER.x"),
+    preferred("an attribute of one type instead of its class",
+              "@infer_getattr\n    class Attributes(AttributeTemplate):\n        key = PType\n        def generic_resolve(self, p, name): return types.float64\n\n"
+              "    @lower_getattr_generic(PType)\n    def get(context, builder, kind, value, name): return builder.extract_value(value, 0)",
+              "@lower_getattr_generic(ptype)\ndef get_this(context, builder, kind, value, name): return builder.extract_value(value, 1)",
+              "p.z"),
     own_type("what makes a Python object", "p", "float_from_double(p.x)", "float_from_double(p.y)"),
     own_type("what reads a Python object", "p.x - p.y", "setattr(p, name,", "setattr(p, 'xy'[name == 'x'],"),
     own_type("attributes that change places", "p.x - p.y", '"x", "x")\n    make_attribute_wrapper(PType, "y", "y")',

@@ -91,8 +91,8 @@ class _Registry:
         self._seen_globals = len(builtin_registry.globals)
         for kind, seen in self._seen_generators.items():
             rows = getattr(lowering_registry, kind)
-            for implementation, *_ in rows[seen:]:
-                self._add_generator(implementation)
+            for implementation, key, *_ in rows[seen:]:
+                self._add_generator(implementation, kind, key)
             self._seen_generators[kind] = len(rows)
 
     def _add(self, template: Any) -> None:
@@ -110,12 +110,17 @@ class _Registry:
         asked = attribute or key_name(key)
         self.by_asked.setdefault(digest_name(asked), []).append(name)
 
-    def _add_generator(self, implementation: Any) -> None:
+    def _add_generator(self, implementation: Any, kind: str, key: Any) -> None:
         function = users_generator(implementation)
-        if function is not None:
-            self.generators[id(implementation)] = function
-            self._keys.append(implementation)
-            self.by_name.setdefault(GENERATOR + name_of(function), []).append(Implementation(function, ()))
+        if function is None:
+            return
+        self.generators[id(implementation)] = function
+        self._keys.append(implementation)
+        name = GENERATOR + name_of(function)
+        self.by_name.setdefault(name, []).append(Implementation(function, ()))
+        asked = key_name(key) if kind == "functions" else key if kind in ("getattrs", "setattrs") else None
+        if asked:  # conversions and constants, and attributes of any name, belong to the types
+            self.by_asked.setdefault(digest_name(asked), []).append(name)
 
 
 registry = _Registry()

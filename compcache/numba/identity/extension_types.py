@@ -13,14 +13,16 @@ from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.implementations import (
     Implementation,
     is_made_by_library_for_types,
+    name_of,
     source_function,
+    users_generator,
 )
 from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library
 from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
 from compcache.numba.registered.package_files import digest_of_package
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["FOR_PACKAGES", "content_of_type", "is_users_type", "name_of_type"]
 
@@ -82,21 +84,34 @@ def _registered(cls: type) -> Iterator[Any]:
 
 
 def _attributes(cls: type) -> Iterator[Any]:
-    """What types attributes and reads them, but for overloads and functions of the user, which are recorded when the compiler asks them."""
+    """What types attributes and reads them, but for overloads and functions of the user, which are recorded when the compiler asks them.
+
+    Of functions that the compiler may choose for any attribute, for conversions and constants, there are the names: a new one may be preferred.
+    """
     from numba.core.imputils import builtin_registry as lowering
     from numba.core.typing.templates import builtin_registry as typing
 
     for template in typing.attributes:
-        key = getattr(template, "key", None)
-        if (key is cls or isinstance(key, cls)) and source_function(template) in (None, template):
+        if _names(cls, [getattr(template, "key", None)]) and source_function(template) in (None, template):
             if is_library_module(template.__module__):
                 yield tuple(_made_of(list(vars(template).values())))
             else:
                 yield template
     for rows in (lowering.getattrs, lowering.setattrs):
         for implementation, name, types in rows:
-            if cls in types and is_made_by_library_for_types(implementation):
+            if not _names(cls, types):
+                continue
+            if is_made_by_library_for_types(implementation):
                 yield name, *_made_of([implementation])
+            elif name is None:
+                yield name_of(users_generator(implementation))
+    for rows in (lowering.casts, lowering.constants):
+        yield from [name_of(implementation) for implementation, types in rows if _names(cls, types)]
+
+
+def _names(cls: type, keys: Iterable[Any]) -> bool:
+    """Whether the class is among these, or a type of it."""
+    return any(key is cls or isinstance(key, cls) for key in keys)
 
 
 def _made_of(functions: list[Any]) -> Iterator[Any]:
