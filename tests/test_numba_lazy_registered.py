@@ -193,3 +193,66 @@ def test_what_reads_from_outside_is_not_recorded(project: Project) -> None:
     assert project.run(ASK_EACH.replace("COUNT", count), backend=False, **environment) == ["Numba"] * len(READS) + [6]
     environment["WIDTH"] = "33"
     assert project.run(CALL_EACH.replace("COUNT", count), backend=False, **environment) == [99] * len(READS) + [6]
+
+
+EARLY = """
+    from numba import njit
+
+    @njit
+    def first(x):
+        return x + 1
+    first(1)  # Numba is imported here by the process that compiles it
+"""
+LATE = """
+    from numba import njit
+    {before}
+    from numba.extending import intrinsic, overload, register_jitable
+    {after}
+
+    @intrinsic
+    def doubled(typing_context, x):
+        def generate(context, builder, signature, args):
+            return builder.add(args[0], args[0])
+        return x(x), generate
+
+    def tripled(x):
+        return x * 3
+    @overload(tripled)
+    def _tripled(x):
+        return lambda x: x * 3
+
+    @register_jitable
+    def squared(x):
+        return x * x
+
+    @njit("int64(int64)")
+    def declared(x):
+        return doubled(x) + tripled(x) + squared(x)
+
+    @njit
+    def summed(values):
+        return declared(len(values))
+
+    @njit(cache=True)
+    def of_list(values):
+        return declared(len(values)) + values[0]
+"""
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "import early"), ("import early", "")])
+def test_what_is_registered_after_numba_was_imported_is_in_keys_too(project: Project, before: str, after: str) -> None:
+    """The second process needs neither Numba nor what the first one did not have to compile."""
+    project.write(early=EARLY, late=LATE.format(before=before, after=after))
+    script = """
+import sys, compcache.numba
+backend = compcache.numba.install(lazy=True)
+import late, numpy
+answers = [late.declared(5), late.summed(numpy.arange(3))]
+imported = "numba.core.compiler" in sys.modules
+result = answers, imported, backend.misses
+"""
+    with_list = script.replace("imported =", "answers += [late.of_list([7, 8])]\nimported =")
+    found = [project.run(text, backend=False, COMPCACHE_DIR=str(project.cache)) for text in (with_list, script, with_list)]
+    assert [answers[:2] for answers, _, _ in found] == [[50, 24]] * 3
+    assert found[0][0][2] == found[2][0][2] == 2 * 2 + 6 + 4 + 7
+    assert [rest for _, *rest in found[1:]] == [[False, 0], [True, 0]]

@@ -10,6 +10,7 @@ import sys
 
 from compcache.numba.declarations import decorators
 from compcache.numba.declarations.modules import LazyModule, attribute_of, forget_modules, module_named
+from compcache.numba.declarations.registrations import OF_EXTENDING
 from compcache.numba.lazy.installation import numba_version
 from compcache.numba.lazy.stand_ins import real_numba, stand_in_of, take_decorators
 from compcache.numba.registered.library import is_probe
@@ -56,6 +57,10 @@ class StandIn(_Module):  # type: ignore[misc]
         walk.token("module", "numba")
 
 
+#: Registrations that are noted where Numba is imported: those that keys of functions have.
+_REGISTRATIONS = ("intrinsic", "overload", "register_jitable")
+
+
 class Hook:
     """The stand-in and the finder of one installation; `when_real` is called once Numba itself is imported."""
 
@@ -94,6 +99,9 @@ class Hook:
             if vars(numba).get(name) is getattr(decorators, name):
                 setattr(numba, name, own)
         if self._decorators:
+            for name in _REGISTRATIONS:
+                if getattr(numba.extending, name) is OF_EXTENDING[name]:  # type: ignore[union-attr]
+                    setattr(numba.extending, name, getattr(numba.core.extending, name))  # type: ignore[union-attr]
             take_decorators({})
             self._decorators = {}
         if self._hooks is not None:
@@ -108,11 +116,13 @@ class Hook:
 
     def _take_decorators(self) -> None:
         """Let what is decorated from now on be recorded for later starts as well, though Numba is here."""
-        numba = sys.modules["numba"]
+        numba: Any = sys.modules["numba"]
         self._decorators = {name: getattr(numba, name) for name in decorators.__all__ if name != "prange"}
         take_decorators(self._decorators)
         for name in self._decorators:
             setattr(numba, name, getattr(decorators, name))
+        for name in _REGISTRATIONS:
+            setattr(numba.extending, name, OF_EXTENDING[name])
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
         """Called by imports: a part of Numba is wanted, which is imported into Numba itself."""

@@ -47,6 +47,8 @@ _TOP = frozenset((
     "set_num_threads", "set_parallel_chunksize", "threading_layer", "typeof",
 ))  # fmt: skip
 _OBJECTS = frozenset(("objmode", "parallel_chunksize"))
+#: Other names of classes of types.
+_ALIASES = {"optional": "Optional"}
 _PARTS = frozenset(("config", "core", "cuda", "errors", "extending", "typed", "types"))
 #: Types that `numba` does not offer itself.
 _IN_TYPES_ONLY = frozenset(("pyobject", "string", "unicode_type", "voidptr"))
@@ -95,6 +97,8 @@ def attribute_of(module: str, name: str) -> Any:
 
 
 def _find(module: str, name: str) -> Any:
+    if name in _ALIASES and module in ("numba", "numba.core.types"):
+        return attribute_of("numba.core.types", _ALIASES[name])
     if module == "numba":
         return _of_numba(name)
     if module == "numba.core.errors":
@@ -111,7 +115,7 @@ def _of_numba(name: str) -> Any:
     if name in _PARTS:
         return module_named(f"numba.{name}")
     if name in _OBJECTS:
-        return Reference("numba", name)
+        return Reference("numba", name, "context")
     if name in QUESTIONS:
         return _made.setdefault((QUESTIONS[name][0], f"<{name}>"), TypeQuestion(name))
     known = exception_named(name) or (type_named(name) if name not in _IN_TYPES_ONLY else None)

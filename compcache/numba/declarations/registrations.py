@@ -1,4 +1,4 @@
-"""What modules register with Numba when they are imported, kept until Numba is imported.
+"""What modules register with Numba when they are imported, kept until Numba is imported, and noted from then on.
 
 Only what functions must name to be affected by it is kept: what makes a plain Python function of the program callable by compiled code, and
 intrinsics. Keys of functions have what is registered for those that they name (`compcache.numba.registered`). Other registrations import Numba.
@@ -11,7 +11,7 @@ from importlib import import_module
 
 from compcache.numba.lazy.c_helpers import has_numba, load_extension
 from compcache.numba.lazy.content import jitted
-from compcache.numba.lazy.stand_ins import LazyObject, made, real_numba, when_imported
+from compcache.numba.lazy.stand_ins import LazyObject, made, note_made, real_numba, when_imported
 from compcache.numba.registered.library import is_of_library
 from compcache.numba.registered.table import note_jitable, note_overload
 
@@ -32,7 +32,7 @@ def _of_numba(name: str) -> Any:
 
 def _is_programs(function: Any) -> bool:
     """Whether this is a plain function of the program, which compiled code can only call if it is registered."""
-    return type(function) is _Function and not is_of_library(function) and not has_numba()
+    return type(function) is _Function and not is_of_library(function)
 
 
 def overload(func: Any, *args: Any, **options: Any) -> Any:
@@ -41,9 +41,9 @@ def overload(func: Any, *args: Any, **options: Any) -> Any:
         return _of_numba("overload")(func, *args, **options)
 
     def decorate(implementation: Any) -> Any:
+        note_overload(func, implementation, {**options, "": args})
         if has_numba():
             return _of_numba("overload")(func, *args, **options)(implementation)
-        note_overload(func, implementation, {**options, "": args})
         when_imported(lambda: _of_numba("overload")(func, *args, **options)(implementation))
         return implementation
 
@@ -55,21 +55,20 @@ def register_jitable(*args: Any, **options: Any) -> Any:
 
     def register(function: Any) -> Any:
         if not _is_programs(function):
-            return _of_numba("register_jitable")(**options)(function) if options else _of_numba("register_jitable")(function)
+            return _again(function, options)
         given = dict(options)
         note_jitable(function, given)
+        if has_numba():
+            return _again(function, given)
         when_imported(lambda: _again(function, given))
         return function
 
     return register if options else register(*args)
 
 
-def _again(function: Any, options: dict[str, Any]) -> None:
+def _again(function: Any, options: dict[str, Any]) -> Any:
     real = _of_numba("register_jitable")
-    if options:
-        real(**options)(function)
-    else:
-        real(function)
+    return real(**options)(function) if options else real(function)
 
 
 class LazyIntrinsic(LazyObject):
@@ -99,9 +98,10 @@ def intrinsic(*args: Any, **options: Any) -> Any:
     """`numba.extending.intrinsic`."""
 
     def declare(function: Any) -> Any:
-        if type(function) is not _Function or has_numba():
+        if not _is_programs(function):
             return _of_numba("intrinsic")(**options)(function) if options else _of_numba("intrinsic")(function)
-        return LazyIntrinsic(function, options)
+        lazy = LazyIntrinsic(function, options)
+        return note_made(made(lazy), lazy) if has_numba() else lazy
 
     return declare if options else declare(*args)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.ir_text import symbol_counts, unquote
 from compcache.numba.entries.helper_symbols import HelperSymbol, helper_address
+from compcache.numba.entries.named_addresses import NAMED, PREFIX, functions_named
 from compcache.numba.entries.recursion import UNRESOLVED, resolve_recursion
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
     Raises:
         CannotLink: it refers to a symbol that only Numba's own linker can provide.
     """
+    if f"@{PREFIX}" in text or f'@"{PREFIX}' in text:
+        raise CannotLink("it holds an address of this process")
     counts = symbol_counts(text)
     # Read from the text: reading the names of hundreds of declarations through LLVM would take half of the storing time.
     declared = [_plain(name) for name in _DECLARED.findall(text)]
@@ -91,7 +94,8 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
     used = [name for name in declared if name not in unused and not name.startswith("llvm.")]
     symbols = (*[name for name in wanted if name in defined], *environments)
     text += f"\n@{DESCRIPTION} = external global ptr\n" + address_function(symbols)
-    return ImageSource(text, symbols, tuple(environments), _helpers(used))
+    named = functions_named([_plain(found[1]) for found in _VARIABLE.finditer(text)] if NAMED in text else ())
+    return ImageSource(text, symbols, tuple(environments), {**_helpers(used), **named})
 
 
 def _plain(name: str) -> str:
@@ -107,7 +111,7 @@ def _environments(text: str, defined: Container[str]) -> list[str]:
             environments.append(name)
         elif name.removeprefix(UNRESOLVED) in defined:
             continue  # a recursive call, which Numba resolves at run time and `resolve_recursion` now
-        elif not _EXTERNAL.isdisjoint(words) and name not in _NATIVE_VARIABLES and not name.startswith("PyExc_"):
+        elif not _EXTERNAL.isdisjoint(words) and name not in _NATIVE_VARIABLES and not name.startswith(("PyExc_", NAMED)):
             raise CannotLink(f"it refers to the external variable {name!r}")
         elif any(word.startswith("thread_local") for word in words):
             raise CannotLink(f"it has the thread-local variable {name!r}")

@@ -85,7 +85,7 @@ def _result_of_image(
     target: TypedCallTarget, description: Description, symbols: tuple[str, ...], payload: Any, function: Any,
     target_context: Any,
 ) -> Any:  # fmt: skip
-    library_name, fndesc, env_name, constants, signature, annotation, referenced = payload
+    library_name, fndesc, env_name, constants, signature, annotation, referenced, *lifted = payload
     environment = _environment(env_name, constants, function)
     if environment is None:
         return None
@@ -101,7 +101,7 @@ def _result_of_image(
     return compiler.CompileResult(
         target_context=target_context, typing_context=target_context.typing_context, library=library,
         environment=environment, entry_point=entry_point, fndesc=fndesc, type_annotation=annotation,
-        signature=signature, objectmode=False, lifted=(), typing_error=None, call_helper=None, metadata=None,
+        signature=signature, objectmode=False, lifted=lifted[0] if lifted else (), typing_error=None, call_helper=None, metadata=None,
         reload_init=[], referenced_envs=others,
     )  # fmt: skip
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from numba.core.codegen import CodeLibrary, JITCodeLibrary
 
+from compcache.numba.entries.named_addresses import bind_named
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -95,7 +97,9 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
             from llvmlite import binding
 
             self._define_environments(binding)
-            self._shared_module = binding.parse_bitcode(zlib.decompress(self._bitcode))
+            module = binding.parse_bitcode(zlib.decompress(self._bitcode))
+            bind_named(module)
+            self._shared_module = module
         return self._shared_module
 
     def _define_environments(self, binding: Any) -> None:

@@ -10,7 +10,9 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from llvmlite import binding
 from numba.core import serialize
+from numba.core.dispatcher import ObjModeLiftedWith
 from numba.core.environment import lookup_environment
 from numba.core.typed_passes import _reload_parfors
 
@@ -20,22 +22,26 @@ from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.description import KIND_IMAGE, KIND_OBJECT, Description
 from compcache.numba.entries.generators import next_symbol
 from compcache.numba.entries.held_objects import why_copied
+from compcache.numba.entries.named_addresses import with_names
 from compcache.numba.entries.names import shown_signature, without_addresses
 from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.settings import chosen_cpu, compiled_for
 from compcache.numba.lazy.c_helpers import THREADING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from compcache.cache import Cache
     from compcache.numba.identity.dependencies import Dependency
     from compcache.numba.identity.key import Identity
 
-__all__ = ["NotCacheable", "NotYetCacheable", "publish", "save_library", "save_result", "why_numba_would_not"]
+__all__ = ["NotCacheable", "NotYetCacheable", "publish", "save_library", "save_result", "text_of", "why_numba_would_not"]
 
 #: Pickled exceptions, which hold the line where they are raised, and debug information.
 _LINES = re.compile(r'^@"?\.const\.(?:picklebuf|pickledata)\.|!DICompileUnit\(', re.MULTILINE)
+
+_DYNAMIC_GLOBALS = "it uses dynamic globals (such as ctypes pointers and large global arrays)"
+
 
 class NotCacheable(Exception):  # noqa: N818 - it is an answer, not a failure
     """Raised when a compiled overload cannot be stored; the message says why."""
@@ -49,8 +55,8 @@ def why_numba_would_not(cres: Any) -> str:
     """Why Numba itself does not cache a compile result, in its words; "" if it does."""
     if any(not lifted.can_cache for lifted in cres.lifted or ()):
         return "it uses lifted code"
-    if cres.library.has_dynamic_globals:
-        return "it uses dynamic globals (such as ctypes pointers and large global arrays)"
+    if cres.library.has_dynamic_globals and text_of(cres.library, cres.library._final_module, _wanted(cres.fndesc)) is None:
+        return _DYNAMIC_GLOBALS
     return ""
 
 
@@ -65,12 +71,12 @@ def save_result(
     """
     library = cres.library
     recorded = libraries.dependencies_of(library)
-    text = str(library._final_module)
+    text = _required_text(cres, library._final_module)
     checked = _checked(identity.lines if _tells_lines(cres, text) else "", recorded)
     token = _token_of(cres)
     source, payload = _image_of(cres, text)
     if source is not None:
-        bitcode = zlib.compress(library._get_module_for_linking().as_bitcode(), 1)
+        bitcode = zlib.compress(_bitcode_of(cres), 1)
         pickled = _pickle((KIND_IMAGE, token, source.symbols, payload), cres, text)
         description = Description(*checked, pickled, bitcode)
         try:
@@ -80,11 +86,40 @@ def save_result(
         except (CompileError, LinkError):
             source = None  # LLVM or the linker rejects it as a shared object: store object code
     if source is None:
+        if library.has_dynamic_globals:
+            raise NotCacheable(_DYNAMIC_GLOBALS)
         if recursion.lacks_callee(library):
             raise NotCacheable("it calls a recursive function that is not part of its object")
         needed = tuple(f.name for f in library._final_module.functions if f.is_declaration and f.name in THREADING)
         pickled = _pickle((KIND_OBJECT, token, needed, (next_symbol(cres), _reduce(cres))), cres, text)
         publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""))
+
+
+def text_of(library: Any, module: Any, kept: Container[str]) -> str | None:
+    """The assembly of a module of a library, with names for addresses of this process; None where these have none.
+
+    `kept` are the functions that others may call.
+    """
+    return with_names(module, kept) if library.has_dynamic_globals else str(module)
+
+
+def _wanted(fndesc: Any) -> tuple[str, ...]:
+    return fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name, fndesc.llvm_func_name
+
+
+def _required_text(cres: Any, module: Any) -> str:
+    text = text_of(cres.library, module, _wanted(cres.fndesc))
+    if text is None:
+        raise NotCacheable(_DYNAMIC_GLOBALS)
+    return text
+
+
+def _bitcode_of(cres: Any) -> bytes:
+    module = cres.library._get_module_for_linking()
+    if cres.library.has_dynamic_globals:
+        module = binding.parse_assembly(_required_text(cres, module))
+    bitcode: bytes = module.as_bitcode()
+    return bitcode
 
 
 def _checked(
@@ -148,14 +183,13 @@ def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
     fndesc = cres.fndesc
     try:
         if recursion.UNRESOLVED in text:
-            text = str(recursion.with_recursive_callees(cres.library))
+            text = _required_text(cres, recursion.with_recursive_callees(cres.library))
     except recursion.MissingCallee as error:
         raise NotYetCacheable(str(error)) from error
-    if cres.objectmode or cres.lifted or _needs_more_than_threads(cres) or hasattr(cres.signature.return_type, "gen_func"):
+    if cres.objectmode or not all(isinstance(lifted, ObjModeLiftedWith) for lifted in cres.lifted or ()) or _needs_more_than_threads(cres) or hasattr(cres.signature.return_type, "gen_func"):
         return None, None
-    wanted = (fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name, fndesc.llvm_func_name)
     try:
-        source = image_source.prepare_image(text, wanted)
+        source = image_source.prepare_image(text, _wanted(fndesc))
     except image_source.CannotLink:
         return None, None
     own = cres.environment
@@ -169,7 +203,7 @@ def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
     return source, (
         cres.library.name, _clean(fndesc), own.env_name, list(own.consts), cres.signature,
         without_addresses(str(cres.type_annotation)),
-        tuple(referenced),
+        tuple(referenced), *([tuple(cres.lifted)] if cres.lifted else []),
     )  # fmt: skip
 
 

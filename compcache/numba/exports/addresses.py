@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from compcache.numba.entries import named_addresses
+from compcache.numba.entries.named_addresses import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MATHEMATICS", "PREFIX", "known_functions", "with_own_hash_secret", "without_addresses"]
-
-#: What precedes the address in the names of Numba's variables.
-PREFIX = "numba.dynamic.globals."
-_INITIALIZER = re.compile(rf'^(@"?{re.escape(PREFIX)}[0-9a-f.]+"? = .*?global ptr) inttoptr \(i64 -?\d+ to ptr\)', re.MULTILINE)
+__all__ = ["MATHEMATICS", "known_functions", "with_own_hash_secret"]
 
 
 def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     """For those of these variables that are known functions: module, name, and type as Cython writes it."""
-    # Linking adds a number to names that occur twice.
-    wanted = {name: int(name.removeprefix(PREFIX).partition(".")[0], 16) for name in names}
-    if not wanted:
+    names = tuple(names)
+    if not names:
         return {}
-    offered = _offered()
-    return {name: offered[address] for name, address in sorted(wanted.items()) if address in offered}
+    threads = _of_threads()
+    addresses = {name: int(name.removeprefix(PREFIX).partition(".")[0], 16) for name in names}
+    return named_addresses.known_functions(names) | {name: threads[at] for name, at in addresses.items() if at in threads}
 
 
 #: Numba's functions that kernels call to ask for threads and to set them, and those of `_objects` in their place.
@@ -52,33 +51,6 @@ def _of_threads() -> dict[int, tuple[str, str, str]]:
         if function is not None:
             found[ctypes.cast(function, ctypes.c_void_p).value or 0] = ("compcache.numba.exports._objects", own, type_)
     return found
-
-
-def _offered() -> dict[int, tuple[str, str, str]]:
-    """The functions that the Cython modules of this process offer to others, by address."""
-    import ctypes
-
-    api = ctypes.pythonapi
-    name_of, pointer_of = api.PyCapsule_GetName, api.PyCapsule_GetPointer
-    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    found = _of_threads()
-    for module_name, module in sorted(sys.modules.items()):
-        offered: Any = getattr(module, "__dict__", {}).get("__pyx_capi__")
-        for name, capsule in sorted(offered.items()) if isinstance(offered, dict) else ():
-            type_ = name_of(capsule)
-            if "(" in type_.decode():  # not a variable
-                found.setdefault(pointer_of(capsule, type_), (module_name, name, type_.decode()))
-    return found
-
-
-def without_addresses(text: str, functions: Iterable[str] = ()) -> str:
-    """Assembly in which the variables hold nothing. What is loaded from those of known functions is never null: Numba asks its own
-    objects where it is.
-    """
-    for name in functions:
-        text = re.sub(rf'(load ptr, ptr @"?{re.escape(name)}"?, align 8)$', r"\1, !nonnull !{}", text, flags=re.MULTILINE)
-    return _INITIALIZER.sub(r"\1 null", text)
 
 
 #: Numba's copies of what Python's hashes of text depend on, and where that is in Python's own (`_Py_HashSecret_t`).

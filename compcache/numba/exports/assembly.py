@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from llvmlite import binding
 
 from compcache.numba.entries.image_source import CannotLink, load_exception_classes
+from compcache.numba.entries.named_addresses import PREFIX, without_addresses, without_dead_code
 from compcache.numba.entries.recursion import MissingCallee, resolve_recursion, with_recursive_callees
 from compcache.numba.exports.addresses import (
     MATHEMATICS,
-    PREFIX,
     known_functions,
     with_own_hash_secret,
-    without_addresses,
 )
 from compcache.numba.exports.memory_runtime import MEMORY_RUNTIME
 from compcache.numba.exports.objects import HELPERS, objects_text
@@ -112,12 +111,7 @@ def _with_known_functions(compiled: Any) -> Any:
     addresses = [v.name for v in compiled.global_variables if v.name.startswith(PREFIX)]
     if not addresses:
         return compiled
-    module = binding.parse_assembly(without_addresses(str(compiled), known_functions(addresses)))
-    manager = binding.create_new_module_pass_manager()
-    manager.add_instruction_combine_pass()
-    manager.add_simplify_cfg_pass()
-    manager.run(module, _pass_builder(module))
-    return module
+    return without_dead_code(without_addresses(str(compiled), known_functions(addresses)))
 
 
 def _pass_builder(module: Any) -> Any:

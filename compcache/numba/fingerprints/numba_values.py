@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.library_code import is_library_function, is_library_module
+from compcache.numba.lazy import _dispatch
 from compcache.numba.registered.library import find_by_name
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def handlers() -> list[tuple[Any, Handler]]:
 def _jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
     """Feed a dispatcher: the function that it compiles, and its options; or what its code was made of, where that is fixed."""
     function = value.py_func
-    is_lazy = type(value) is not value.__class__
-    fixed = None if is_lazy else fixed_code(value, is_frozen=is_frozen)
+    real = _real(value) if type(value) is not value.__class__ else value
+    fixed = fixed_code(real, is_frozen=is_frozen) if real is not None else None
     if fixed is not None:
         walk.feed_compiled(fixed)
         return
@@ -76,6 +77,14 @@ def _jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> N
     is_itself = function is walk.compiled  # which may be declared just now: its signatures count where others read it
     if not getattr(value, "_can_compile", True) and not is_itself:
         walk.sequence(getattr(value, "nopython_signatures", ()), f"the signatures of {where}")
+
+
+def _real(value: Any) -> Any:
+    """Numba's own dispatcher for a lazy function; None while it is being made."""
+    if not hasattr(type(value), "_compcache_is_declaration"):
+        return None
+    _ = value.targetoptions  # makes it
+    return _dispatch.get_real(value)
 
 
 def _lifted(walk: Walk, value: Any, where: str) -> None:

@@ -12,6 +12,7 @@ from compcache.numba.fingerprints import numba_values
 from compcache.numba.fingerprints.implementations import find_overloads
 from compcache.numba.fingerprints.library_code import is_library_function, is_library_module
 from compcache.numba.fingerprints.reach import state_of
+from compcache.numba.registered.cython_functions import of_ctypes, told_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -276,6 +277,24 @@ def _reference(walk: Walk, value: Any, where: str) -> None:
         walk.value(value(), where)
 
 
+def _address(walk: Walk, value: Any, where: str) -> None:
+    """Feed an object that tells compiled code the address of a function, and of what type that is: the function by its name."""
+    known, signature = told_by(value) if walk.mode == "compiled" else (None, None)
+    if known is None:
+        _object(walk, value, where)
+        return
+    walk.token("function of Cython", *known)
+    walk.value(signature, f"the signature of {where}")
+
+
+def _ctypes_function(walk: Walk, value: Any, where: str) -> None:
+    known = of_ctypes(value) if walk.mode == "compiled" else None
+    if known is None:
+        _reduced(walk, value, where)
+    else:
+        walk.token("function of Cython, by ctypes", *known)
+
+
 def _array(walk: Walk, value: Any, where: str) -> None:
     if value.dtype.hasobject:
         walk.unknown(value, f"{where} (an array of objects)")
@@ -344,12 +363,14 @@ _late: list[tuple[Any, Handler]] = []
 def _late_handlers() -> list[tuple[Any, Handler]]:
     if not _late:
         import contextvars
+        import ctypes
         import enum
         import functools
         import threading
         import weakref
 
         import numpy as np
+        from numba.core import types
 
         _late.extend(
             [
@@ -357,6 +378,8 @@ def _late_handlers() -> list[tuple[Any, Handler]]:
                 (np.ndarray, _array),
                 (np.generic, _scalar),
                 (np.dtype, _dtype),
+                (types.WrapperAddressProtocol, _address),
+                (ctypes.CFUNCTYPE(None).__base__, _ctypes_function),
                 (type, _class),
                 (python_types.FunctionType, _plain_function),
                 (functools.partial, _partial),

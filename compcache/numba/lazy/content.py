@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from compcache.digest import blake2b
-from compcache.numba.lazy.type_texts import text_of
+from compcache.numba.lazy.type_texts import signature_text, text_of
 from compcache.numba.registered.library import find_by_name, is_library, is_of_library
 from compcache.numba.registered.table import registered_for
 
@@ -356,8 +356,16 @@ class _Walk:
     def _object(self, value: Any, where: str) -> None:
         kind = type(value)
         module = kind.__module__
+        if _tells_address(kind) and not self._is_compile_time:
+            self._of_cython(value, where)
+            return
         if module == "numpy" or module.startswith("numpy."):
             self._of_numpy(value, kind, where)
+        elif module == "numba.core.withcontexts":
+            name = next((name for name in _CONTEXTS if getattr(sys.modules["numba"], name, None) is value), None)
+            if name is None:
+                raise NotLazy(f"{where} is of type {module}.{kind.__qualname__}")
+            self.token("context", "numba", name)
         elif module.startswith("numba.core.types."):
             text = text_of(value)
             if text is None:
@@ -372,6 +380,20 @@ class _Walk:
             self.token("named", home, value.__qualname__)
         else:
             raise NotLazy(f"{where} is of type {module}.{kind.__qualname__}")
+
+    def _of_cython(self, value: Any, where: str) -> None:
+        """Feed a function whose address an object tells (`WrapperAddressProtocol`, ctypes), by its name."""
+        from compcache.numba.registered.cython_functions import of_ctypes, told_by
+
+        described: tuple[object, ...] | None
+        if hasattr(type(value), "__wrapper_address__"):
+            described, given = told_by(value)
+            signature = signature_text(given)
+        else:
+            described, signature = of_ctypes(value), ""
+        if described is None or signature is None:
+            raise NotLazy(f"{where} is an address of this process")
+        self.token("function of Cython", *described, signature)
 
     def _of_numpy(self, value: Any, kind: Any, where: str) -> None:
         numpy: Any = sys.modules["numpy"]
@@ -399,6 +421,19 @@ def _is_declared_as(value: Any, function: Any) -> bool:
     return is_declaration is not None and bool(is_declaration(value, function))
 
 
+def _tells_address(kind: Any) -> bool:
+    """Whether objects of a class give compiled code the address of a function."""
+    return any((base.__module__, base.__name__) in _WITH_ADDRESSES for base in kind.__mro__[1:])
+
+
+_WITH_ADDRESSES = frozenset((
+    ("_ctypes", "CFuncPtr"), ("compcache.numba.declarations.registrations", "WrapperAddressProtocol"),
+    ("numba.core.types.function_type", "WrapperAddressProtocol"),
+))  # fmt: skip
+
+
+#: Numba's contexts: parts of functions in them run otherwise, with the globals of that moment.
+_CONTEXTS = ("objmode", "parallel_chunksize")
 #: A flag that all functions have, until Numba calls them under a profiler: then it takes it from the code object.
 _OPTIMIZED = 1
 _NUMBERS = frozenset((bool, int, float, complex))

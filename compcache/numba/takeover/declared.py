@@ -13,6 +13,7 @@ from compcache.numba.compilation import scopes
 from compcache.numba.compilation.history import note_code
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.entries.load import load_result
+from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import key_of
 from compcache.numba.lazy.stand_ins import numba_decorator
@@ -57,6 +58,7 @@ class PinnedCache(FunctionCache):
             lines: Any = made.Lines(*row[1:])
             cres = load_result(self._cache, lines, row[0], args, self._function, target_context)
             if cres is not None:
+                note_compiled(self._owner, args, Compiled(row[0].rpartition("-")[2], row[1]))
                 return cres
         return super().load_overload(sig, target_context)
 

@@ -178,7 +178,7 @@ def find_stored(cache_object: Any, backend: Backend, signature: Any, key: Key | 
     kind, _, symbols, payload = pickle.loads(found[1].pickled)  # noqa: S301 - the cache was opened for it
     if kind != KIND_IMAGE:
         return None
-    _, fndesc, own_name, own_constants, _, _, referenced = payload
+    _, fndesc, own_name, own_constants, _, _, referenced = payload[:7]
     constants = {symbol: values for symbol, _, values in referenced} | {own_name: own_constants}
     return Entry(name, identity, found[1], symbols, fndesc, constants)
 

@@ -317,12 +317,16 @@ def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind:
 
     from compcache.numba.entries.image_source import CannotLink, prepare_image
     from compcache.numba.entries.save import publish
+    from compcache.numba.entries.save import text_of as text_of_code
 
     with global_compiler_lock:
         info.library.finalize()
     symbol = info.name.replace(_number_of_kernel(info), "")
+    text = text_of_code(info.library, info.library._final_module, (info.name,))
+    if text is None:
+        return None
     try:
-        source = prepare_image(str(info.library._final_module).replace(_number_of_kernel(info), ""), (symbol,))
+        source = prepare_image(text.replace(_number_of_kernel(info), ""), (symbol,))
     except CannotLink:
         return None
     constants = dict(entry.constants)

@@ -1,0 +1,109 @@
+"""Replaces addresses of this process in compiled code by the names of the functions that are there.
+
+Numba keeps an address that it took from ctypes or from a `WrapperAddressProtocol` in a variable named after it, and caches no code that
+has one. Functions that Cython modules offer have names in every process: their variables become imports, which a load fills with
+the address there (`CythonFunction`). A jitted function that is handed on to another one has an address, which nothing reads, since calls
+of it follow from its type: such arguments are removed. Code that holds any other address is not stored.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import binding
+
+from compcache.build.ir_text import symbol_counts
+from compcache.numba.entries.helper_symbols import CythonFunction
+from compcache.numba.entries.recursion import UNRESOLVED
+from compcache.numba.registered.cython_functions import function_at
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+__all__ = ["NAMED", "PREFIX", "bind_named", "functions_named", "known_functions", "with_names", "without_addresses", "without_dead_code"]
+
+#: What precedes the address in the names of Numba's variables, and the function in ours.
+PREFIX = "numba.dynamic.globals."
+NAMED = "compcache.cython."
+_INITIALIZER = re.compile(rf'^(@"?{re.escape(PREFIX)}[0-9a-f.]+"? = .*?global ptr) inttoptr \(i64 -?\d+ to ptr\)', re.MULTILINE)
+_DEFINITION = re.compile(rf'^@"?{re.escape(PREFIX)}[^\n]*\n', re.MULTILINE)
+_USE = re.compile(rf'@"?({re.escape(PREFIX)}[0-9a-f.]*[0-9a-f])"?')
+
+
+def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
+    """For those of Numba's variables whose addresses Cython modules offer: module, name, and type as Cython writes it."""
+    # Linking adds a number to names that occur twice.
+    found = {name: function_at(int(name.removeprefix(PREFIX).partition(".")[0], 16)) for name in sorted(set(names))}
+    return {name: known for name, known in found.items() if known is not None}
+
+
+def without_addresses(text: str, functions: Iterable[str] = ()) -> str:
+    """Assembly in which the variables hold nothing. What is loaded from those of known functions is never null: Numba asks its own
+    objects where it is.
+    """
+    for name in functions:
+        text = re.sub(rf'(load ptr, ptr @"?{re.escape(name)}"?, align 8)$', r"\1, !nonnull !{}", text, flags=re.MULTILINE)
+    return _INITIALIZER.sub(r"\1 null", text)
+
+
+def without_dead_code(text: str, kept: Container[str] | None = None) -> Any:
+    """The module of assembly without what cannot run, such as what Numba would do if a function had no address.
+
+    Where `kept` names the functions that others may call, the rest lose arguments that they do not read.
+    """
+    module = binding.parse_assembly(text)
+    machine = binding.Target.from_triple(module.triple).create_target_machine()
+    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
+    manager = binding.create_new_module_pass_manager()
+    if kept is not None:
+        for function in module.functions:
+            if not function.is_declaration and function.name not in kept:
+                function.linkage = "internal"
+        manager.add_dead_arg_elimination_pass()
+    manager.add_instruction_combine_pass()
+    manager.add_simplify_cfg_pass()
+    manager.run(module, builder)
+    return module
+
+
+def with_names(module: Any, kept: Container[str]) -> str | None:
+    """The assembly of a finished module with names for addresses; None where it holds one of something else.
+
+    `kept` are the functions that others may call.
+    """
+    variables = [variable.name for variable in module.global_variables if variable.name.startswith(PREFIX)]
+    known = known_functions(variables)
+    text = without_addresses(str(module), known)
+    text = str(without_dead_code(text, None if UNRESOLVED in text else kept))
+    counts = symbol_counts(text)
+    if any(counts.get(name, 0) > 1 and name not in known for name in variables):
+        return None
+    symbols = {name: _symbol_of(function) for name, function in known.items() if counts.get(name, 0) > 1}
+    text = _USE.sub(lambda use: f'@"{symbols[use[1]]}"', _DEFINITION.sub("", text))
+    return text + "".join(f'\n@"{symbol}" = external global ptr\n' for symbol in sorted(set(symbols.values())))
+
+
+def _symbol_of(function: tuple[str, str, str]) -> str:
+    return NAMED + "/".join(function)
+
+
+def functions_named(names: Iterable[str]) -> dict[str, CythonFunction]:
+    """The functions that are imported under such names, of those among these."""
+    return {name: CythonFunction(*name.removeprefix(NAMED).split("/", 2)) for name in names if name.startswith(NAMED)}
+
+
+def bind_named(module: Any) -> None:
+    """Give the imports in a parsed module the addresses of this process, as Numba has them when it compiles.
+
+    Raises:
+        ImportError: a function is not there.
+    """
+    for name, function in functions_named([variable.name for variable in module.global_variables]).items():
+        address = function.address()
+        definition = binding.parse_assembly(f'@"{name}" = global ptr inttoptr (i64 {address} to ptr)')
+        definition.triple, definition.data_layout = module.triple, module.data_layout
+        module.link_in(definition)
+        variable = module.get_global_variable(name)
+        variable.linkage = "linkonce_any"
+        variable.name = f"{PREFIX}{address:x}"
