@@ -137,6 +137,8 @@ def modules() -> tuple[str, ...]:
     """Every module of the package: ``formats.index``, ``formats`` (its __init__), ``store``, ``__init__``."""
     found = []
     for path in PACKAGE.rglob("*.py"):
+        if path.name.startswith("hook-"):  # PyInstaller's name for a script
+            continue
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         found.append(".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts))
     return tuple(sorted(found))

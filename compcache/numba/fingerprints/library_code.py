@@ -69,6 +69,8 @@ def _is_library_path(path: str) -> bool:
         origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
         if origin:
             roots.append(os.path.dirname(origin))
+    if getattr(sys, "frozen", False) and not os.path.isabs(path):  # PyInstaller's code has names within the program's directory
+        path = os.path.join(roots[0], path)
     inside = [root for root in roots if path.startswith(root + os.sep)]
     return len(inside) > 1 or (bool(inside) and (inside[0] != roots[0] or "site-packages" not in path))
 

@@ -1,0 +1,15 @@
+"""What PyInstaller has to put into programs that use this package, and cannot find by itself (entry point ``pyinstaller40``).
+
+The protocol: https://pyinstaller.org/en/stable/hooks.html#providing-pyinstaller-hooks-with-your-package
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["get_hook_dirs"]
+
+
+def get_hook_dirs() -> list[str]:
+    """Where the hooks are, one file for each package that a program may import."""
+    return [os.path.dirname(__file__)]
