@@ -185,6 +185,7 @@ def using(symbol: str) -> ModuleSource:
         ("_FortranAStop", r"archives=\['libflang_rt.runtime.a'\]"),
         ("__zig_probe", "-fcompiler-rt"),
         ("__ubsan_handle_nothing", r"libraries=\['ubsan'\]"),
+        ("__ubsan_handle_nothing_minimal", r"archives=\['libclang_rt.ubsan_minimal"),
         ("__asan_nothing", "without -fsanitize"),
         ("nobody", "libraries="),
     ],

@@ -212,6 +212,8 @@ def advice_on_run_time(symbol: str) -> str | None:
     """
     if symbol.startswith("_R") and any(crate in symbol for crate in _RUST_CRATES):
         symbol = _RUST_NAMES[0]
+    if symbol.startswith("__ubsan_handle_") and symbol.endswith(("_minimal", "_minimal_abort")):
+        return "pass archives=['libclang_rt.ubsan_minimal.a'] of `clang -print-runtime-dir` (or ..._minimal-x86_64.a), or compile without -fsanitize-minimal-runtime"
     library = next((library for prefixes, library in _RUNTIME_LIBRARIES if symbol.startswith(prefixes)), None)
     if library is None:
         return next((option for prefixes, option in _RUNTIMES if symbol.startswith(prefixes)), None)
