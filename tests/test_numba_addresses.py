@@ -226,3 +226,35 @@ def test_functions_that_are_handed_on_are_known_by_their_types(project: Project)
         assert (answers, imported, len(refused)) == (plain, True, 1)
     project.write(handed=HANDED_ON.replace("** 2", "** 4"))
     assert run(project, LAZY + script + RESULT)[0] == run(project, script + "result = answers")
+
+
+THREADS = """
+    from numba import get_num_threads, get_thread_id, njit, prange
+    import numpy as np
+
+    @njit(parallel=True)
+    def pieces(values):
+        count = get_num_threads()
+        result = np.zeros(count)
+        for piece in prange(count):
+            for i in range(piece, len(values), count):
+                result[piece] += values[i]
+        return result
+
+    @njit
+    def plain():
+        return get_num_threads()
+"""
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_functions_of_threads_are_numbas_own(project: Project, count: str) -> None:
+    project.write(threads=THREADS)
+    script = "import sys, numpy as np, threads as t\nanswers = [t.pieces(np.arange(9.0)).tolist(), t.plain()]\n"
+    later = "import numba\nnumba.set_num_threads(1)\nanswers += [t.plain(), len(t.pieces(np.arange(9.0))), numba.get_num_threads()]\n"
+    plain = run(project, script + later + "result = answers", NUMBA_NUM_THREADS=count)
+    run(project, LAZY + script + RESULT, NUMBA_NUM_THREADS="2")
+    assert run(project, LAZY + script + RESULT, NUMBA_NUM_THREADS=count) == (plain[:2], False, 2, 0, {})
+    assert run(project, LAZY + script + later + RESULT, NUMBA_NUM_THREADS=count)[0] == plain
+    outer = script + "import numba\n@numba.njit\ndef outer():\n    return t.plain() + 1\nanswers = [outer()]\n"
+    assert run(project, LAZY + outer + RESULT, NUMBA_NUM_THREADS=count)[0] == [plain[1] + 1]

@@ -38,18 +38,20 @@ class HelperSymbol(GlobalDefinition):
         """Decode the symbol."""
         return cls(payload.decode())
 
+    def address(self) -> int:
+        """The address in this process. Raises `ImportError`."""
+        address = helper_address(self.name)
+        if not address:
+            raise ImportError(f"Numba has no function {self.name!r} in this process", name="numba")
+        return address
+
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         """The address in this process."""
         del context
         try:
-            address = helper_address(self.name)
+            return self.address().to_bytes(storage.size, "little"), None
         except ImportError as error:
-            raise _invalid(
-                f"it is Numba's function {self.name!r}, and Numba cannot be imported: {error}"
-            ) from error
-        if not address:
-            raise _invalid(f"Numba has no function {self.name!r} in this process")
-        return address.to_bytes(storage.size, "little"), None
+            raise _invalid(f"it is Numba's function {self.name!r}, which is not there: {error}") from error
 
 
 @register

@@ -2,30 +2,31 @@
 
 Numba keeps an address that it took from ctypes or from a `WrapperAddressProtocol` in a variable named after it, and caches no code that
 has one. Functions that Cython modules offer have names in every process: their variables become imports, which a load fills with
-the address there (`CythonFunction`). A jitted function that is handed on to another one has an address, which nothing reads, since calls
+the address there (`CythonFunction`); so do functions of Numba's threads (`HelperSymbol`). A jitted function that is handed on to another one has an address, which nothing reads, since calls
 of it follow from its type: such arguments are removed. Code that holds any other address is not stored.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import binding
 
 from compcache.build.ir_text import symbol_counts
-from compcache.numba.entries.helper_symbols import CythonFunction
+from compcache.numba.entries.helper_symbols import CythonFunction, HelperSymbol
 from compcache.numba.entries.recursion import UNRESOLVED
 from compcache.numba.registered.cython_functions import function_at
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-__all__ = ["NAMED", "PREFIX", "bind_named", "functions_named", "known_functions", "with_names", "without_addresses", "without_dead_code"]
+__all__ = ["NAMED", "PREFIX", "address_in", "bind_named", "functions_named", "functions_of_threads", "known_functions", "with_names", "without_addresses", "without_dead_code"]
 
 #: What precedes the address in the names of Numba's variables, and the function in ours.
 PREFIX = "numba.dynamic.globals."
-NAMED = "compcache.cython."
+NAMED = "compcache.function."
 _INITIALIZER = re.compile(rf'^(@"?{re.escape(PREFIX)}[0-9a-f.]+"? = .*?global ptr) inttoptr \(i64 -?\d+ to ptr\)', re.MULTILINE)
 _DEFINITION = re.compile(rf'^@"?{re.escape(PREFIX)}[^\n]*\n', re.MULTILINE)
 _USE = re.compile(rf'@"?({re.escape(PREFIX)}[0-9a-f.]*[0-9a-f])"?')
@@ -33,9 +34,26 @@ _USE = re.compile(rf'@"?({re.escape(PREFIX)}[0-9a-f.]*[0-9a-f])"?')
 
 def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     """For those of Numba's variables whose addresses Cython modules offer: module, name, and type as Cython writes it."""
-    # Linking adds a number to names that occur twice.
-    found = {name: function_at(int(name.removeprefix(PREFIX).partition(".")[0], 16)) for name in sorted(set(names))}
+    found = {name: function_at(address_in(name)) for name in sorted(set(names))}
     return {name: known for name, known in found.items() if known is not None}
+
+
+def address_in(name: str) -> int:
+    """The address after which one of Numba's variables is named. Linking adds a number to names that occur twice."""
+    return int(name.removeprefix(PREFIX).partition(".")[0], 16)
+
+
+def functions_of_threads(names: Iterable[str]) -> dict[int, str]:
+    """Those of these functions that Numba calls by ctypes to ask for threads and to set them, by their addresses."""
+    import ctypes
+
+    layer = sys.modules.get("numba.np.ufunc.parallel")
+    found = {name: getattr(layer, f"_{name}", None) for name in names}
+    return {ctypes.cast(function, ctypes.c_void_p).value or 0: name for name, function in found.items() if function is not None}
+
+
+#: Functions of Numba's threads that code may ask. Code that sets their number has the number of them in it, which is no part of keys.
+_ASKED = ("get_num_threads", "get_parallel_chunksize", "get_thread_id")
 
 
 def without_addresses(text: str, functions: Iterable[str] = ()) -> str:
@@ -73,7 +91,9 @@ def with_names(module: Any, kept: Container[str]) -> str | None:
     `kept` are the functions that others may call.
     """
     variables = [variable.name for variable in module.global_variables if variable.name.startswith(PREFIX)]
-    known = known_functions(variables)
+    threads = functions_of_threads(_ASKED)
+    of_numba = {name: ("", threads[address_in(name)], "") for name in variables if address_in(name) in threads}
+    known = {**known_functions(name for name in variables if name not in of_numba), **of_numba}
     text = without_addresses(str(module), known)
     text = str(without_dead_code(text, None if UNRESOLVED in text else kept))
     counts = symbol_counts(text)
@@ -88,9 +108,10 @@ def _symbol_of(function: tuple[str, str, str]) -> str:
     return NAMED + "/".join(function)
 
 
-def functions_named(names: Iterable[str]) -> dict[str, CythonFunction]:
+def functions_named(names: Iterable[str]) -> dict[str, CythonFunction | HelperSymbol]:
     """The functions that are imported under such names, of those among these."""
-    return {name: CythonFunction(*name.removeprefix(NAMED).split("/", 2)) for name in names if name.startswith(NAMED)}
+    parts = {name: name.removeprefix(NAMED).split("/", 2) for name in names if name.startswith(NAMED)}
+    return {name: CythonFunction(*found) if found[0] else HelperSymbol(found[1]) for name, found in parts.items()}
 
 
 def bind_named(module: Any) -> None:

@@ -8,11 +8,10 @@ library that Numba calls by names of its own.
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING
 
 from compcache.numba.entries import named_addresses
-from compcache.numba.entries.named_addresses import PREFIX
+from compcache.numba.entries.named_addresses import address_in, functions_of_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,9 +24,9 @@ def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     names = tuple(names)
     if not names:
         return {}
-    threads = _of_threads()
-    addresses = {name: int(name.removeprefix(PREFIX).partition(".")[0], 16) for name in names}
-    return named_addresses.known_functions(names) | {name: threads[at] for name, at in addresses.items() if at in threads}
+    threads = {at: ("compcache.numba.exports._objects", *_THREADS[name]) for at, name in functions_of_threads(_THREADS).items()}
+    of_threads = {name: threads[address_in(name)] for name in names if address_in(name) in threads}
+    return named_addresses.known_functions(names) | of_threads
 
 
 #: Numba's functions that kernels call to ask for threads and to set them, and those of `_objects` in their place.
@@ -38,19 +37,6 @@ _THREADS = {
     "get_parallel_chunksize": ("parallel_chunk", "unsigned (void)"),
     "set_parallel_chunksize": ("set_parallel_chunk", "unsigned (unsigned)"),
 }
-
-
-def _of_threads() -> dict[int, tuple[str, str, str]]:
-    """The functions that are about threads, by their addresses in Numba."""
-    import ctypes
-
-    layer = sys.modules.get("numba.np.ufunc.parallel")
-    found = {}
-    for name, (own, type_) in _THREADS.items():
-        function = getattr(layer, f"_{name}", None)
-        if function is not None:
-            found[ctypes.cast(function, ctypes.c_void_p).value or 0] = ("compcache.numba.exports._objects", own, type_)
-    return found
 
 
 #: Numba's copies of what Python's hashes of text depend on, and where that is in Python's own (`_Py_HashSecret_t`).
