@@ -2,7 +2,7 @@
 
 MODE is "plain", or "forced": compcache is installed in $COMPCACHE_DIR, and everything that is jitted is cached, whether
 it asks for that or not, except Numba's own functions; or "lazy": as ``python -m compcache.numba run`` does it. Prints a line of JSON:
-the outcome of each test, what the backend counted, and whether Numba was imported.
+the outcome of each test, what the backend counted, whether Numba was imported, and the functions that this process stored.
 """
 
 from __future__ import annotations
@@ -46,6 +46,21 @@ def force_caching() -> None:
     CacheObject._refuse = CacheObject._note  # type: ignore[method-assign] # many suites make warnings errors, and did not ask for caching
 
 
+def list_stored() -> list[str]:
+    """The functions and signatures that are stored from now on: in a second process those that the first one should have left to it."""
+    from compcache.numba.dispatch.backend import Backend
+
+    stored: list[str] = []
+    original = Backend.accept
+
+    def accept(self: Backend, label: str) -> None:
+        stored.append(label)
+        original(self, label)
+
+    Backend.accept = accept  # type: ignore[method-assign]
+    return stored
+
+
 class Outcomes:
     """A pytest plugin that keeps the outcome of each test."""
 
@@ -67,12 +82,13 @@ class Outcomes:
 
 def main(mode: str, arguments: list[str]) -> None:
     """Run the tests."""
-    backend = None
+    backend, stored = None, []
     if mode == "forced":
         import compcache.numba
 
         backend = compcache.numba.install()
         force_caching()
+        stored = list_stored()
     elif mode == "lazy":
         import compcache.numba
 
@@ -85,7 +101,7 @@ def main(mode: str, arguments: list[str]) -> None:
         raise SystemExit("no test was collected")
     counts = [backend.hits, backend.misses, backend.refused] if backend is not None else None
     print()
-    print(json.dumps([outcomes.found, counts, "numba._dispatcher" in sys.modules]))
+    print(json.dumps([outcomes.found, counts, "numba._dispatcher" in sys.modules, stored]))
 
 
 if __name__ == "__main__":

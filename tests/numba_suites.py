@@ -31,6 +31,12 @@ class Suite(NamedTuple):
     options: tuple[str, ...] = ()
     from_source: bool = False
     unstable: dict[str, str] = {}  # noqa: RUF012 - never changed
+    long: bool = False
+
+    @property
+    def package(self) -> str:
+        """What the environment and the source tree are named after."""
+        return self.name.split()[0]
 
 
 #: Numba's own tests: a name, the module, and which of its tests.
@@ -83,18 +89,45 @@ SUITES = [
         (f"tests/test_0397_arrays_as_constants_in_numba.py::{name}" for name in ("test_refcount", "test_Array")),
         "it counts references that compiling leaves behind",
     )),
+    # What takes minutes, for `python tests/numba_suites.py NAME...`.
+    Suite("numba_stats whole", "numba_stats scipy pytest", ("tests",), from_source=True, long=True),
+    Suite("quantecon games", "quantecon pytest", ("quantecon/game_theory",), long=True),
+    Suite("quantecon others", "quantecon pytest", ("quantecon/markov", "quantecon/optimize", "quantecon/random"), long=True),
+    Suite("sparse whole", "sparse scipy pytest", ("sparse/numba_backend/tests",), ("--continue-on-collection-errors",), long=True),
+    Suite("pynndescent graphs", "pynndescent pytest", tuple(
+        f"pynndescent/tests/test_{name}.py" for name in ("hub_trees", "search_graph", "hub_search_tree")
+    ), from_source=True, long=True),
+    Suite("umap-learn graphs", "umap-learn pytest", tuple(
+        f"umap/tests/test_{name}.py" for name in ("umap_ops", "umap_validation_params", "spectral")
+    ), from_source=True, long=True),
+    Suite("tslearn others", "tslearn pytest", tuple(f"tests/test_{name}.py" for name in (
+        "barycenters", "clustering", "neighbors", "preprocessing", "svm", "piecewise", "matrixprofile", "early_classification",
+        "variablelength", "utils",
+    )), from_source=True, long=True),
+    Suite("librosa others", "librosa pytest", tuple(f"tests/test_{name}.py" for name in (
+        "dtw", "util", "intervals", "notation", "segment", "convert", "filters", "beat", "onset",
+    )), from_source=True, long=True),
+    Suite("pyts others", "pyts pytest", tuple(f"pyts/{name}" for name in (
+        "decomposition", "preprocessing", "bag_of_words", "transformation", "classification", "utils", "multivariate", "tests",
+    )), long=True),
+    Suite("datashader pandas", "datashader pytest", ("datashader/tests/test_pandas.py", "datashader/tests/test_transfer_functions.py"), long=True),
+    Suite("datashader others", "datashader pytest", tuple(f"datashader/tests/test_{name}.py" for name in (
+        "quadmesh", "antialias", "layout", "bundling", "polygons", "datatypes", "xarray", "composite", "pipeline", "reductions", "utils", "macros",
+    )), long=True),
+    Suite("numba array methods whole", "numba pytest", ("numba/tests/test_array_methods.py",), long=True),
     *[Suite(f"numba {name}", "numba pytest", (f"numba/tests/{path}.py",), ("-k", chosen) if chosen else (), unstable=NOT_AS_COMPILED)
       for name, path, chosen in NUMBAS_OWN],
 ]  # fmt: skip
 
 
 class SuiteRun(NamedTuple):
-    """The outcomes by test, what the backend counted, the processor time, and whether Numba was imported."""
+    """The outcomes by test, what the backend counted, the processor time, whether Numba was imported, and what this process stored."""
 
     outcomes: dict[str, str]
     counts: tuple[int, int, dict[str, str]] | None
     seconds: float
     imports_numba: bool = True
+    stored: tuple[str, ...] = ()
 
 
 def tests_of(suite: Suite) -> Path:
@@ -112,13 +145,13 @@ def tests_of(suite: Suite) -> Path:
 
 
 def _root_of(suite: Suite) -> Path:
-    python = python_of(Package(suite.name.split()[0], suite.requirement, ""), suite="-suite")
+    python = python_of(Package(suite.package, suite.requirement, ""), suite="-suite")
     if not suite.from_source:
         command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
         return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
-    source = ENVIRONMENTS / f"{suite.name}-source"
+    source = ENVIRONMENTS / f"{suite.package}-source"
     if not source.exists():
-        partial = ENVIRONMENTS / f"{suite.name}-download"
+        partial = ENVIRONMENTS / f"{suite.package}-download"
         download = f"{python} -m pip download --quiet --no-deps --no-binary :all: --dest {partial} {suite.requirement.split()[0]}"
         subprocess.run(download.split(), check=True, capture_output=True)
         [archive] = partial.iterdir()
@@ -132,7 +165,7 @@ def _root_of(suite: Suite) -> Path:
 def run_suite(suite: Suite, directory: Path, *, forced: bool, lazy: bool = False) -> SuiteRun:
     """Run a suite, plain or with caching forced in this directory's cache, or (`lazy`) as a start without Numba."""
     root = tests_of(suite)
-    python = python_of(Package(suite.name.split()[0], suite.requirement, ""), suite="-suite")
+    python = python_of(Package(suite.package, suite.requirement, ""), suite="-suite")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_", "PYTHON"))}
     work = directory / "work"
     work.mkdir(exist_ok=True)
@@ -151,9 +184,9 @@ def run_suite(suite: Suite, directory: Path, *, forced: bool, lazy: bool = False
     last = done.stdout.splitlines()[-1] if done.stdout else ""
     if not last.startswith("["):
         raise AssertionError(f"{suite.name}: exit status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-5000:]}")
-    outcomes, counts, imports_numba = json.loads(last)
+    outcomes, counts, imports_numba, stored = json.loads(last)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return SuiteRun(outcomes, tuple(counts) if counts else None, seconds, imports_numba)
+    return SuiteRun(outcomes, tuple(counts) if counts else None, seconds, imports_numba, tuple(stored))
 
 
 def differences(plain: SuiteRun, other: SuiteRun, suite: Suite) -> dict[str, tuple[str, str]]:
@@ -202,6 +235,8 @@ def main(names: list[str]) -> None:
         for title, other in (("cold", cold), ("warm", warm)):
             for name, pair in differences(plain, other, suite).items():
                 print(f"    {title}: {name}: {pair}", flush=True)
+        for label in warm.stored:
+            print(f"    stored by the second process: {label[:110]}", flush=True)
         for label, reason in warm.counts[2].items():
             print(f"    refused: {label[:110]}: {reason[:200]}", flush=True)
 

@@ -26,6 +26,35 @@ class Program(NamedTuple):
 
 PROGRAMS = [
     Program(
+        "a function whose argument calls an intrinsic, before others that call it",
+        """
+    from numba import njit, types
+    from numba.extending import intrinsic
+
+    @intrinsic(prefer_literal=True)
+    def twice(typing_context, value):
+        def generate(context, builder, signature, arguments):
+            return builder.add(arguments[0], arguments[0])
+        return types.int64(types.int64), generate
+
+    @njit(cache=True)
+    def distance(x, y):
+        return twice(x - y)
+
+    @njit(cache=True)
+    def apply(function, x, y):
+        return function(x, y)
+
+    @njit(cache=True)
+    def total(n):
+        result = 0
+        for i in range(n):
+            result += twice(i)
+        return result
+    """,
+        "p.apply(p.distance, 5, 3), p.distance(7, 3), p.total(5)",
+    ),
+    Program(
         "random numbers",
         """
     import numpy as np

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(4500)]
 
 
-@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
+@pytest.mark.parametrize("suite", [suite for suite in SUITES if not suite.long], ids=lambda suite: suite.name)
 def test_a_suite_has_the_same_outcomes(suite: Suite, tmp_path: Path) -> None:
     try:
         tests_of(suite)

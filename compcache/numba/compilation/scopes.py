@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from numba.core.extending import _Intrinsic
+
 from compcache.numba.compilation.history import note_code
 from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.implementations import digest_name
@@ -148,17 +150,32 @@ def storing() -> Iterator[None]:
 
 
 def reduced_to_name(value: Any) -> Any:
-    """What a pickler does with a class of a program that goes into code or entries, where its name stands for it; None for others.
-
-    Numba pickles a copy of a class of the program itself, and of one that stands under another name than its own in its module; another
-    process would raise or return that in place of its own class.
-    """
-    if not isinstance(value, type) or not (_stack.scopes or _stack.stores) or is_library_module(value.__module__):
+    """What a pickler does with a class or an intrinsic of a program that goes into code or entries, where its name stands for it; None for others."""
+    if not (_stack.scopes or _stack.stores):
         return None
-    name = name_of_class(value)
-    if name is not None and name != value.__qualname__:
-        return getattr, (sys.modules[value.__module__], name)
-    return NotImplemented if name is not None and value.__module__ == "__main__" else None
+    if isinstance(value, type):
+        return _reduced_class(value)
+    return _reduced_intrinsic(value) if isinstance(value, _Intrinsic) else None
+
+
+def _reduced_class(cls: type) -> Any:
+    """Numba pickles a copy of a class of the program itself, and of one that stands under another name than its own in its module;
+    another process would raise or return that in place of its own class.
+    """
+    if is_library_module(cls.__module__):
+        return None
+    name = name_of_class(cls)
+    if name is not None and name != cls.__qualname__:
+        return getattr, (sys.modules[cls.__module__], name)
+    return NotImplemented if name is not None and cls.__module__ == "__main__" else None
+
+
+def _reduced_intrinsic(intrinsic: Any) -> Any:
+    """Numba pickles a copy, in the functions that are arguments, and registers it where it is unpickled: there would be two of one name
+    in a process that finds the entry, and all others that used it would seem to have changed.
+    """
+    module, name = sys.modules.get(intrinsic.__module__), intrinsic.__name__
+    return (getattr, (module, name)) if getattr(module, name, None) is intrinsic else None
 
 
 def is_kept(token: object) -> bool:
