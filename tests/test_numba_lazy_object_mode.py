@@ -42,7 +42,15 @@ KERNELS = """
 
     @njit(nb.int64(nb.int64, nb.optional(nb.int64), nb.types.optional(nb.float64)))
     def plain(x, by, then):
-        return x + 1
+        if by is None or then is None:
+            return x + 1
+        return x * by + int(then)
+
+    @njit("uint64(Optional(uint64))")
+    def seeded(by):
+        if by is None:
+            return 3
+        return by
 """
 CALLS = """
 import sys
@@ -58,13 +66,35 @@ answers += [type(lifted).__name__ for cres in k.noted.overloads.values() for lif
 LAZY = "import compcache.numba\nbackend = compcache.numba.install(lazy=True)\n"
 
 
+OPTIONAL = """
+def said(function, *args):
+    try:
+        return repr(function(*args))
+    except Exception as error:
+        return type(error).__name__
+values = (1, None, True, 2.5, 1j, "a", np.int8(3), np.uint64(2**63 + 5), np.float32(1.5))
+answers = [said(k.plain, 3, by, then) for by in values for then in values] + [said(k.seeded, by) for by in values]
+answers += [said(k.declared, x, 7) for x in (8, 8.5, np.int32(4), np.float32(2.5))]
+"""
+
+
 def test_numba_is_imported_when_the_part_runs(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(kernels=KERNELS)
-    text = CALLS.replace("{first}", "answers = [k.plain.py_func(3, 1, 2.0)]")
+    text = CALLS.replace("{first}", "answers = [k.plain(3, 1, 2.0), k.declared(8, 3)]")
     plain = project.run(text + "result = answers", backend=False)
     script = LAZY + text + "result = answers, imported, backend.misses"
     answers = [project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) for _ in range(3)]
     assert [found for found, _, _ in answers] == [plain] * 3
     assert [imported for _, imported, _ in answers] == [True, False, False]
     assert answers[2][2] == 0
+
+
+def test_optional_parameters_take_what_numba_converts(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(kernels=KERNELS)
+    first = "import sys, numpy as np, kernels as k\n"
+    plain = project.run(first + OPTIONAL + "result = answers", backend=False)
+    script = LAZY + first + "k.seeded(1), k.seeded(None), k.seeded(np.uint64(7))\nimported = 'numba.core.compiler' in sys.modules\n" + OPTIONAL
+    answers = [project.run(script + "result = answers, imported", backend=False, COMPCACHE_DIR=str(project.cache)) for _ in range(2)]
+    assert answers == [(plain, True), (plain, False)]

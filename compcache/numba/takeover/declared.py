@@ -166,13 +166,14 @@ def _accepted(type_: Any, typing_context: Any, of_all: Sequence[Any]) -> dict[st
     """
     from numba.core import types
 
+    is_optional = isinstance(type_, types.Optional) and isinstance(type_.type, (types.Number, types.Boolean))
     try:
-        accepted = {text_of(type_): 0}
+        accepted = {} if is_optional else {text_of(type_): 0}  # no argument is of an optional type
     except NotLazy:
         return {}
-    candidates: list[Any] = []
-    if isinstance(type_, (types.Number, types.Boolean)):
-        candidates = [getattr(types, name if name != "bool" else "boolean") for name in _SCALARS]
+    candidates: list[Any] = [types.none] if is_optional else []
+    if is_optional or isinstance(type_, (types.Number, types.Boolean)):
+        candidates += [getattr(types, name if name != "bool" else "boolean") for name in _SCALARS]
     elif type(type_) is types.Array and [_shape_of(other) for other in of_all].count(_shape_of(type_)) == 1:
         candidates = [
             types.Array(type_.dtype, type_.ndim, layout, readonly=readonly) for layout in "CFA" for readonly in (False, True)
