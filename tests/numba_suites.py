@@ -113,7 +113,7 @@ SUITES = [
     Suite("datashader pandas", "datashader pytest", ("datashader/tests/test_pandas.py", "datashader/tests/test_transfer_functions.py"), long=True),
     Suite("datashader others", "datashader pytest", tuple(f"datashader/tests/test_{name}.py" for name in (
         "quadmesh", "antialias", "layout", "bundling", "polygons", "datatypes", "xarray", "composite", "pipeline", "reductions", "utils", "macros",
-    )), long=True),
+    )), ("--continue-on-collection-errors",), long=True),
     Suite("numba array methods whole", "numba pytest", ("numba/tests/test_array_methods.py",), long=True),
     *[Suite(f"numba {name}", "numba pytest", (f"numba/tests/{path}.py",), ("-k", chosen) if chosen else (), unstable=NOT_AS_COMPILED)
       for name, path, chosen in NUMBAS_OWN],
