@@ -64,6 +64,8 @@ REMOTE_MODE_VARIABLE = "COMPCACHE_REMOTE_MODE"
 TRUSTED_VARIABLE = "COMPCACHE_TRUSTED_KEYS"
 PUBLISH_VARIABLE = "COMPCACHE_PUBLISH_KEY"
 _MODULE_ID_DIGITS = 32
+#: How many notes a directory keeps.
+_MOST_NOTES = 64
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
@@ -303,6 +305,25 @@ class Cache:
         """
         self._require_open()
         return self._loader.unload(_func_name_of(func_name)) > 0
+
+    def read_note(self, name: str) -> bytes | None:
+        """What `write_note` has stored under a name; None where nothing is, or what is there cannot be believed.
+
+        A note is for a front end that has found out something about the system that takes long: it may be gone at any time, and
+        holds as little as its reader believes it.
+        """
+        self._require_open()
+        return self._store.read_note(name)
+
+    def write_note(self, name: str, data: bytes) -> None:
+        """Store a note; see `read_note`. Of all notes the newest are kept. A failure is harmless, and a cache that is only read has none."""
+        self._require_open()
+        store = self._store
+        if not store.readonly and store.index.segments:
+            from compcache.publish.atomic_file import keep_file
+            from compcache.store import NOTES
+
+            keep_file(store, NOTES, store.note_name(name), store.seal_note(name, data) + data, _MOST_NOTES)
 
     def close(self) -> None:
         """Invalidate every call target that was returned. Closing twice is allowed."""

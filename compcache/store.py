@@ -47,6 +47,7 @@ __all__ = [
     "MODULES",
     "MODULE_FILES",
     "MODULE_ROWS",
+    "NOTES",
     "PINS",
     "PLACES",
     "QUARANTINE",
@@ -108,6 +109,7 @@ LAYERS = Place("layers-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 MERGED_LAYERS = Place("layers-v1/<digest>.all", derived=True, cleared=True)
 BUNDLES = Place("bundles-v1/<bundle and its state>.unpacked", derived=True, cleared=True)
 CLOSURES = Place("closures-v1/<key of the function>.closure", derived=True, cleared=True)
+NOTES = Place("notes-v1/<key of the name>.note", derived=True, cleared=True)
 SIGNATURES = Place("signatures-v1/<module_id>.ed25519", cleared=True)
 MODULE_ROWS = Place("module-lists-v2/modules", derived=True, cleared=True)
 MODULE_FILES = Place("module-lists-v2/files", derived=True, cleared=True)
@@ -121,7 +123,7 @@ TEMPORARY = Place("tmp/<unique>")
 QUARANTINE = Place("quarantine/<name>.<unique>", cleared=True)
 #: Every kind of file that the package writes into a cache directory.
 PLACES = (
-    TAG, MODULES, INDEX, HOSTS, LAYERS, MERGED_LAYERS, BUNDLES, CLOSURES, SIGNATURES, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE,
+    TAG, MODULES, INDEX, HOSTS, LAYERS, MERGED_LAYERS, BUNDLES, CLOSURES, NOTES, SIGNATURES, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE,
     PINS, UNCACHED, LOCKS, TEMPORARY, QUARANTINE,
 )  # fmt: skip
 #: What earlier versions of the package wrote to, less the version of the format.
@@ -554,6 +556,22 @@ class Store:
         except OSError as error:
             reraise_interrupt(error)
             return None
+
+    def note_name(self, name: str) -> str:
+        """The name of the file of a note."""
+        return NOTES.file_name(name_key(name).hex() + key_suffix(self.stamp_key))
+
+    def seal_note(self, name: str, data: bytes) -> bytes:
+        """What tells a note of this name from a damaged one; with a key, from one that somebody without it has written."""
+        named = b"".join([b"note\0", name.encode("utf-8", "surrogatepass"), b"\0", data])
+        return mac(named, self.stamp_key)[:DIGEST_SIZE] if self.stamp_key else digest([named])
+
+    def read_note(self, name: str) -> bytes | None:
+        """What was noted under a name; None where nothing is, or others could have written it."""
+        data = None if self.exposed and not self.stamp_key else self.read_file(NOTES, self.note_name(name))
+        if data is None or data[:DIGEST_SIZE] != self.seal_note(name, data[DIGEST_SIZE:]):
+            return None
+        return data[DIGEST_SIZE:]
 
     # ---------------------------------------------------------------- removal
 

@@ -86,6 +86,7 @@ def everything(cache: Cache) -> Cache:
     cache.get_target("third")
     cache.pin("one")
     note(cache._store, "two", "a reason")
+    cache.write_note("a front end's", b"data")
     for directory in (MODULES, *PLACES):  # everything that is listed is old enough to be remembered
         path = cache._store.directory(directory)
         for folder, _, _ in os.walk(path) if directory is MODULES else ():

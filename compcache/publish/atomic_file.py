@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from compcache.files import Files, Opened
+    from compcache.store import Place, Store
 
-__all__ = ["is_settled", "make_directories", "publish", "publish_all", "unique_name"]
+__all__ = ["has_settled", "is_settled", "keep_file", "make_directories", "publish", "publish_all", "unique_name"]
 
 _CHUNK = 1 << 20
 #: How many files are synchronized at a time: with eight, a hundred take a tenth of what they take one after another.
@@ -192,4 +194,28 @@ def is_settled(status: os.stat_result) -> bool:
     git's "racy" problem: a file that changes again within one tick of the clock after it was examined looks unchanged.
     Files from `publish` carry a marked time and are safe from that.
     """
-    return abs(time.time_ns() - max(status.st_ctime_ns, status.st_mtime_ns)) > _TICK
+    return has_settled(max(status.st_ctime_ns, status.st_mtime_ns))
+
+
+def has_settled(newest: int) -> bool:
+    """See `is_settled`; `newest` is the later one of the times of a file, in nanoseconds."""
+    return abs(time.time_ns() - newest) > _TICK
+
+
+def keep_file(store: Store, place: Place, name: str, data: bytes, most: int) -> None:
+    """Write a derived file of a kind of which a directory keeps so many, the newest; a failure of the system is harmless."""
+    try:
+        publish(store.files, store.temporary, store.path(place, name), [data], sync=False)
+        names = store.names(place)
+        if len(names) > most:
+            _remove_oldest(store, place, len(names) - most)
+    except OSError as error:
+        reraise_interrupt(error)
+
+
+def _remove_oldest(store: Store, place: Place, number: int) -> None:
+    directory = store.directory(place)
+    ages = sorted((status.st_mtime_ns, name) for name, status in store.files.statuses(directory).items() if place.includes(name))
+    for _, name in ages[:number]:
+        with contextlib.suppress(OSError):
+            store.files.unlink(f"{directory}/{name}")

@@ -54,7 +54,9 @@ def remember_closure(store: Store, root: Choice, offset: int, chosen: dict[str, 
         content = _encode(store, list(by_module.values()), providers_first(chosen))
         if content is not None:
             name = store.closure_name(root.module_id, offset)
-            _write(store, name, MAGIC + seal(content, name, store.stamp_key) + content)
+            from compcache.publish.atomic_file import keep_file
+
+            keep_file(store, CLOSURES, name, MAGIC + seal(content, name, store.stamp_key) + content, _MOST_KEPT)
     except (CompcacheError, OSError, UnicodeError) as error:
         reraise_interrupt(error)
 
@@ -121,23 +123,6 @@ def _describe(store: Store, source: Source) -> bytes | None:
     if suspended:
         source.suspend()
     return store.entry_of(known, Stamp.of(status)).encode() if recognized else None
-
-
-def _write(store: Store, name: str, data: bytes) -> None:
-    from compcache.publish.atomic_file import publish
-
-    publish(store.files, store.temporary, store.path(CLOSURES, name), [data], sync=False)
-    names = store.names(CLOSURES)
-    if len(names) > _MOST_KEPT:
-        _remove_oldest(store, len(names) - _MOST_KEPT)
-
-
-def _remove_oldest(store: Store, number: int) -> None:
-    directory = store.directory(CLOSURES)
-    ages = sorted((status.st_mtime_ns, name) for name, status in store.files.statuses(directory).items() if CLOSURES.includes(name))
-    for _, name in ages[:number]:
-        with contextlib.suppress(OSError):
-            store.files.unlink(f"{directory}/{name}")
 
 
 def remove_closures(store: Store, gone: Container[bytes]) -> None:

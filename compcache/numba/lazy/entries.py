@@ -100,7 +100,7 @@ def key_of(function: Any, options: dict[str, Any], types: str, given: Sequence[A
     """
     content = content_of(function, tuple(sorted(options.items())), given)
     state = blake2b(digest_size=16, person=b"compcache-lazy2")
-    for text in (content.digest, types, settings_and_packages()):
+    for text in (content.digest, types, settings_and_packages(open_cache)):
         data = text.encode("utf-8", "surrogatepass")
         state.update(len(data).to_bytes(8, "little") + data)
     shown = types if len(types) <= _MOST_SHOWN else f"{types[:_MOST_SHOWN]}..."

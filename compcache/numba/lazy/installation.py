@@ -3,6 +3,10 @@
 Packages are identified without importing them: by the `RECORD` of their distribution, which has the digest of each installed
 file, or by their files if they are installed in editable mode. They are Numba, llvmlite, NumPy and every distribution that
 registers an entry point in the group ``numba_extensions``, whose code Numba runs before it compiles.
+
+To read what hundreds of distributions register, and the records of the large ones, takes longer than the rest of a start. So what was found is
+noted in the cache directory, with the state of every file that it was read from, and holds for as long as these
+are as they were.
 """
 
 from __future__ import annotations
@@ -11,12 +15,16 @@ import os
 import sys
 
 from compcache.digest import blake2b
+from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.content import NotLazy
+from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
+
+    from compcache.cache import Cache
 
 __all__ = ["has_extensions", "numba_version", "package_directory", "packages_are_those_of_keys", "settings_and_packages"]
 
@@ -38,8 +46,10 @@ _AT_ONCE = 1 << 18
 _ENDINGS = frozenset(("-INFO", "-info", "-link"))
 
 
-def settings_and_packages() -> str:
+def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) -> str:
     """A text that differs if the same function could be compiled to different code.
+
+    The cache that `open_cache` opens may know what is installed.
 
     Raises:
         NotLazy: it cannot be determined.
@@ -53,8 +63,9 @@ def settings_and_packages() -> str:
         raise NotLazy("Numba is configured by the file .numba_config.yaml")
     path = tuple(sys.path)
     if _known[0] != path:
-        _known = path, *_packages()
-    return f"{_known[1]}, {settings}"
+        cache = open_cache() if open_cache is not None else None
+        _known = path, *(_packages()[:2] if cache is None else _noted_packages(cache))
+    return f"{_python()}, {_known[1]}, {settings}"
 
 
 def has_extensions() -> bool:
@@ -66,7 +77,7 @@ def has_extensions() -> bool:
 def packages_are_those_of_keys() -> bool:
     """Whether the packages are still those that keys of this process have: another one may have been installed since."""
     try:
-        return _known[0] == tuple(sys.path) and _known[1:] == _packages()
+        return _known[0] == tuple(sys.path) and _known[1:] == _packages()[:2]
     except NotLazy:
         return False
 
@@ -79,39 +90,55 @@ def _is_setting(name: str) -> bool:
 _known: tuple[Any, str, bool] = (None, "", False)
 
 
-def _packages() -> tuple[str, bool]:
-    rows = [f"lazy {FORMAT}, python {sys.version}, {sys.implementation.cache_tag}, {sys.platform}"]
+def _python() -> str:
+    return f"lazy {FORMAT}, python {sys.version}, {sys.implementation.cache_tag}, {sys.platform}"
+
+
+def _packages() -> tuple[str, bool, list[str]]:
+    """What tells the packages from others, whether others than compilers are among them, and the directories of their metadata."""
+    rows, chosen = [], []
     seen = set()
     for name, directory in _distributions():
         if name in seen or name == _OWN:
             continue
         if name in _COMPILERS or _registers(directory):
             seen.add(name)  # the first on the path is used, as for imports
+            chosen.append(directory)
             rows.append(f"{name}: {_identity_of(directory)}")
     missing = [name for name in _COMPILERS if name not in seen]
     if missing:
         raise NotLazy(f"the distribution {missing[0]} was not found")
-    if os.path.exists(os.path.join(sys.prefix, "lib", "libsvml.so")):
+    if os.path.exists(_vector_library()):
         raise NotLazy("Numba uses Intel's vector library")
-    return ", ".join(rows), len(seen) > len(_COMPILERS)
+    return ", ".join(rows), len(seen) > len(_COMPILERS), chosen
+
+
+def _vector_library() -> str:
+    return os.path.join(sys.prefix, "lib", "libsvml.so")
 
 
 def _distributions() -> Iterator[tuple[str, str]]:
     """The names and metadata directories of all distributions, in the order of the path."""
     for place in dict.fromkeys(sys.path):
-        try:
-            names = os.listdir(place or ".")
-        except NotADirectoryError:  # an archive
-            if b"entry_points.txt" in _read(place):
-                raise NotLazy(f"the archive {place} may register packages with Numba") from None
-            continue
-        except OSError:
-            continue
-        for name in [name for name in names if name[-5:] in _ENDINGS]:
+        names = _metadata_in(place)
+        if names is None and b"entry_points.txt" in _read(place):
+            raise NotLazy(f"the archive {place} may register packages with Numba")
+        for name in names or ():
             if name == "EGG-INFO":
                 yield os.path.basename(place).partition("-")[0].lower(), os.path.join(place, name)
             elif name.endswith((".dist-info", ".egg-info", ".egg-link")):
                 yield name.partition("-")[0].partition(".")[0].lower(), f"{place or '.'}/{name}"
+
+
+def _metadata_in(place: str) -> list[str] | None:
+    """The names of metadata in a directory of the path; None for an archive."""
+    try:
+        names = os.listdir(place or ".")
+    except NotADirectoryError:
+        return None
+    except OSError:
+        return []
+    return [name for name in names if name[-5:] in _ENDINGS]
 
 
 def _registers(directory: str) -> bool:
@@ -151,16 +178,88 @@ def _read(path: str) -> bytes:
 
 def _identity_of(directory: str) -> str:
     """The identity of an installed distribution: by its record, or by its files if they may be edited."""
-    record = _read(os.path.join(directory, "RECORD"))
-    origin = _read(os.path.join(directory, "direct_url.json"))
-    if record and b'"editable"' not in origin:
+    record = _read(f"{directory}/RECORD")
+    if record and not _is_editable(directory):
         return blake2b(record, digest_size=16).hexdigest()
+    origin = _read(f"{directory}/direct_url.json")
     if b"file://" in origin:
         import json
         from urllib.parse import unquote, urlparse
 
         return _digest_of_files(unquote(urlparse(json.loads(origin)["url"]).path))
     raise NotLazy(f"the distribution {os.path.basename(directory)} has no RECORD")
+
+
+# ------------------------------------------------------------------------------------ what former starts have found
+
+
+_STAMP_SIZE = 40
+#: The directories of the path with the names of metadata in them, the paths of these and of all files that were read, each with a NUL,
+#: their states (`file_stamps`), and what was found.
+_NOTE = "([(u[u])]bbui)"
+
+
+def _noted_packages(cache: Cache) -> tuple[str, bool]:
+    """What `_packages` finds, or what it found in another process while all files were as they are now."""
+    places = list(dict.fromkeys(sys.path))
+    if not all(type(place) is str for place in places):
+        return _packages()[:2]
+    where = "" if all(map(os.path.isabs, places)) else os.getcwd()
+    host = os.uname().nodename if hasattr(os, "uname") else ""
+    name = "\0".join(["packages of Numba", str(FORMAT), sys.prefix, host, where, *places])
+    noted = _read_note(cache.read_note(name))
+    if noted is not None:
+        return noted
+    before = [_dispatch.file_stamps(os.fsencode(place or ".") + b"\0") for place in places]
+    listed = [_metadata_in(place) for place in places]
+    found = _packages()
+    if None not in before and None not in listed:
+        data = _encode_note(places, listed, before, found)
+        if data is not None:
+            cache.write_note(name, data)
+    return found[:2]
+
+
+def _read_note(data: bytes | None) -> tuple[str, bool] | None:
+    if data is None:
+        return None
+    try:
+        listed, paths, stamps, identity, has_others = load_marshalled(data, _NOTE)
+    except ValueError:
+        return None
+    now = _dispatch.file_stamps(paths)
+    of_places = len(listed) * _STAMP_SIZE
+    if now is None or now[0][of_places:] != stamps[of_places:]:
+        return None
+    for number, (place, names) in enumerate(listed):
+        stamp = slice(number * _STAMP_SIZE, (number + 1) * _STAMP_SIZE)
+        if now[0][stamp] != stamps[stamp] and sorted(_metadata_in(place) or ()) != names:
+            return None  # other files in the directory, those that the program writes, do not matter
+    return identity, bool(has_others)
+
+
+def _encode_note(places: list[str], listed: list[Any], states: list[Any], found: tuple[str, bool, list[str]]) -> bytes | None:
+    """The note of what was found; None where it may change without leaving a trace."""
+    from compcache.publish.atomic_file import has_settled
+
+    directories = [directory for _, directory in _distributions()]
+    if any(directory.endswith(".egg-link") for directory in directories) or any(map(_is_editable, found[2])):
+        return None
+    files = [_vector_library(), *(f"{directory}/entry_points.txt" for directory in directories)]
+    files += [f"{directory}/{file}" for directory in found[2] for file in ("RECORD", "direct_url.json")]
+    paths = [b"".join([os.fsencode(path or ".") + b"\0" for path in part]) for part in (places, files)]
+    read = _dispatch.file_stamps(paths[1])
+    if read is None or not has_settled(read[1]) or _packages() != found:  # what is noted was read after the states
+        return None
+    identity, has_others, _ = found
+    # The state of a directory that has just changed may be that of another change as well: it is listed each time.
+    stamps = [stamp if has_settled(newest) else bytes(_STAMP_SIZE) for stamp, newest in states]
+    rows = [(place, sorted(in_place)) for place, in_place in zip(places, listed, strict=True)]
+    return dump_marshalled((rows, b"".join(paths), b"".join([*stamps, read[0]]), identity, int(has_others)))
+
+
+def _is_editable(directory: str) -> bool:
+    return b'"editable"' in _read(f"{directory}/direct_url.json")
 
 
 def _digest_of_files(root: str) -> str:

@@ -3,6 +3,7 @@
  *   dispatch.c   the extension module, and Function: finds the compiled code for the types of its arguments, and calls it
  *   argument_types.c   the types of arguments as bytes, as fine as Numba tells them apart
  *   numpy_arrays.h   the layout of NumPy's arrays, for the exports as well
+ *   file_stamps.c    the state of many files
  *   helpers.c    the C helpers of Numba that need neither Numba nor NumPy: those that raise exceptions
  *
  * All state is the process's: the package works in the main interpreter only.
@@ -30,6 +31,11 @@ int append_type(TypeKey *key, PyObject *value);
 /* set_array_types(ndarray: type, scalars: {type: code}): what NumPy's objects are, once it is imported. */
 PyObject *set_array_types(PyObject *module, PyObject *args);
 PyObject *type_of(PyObject *module, PyObject *value);
+
+/* file_stamps.c */
+/* file_stamps(paths: bytes) -> (bytes, the newest time in nanoseconds): the states of files, whose paths each end with a NUL, 40 bytes
+ * for each; None where that of one cannot be told. */
+PyObject *file_stamps(PyObject *module, PyObject *paths);
 
 /* helpers.c */
 /* set_helpers(unpickle, make_exception, unpack_exception, find_helper): what the helpers call. */

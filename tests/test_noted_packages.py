@@ -1,0 +1,196 @@
+"""What a start has found out about installed packages holds for the next one, until any of it changes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import constant
+
+from compcache import Cache, ModuleSource
+from compcache.numba.lazy import installation
+from compcache.numba.lazy.content import NotLazy
+from compcache.store import NOTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ENTRY_POINTS = "[numba_extensions]\ninit = other:init\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An environment with the compilers and another package, which is all that is on the path."""
+    place = tmp_path / "site"
+    for name in ("numba", "llvmlite", "numpy", "other"):
+        metadata = place / f"{name}-1.dist-info"
+        metadata.mkdir(parents=True)
+        (metadata / "RECORD").write_text(f"{name}/__init__.py,sha256=1,1\n")
+    (tmp_path / "program").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "program"), str(place), str(tmp_path / "nothing")])
+    return place
+
+
+@pytest.fixture
+def noted(cache: Cache, site: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[str, int]]:
+    """What a start learns of the packages, and how many files it reads for that."""
+    assert site.exists()
+    cache.add_module(ModuleSource(constant("one", 1)))
+    read = []
+    reading = installation._read
+
+    def counting(path: str) -> bytes:
+        read.append(path)
+        return reading(path)
+
+    def start() -> tuple[str, int]:
+        monkeypatch.setattr(installation, "_known", (None, "", False))
+        read.clear()
+        return installation.settings_and_packages(lambda: cache), len(read)
+
+    monkeypatch.setattr(installation, "_read", counting)
+    time.sleep(0.15)  # what changed just now is read again
+    return start
+
+
+def notes(cache: Cache) -> list[str]:
+    return [f"{cache._store.directory(NOTES)}/{name}" for name in cache._store.names(NOTES)]
+
+
+def test_the_second_start_reads_no_metadata(noted: Callable[[], tuple[str, int]], cache: Cache) -> None:
+    first, reads = noted()
+    assert reads
+    assert len(notes(cache)) == 1
+    assert noted() == (first, 0)
+    assert installation.packages_are_those_of_keys()
+    assert first == installation.settings_and_packages()
+
+
+def _edit_record(site: Path) -> None:
+    (site / "numpy-1.dist-info" / "RECORD").write_text("numpy/__init__.py,sha256=2,1\n")
+
+
+def _register(site: Path) -> None:
+    (site / "other-1.dist-info" / "entry_points.txt").write_text(ENTRY_POINTS)
+
+
+def _install_another(site: Path) -> None:
+    metadata = site / "another-1.dist-info"
+    metadata.mkdir()
+    (metadata / "RECORD").write_text("another.py,sha256=1,1\n")
+    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+
+
+def _install_above(site: Path) -> None:
+    """In the directory of the program, which comes first."""
+    metadata = site.parent / "program" / "numba-2.dist-info"
+    metadata.mkdir()
+    (metadata / "RECORD").write_text("numba/__init__.py,sha256=2,1\n")
+
+
+def _install_where_nothing_was(site: Path) -> None:
+    (site.parent / "nothing").mkdir()
+    _install_another(site.parent / "nothing")
+
+
+@pytest.mark.parametrize("change", [_edit_record, _register, _install_another, _install_above, _install_where_nothing_was])
+def test_a_change_of_what_is_installed_counts(
+    noted: Callable[[], tuple[str, int]], site: Path, change: Callable[[Path], None]
+) -> None:
+    first, _ = noted()
+    assert noted() == (first, 0)
+    change(site)
+    second, reads = noted()
+    assert second != first
+    assert reads
+    time.sleep(0.15)
+    assert noted()[0] == second
+    assert noted() == (second, 0)
+
+
+def test_one_record_in_the_place_of_another_of_its_size_counts(noted: Callable[[], tuple[str, int]], site: Path) -> None:
+    """Times that a tool sets do not hide it."""
+    first, _ = noted()
+    record = site / "numpy-1.dist-info" / "RECORD"
+    status = record.stat()
+    _edit_record(site)
+    os.utime(record, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert record.stat().st_size == status.st_size
+    assert noted()[0] != first
+
+
+def test_files_that_the_program_writes_do_not_count(noted: Callable[[], tuple[str, int]], site: Path) -> None:
+    first, _ = noted()
+    (site.parent / "program" / "result.txt").write_text("42")
+    assert noted() == (first, 0)
+
+
+def test_what_has_just_changed_is_not_noted(noted: Callable[[], tuple[str, int]], site: Path, cache: Cache) -> None:
+    _register(site)
+    assert noted()[1]
+    assert notes(cache) == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"CCPACKS1", b"x" * 5000])
+def test_a_damaged_note_is_made_again(noted: Callable[[], tuple[str, int]], cache: Cache, damage: bytes) -> None:
+    first, _ = noted()
+    (path,) = notes(cache)
+    with open(path, "rb") as file:
+        whole = file.read()
+    for data in (damage, whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1])):
+        with open(path, "wb") as file:
+            file.write(data)
+        again, reads = noted()
+        assert again == first
+        assert reads
+        assert noted() == (first, 0)
+
+
+def test_an_editable_package_is_always_identified_by_its_files(
+    noted: Callable[[], tuple[str, int]], site: Path, cache: Cache, tmp_path: Path
+) -> None:
+    source = tmp_path / "checkout"
+    source.mkdir()
+    (source / "other.py").write_text("FACTOR = 1\n")
+    (site / "other-1.dist-info" / "direct_url.json").write_text(
+        f'{{"url": "{source.as_uri()}", "dir_info": {{"editable": true}}}}'
+    )
+    _register(site)
+    time.sleep(0.15)
+    first, _ = noted()
+    (source / "other.py").write_text("FACTOR = 2\n")
+    assert noted()[0] != first
+    assert notes(cache) == []
+
+
+def test_a_note_is_only_for_who_may_write_it(
+    noted: Callable[[], tuple[str, int]], cache: Cache, directory: Path
+) -> None:
+    first, _ = noted()
+    (path,) = notes(cache)
+    with Cache(directory, signing_key=b"key") as signed:
+        installation._known = (None, "", False)
+        assert installation.settings_and_packages(lambda: signed) == first
+        assert len(notes(cache)) == 2, "a key has notes of its own"
+    os.remove(path)
+    with Cache(directory, readonly=True) as reader:
+        installation._known = (None, "", False)
+        assert installation.settings_and_packages(lambda: reader) == first
+    assert not os.path.exists(path)
+
+
+def test_a_compiler_that_is_gone_is_missed(noted: Callable[[], tuple[str, int]], site: Path) -> None:
+    noted()
+    os.rename(site / "llvmlite-1.dist-info", site / "llvmlite-1.gone")
+    with pytest.raises(NotLazy, match="llvmlite"):
+        noted()
+
+
+def test_without_a_usable_cache_packages_are_read(noted: Callable[[], tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = noted()
+    monkeypatch.setattr(installation, "_known", (None, "", False))
+    assert installation.settings_and_packages(lambda: None) == first
