@@ -13,7 +13,6 @@ from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
 from compcache.numba.lazy.stand_ins import are_decorators_taken, made, note_made, numba_decorator, prange
 from compcache.numba.lazy.state import State
-from compcache.numba.lazy.type_texts import signature_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,6 +94,8 @@ def _packaged(error: ImportError) -> Any:
 
 def _texts_of(signature: Any) -> tuple[str, ...] | None:
     """Signatures as text, of text or types; None for others, which are Numba's to read."""
+    from compcache.numba.lazy.type_texts import signature_text
+
     given = signature if isinstance(signature, list) else [signature]
     texts = [signature_text(one) for one in given]
     return tuple([text for text in texts if text is not None]) if given and None not in texts else None
@@ -145,10 +146,10 @@ _OF_GUVECTORIZE = 2
 
 def cfunc(*args: Any, **options: Any) -> Any:
     """`numba.cfunc`: a callback of stored code; Numba makes it where it is not stored."""
-    text = signature_text(args[0]) if len(args) == 1 else None
-    if _is_disabled() or text is None:
+    texts = _texts_of(args[0]) if len(args) == 1 and not isinstance(args[0], list) else None
+    if _is_disabled() or texts is None:
         return numba_decorator("cfunc")(*args, **options)
-    return partial(_decorate_callback, text, options)
+    return partial(_decorate_callback, texts[0], options)
 
 
 def stencil(func_or_mode: Any = "constant", **options: Any) -> Any:

@@ -71,10 +71,28 @@ def _numbas_address(name: str) -> int:
 
 
 def _install_own() -> None:
-    from compcache.numba.lazy import _dispatch, raising
+    from compcache.numba.lazy import _dispatch
 
-    _dispatch.set_helpers(raising.unpickle, raising.make_exception, raising.unpack_exception, _numbas_address)
+    _dispatch.set_helpers(_unpickle, _make_exception, _unpack_exception, _numbas_address)
     _own.update(_dispatch.helper_addresses())
+
+
+def _unpickle(address: int, data: bytes) -> Any:
+    from compcache.numba.lazy.raising import unpickle
+
+    return unpickle(address, data)
+
+
+def _make_exception(described: Any) -> BaseException:
+    from compcache.numba.lazy.raising import make_exception
+
+    return make_exception(described)
+
+
+def _unpack_exception(description: bytes, arguments: Any) -> tuple[Any, tuple[Any, ...], Any]:
+    from compcache.numba.lazy.raising import unpack_exception
+
+    return unpack_exception(description, arguments)
 
 
 def _load_numbas() -> None:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import sys
 
 from compcache.digest import blake2b
-from compcache.numba.lazy.type_texts import signature_text, text_of
 from compcache.numba.registered.library import find_by_name, is_library, is_of_library
-from compcache.numba.registered.table import registered_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,6 +97,8 @@ class _Walk:
 
     def _plain_function(self, function: Any) -> None:
         """Refer to what is registered for a function of the program that is not jitted."""
+        from compcache.numba.registered.table import registered_for
+
         known = registered_for(function)
         if known is not None:
             self._add_registered(function, known)
@@ -367,6 +367,8 @@ class _Walk:
                 raise NotLazy(f"{where} is of type {module}.{kind.__qualname__}")
             self.token("context", "numba", name)
         elif module.startswith("numba.core.types."):
+            from compcache.numba.lazy.type_texts import text_of
+
             text = text_of(value)
             if text is None:
                 raise NotLazy(f"{where} is the type {value}")
@@ -383,6 +385,7 @@ class _Walk:
 
     def _of_cython(self, value: Any, where: str) -> None:
         """Feed a function whose address an object tells (`WrapperAddressProtocol`, ctypes), by its name."""
+        from compcache.numba.lazy.type_texts import signature_text
         from compcache.numba.registered.cython_functions import of_ctypes, told_by
 
         described: tuple[object, ...] | None

@@ -36,6 +36,8 @@ _HARMLESS = frozenset((
     "NUMBA_DISABLE_PERFORMANCE_WARNINGS", "NUMBA_FULL_TRACEBACKS", "NUMBA_THREADING_LAYER",
     "NUMBA_THREADING_LAYER_PRIORITY", "NUMBA_WARNINGS", "NUMBA_SHOW_HELP", "NUMBA_DISABLE_JIT",
 ))  # fmt: skip
+#: A profiler that Numba registers its code with.
+_PROFILER = "VS_PROFILER"
 _COMPILERS = ("numba", "llvmlite", "numpy")
 _OWN = "compcache"
 _GROUP = b"numba_extensions"
@@ -55,7 +57,7 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
         NotLazy: it cannot be determined.
     """
     global _known  # noqa: PLW0603 - packages are installed for the whole process
-    settings = sorted((name, os.environ.get(name)) for name in os.environ if _is_setting(name))
+    settings = _settings()
     chosen = [name for name, _ in settings if name.startswith("NUMBA_CPU_")]
     if chosen:
         raise NotLazy(f"{chosen[0]} chooses a CPU")
@@ -82,8 +84,18 @@ def packages_are_those_of_keys() -> bool:
         return False
 
 
+def _settings() -> list[tuple[str, str | None]]:
+    """The variables that concern the compiler, and their values."""
+    held = getattr(os.environ, "_data", None)
+    if held and os.name == "posix":  # of what CPython keeps, one look tells most often: to iterate decodes each name, for each key
+        names = b"\0".join(held)
+        if b"NUMBA_" not in names and _PROFILER.encode() not in names:
+            return []
+    return sorted((name, os.environ.get(name)) for name in os.environ if _is_setting(name))
+
+
 def _is_setting(name: str) -> bool:
-    return (name.startswith("NUMBA_") and name not in _HARMLESS) or name == "VS_PROFILER"
+    return (name.startswith("NUMBA_") and name not in _HARMLESS) or name == _PROFILER
 
 
 #: The directories of `sys.path`, the identity of the packages there, and whether others than compilers are among them.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.stand_ins import are_decorators_taken, stand_in_of
-from compcache.numba.lazy.type_texts import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,6 +107,8 @@ def _why_numba(function: Any, decorator: str, signatures: tuple[str, ...] | None
 
 
 def _texts(types: dict[str, Any]) -> dict[str, str | None]:
+    from compcache.numba.lazy.type_texts import text_of
+
     return {name: text_of(type_) for name, type_ in types.items()}
 
 
