@@ -223,3 +223,68 @@ def test_loops_of_gufuncs_are_those_that_numba_would_compile(tmp_path: Path) -> 
     assert run("lazy", types) == plain
     assert run("lazy", "\nresult = answers, imported") == (plain[0], False)
     assert run("lazy", types) == plain
+
+
+SHARED = """
+    from {decorators} import guvectorize, njit
+
+    @njit(cache=True)
+    def inner(x):
+        return x * 2
+
+    @guvectorize(["void(f8[:], f8, f8[:])"], "(n),()->(n)", cache=True)
+    def shifted(a, by, result):
+        for i in range(a.shape[0]):
+            if a[i] == 100:
+                raise ValueError("hundred")
+            result[i] = inner(a[i]) + by
+
+    @njit(cache=True)
+    def first(x):
+        return second(x) + inner(x)
+
+    @njit(cache=True)
+    def second(x):
+        return x + 1
+"""
+ASK_SHARED = """
+import program, numpy as np
+try:
+    program.shifted(np.array([100.0]), 1.0)
+    error = None
+except ValueError as raised:
+    error = str(raised)
+IMPORT
+result = program.shifted(np.arange(3.0), 1.0).tolist(), error, program.first(2), 'numba.core' in sys.modules
+"""
+
+
+def test_one_image_has_the_loop_for_starts_with_numba_and_without(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(program=SHARED.format(decorators="compcache.numba"))
+    said = [
+        project.run(ASK_SHARED.replace("IMPORT", then), backend=False, COMPCACHE_DIR=str(project.cache))
+        for then in ("", "", "program.shifted.types\nimport numba.core; program.shifted.signature", "import numba.core; program.first.signatures")
+    ]
+    assert [answer[:3] for answer in said] == [([1.0, 3.0, 5.0], "hundred", 7)] * 4
+    assert [answer[3] for answer in said] == [True, False, True, True]
+    script = "import compcache\nresult = sorted(f.func_name for f in compcache.Cache(DIRECTORY).functions())"
+    names = project.run(script.replace("DIRECTORY", repr(str(project.cache))), backend=False)
+    assert len([name for name in names if name.startswith("gufunc wrapper of")]) == 1
+    assert not [name for name in names if " loop of " in name], "the loop is the wrapper"
+
+
+def test_the_records_of_what_is_compiled_at_once_are_one_module(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(program=SHARED.format(decorators="compcache.numba"))
+    run = "import program\nresult = program.first(2)"
+    assert project.run(run, backend=False, COMPCACHE_DIR=str(project.cache)) == 7
+    script = """
+    import compcache
+    result = [
+        sorted(f.func_name.split("(")[0] for f in module.functions if "without Numba" in f.func_name)
+        for module in compcache.Cache(DIRECTORY).modules()
+    ]
+    """
+    modules = project.run(script.replace("DIRECTORY", repr(str(project.cache))), backend=False)
+    assert ["program.first", "program.inner", "program.second"] in modules, modules

@@ -12,7 +12,12 @@ from compcache.numba.entries.names import func_name_of
 from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.identity.key import Identity, identify
 
-__all__ = ["GufuncCache"]
+__all__ = ["GufuncCache", "wrapper_symbol"]
+
+
+def wrapper_symbol(cres: Any) -> str:
+    """The name that Numba gives the wrapper of a gufunc's function."""
+    return f"__gufunc__.{cres.fndesc.mangled_name}"
 
 
 class GufuncCache(CacheObject):
@@ -23,12 +28,19 @@ class GufuncCache(CacheObject):
         identity = self._identify() if self._enabled else None
         if identity is None or identity.key in self._flushed:
             return None
-        name = func_name_of(identity, sig)
-        library = load.load_library(self._cache, identity, name, target_context)
+        library = self._load(identity, sig, target_context)
         self._backend.count(hit=library is not None)
         if library is not None:
-            self._log("loaded from", name)
+            self._log("loaded from", func_name_of(identity, sig))
         return library
+
+    def find(self, sig: Any, target_context: Any) -> Any:
+        """The stored wrapper, or None, which is no hit and no miss: it has been compiled or loaded already."""
+        identity = self._identify() if self._enabled else None
+        return self._load(identity, sig, target_context) if identity is not None else None
+
+    def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
+        return load.load_library(self._cache, identity, func_name_of(identity, sig), target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Store the wrapper."""
@@ -42,7 +54,8 @@ class GufuncCache(CacheObject):
         recorded = libraries.dependencies_of(self._owner.cres.library)
         name = func_name_of(identity, sig)
         try:
-            save.save_library(self._cache, identity, name, self._owner.cres.signature, data, recorded)
+            cres = self._owner.cres
+            save.save_library(self._cache, identity, name, cres.signature, data, recorded, wrapper_symbol(cres))
             self._accept(identity, sig, name)
         except save.NotCacheable as error:
             self._note(sig, str(error))

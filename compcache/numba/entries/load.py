@@ -20,6 +20,7 @@ from compcache.numba.entries.generators import restore_generator
 from compcache.numba.entries.helper_symbols import helper_address
 from compcache.numba.entries.mapped_library import (
     MappedLibrary,
+    Stored,
     keep_mapped,
     make_entry_point,
     set_environments,
@@ -147,8 +148,8 @@ def _recorded(description: Description) -> libraries.Recorded:
     return libraries.Recorded(frozenset(rows), decode_names(description.asked))
 
 
-def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], cres: Any) -> None:
-    """Let this process run what was just stored of a compile result, so that no other code needs to be generated for it."""
+def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], library: Any) -> None:
+    """Let this process run what was just stored of a library, so that no other code needs to be generated for it."""
     request = Request("", only=description)
     target = cache.find_target(name, request)
     if target is None or request.found is None:
@@ -157,7 +158,7 @@ def run_image(cache: Cache, name: str, description: Description, symbols: tuple[
     environments = {symbol: lookup_environment(symbol) for symbol in symbols}
     set_environments(addresses, environments)
     keep_mapped(target)
-    native_code.attach_image(cres.library, addresses)
+    native_code.attach_image(library, addresses)
 
 
 def load_library(cache: Cache, identity: Identity, name: str, target_context: Any) -> Any:
@@ -165,6 +166,15 @@ def load_library(cache: Cache, identity: Identity, name: str, target_context: An
     found = find(cache, name, identity.lines)
     if found is None:
         return None
-    _, _, _, payload = pickle.loads(found[1].pickled)  # noqa: S301 - the cache was opened for it
+    target, description = found
+    kind, _, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     target_context.refresh()
-    return target_context.codegen().unserialize_library(payload)
+    codegen = target_context.codegen()
+    if kind == KIND_OBJECT:
+        return codegen.unserialize_library(payload)
+    library_name, rows = payload
+    addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
+    environments = {row[0]: _environment_of(*row) for row in rows}
+    library = MappedLibrary(codegen, library_name, target, addresses, environments, description.bitcode)
+    library.stored = Stored(name, identity.lines, description, symbols, {env_name: constants for env_name, _, constants in rows})
+    return library

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba.core.codegen import CodeLibrary, JITCodeLibrary
 
@@ -13,7 +13,9 @@ from compcache.numba.entries.named_addresses import bind_named
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MappedLibrary", "keep_mapped", "make_entry_point", "set_environments"]
+    from compcache.numba.entries.description import Description
+
+__all__ = ["MappedLibrary", "Stored", "keep_mapped", "make_entry_point", "set_environments"]
 
 #: Numba never frees machine code, and raw addresses are in use; so these images stay mapped, too.
 _mapped: dict[int, Any] = {}
@@ -41,8 +43,23 @@ def make_entry_point(address: int, library: Any, fndesc: Any, environment: Any) 
     return _dynfunc.make_function(fndesc.lookup_module(), name, doc, address, environment, (library,))
 
 
+class Stored(NamedTuple):
+    """The entry of a library: its name, the digest of its lines, its description, its symbols by number, the constants of environments."""
+
+    name: str
+    lines: str
+    description: Description
+    symbols: tuple[str, ...]
+    constants: dict[str, list[Any]]
+
+
 class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """A finished library. Its bitcode is parsed only if another function is linked with it."""
+    """A finished library. Its bitcode is parsed only if another function is linked with it.
+
+    `stored` is the entry of one that is no function of its own, a wrapper.
+    """
+
+    stored: Stored | None = None
 
     def __init__(
         self, codegen: Any, name: str, target: Any, addresses: Mapping[str, int], environments: Mapping[str, Any],

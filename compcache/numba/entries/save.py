@@ -82,7 +82,7 @@ def save_result(
         try:
             publish(cache, identity, name, cres.signature, source, description, targets)
             if native_code.is_waiting(library):
-                load.run_image(cache, name, description, source.symbols, cres)
+                load.run_image(cache, name, description, source.symbols, library)
         except (CompileError, LinkError):
             source = None  # LLVM or the linker rejects it as a shared object: store object code
     if source is None:
@@ -193,18 +193,23 @@ def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
     except image_source.CannotLink:
         return None, None
     own = cres.environment
-    referenced = []
-    for env_name in source.environments:
-        environment = lookup_environment(env_name)
-        if environment is None or env_name == own.env_name:
-            continue
-        module = environment.globals.get("__name__")  # None for a function made from text; compiled code reads no globals
-        referenced.append((env_name, module, list(environment.consts)))
+    referenced = _environment_rows([env_name for env_name in source.environments if env_name != own.env_name])
     return source, (
         cres.library.name, _clean(fndesc), own.env_name, list(own.consts), cres.signature,
         without_addresses(str(cres.type_annotation)),
-        tuple(referenced), *([tuple(cres.lifted)] if cres.lifted else []),
+        referenced, *([tuple(cres.lifted)] if cres.lifted else []),
     )  # fmt: skip
+
+
+def _environment_rows(names: Iterable[str]) -> tuple[Any, ...]:
+    """The environments of these names, by what other processes make them again."""
+    rows = []
+    for name in names:
+        environment = lookup_environment(name)
+        if environment is not None:
+            module = environment.globals.get("__name__")  # None for a function made from text; compiled code reads no globals
+            rows.append((name, module, list(environment.consts)))
+    return tuple(rows)
 
 
 def _needs_more_than_threads(cres: Any) -> bool:
@@ -231,11 +236,21 @@ def _reduce(cres: Any) -> Any:
 
 
 def save_library(
-    cache: Cache, identity: Identity, name: str, signature: Any, library: Any, recorded: libraries.Recorded
+    cache: Cache, identity: Identity, name: str, signature: Any, library: Any, recorded: libraries.Recorded, symbol: str
 ) -> None:
-    """Store a code library (the wrapper of a gufunc). Raises as `save_result` does."""
+    """Store a code library (the wrapper of a gufunc, `symbol`). Raises as `save_result` does."""
     if library.has_dynamic_globals:
         raise NotCacheable("it uses dynamic globals")
-    pickled = serialize.dumps((KIND_OBJECT, "", (), library.serialize_using_object_code()))
-    description = Description(*_checked(identity.lines, recorded), pickled, b"")
-    publish(cache, identity, name, signature, None, description)
+    checked = _checked(identity.lines, recorded)
+    library._ensure_finalized()
+    try:
+        source = image_source.prepare_image(str(library._final_module), (symbol,))
+        payload = library.name, _environment_rows(source.environments)
+        bitcode = zlib.compress(library._get_module_for_linking().as_bitcode(), 1)
+        description = Description(*checked, serialize.dumps((KIND_IMAGE, "", source.symbols, payload)), bitcode)
+        publish(cache, identity, name, signature, source, description)
+        if native_code.is_waiting(library):
+            load.run_image(cache, name, description, source.symbols, library)
+    except (image_source.CannotLink, CompileError, LinkError):
+        pickled = serialize.dumps((KIND_OBJECT, "", (), library.serialize_using_object_code()))
+        publish(cache, identity, name, signature, None, Description(*checked, pickled, b""))

@@ -65,9 +65,13 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
         raise NotLazy("Numba is configured by the file .numba_config.yaml")
     path = tuple(sys.path)
     if _known[0] != path:
-        cache = open_cache() if open_cache is not None else None
-        _known = path, *(_packages()[:2] if cache is None else _noted_packages(cache))
+        _known = path, *_found_packages(open_cache)
     return f"{_python()}, {_known[1]}, {settings}"
+
+
+def _found_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, bool]:
+    cache = open_cache() if open_cache is not None else None
+    return _packages()[:2] if cache is None else _noted_packages(cache)
 
 
 def has_extensions() -> bool:
@@ -76,10 +80,10 @@ def has_extensions() -> bool:
     return _known[2]
 
 
-def packages_are_those_of_keys() -> bool:
+def packages_are_those_of_keys(open_cache: Callable[[], Cache | None] | None = None) -> bool:
     """Whether the packages are still those that keys of this process have: another one may have been installed since."""
     try:
-        return _known[0] == tuple(sys.path) and _known[1:] == _packages()[:2]
+        return _known[0] == tuple(sys.path) and _known[1:] == _found_packages(open_cache)
     except NotLazy:
         return False
 

@@ -11,7 +11,7 @@ from compcache.errors import CacheWarning, CompcacheError
 from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
 from compcache.numba.lazy.argument_types import FUNCTION, class_text, type_text
 from compcache.numba.lazy.content import NotLazy
-from compcache.numba.lazy.entries import Key, Record, fields_text, find_text, key_of
+from compcache.numba.lazy.entries import Key, Record, fields_text, find_text, key_of, open_cache
 from compcache.numba.lazy.installation import packages_are_those_of_keys
 from compcache.numba.takeover.made import state_of_dispatcher
 
@@ -32,6 +32,7 @@ __all__ = [
     "record_new",
     "settings_are_the_environments",
     "store_fields",
+    "store_records",
     "text_of",
 ]
 
@@ -67,6 +68,7 @@ def record_new(all_made: Sequence[Made], before: Mapping[int, set[Any]]) -> None
     ]
     if not new or not settings_are_the_environments():
         return
+    found: dict[int, tuple[Backend, list[tuple[Key, tuple[Any, ...]]]]] = {}
     for made, signature in new:
         try:
             given: list[Any] = []
@@ -75,12 +77,20 @@ def record_new(all_made: Sequence[Made], before: Mapping[int, set[Any]]) -> None
             entry = find_stored(made.real._cache, made.backend, signature, key)
             record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
             if record is not None:
-                store_fields(made.backend, key, record.fields)
+                found.setdefault(id(made.backend), (made.backend, []))[1].append((key, record.fields))
         except NotLazy:
             continue
         except CompcacheError as error:
-            name = made.state.function.__qualname__
-            warnings.warn(f"{name} was not recorded for starts without Numba: {error}", CacheWarning, stacklevel=2)
+            _warn(made.state.function.__qualname__, error)
+    for backend, records in found.values():
+        try:
+            store_records(backend, records)
+        except CompcacheError as error:
+            _warn(", ".join([key.name for key, _ in records]), error)
+
+
+def _warn(what: str, error: CompcacheError) -> None:
+    warnings.warn(f"{what} was not recorded for starts without Numba: {error}", CacheWarning, stacklevel=3)
 
 
 def text_of(type_: Any, given: list[Any] | None = None) -> str:
@@ -119,7 +129,7 @@ def settings_are_the_environments() -> bool:
     """
     from numba.core import config
 
-    if not packages_are_those_of_keys():
+    if not packages_are_those_of_keys(open_cache):
         return False
 
     from compcache.numba.identity.settings import config_text
@@ -219,19 +229,30 @@ def _pickled(constants: list[Any]) -> bytes | None:
 
 def store_fields(backend: Backend, key: Key, fields: tuple[Any, ...]) -> None:
     """Store what `find_fields` finds under a key."""
+    store_records(backend, [(key, fields)])
+
+
+def store_records(backend: Backend, records: Sequence[tuple[Key, tuple[Any, ...]]]) -> None:
+    """Store what `find_fields` finds under each of these keys, in one module: to link one takes longer than all else."""
     from compcache.build.source import Function, ModuleSource
 
     cache = backend.cache
-    known = find_text(cache, key)
-    text = fields_text(fields)
-    if known == text:
-        return
-    if known is not None:
-        cache.remove(key.name, force=True)
-    source = f"""
-@text = private constant [{len(text) + 1} x i8] c"{text}\\00"
-define ptr @{_SYMBOL}() {{
-  ret ptr @text
+    source: list[str] = []
+    functions: dict[str, Function] = {}
+    for key, fields in records:
+        known = find_text(cache, key)
+        text = fields_text(fields)
+        if known == text or key.name in functions:
+            continue
+        if known is not None:
+            cache.remove(key.name, force=True)  # with what was stored at the same time, which is recorded again when it is missed
+        number = len(functions)
+        functions[key.name] = Function("cstr()", symbol=f"{_SYMBOL}.{number}")
+        source.append(f"""
+@text.{number} = private constant [{len(text) + 1} x i8] c"{text}\\00"
+define ptr @{_SYMBOL}.{number}() {{
+  ret ptr @text.{number}
 }}
-"""
-    cache.add_module(ModuleSource(source, {key.name: Function("cstr()", symbol=_SYMBOL)}, optimize=0))
+""")
+    if functions:
+        cache.add_module(ModuleSource("".join(source), functions, optimize=0))

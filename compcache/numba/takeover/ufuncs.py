@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.errors import CompcacheError
 from compcache.numba.compilation.history import note_code
+from compcache.numba.dispatch.gufunc_cache import wrapper_symbol
 from compcache.numba.entries.description import Description
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import Record, find_text, key_of
@@ -252,9 +253,14 @@ def _loop_of_gufunc(builder: Any, backend: Backend, signature: Any, wrappers: An
     entry = find_stored(builder.nb_func.cache, backend, cres.signature)
     if entry is None or cres.objectmode:
         return None
-    build = (wrappers or plain_wrappers).build_gufunc_wrapper
-    info = build(builder.py_func, cres, builder.sin, builder.sout, cache=False, is_parfors=False)
-    record = _store_loop(entry, backend, info, cres.signature, f"loop of {builder.signature}")
+    operands = builder.py_func, cres, builder.sin, builder.sout
+    record = None
+    if wrappers is None:  # the loop is Numba's wrapper, which the backend has stored a moment ago
+        wrapper = plain_wrappers._GufuncWrapper(*operands, backend, is_parfors=False)
+        record = _stored_loop(entry, wrapper.cache.find(cres.signature, cres.target_context), wrapper_symbol(cres))
+    if record is None:
+        info = (wrappers or plain_wrappers).build_gufunc_wrapper(*operands, cache=False, is_parfors=False)
+        record = _store_loop(entry, backend, info, cres.signature, f"loop of {builder.signature}")
     numbers = [as_dtype(_element_of(type_)).num for type_ in cres.signature.args]
     return None if record is None else (record, numbers, (entry.name, entry.identity.lines))
 
@@ -308,6 +314,18 @@ def _loop_of_parallel(builder: Any, backend: Backend, signature: Any) -> tuple[A
 
 
 # -------------------------------------------------------------------------------------------------------- loops
+
+
+def _stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | None:
+    """The fields of the record of a loop that is in a stored library; None where that is no image."""
+    stored = getattr(library, "stored", None)
+    if stored is None or symbol not in stored.symbols:
+        return None
+    environments = environments_of(stored.symbols, {**stored.constants, **entry.constants})
+    if environments is None:
+        return None
+    number = stored.symbols.index(symbol)
+    return Record(stored.name, stored.lines, stored.description.implementations, number, environments).fields
 
 
 def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind: str) -> tuple[Any, ...] | None:
