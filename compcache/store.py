@@ -157,10 +157,10 @@ class ModuleFile:
         opened = self._opened = self._files.open_owned(self.path, file_ops.READ_FLAGS)
         self.descriptor = opened.number
 
-    def adopt(self, descriptor: int) -> None:
-        """Read from this descriptor, which belongs to this object from now on."""
-        self._opened = self._files.own(descriptor)
-        self.descriptor = descriptor
+    def adopt(self, opened: file_ops.Opened) -> None:
+        """Read from this file, which belongs to this object from now on."""
+        self._opened = opened
+        self.descriptor = opened.number
 
     def describe(self, image: int, records: int, target_id: bytes, flags: int, key: bytes) -> None:
         """Set what is known of the verified content; see `compcache.formats.index.ModuleEntry`."""

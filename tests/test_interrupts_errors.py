@@ -112,6 +112,53 @@ def test_a_storm_of_interrupted_loads(directory: Path) -> None:
     print(f"{fired} interrupts, {arrived} arrived")
 
 
+#: A handler that raises before each instruction in turn, as one may.
+AT_EACH_INSTRUCTION = """\
+import itertools, os, sys
+from compcache.images import anonymous_file as module
+from compcache.images.anonymous_file import anonymous_file
+
+class Late(Exception): pass
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+def trace(frame, event, argument):
+    global left
+    if frame.f_code.co_filename != module.__file__:
+        return None
+    frame.f_trace_opcodes = True
+    if event == "opcode":
+        left -= 1
+        if left < 0:
+            raise Late
+    return trace
+
+file = anonymous_file(b"text")
+assert os.pread(file.number, 10, 0) == b"text"
+del file
+before = open_files()
+result = []
+for number in itertools.count():
+    left = number
+    sys.settrace(trace)
+    try:
+        anonymous_file(b"some", b"text")
+        break
+    except Late:
+        pass
+    finally:
+        sys.settrace(None)
+    result.append(open_files() - before)
+"""
+
+
+def test_a_file_in_memory_is_closed_wherever_an_interrupt_comes(directory: Path) -> None:
+    left_open = run_fresh(directory, AT_EACH_INSTRUCTION)
+    assert len(left_open) > 20
+    assert set(left_open) == {0}
+
+
 class Late(Exception):  # noqa: N818 - as users name theirs
     pass
 

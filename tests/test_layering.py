@@ -57,6 +57,7 @@ DOORS = {
     ("store", "publish.quarantine"): "a file that a look-up finds damaged is set aside",
     ("store", "publish.host_file"): "the first use on a machine asks LLVM what it is, and keeps the answer",
     ("store", "hit.runtime"): "what the processor says of itself, which says whose description of the host is its own",
+    ("images.anonymous_file", "hit.runtime"): "a file in memory that no interrupt leaves open is made by the native runtime",
     ("hit.recorder", "usage.ledger"): "a process that has filled a journal folds it when it exits",
     ("hit.target", "cache"): "a pickled target names the function that opens its cache again",
     ("hit.closures.remember", "publish.atomic_file"): "a load that has planned a closure keeps it for the next process",

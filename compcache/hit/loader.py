@@ -472,13 +472,8 @@ class Loader:
     def _map_copy(self, file: ModuleFile) -> Any:
         from compcache.images.anonymous_file import anonymous_file
 
-        descriptor = -1
-        try:
-            descriptor = anonymous_file(file.read(0, file.image))
-            return self.runtime().map_image(descriptor, os.fsencode(file.path), file.key)
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
+        copy = anonymous_file(file.read(0, file.image))
+        return self.runtime().map_image(copy.number, os.fsencode(file.path), file.key)
 
     def _map_object(self, file: ModuleFile) -> Any:
         from compcache.formats.module_table import TABLE_SYMBOL

@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
+import errno
 import os
+
+from compcache.files import Files, reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from compcache.files import Opened
+
 __all__ = ["anonymous_file"]
 
 
-def anonymous_file(*parts: bytes) -> int:
-    """The descriptor of a file with this content that disappears once it is closed and unmapped.
+def anonymous_file(*parts: bytes) -> Opened:
+    """A file with this content that disappears once it is closed, with the last reference to it, and unmapped.
 
     Raises:
         OSError: memory or disk is full.
     """
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("compcache", os.MFD_CLOEXEC)
-    else:
-        import tempfile
+    opened = _in_memory() or _on_disk()
+    _write(opened.number, parts)
+    return opened
 
-        descriptor, path = tempfile.mkstemp(prefix="compcache-")
-        os.unlink(path)
+
+def _in_memory() -> Opened | None:
+    """Made by the native runtime: a number that `os.memfd_create` returned could be lost to an interrupt."""
+    from compcache.hit.runtime import load_runtime
+
     try:
-        _write(descriptor, parts)
-    except BaseException:
-        os.close(descriptor)
+        made: Opened = load_runtime().memory_file("compcache")
+    except ImportError:
+        return None
+    except OSError as error:
+        reraise_interrupt(error)
+        if error.errno in (errno.ENOSYS, errno.EPERM):  # an old system, or a sandbox that does not know the call
+            return None
         raise
-    return descriptor
+    return made
+
+
+def _on_disk() -> Opened:
+    import tempfile
+
+    descriptor, path = tempfile.mkstemp(prefix="compcache-")
+    os.unlink(path)
+    return Files().own(descriptor)
 
 
 def _write(descriptor: int, parts: Iterable[bytes]) -> None:

@@ -67,6 +67,7 @@ static PyMethodDef functions[] = {
     {"processor", processor, METH_NOARGS, NULL},
     {"xsave_variants", xsave_variants, METH_NOARGS, NULL},
     {"open_beneath", open_beneath, METH_VARARGS, NULL},
+    {"memory_file", memory_file, METH_O, NULL},
     {"setup", setup, METH_VARARGS, NULL},
     {"end", end, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

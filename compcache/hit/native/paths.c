@@ -73,6 +73,7 @@ typedef struct {
 #define RESOLVE_NO_SYMLINKS UINT64_C(0x04)
 #define RESOLVE_BENEATH UINT64_C(0x08)
 #define MOST_ATTEMPTS 8
+#define MEMFD_CLOEXEC 1U /* MFD_CLOEXEC of linux/memfd.h, which older headers lack */
 
 static int open_at_once(int start, const char *path, int flags, int mode) {
     const OpenHow how = {
@@ -166,6 +167,27 @@ PyObject *open_beneath(PyObject *module, PyObject *args) {
     }
     Py_DECREF(encoded);
     if (failed) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+/* memory_file(name: str) -> Descriptor
+ * An empty file in memory that has no path. Raises OSError: ENOSYS where the system has none. */
+PyObject *memory_file(PyObject *module, PyObject *name) {
+    const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
+    Descriptor *self = text == NULL ? NULL : (Descriptor *)PyType_GenericAlloc(module_state(module)->descriptor_type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+#ifdef SYS_memfd_create
+    self->number = (int)syscall(SYS_memfd_create, text, MEMFD_CLOEXEC); /* older C libraries have no function for it */
+#else
+    self->number = -1;
+    errno = ENOSYS;
+#endif
+    if (self->number < 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
         Py_CLEAR(self);
     }
     return (PyObject *)self;

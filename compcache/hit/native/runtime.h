@@ -106,5 +106,6 @@ PyObject *xsave_variants(PyObject *module, PyObject *nothing);
 /* paths.c */
 extern PyType_Spec descriptor_spec;
 PyObject *open_beneath(PyObject *module, PyObject *args);
+PyObject *memory_file(PyObject *module, PyObject *name);
 
 #endif

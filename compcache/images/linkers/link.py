@@ -151,26 +151,26 @@ def _link_in_memory(link: _Link) -> bytes | None:
     to_standard_output = _writes_to_standard_output(link.linker)
     if to_standard_output is None or link.linker.argv in _needs_directory or not hasattr(os, "memfd_create"):
         return None
-    with contextlib.ExitStack() as stack:
-        try:
-            *inputs, output = [_memory_file(stack, data) for data in (*link.objects, b"")]
-        except OSError as failure:  # too many files, or a sandbox
-            reraise_interrupt(failure)
-            return None
-        names = [str(descriptor) for descriptor in inputs]
-        if to_standard_output:
-            ended = _run(link, link.command("-", names), _DESCRIPTORS, inputs, output)
-        else:
-            ended = _run(link, link.command(str(output), names), _DESCRIPTORS, [*inputs, output])
-        if ended is None or ended.status:
-            return None
-        try:
-            with open(output, "rb", closefd=False) as file:
-                file.seek(0)
-                image = file.read()
-        except OSError as error:
-            reraise_interrupt(error)
-            return None
+    try:
+        files = [anonymous_file(data) for data in (*link.objects, b"")]
+    except OSError as failure:  # too many files, or a sandbox
+        reraise_interrupt(failure)
+        return None
+    *inputs, output = [file.number for file in files]
+    names = [str(descriptor) for descriptor in inputs]
+    if to_standard_output:
+        ended = _run(link, link.command("-", names), _DESCRIPTORS, inputs, output)
+    else:
+        ended = _run(link, link.command(str(output), names), _DESCRIPTORS, [*inputs, output])
+    if ended is None or ended.status:
+        return None
+    try:
+        with open(output, "rb", closefd=False) as file:
+            file.seek(0)
+            image = file.read()
+    except OSError as error:
+        reraise_interrupt(error)
+        return None
     return image if is_elf(image) else None
 
 
@@ -183,12 +183,6 @@ def _writes_to_standard_output(linker: Linker) -> bool | None:
     if linker.program in ("lld", "mold") or "ld.lld" in (linker.program, *linker.argv[1:]):
         return True
     return False if linker.program.endswith(("ld", "ld.bfd")) else None
-
-
-def _memory_file(stack: contextlib.ExitStack, content: bytes) -> int:
-    descriptor = anonymous_file(content)
-    stack.callback(os.close, descriptor)
-    return descriptor
 
 
 # ---------------------------------------------------------------- files in a directory
