@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["has_extensions", "numba_version", "package_directory", "packages_are_those_of_keys", "settings_and_packages"]
 
 #: Incremented when the meaning of keys or entries changes.
-FORMAT = 2
+FORMAT = 3
 #: Settings that change output or locations, never the code.
 _HARMLESS = frozenset((
     "NUMBA_CACHE_DIR", "NUMBA_DEBUG_CACHE", "NUMBA_NUM_THREADS", "NUMBA_DEVELOPER_MODE", "NUMBA_COLOR_SCHEME",
