@@ -117,6 +117,39 @@ def test_numba_goes_on_with_the_same_threads(project: Project, case: str) -> Non
         assert project.run(given, backend=False, COMPCACHE_DIR=str(project.directory / "hook"), NUMBA_NUM_THREADS="2") == expected
 
 
+SETTING = """
+import sys, threading
+import numba, numpy as np
+import plain as p
+a = np.arange(12.0)
+def outcome(call):
+    try:
+        return repr(call())
+    except Exception as error:
+        return type(error).__name__, str(error)
+def count(): return numba.get_num_threads()
+found = [count(), outcome(lambda: numba.set_num_threads(1)), count(), p.total(a)]
+thread = threading.Thread(target=lambda: found.append((count(), outcome(lambda: numba.set_num_threads(2)), count())))
+thread.start(); thread.join()
+result = "numba.core" in sys.modules
+found += [count(), p.total(a)]
+found += [outcome(lambda: numba.set_num_threads(value)) for value in (0, -1, 3, True, np.int64(1), 1.0, "1", None)]
+found += [outcome(lambda: numba.get_num_threads(1)), count(), numba.njit(lambda: numba.get_num_threads())(), numba.threading_layer()]
+result = found, result
+"""
+
+
+@pytest.mark.parametrize("layer", ["default", "workqueue"])
+def test_the_number_of_threads_is_asked_and_set_without_numba(project: Project, layer: str) -> None:
+    hook = "import compcache.numba\ncompcache.numba.install(lazy=True)\n"
+    settings: dict[str, Any] = {"backend": False, "NUMBA_NUM_THREADS": "2", "NUMBA_THREADING_LAYER": layer}
+    expected, _ = project.run(SETTING, **settings)
+    directory = str(project.directory / f"threads-{layer}")
+    runs = [project.run(hook + SETTING, COMPCACHE_DIR=directory, **settings) for _ in range(3)]
+    assert [found for found, _ in runs] == [expected] * 3
+    assert not runs[-1][1]
+
+
 @pytest.mark.parametrize("variables", [{"NUMBA_THREADING_LAYER": "other"}, {"NUMBA_THREADING_LAYER_PRIORITY": "omp"}])
 def test_choices_that_are_not_plain_are_numbas(project: Project, variables: dict[str, str]) -> None:
     script = "import numpy\ntry:\n  from lazy import total\n  total(numpy.ones(3))\nexcept ValueError as error:\n  result = str(error)[:20]"

@@ -13,9 +13,9 @@ from importlib import import_module
 from compcache.numba.declarations.cuda import OF_CUDA, stands_for_cuda
 from compcache.numba.declarations.references import (
     QUESTIONS,
+    Question,
     Reference,
     TypeConstructor,
-    TypeQuestion,
     exception_named,
 )
 from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddressProtocol
@@ -117,7 +117,7 @@ def _of_numba(name: str) -> Any:
     if name in _OBJECTS:
         return Reference("numba", name, "context")
     if name in QUESTIONS:
-        return _made.setdefault((QUESTIONS[name][0], f"<{name}>"), TypeQuestion(name))
+        return _made.setdefault((QUESTIONS[name][0], f"<{name}>"), Question(name))
     known = exception_named(name) or (type_named(name) if name not in _IN_TYPES_ONLY else None)
     return _defined("numba", name) if known is None and name in _TOP else known
 

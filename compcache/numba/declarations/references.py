@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from compcache.numba.declarations.types import CONSTRUCTORS, type_of, type_of_dtype
-from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.c_helpers import has_numba, number_of_threads, set_number_of_threads
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.stand_ins import real_numba, when_imported
 from compcache.numba.registered.library import is_probe
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["QUESTIONS", "Reference", "TypeConstructor", "TypeQuestion", "exception_named"]
+__all__ = ["QUESTIONS", "Question", "Reference", "TypeConstructor", "exception_named"]
 
 
 class Reference:
@@ -122,26 +122,43 @@ class TypeConstructor(Reference):
         return self._compcache_original()(*args, **keywords) if found is None else found
 
 
-class TypeQuestion(Reference):
-    """`numba.typeof` or `numba.from_dtype`, which need no Numba for numbers and arrays of them."""
+class Question(Reference):
+    """A function of Numba that needs no Numba for most arguments, such as `numba.typeof` for numbers."""
 
-    __slots__ = ("_answer",)
+    __slots__ = ("_answer", "_count")
 
     def __init__(self, name: str) -> None:
-        home, answer = QUESTIONS[name]
+        home, count, answer = QUESTIONS[name]
         super().__init__(home, name, "library function")
         object.__setattr__(self, "_answer", answer)
+        object.__setattr__(self, "_count", count)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """The type of a value, or of a dtype's items."""
-        answer = object.__getattribute__(self, "_answer")
-        found = answer(args[0]) if len(args) == 1 and not keywords and not has_numba() else None
-        return self._compcache_original()(*args, **keywords) if found is None else found
+        """What Numba's function returns: answered here, or by itself."""
+        if len(args) == object.__getattribute__(self, "_count") and not keywords and not has_numba():
+            found = object.__getattribute__(self, "_answer")(*args)
+            if found is not NotImplemented:
+                return found
+        return self._compcache_original()(*args, **keywords)
 
 
-QUESTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "from_dtype": ("numba.np.numpy_support", type_of_dtype), "typeof": ("numba.misc.special", type_of),
-}  # fmt: skip
+def _type_of(value: Any) -> Any:
+    found = type_of(value)
+    return NotImplemented if found is None else found
+
+
+def _type_of_dtype(dtype: Any) -> Any:
+    found = type_of_dtype(dtype)
+    return NotImplemented if found is None else found
+
+
+#: The module, how many arguments are understood, and the function; it returns `NotImplemented` where Numba has to answer.
+QUESTIONS: dict[str, tuple[str, int, Callable[..., Any]]] = {
+    "from_dtype": ("numba.np.numpy_support", 1, _type_of_dtype),
+    "get_num_threads": ("numba.np.ufunc.parallel", 0, number_of_threads),
+    "set_num_threads": ("numba.np.ufunc.parallel", 1, set_number_of_threads),
+    "typeof": ("numba.misc.special", 1, _type_of),
+}
 
 
 # -------------------------------------------------------------------------------------- warnings and exceptions

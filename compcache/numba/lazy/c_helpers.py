@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["THREADING", "has_numba", "helper_address", "library_function", "load_extension"]
+__all__ = ["THREADING", "has_numba", "helper_address", "library_function", "load_extension", "number_of_threads", "set_number_of_threads"]
 
 _LIBRARY = "numba._helperlib"
 _MEMORY = "numba.core.runtime._nrt_python"
@@ -192,26 +192,54 @@ _LAYERS = ("tbb", "omp", "workqueue")
 _TBB = {"darwin": "libtbb.12.dylib", "win32": "tbb12.dll"}.get(sys.platform, "libtbb.so.12")
 _starting = allocate_lock()
 _layer: Any = None
+_started = 0  # threads
 
 
 def _thread_address(name: str) -> int:
     """The address of a function of Numba's threads, which are started by the first request; 0 where that is left to Numba."""
+    return _address_in_layer(THREADING[name]) if name in THREADING else 0
+
+
+def _address_in_layer(name: str) -> int:
     global _layer  # noqa: PLW0603 - there are one process's threads
-    if name not in THREADING:
-        return 0
     with _starting:
         if _layer is None:
             _layer = _start()
-    address: int = getattr(_layer, THREADING[name]) if _layer else 0
+    address: int = getattr(_layer, name) if _layer else 0
     return address
+
+
+def number_of_threads() -> Any:
+    """What `numba.get_num_threads` returns, which starts the threads; NotImplemented where that is left to Numba."""
+    address = _address_in_layer("get_num_threads")
+    if address:
+        from ctypes import CFUNCTYPE, c_int
+
+        count: int = CFUNCTYPE(c_int)(address)()
+        if count > 0:
+            return count
+    return NotImplemented
+
+
+def set_number_of_threads(count: object) -> Any:
+    """What `numba.set_num_threads` does for a number that it takes; NotImplemented where that is left to Numba."""
+    address = _address_in_layer("set_num_threads")
+    if not address or type(count) is not int or not 1 <= count <= _started:
+        return NotImplemented
+    from ctypes import CFUNCTYPE, c_int
+
+    CFUNCTYPE(None, c_int)(address)(count)
+    return None
 
 
 def _start() -> Any:
     """Start the threads of the layer that Numba would choose, as many as Numba would; False where Numba has to say."""
+    global _started  # noqa: PLW0603 - there are one process's threads
     count = _number()
     layer = _choose() if count > 0 else None
     if layer is None:
         return False
+    _started = count
     from ctypes import CFUNCTYPE, c_int
 
     CFUNCTYPE(None, c_int)(layer.launch_threads)(count)
@@ -269,7 +297,10 @@ def _load(name: str) -> Any:
 
 
 def _tell_numba() -> None:
-    """Let Numba, which is imported now, know that its threads are running."""
+    """Let Numba, which is imported now, know that its threads are running; it sets their number when it is told to start them."""
     from numba.np.ufunc.parallel import _launch_threads
 
+    count = number_of_threads()
     _launch_threads()
+    if count is not NotImplemented:
+        set_number_of_threads(count)
