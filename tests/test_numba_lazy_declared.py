@@ -39,6 +39,14 @@ KERNELS = """
     def total(a):
         return a.sum()
 
+    @njit("f8(Tuple((f8[:], i4[:, :], f8[::1])), f8)")
+    def paired(pair, x):
+        return pair[0].sum() + pair[1][1, 0] * x + pair[2][0]
+
+    @njit(["f8(UniTuple(f8[:], 2))", "f8(UniTuple(f8[::1], 2))"])
+    def either(pair):
+        return pair[0][0] - pair[1][0]
+
     @njit("void(f8[:], f8)")
     def fill(a, value):
         if value < 0:
@@ -74,6 +82,9 @@ WARM = """
 result = [outcome(p.scaled, x) for x in (2.5, 2, True, np.float32(1.5), np.int8(3))]
 result += [outcome(p.narrow, x) for x in (0.1, 2)] + [outcome(p.fibonacci, x) for x in (10, 7.9, True)]
 result += [outcome(p.total, a), outcome(p.total, a[::2])]
+b = np.arange(6, dtype=np.int32).reshape(2, 3)
+result += [outcome(p.paired, (x, y, a), 2.0) for x in (a, a[::2]) for y in (b, b.copy("F"), b[:, ::2])]
+result += [outcome(p.either, (a[::2], a[1::2]))]
 result += [outcome(p.fill, a[1:3], 7), a.tolist(), outcome(p.fill, a, -1.5), outcome(p.calls, 2.0)]
 """
 #: What only Numba knows, each in a process of its own after a call without it.

@@ -5,6 +5,8 @@ What was found when it was declared is loaded from the same entries, whatever th
 
 from __future__ import annotations
 
+import itertools
+import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +160,18 @@ _SCALARS = (
 )  # fmt: skip
 
 
+#: What a tuple of arrays may be given in all layouts of these: more are left to Numba, but for the very type.
+_MOST_TUPLES = 300
+
+
+def _layouts_of(type_: Any) -> list[Any]:
+    """An array type in all layouts that Python's arrays have."""
+    from numba.core import types
+
+    layouts = "CFA" if type_.ndim > 1 else "CA"
+    return [types.Array(type_.dtype, type_.ndim, layout, readonly=readonly) for layout in layouts for readonly in (False, True)]
+
+
 def _accepted(type_: Any, typing_context: Any, of_all: Sequence[Any]) -> dict[str, int]:
     """The types of arguments that a parameter accepts, with the rank of the conversion.
 
@@ -175,9 +189,11 @@ def _accepted(type_: Any, typing_context: Any, of_all: Sequence[Any]) -> dict[st
     if is_optional or isinstance(type_, (types.Number, types.Boolean)):
         candidates += [getattr(types, name if name != "bool" else "boolean") for name in _SCALARS]
     elif type(type_) is types.Array and [_shape_of(other) for other in of_all].count(_shape_of(type_)) == 1:
-        candidates = [
-            types.Array(type_.dtype, type_.ndim, layout, readonly=readonly) for layout in "CFA" for readonly in (False, True)
-        ]
+        candidates = _layouts_of(type_)
+    elif type(type_) in (types.Tuple, types.UniTuple) and len(of_all) == 1:
+        parts = [_layouts_of(part) if type(part) is types.Array else [part] for part in type_]
+        if math.prod(map(len, parts)) <= _MOST_TUPLES:
+            candidates = list(map(types.Tuple, itertools.product(*parts)))
     for candidate in candidates:
         conversion = typing_context.can_convert(candidate, type_)
         if conversion is not None and candidate != type_:
