@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -110,6 +111,19 @@ def test_a_change_of_what_is_installed_counts(
     time.sleep(0.15)
     assert noted()[0] == second
     assert noted() == (second, 0)
+
+
+@pytest.mark.parametrize("place", ["nothing", "program"])
+def test_an_archive_where_nothing_was_is_seen(noted: Callable[[], tuple[str, int]], site: Path, place: str) -> None:
+    noted()
+    assert noted()[1] == 0
+    archive = site.parent / place
+    if archive.exists():
+        archive.rmdir()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("other-1.dist-info/entry_points.txt", ENTRY_POINTS)
+    with pytest.raises(NotLazy, match="archive"):
+        noted()
 
 
 def test_one_record_in_the_place_of_another_of_its_size_counts(noted: Callable[[], tuple[str, int]], site: Path) -> None:

@@ -226,7 +226,7 @@ def _noted_packages(cache: Cache) -> tuple[str, bool]:
     noted = _read_note(cache.read_note(name))
     if noted is not None:
         return noted
-    before = [_dispatch.file_stamps(os.fsencode(place or ".") + b"\0") for place in places]
+    before = [_stamp_of(place) for place in places]
     listed = [_metadata_in(place) for place in places]
     found = _packages()
     if None not in before and None not in listed:
@@ -249,9 +249,22 @@ def _read_note(data: bytes | None) -> tuple[str, bool] | None:
         return None
     for number, (place, names) in enumerate(listed):
         stamp = slice(number * _STAMP_SIZE, (number + 1) * _STAMP_SIZE)
-        if now[0][stamp] != stamps[stamp] and sorted(_metadata_in(place) or ()) != names:
-            return None  # other files in the directory, those that the program writes, do not matter
+        if now[0][stamp] != stamps[stamp]:
+            found = _metadata_in(place)
+            if found is None or sorted(found) != names:  # other files in the directory, those that the program writes, do not matter
+                return None
     return identity, bool(has_others)
+
+
+def _stamp_of(place: str) -> bytes | None:
+    """The state of a directory of the path; zeros if it has just changed, and may change again without another state: it is listed each time."""
+    from compcache.publish.atomic_file import has_settled
+
+    read = _dispatch.file_stamps(os.fsencode(place or ".") + b"\0")
+    if read is None:
+        return None
+    stamp, newest = read
+    return stamp if has_settled(newest) else bytes(_STAMP_SIZE)
 
 
 def _encode_note(places: list[str], listed: list[Any], states: list[Any], found: tuple[str, bool, list[str]]) -> bytes | None:
@@ -268,10 +281,8 @@ def _encode_note(places: list[str], listed: list[Any], states: list[Any], found:
     if read is None or not has_settled(read[1]) or _packages() != found:  # what is noted was read after the states
         return None
     identity, has_others, _ = found
-    # The state of a directory that has just changed may be that of another change as well: it is listed each time.
-    stamps = [stamp if has_settled(newest) else bytes(_STAMP_SIZE) for stamp, newest in states]
     rows = [(place, sorted(in_place)) for place, in_place in zip(places, listed, strict=True)]
-    return dump_marshalled((rows, b"".join(paths), b"".join([*stamps, read[0]]), identity, int(has_others)))
+    return dump_marshalled((rows, b"".join(paths), b"".join([*states, read[0]]), identity, int(has_others)))
 
 
 def _is_editable(directory: str) -> bool:
