@@ -54,6 +54,7 @@ END
 #: Commands in these pages that are not run, and why.
 NOT_RUN = {
     "pip ": "it installs from an index, or builds another project", "export COMPCACHE_REMOTE": "the store is somebody's",
+    "pyinstaller ": "it is not installed; see tests/peer/test_frozen.py", "dist/": "what PyInstaller would have made",
 }  # fmt: skip
 #: What a session needs beside the package.
 EXTRAS = ("pynacl",)
