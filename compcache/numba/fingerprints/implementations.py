@@ -233,7 +233,9 @@ def generators_of_other_registries() -> dict[str, list[Implementation]]:
 
 def is_generator_of_intrinsic(implementation: Any) -> bool:
     """Whether an intrinsic returned this function, which Numba registers as its own key."""
-    return any(key is implementation for key, _ in _rows_of_other_registries())
+    from numba.core.registry import cpu_target
+
+    return implementation in getattr(cpu_target.target_context, "_defns", ())
 
 
 def _rows_of_other_registries() -> Iterator[tuple[Any, Any]]:
