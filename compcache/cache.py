@@ -286,8 +286,7 @@ class Cache:
                 with self._store.open_module(module_id) as module:
                     self._loader.require_usable(module)
                     record = decode_function(module.read_record(offset))
-                    if record.features:
-                        self._loader.require_features(module, record)
+                    self._loader.require_features(module, record)
                     if to_import or not record.signature.startswith(LINK_ONLY):
                         return True
             except (FileNotFoundError, IncompatibleTargetError, CompcacheError):

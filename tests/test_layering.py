@@ -98,7 +98,7 @@ ALSO_OF_HITS = frozenset(
         "hit.closures",
         "hit.closures.planned",
         "hit.closures.providers",
-        "hit.fill",
+        "hit.needs",
         "hit.plan",
     )
 )

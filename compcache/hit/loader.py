@@ -3,7 +3,7 @@
 A load is a transaction in three steps. *Plan* (`compcache.hit.plan`): choose a realization for the function and for everything that its
 import slots name, reading one record each; a realization that cannot be satisfied is passed over, and cycles are
 ordinary (a greatest fixed point, computed by elimination). *Prepare*: map the images, decode the globals of the
-closure (`compcache.hit.fill`). *Commit*: fill slots and tables in one native call. Whatever fails before the commit leaves nothing behind.
+closure (`compcache.hit.needs`). *Commit*: fill slots and tables in one native call. Whatever fails before the commit leaves nothing behind.
 
 A load maps a module once, however many functions it takes from it, and a `Loader` has each module once: who maps a
 module claims it first, so that constructors run once, whatever other threads and cycles of imports do.
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from compcache.formats.manifest import GlobalRecord
     from compcache.hit.closures.planned import PlannedClosure
-    from compcache.hit.fill import Kept
-    from compcache.hit.plan import Listed, Listing, Plan
+    from compcache.hit.needs import Kept, Listed
+    from compcache.hit.plan import Listing, Plan
     from compcache.hit.target import TypedCallTarget
     from compcache.store import ModuleFile, Store
 
@@ -179,10 +179,11 @@ class Sources(dict[bytes, Source]):
 class Choice:
     """One realization that a plan has chosen, and what it still has to provide for it.
 
-    `start` numbers the function that runs the constructors of its module, where these wait for imports.
+    `start` numbers the function that runs the constructors of its module, where these wait for imports; `has_needs` says that what the
+    function needs was read.
     """
 
-    __slots__ = ("fills", "globals", "imports", "module_id", "record", "source", "start")
+    __slots__ = ("fills", "globals", "has_needs", "imports", "module_id", "record", "source", "start")
 
     def __init__(self, source: Source, record: FunctionRecord) -> None:
         self.source = source
@@ -191,6 +192,7 @@ class Choice:
         self.imports: list[tuple[int | str, str, bytes]] = []  # key in `LoadedModule.slots`, name, places
         self.globals: list[GlobalRecord] = []
         self.start: int | None = None
+        self.has_needs = False
         self.fills: list[tuple[GlobalRecord, bytes, Kept]] | None = None
 
     @property
@@ -247,24 +249,11 @@ class Loader:
         return target
 
     def _load_once(self, func_name: str, owner: object, request: object) -> TypedCallTarget | None:
-        """The usual case without a plan: the first realization is usable and needs nothing but its own module."""
         sources = Sources(request)
         candidates = self.candidates(func_name)
-        choice = error = None
         try:
-            try:
-                for module_id, offset in candidates:
-                    choice = self.open_candidate(func_name, module_id, offset, sources)
-                    if choice.record.needs or choice.record.entry == NO_ENTRY:
-                        break
-                    self.provide(choice.source)
-                    return self._commit(func_name, {func_name: choice}, owner)
-            except FileNotFoundError:
-                choice = None  # pruned since the index was read
-            except (CompcacheError, OSError) as failure:
-                reraise_interrupt(failure)
-                choice, error = None, failure
-            root = choice if choice is not None and choice.record.entry != NO_ENTRY and not self._has_loaded() else None
+            choice, offset, error = self._open_first(func_name, candidates, sources)
+            root = choice if choice is not None and choice.record.needs and not self._has_loaded() else None
             planned = self._find_planned(root, offset, sources) if root is not None else None
             if planned is not None:
                 try:
@@ -272,6 +261,13 @@ class Loader:
                     return self._commit(func_name, planned.chosen, owner, planned)
                 except IndexError:
                     pass  # it does not fit the images: the walk finds out which file is damaged
+            if choice is not None:
+                try:
+                    if self._prepare_alone(choice, sources):
+                        return self._commit(func_name, {func_name: choice}, owner)
+                except (CompcacheError, OSError) as failure:
+                    reraise_interrupt(failure)
+                    choice, error = None, failure
             from compcache.hit.plan import Plan
 
             plan = Plan(self, func_name, candidates, sources, choice, error)
@@ -285,6 +281,40 @@ class Loader:
         finally:
             for source in sources.values():
                 source.release()
+
+    def _open_first(
+        self, func_name: str, candidates: Iterator[tuple[bytes, int]], sources: Sources
+    ) -> tuple[Choice | None, int, Exception | None]:
+        """The first realization, the offset of its record, and the error that rules it out."""
+        for module_id, offset in candidates:
+            try:
+                return self.open_candidate(func_name, module_id, offset, sources), offset, None
+            except FileNotFoundError:
+                break  # pruned since the index was read
+            except (CompcacheError, OSError) as error:
+                reraise_interrupt(error)
+                return None, 0, error
+        return None, 0, None
+
+    def _prepare_alone(self, choice: Choice, sources: Sources) -> bool:
+        """Prepare a realization that needs no other module, the usual case, which takes no plan; False where it needs one.
+
+        Raises one of the errors that rule it out.
+        """
+        if choice.record.entry == NO_ENTRY:
+            return False
+        if choice.record.needs:
+            from compcache.hit.needs import read_needs
+
+            try:
+                read_needs(self, choice)
+            except FormatError as error:
+                raise self.condemn(sources, choice.module_id, error) from error
+            if choice.imports or choice.start is not None:
+                return False
+        self.provide(choice.source)
+        choice.fills = self._decode(choice) if choice.globals else []
+        return True
 
     def _find_planned(self, root: Choice, offset: int, sources: Sources) -> PlannedClosure | None:
         """What a former load has planned behind this function, its modules mapped; None where it is to be planned now."""
@@ -337,8 +367,7 @@ class Loader:
             record = decode_function(source.read_record(self.store, offset))
             if record.name != func_name:
                 raise FormatError(f"the record at offset {offset} is of another function")
-            if record.features:
-                self.require_features(source.file, record)
+            self.require_features(source.file, record)
         except FormatError as error:
             raise self.condemn(sources, module_id, error) from error
         return Choice(source, record)
@@ -350,8 +379,7 @@ class Loader:
                 source.suspend()
         file = self.store.open_module(module_id, entry=entry)
         try:
-            if file.target_id not in self.store.accepted or self.store.min_llvm:
-                self.require_usable(file)
+            self.require_usable(file)
             source = Source(file, self._loaded(module_id), sources.request)
             if several and not entry:
                 from compcache.hit.plan import list_records
@@ -377,24 +405,18 @@ class Loader:
         return self.store.condemn(source.file, error)
 
     def require_usable(self, file: ModuleFile) -> None:
-        """Check that this host can run the code of a module.
+        """Raise `IncompatibleTargetError` if this host cannot run the code of a module, or the cache was opened not to."""
+        if file.target_id not in self.store.accepted or self.store.min_llvm:
+            from compcache.hit.plan import require_usable
 
-        Raises:
-            IncompatibleTargetError: it cannot; the message says why.
-        """
-        from compcache.hit.plan import require_usable
-
-        require_usable(self.store, file)
+            require_usable(self.store, file)
 
     def require_features(self, file: ModuleFile, record: FunctionRecord) -> None:
-        """Check that this host has the features that the function requires beyond its module.
+        """Raise `IncompatibleTargetError` if this host lacks what the function requires beyond its module."""
+        if record.features:
+            from compcache.hit.plan import require_features
 
-        Raises:
-            IncompatibleTargetError: it has not; the message says what.
-        """
-        from compcache.hit.plan import require_features
-
-        require_features(self.store, file, record)
+            require_features(self.store, file, record)
 
     def runtime(self) -> Any:
         """The native runtime of this process."""
@@ -483,7 +505,7 @@ class Loader:
         return self.runtime().adopt_image(linked.address, file.key, linked)
 
     def _decode(self, choice: Choice) -> list[tuple[GlobalRecord, bytes, Kept]]:
-        from compcache.hit.fill import decode_globals
+        from compcache.hit.needs import decode_globals
 
         return decode_globals(self, choice)
 
@@ -543,7 +565,7 @@ class Loader:
                 root.loaded.image, record.function, record.entry, record.name, context
             )
         except IndexError as error:
-            from compcache.hit.plan import misfit
+            from compcache.hit.needs import misfit
 
             raise misfit(self, root, error) from None
         return target
@@ -563,7 +585,7 @@ class Loader:
         """What to store in images, and what to record of it, so that the chosen realizations find what they use."""
         if not any(choice.imports or choice.fills for choice in chosen.values()):
             return [], []
-        from compcache.hit.plan import collect_stores
+        from compcache.hit.needs import collect_stores
 
         return collect_stores(self, chosen)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compcache.digest import KEY_SIZE, check
+from compcache.digest import KEY_SIZE
 from compcache.errors import (
     CompcacheError,
     FormatError,
@@ -16,42 +16,38 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Segment
 from compcache.formats.manifest import (
-    FRAME,
     LINK_ONLY,
     NO_ENTRY,
-    NO_SLOT,
-    STARTUP,
     VARIABLE,
     WEAK,
-    decode_global,
     decode_module,
-    decode_needs,
     version_numbers,
 )
 from compcache.formats.table import Table
+from compcache.hit.needs import read_needs, read_records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from compcache.errors import LinkError
     from compcache.formats.index import Index
-    from compcache.formats.manifest import FunctionRecord, NeedsRecord
-    from compcache.hit.loader import Choice, LoadedModule, Loader, Source, Sources
+    from compcache.formats.manifest import FunctionRecord
+    from compcache.hit.loader import Choice, Loader, Source, Sources
     from compcache.store import ModuleFile, Store
 
 __all__ = [
-    "Listed", "Listing", "Plan", "collect_stores", "list_records", "misfit", "providers_first", "require_features", "require_usable",
+    "Listing",
+    "Plan",
+    "list_records",
+    "providers_first",
+    "require_features",
+    "require_usable",
     "start_modules",
-]  # fmt: skip
+]
 
-_WORD = 8
-
-
-#: How many bytes of records a module can have for all to be read at once, and how many functions a segment of the index, for one table
-#: of what several such segments hold; how many modules a load has when it makes one for the next.
-_MOST_RECORDS = 1 << 15
+#: How many functions a segment of the index can have for one table of what several such segments hold; how many modules a load has
+#: when it makes one for the next.
 _MOST_GATHERED = 128
 _MANY_MODULES = 2
 
@@ -71,49 +67,17 @@ class Listing:
         self.unlisted = 0
 
 
-class Listed:
-    """What a load of several modules knows of the records of one.
-
-    `records` is their section, where it was read at once, `needs` what was decoded of it, `natives` the symbols of the process that
-    were found for it.
-    """
-
-    __slots__ = ("key", "natives", "needs", "records")
-
-    def __init__(self, key: bytes, records: bytes) -> None:
-        self.key = key
-        self.records = records
-        self.needs: dict[int, NeedsRecord] = {}
-        self.natives: set[str] = set()
-
-    def read_record(self, offset: int) -> bytes:
-        """The verified payload of a record; see `compcache.formats.manifest.read_frame`."""
-        records = self.records
-        start = offset + FRAME.size
-        if start > len(records):
-            raise FormatError(f"no record at offset {offset}")
-        length, expected = FRAME.unpack_from(records, offset)
-        payload = records[start : start + length]
-        if len(payload) != length or check(payload, offset, self.key if offset else b"") != expected:
-            raise FormatError(f"the record at offset {offset} is damaged")
-        return payload
-
-
 def list_records(loader: Loader, source: Source, sources: Sources) -> None:
-    """Have the records of a module at hand, which a load reads several of, unless they are many.
+    """Have the records of a module at hand, and note what functions they are of.
 
     Raises:
         StorageError: the file cannot be read.
     """
-    file = source.file
-    records = b""
-    if file.records <= _MOST_RECORDS:
-        file = source.open_file(loader.store)
-        records = file.read(file.image, file.records)
-    source.listed = Listed(file.key, records)
+    listed = read_records(loader, source)
+    listed.is_in_listing = True
     listing = sources.listing = sources.listing or Listing()
-    if records:
-        loader.runtime().list_functions(records, file.module_id, listing.functions, listing.repeated)
+    if listed.records:
+        loader.runtime().list_functions(listed.records, source.file.module_id, listing.functions, listing.repeated)
     else:
         listing.unlisted += 1
     if len(sources) == _MANY_MODULES:
@@ -343,9 +307,10 @@ class Plan:
 
     def _read_needs(self, choice: Choice) -> None:
         try:
-            if choice.source.listed is None:
+            listed = choice.source.listed
+            if listed is None or not listed.is_in_listing:
                 list_records(self._loader, choice.source, self._sources)
-            _read_needs(self._loader, choice)
+            read_needs(self._loader, choice)
         except FormatError as error:
             raise self._loader.condemn(self._sources, choice.module_id, error) from error
 
@@ -541,116 +506,3 @@ def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> 
             "not have",
             module_id=file.module_id.hex(),
         )
-
-
-def _read_needs(loader: Loader, choice: Choice) -> None:
-    """Collect what the function reaches; slots that are filled already cost nothing."""
-    source, imports = choice.source, choice.imports
-    listed = source.listed
-    assert listed is not None
-    known = listed.needs
-    stack = [choice.record.needs] if choice.record.needs else []
-    seen = set(stack)
-    filled = source.loaded.slots if source.loaded is not None else None
-    natives: dict[str, None] = {}
-    while stack:
-        offset = stack.pop()
-        needs = known.get(offset)
-        if needs is None:
-            needs = known[offset] = decode_needs(source.read_record(loader.store, offset))
-        for number, (slot, name) in enumerate(needs.imports):
-            key = name if slot == NO_SLOT else slot
-            if not filled or key not in filled:
-                imports.append((key, name, needs.places[number] if slot == NO_SLOT else b""))
-        if needs.globals:
-            _read_globals(loader, choice, needs.globals)
-        if needs.natives:
-            natives.update(dict.fromkeys(needs.natives))
-        for child in needs.children:
-            if child not in seen:
-                seen.add(child)
-                stack.append(child)
-    if natives:
-        _require_natives(loader, choice, natives, listed.natives)
-
-
-def _read_globals(loader: Loader, choice: Choice, offsets: tuple[int, ...]) -> None:
-    for offset in offsets:
-        record = decode_global(choice.source.read_record(loader.store, offset))
-        if record.kind == STARTUP:
-            choice.start = record.slot
-        else:
-            choice.globals.append(record)
-
-
-def _require_natives(loader: Loader, choice: Choice, natives: dict[str, None], known: set[str]) -> None:
-    symbol = loader.runtime().find_undefined(tuple([name for name in natives if name not in known]))
-    if symbol is not None:
-        raise UndefinedSymbolError(
-            f"function {choice.record.name!r} of module {choice.module_id.hex()} uses the native symbol "
-            f"{symbol!r}, which this process does not have",
-            symbols=[symbol],
-            func_name=choice.record.name,
-            module_id=choice.module_id.hex(),
-        )
-    known.update(natives)
-
-
-def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
-    """What is to be stored in the slots of the chosen modules, and the updates of their tables.
-
-    Raises:
-        IntegrityError: the records of one do not fit its image; it is in quarantine now.
-    """
-    runtime = loader.runtime()
-    by_module: dict[bytes, list[Choice]] = {}
-    for choice in chosen.values():
-        by_module.setdefault(choice.module_id, []).append(choice)
-    writes: list[bytes] = []
-    updates: list[dict[Any, Any]] = []
-    for choices in by_module.values():
-        module = choices[0].loaded
-        try:
-            filled, stores = _fill(runtime, chosen, module, choices)
-            if stores:
-                runtime.require_writable(module.image, stores)
-                writes.append(stores)
-        except IndexError as error:
-            raise misfit(loader, choices[0], error) from None
-        if filled:
-            updates += [module.slots, filled]
-    return writes, updates
-
-
-def _fill(
-    runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices: list[Choice]
-) -> tuple[dict[int | str, object], bytes]:
-    """What fills which slot of one module, and the stores."""
-    slots = module.slots
-    filled: dict[int | str, object] = {}
-    bindings = []
-    for choice in choices:
-        for key, name, places in choice.imports:
-            if key not in filled and key not in slots:
-                provider = chosen[name]
-                loaded = filled[key] = provider.loaded
-                bindings.append((key if isinstance(key, int) else -1, places, loaded.image, provider.record.function))
-    stores = [runtime.bind(module.image, bindings)] if bindings else []
-    for choice in choices:
-        for record, data, keep in choice.fills or ():
-            if slots.get(record.slot) is keep.before:
-                stores.append(_store(runtime.address(module.image, record.slot), data))
-                filled[record.slot] = keep
-    return filled, b"".join(stores)
-
-
-def _store(address: int, data: bytes) -> bytes:
-    return b"".join([
-        address.to_bytes(_WORD, "little"), len(data).to_bytes(_WORD, "little"), data, bytes(-len(data) % _WORD),
-    ])  # fmt: skip
-
-
-def misfit(loader: Loader, choice: Choice, error: IndexError) -> CompcacheError:
-    """Quarantine a module whose records name what its image does not have; the exception."""
-    store = loader.store
-    return store.quarantine(store.module_path(choice.module_id), f"its records do not fit its image: {error}")

@@ -76,7 +76,7 @@ class PlannedClosure:
                 start_bound(loader.runtime(), self.bindings(loader.runtime()), waiting)
 
     def bindings(self, runtime: Any) -> tuple[list[bytes], list[dict[Any, Any]]]:
-        """What to store in images, and the updates of the modules' tables, as of `compcache.hit.plan.collect_stores`.
+        """What to store in images, and the updates of the modules' tables, as of `compcache.hit.needs.collect_stores`.
 
         Raises:
             IndexError: the closure does not fit an image.

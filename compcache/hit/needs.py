@@ -1,0 +1,286 @@
+"""What a function needs besides the code of its module: reads the records of it, decodes its globals, and fills slots.
+
+Hits of functions that need nothing do not read this file.
+"""
+
+from __future__ import annotations
+
+import os
+
+from compcache.digest import check
+from compcache.errors import FormatError, GlobalValidationError, UndefinedSymbolError
+from compcache.files import reraise_interrupt
+from compcache.formats.manifest import FRAME, NO_SLOT, STARTUP, decode_global, decode_needs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from compcache.errors import CompcacheError
+    from compcache.formats.manifest import GlobalRecord, NeedsRecord
+    from compcache.hit.loader import Choice, LoadedModule, Loader, Source
+
+__all__ = ["Kept", "Listed", "collect_stores", "decode_globals", "misfit", "read_needs", "read_records"]
+
+_WORD = 8
+#: How many bytes of records a module can have for all to be read at once.
+_MOST_RECORDS = 1 << 15
+#: Libraries of native symbols stay loaded: their addresses are in slots, and other code of theirs may be running.
+_libraries: dict[str, object] = {}
+
+
+# ----------------------------------------------------------------- records
+
+
+class Listed:
+    """What a load knows of the records of a module that it reads several of.
+
+    `records` is their section, where it was read at once, `needs` what was decoded of it, `natives` the symbols of the process that
+    were found for it; `is_in_listing` says that a load of several modules has noted what functions it has.
+    """
+
+    __slots__ = ("is_in_listing", "key", "natives", "needs", "records")
+
+    def __init__(self, key: bytes, records: bytes) -> None:
+        self.is_in_listing = False
+        self.key = key
+        self.records = records
+        self.needs: dict[int, NeedsRecord] = {}
+        self.natives: set[str] = set()
+
+    def read_record(self, offset: int) -> bytes:
+        """The verified payload of a record; see `compcache.formats.manifest.read_frame`."""
+        records = self.records
+        start = offset + FRAME.size
+        if start > len(records):
+            raise FormatError(f"no record at offset {offset}")
+        length, expected = FRAME.unpack_from(records, offset)
+        payload = records[start : start + length]
+        if len(payload) != length or check(payload, offset, self.key if offset else b"") != expected:
+            raise FormatError(f"the record at offset {offset} is damaged")
+        return payload
+
+
+def read_records(loader: Loader, source: Source) -> Listed:
+    """Have the records of a module at hand, which a load reads several of, unless they are many.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    if source.listed is None:
+        file, records = source.file, b""
+        if file.records <= _MOST_RECORDS:
+            file = source.open_file(loader.store)
+            records = file.read(file.image, file.records)
+        source.listed = Listed(file.key, records)
+    return source.listed
+
+
+def read_needs(loader: Loader, choice: Choice) -> None:
+    """Collect what the function reaches, unless it was done; slots that are filled already cost nothing.
+
+    Raises:
+        FormatError: a record does not decode.
+        StorageError: the file cannot be read.
+        UndefinedSymbolError: the process lacks a native symbol.
+    """
+    if choice.has_needs:
+        return
+    choice.has_needs = True
+    source, imports = choice.source, choice.imports
+    known = read_records(loader, source).needs
+    stack = [choice.record.needs] if choice.record.needs else []
+    seen = set(stack)
+    filled = source.loaded.slots if source.loaded is not None else None
+    natives: dict[str, None] = {}
+    while stack:
+        offset = stack.pop()
+        needs = known[offset] = known.get(offset) or decode_needs(source.read_record(loader.store, offset))
+        for number, (slot, name) in enumerate(needs.imports):
+            key = name if slot == NO_SLOT else slot
+            if not filled or key not in filled:
+                imports.append((key, name, needs.places[number] if slot == NO_SLOT else b""))
+        if needs.globals:
+            _read_globals(loader, choice, needs.globals)
+        if needs.natives:
+            natives.update(dict.fromkeys(needs.natives))
+        for child in needs.children:
+            if child not in seen:
+                seen.add(child)
+                stack.append(child)
+    if natives:
+        _require_natives(loader, choice, natives, read_records(loader, source).natives)
+
+
+def _read_globals(loader: Loader, choice: Choice, offsets: tuple[int, ...]) -> None:
+    for offset in offsets:
+        record = decode_global(choice.source.read_record(loader.store, offset))
+        if record.kind == STARTUP:
+            choice.start = record.slot
+        else:
+            choice.globals.append(record)
+
+
+def _require_natives(loader: Loader, choice: Choice, natives: dict[str, None], known: set[str]) -> None:
+    symbol = loader.runtime().find_undefined(tuple([name for name in natives if name not in known]))
+    if symbol is not None:
+        raise UndefinedSymbolError(
+            f"function {choice.record.name!r} of module {choice.module_id.hex()} uses the native symbol "
+            f"{symbol!r}, which this process does not have",
+            symbols=[symbol],
+            func_name=choice.record.name,
+            module_id=choice.module_id.hex(),
+        )
+    known.update(natives)
+
+
+# ----------------------------------------------------------------- globals
+
+
+class Kept:
+    """The decoded value of a global, its bytes in the slot, and what the slot held before it.
+
+    Code that is running may still use the value before, which therefore lives as long.
+    """
+
+    __slots__ = ("before", "data", "revalidate", "value")
+
+    def __init__(self, data: bytes, value: object, before: object, *, revalidate: bool) -> None:
+        self.data = data
+        self.value = value
+        self.before = before
+        self.revalidate = revalidate
+
+
+def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, bytes, Kept]]:
+    """The bytes to store for each global that is not stored already, and the objects to keep alive beside them.
+
+    Raises:
+        GlobalValidationError: one is not what it was; the message names it and the function.
+    """
+    fills = []
+    for record in choice.globals:
+        try:
+            fill = _decode_global(loader, choice, record)
+        except GlobalValidationError as error:
+            raise type(error)(
+                f"global {record.name!r} of function {choice.record.name!r} (module {choice.module_id.hex()}) is "
+                f"not valid: {error.reason or error}",
+                global_name=record.name,
+                func_name=choice.record.name,
+                reason=error.reason,
+            ) from error
+        if fill is not None:
+            fills.append((record, *fill))
+    return fills
+
+
+def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, Kept] | None:
+    """The bytes to store for a global; None where it is stored already and still valid."""
+    from compcache.globals.definition import Storage, decode_definition
+
+    known = choice.loaded.slots.get(record.slot)
+    if isinstance(known, Kept) and not known.revalidate:
+        return None
+    definition = decode_definition(record.kind, record.payload)
+    data, keep = definition.load(Storage(record.form, record.size), _LoadContext(loader, choice))
+    if len(data) != record.size:
+        reason = f"kind {record.kind!r} gave {len(data)} bytes for {record.size}"
+        raise GlobalValidationError(reason, reason=reason)
+    if isinstance(known, Kept) and known.data == data:
+        return None
+    return data, Kept(data, keep, known, revalidate=definition.revalidate)
+
+
+class _LoadContext:
+    """The services of this process that definitions may use while they are loaded."""
+
+    __slots__ = ("_loader", "allow_pickle", "request")
+
+    def __init__(self, loader: Loader, choice: Choice) -> None:
+        self._loader = loader
+        self.allow_pickle = loader.allow_pickle and not choice.source.file.elsewhere
+        self.request = choice.source.request
+
+    def address_of(self, buffer: object) -> int:
+        """The address of an object's buffer."""
+        address: int = self._loader.runtime().buffer_address(buffer)
+        return address
+
+    def find_symbol(self, name: str, library: str | None) -> int:
+        """The address of a native symbol, 0 where it is not defined."""
+        runtime = self._loader.runtime()
+        opened = None
+        if library is not None:
+            try:
+                opened = runtime.open_library(os.fsencode(library))
+            except OSError as error:
+                reraise_interrupt(error)
+                reason = f"library {library!r} cannot be loaded: {error}"
+                raise GlobalValidationError(reason, reason=reason) from error
+            _libraries[library] = opened
+        address: int = runtime.find_symbol(name.encode(), opened)
+        return address
+
+
+# ------------------------------------------------------------------- slots
+
+
+def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
+    """What is to be stored in the slots of the chosen modules, and the updates of their tables.
+
+    Raises:
+        IntegrityError: the records of one do not fit its image; it is in quarantine now.
+    """
+    runtime = loader.runtime()
+    by_module: dict[bytes, list[Choice]] = {}
+    for choice in chosen.values():
+        by_module.setdefault(choice.module_id, []).append(choice)
+    writes: list[bytes] = []
+    updates: list[dict[Any, Any]] = []
+    for choices in by_module.values():
+        module = choices[0].loaded
+        try:
+            filled, stores = _fill(runtime, chosen, module, choices)
+            if stores:
+                runtime.require_writable(module.image, stores)
+                writes.append(stores)
+        except IndexError as error:
+            raise misfit(loader, choices[0], error) from None
+        if filled:
+            updates += [module.slots, filled]
+    return writes, updates
+
+
+def _fill(
+    runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices: list[Choice]
+) -> tuple[dict[int | str, object], bytes]:
+    """What fills which slot of one module, and the stores."""
+    slots = module.slots
+    filled: dict[int | str, object] = {}
+    bindings = []
+    for choice in choices:
+        for key, name, places in choice.imports:
+            if key not in filled and key not in slots:
+                provider = chosen[name]
+                loaded = filled[key] = provider.loaded
+                bindings.append((key if isinstance(key, int) else -1, places, loaded.image, provider.record.function))
+    stores = [runtime.bind(module.image, bindings)] if bindings else []
+    for choice in choices:
+        for record, data, keep in choice.fills or ():
+            if slots.get(record.slot) is keep.before:
+                stores.append(_store(runtime.address(module.image, record.slot), data))
+                filled[record.slot] = keep
+    return filled, b"".join(stores)
+
+
+def _store(address: int, data: bytes) -> bytes:
+    return b"".join([
+        address.to_bytes(_WORD, "little"), len(data).to_bytes(_WORD, "little"), data, bytes(-len(data) % _WORD),
+    ])  # fmt: skip
+
+
+def misfit(loader: Loader, choice: Choice, error: IndexError) -> CompcacheError:
+    """Quarantine a module whose records name what its image does not have; the exception."""
+    store = loader.store
+    return store.quarantine(store.module_path(choice.module_id), f"its records do not fit its image: {error}")
