@@ -14,6 +14,7 @@ from helpers import constant
 from compcache import Cache, ModuleSource
 from compcache.numba.lazy import installation
 from compcache.numba.lazy.content import NotLazy
+from compcache.numba.registered import distributions
 from compcache.store import NOTES
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def noted(cache: Cache, site: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     assert site.exists()
     cache.add_module(ModuleSource(constant("one", 1)))
     read = []
-    reading = installation._read
+    reading = distributions._read
 
     def counting(path: str) -> bytes:
         read.append(path)
@@ -53,7 +54,7 @@ def noted(cache: Cache, site: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         read.clear()
         return installation.settings_and_packages(lambda: cache), len(read)
 
-    monkeypatch.setattr(installation, "_read", counting)
+    monkeypatch.setattr(distributions, "_read", counting)
     time.sleep(0.15)  # what changed just now is read again
     return start
 

@@ -157,9 +157,9 @@ def test_numba_is_not_imported(project: Project) -> None:
 def test_what_is_missing_is_said_in_words(project: Project) -> None:
     script = """
     import numpy
-    import compcache.numba.lazy.installation as installation
+    import compcache.numba.registered.distributions as distributions
     from compcache import Cache
-    installation.numba_version = lambda: "0.1.2"
+    distributions.numba_version = lambda: "0.1.2"
     try:
         Cache("cache").get_target("kernels.words")("a")
     except ImportError as error:

@@ -46,7 +46,7 @@ _HOMES = {
     "boolean": "compcache.globals.scalars",
     "buffer": "compcache.globals.blocks",
     "bytes": "compcache.globals.blocks",
-    "cython-function": "compcache.numba.entries.helper_symbols",
+    "cython-function": "compcache.numba.registered.cython_functions",
     "float": "compcache.globals.scalars",
     "identity": "compcache.globals.objects",
     "integer": "compcache.globals.scalars",

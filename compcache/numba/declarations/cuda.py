@@ -32,7 +32,7 @@ _DRIVERS_ELSEWHERE = tuple(f"{folder}libcuda.so{end}" for folder in ("", "/usr/l
 
 def stands_for_cuda(name: str) -> bool:
     """Whether something can stand for this module: not where another package takes the place of `numba.cuda`."""
-    from compcache.numba.lazy.installation import package_directory
+    from compcache.numba.registered.distributions import package_directory
 
     return name in _MODULES and package_directory("numba_cuda") is None and "_numba_cuda_redirector" not in sys.modules
 

@@ -11,8 +11,8 @@ import sys
 from compcache.numba.declarations import decorators
 from compcache.numba.declarations.modules import LazyModule, attribute_of, forget_modules, module_named
 from compcache.numba.declarations.registrations import OF_EXTENDING
-from compcache.numba.lazy.installation import numba_version
 from compcache.numba.lazy.stand_ins import real_numba, stand_in_of, take_decorators
+from compcache.numba.registered.distributions import numba_version
 from compcache.numba.registered.library import is_probe
 
 TYPE_CHECKING = False

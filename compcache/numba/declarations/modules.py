@@ -74,7 +74,7 @@ def module_named(name: str) -> Any:
 
 def _source_of(name: str) -> str:
     """The file of a module of Numba; "" if it has none."""
-    from compcache.numba.lazy.installation import package_directory
+    from compcache.numba.registered.distributions import package_directory
 
     global _directory  # noqa: PLW0603 - Numba is one per process
     if not _directory:

@@ -1,4 +1,4 @@
-"""Provides the addresses of Numba's C helpers and of functions of Cython modules, which images refer to by name."""
+"""Provides the addresses of Numba's C helpers, which images refer to by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from compcache.errors import GlobalValidationError
 from compcache.globals import GlobalDefinition, Storage, register
 from compcache.numba.lazy import c_helpers
 from compcache.numba.lazy.c_helpers import THREADING
-from compcache.numba.registered.cython_functions import address_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
     from compcache.globals import LoadContext
 
-__all__ = ["CythonFunction", "HelperSymbol", "helper_address"]
+__all__ = ["HelperSymbol", "helper_address"]
 
 
 def _invalid(reason: str) -> GlobalValidationError:
@@ -52,46 +51,6 @@ class HelperSymbol(GlobalDefinition):
             return self.address().to_bytes(storage.size, "little"), None
         except ImportError as error:
             raise _invalid(f"it is Numba's function {self.name!r}, which is not there: {error}") from error
-
-
-@register
-class CythonFunction(GlobalDefinition):
-    """The address of a function that a Cython module offers, as `numba.extending.get_cython_function_address` finds it; its C type is checked."""
-
-    __slots__ = ("module", "name", "type")
-    module: str
-    name: str
-    type: str
-    kind = "cython-function"
-
-    def encode(self) -> bytes:
-        """Module, name and type."""
-        return f"{self.module}\0{self.name}\0{self.type}".encode()
-
-    @classmethod
-    def decode(cls, payload: bytes) -> CythonFunction:
-        """Decode the function."""
-        module, name, type_ = payload.decode().split("\0")
-        return cls(module, name, type_)
-
-    def address(self) -> int:
-        """The address in this process.
-
-        Raises:
-            ImportError: its module is not there, or does not offer it with this type.
-        """
-        found = address_of(self.module, self.name, self.type)
-        if not found:
-            raise ImportError(f"{self.module} offers no function {self.name!r} of type {self.type}", name=self.module)
-        return found
-
-    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """The address in this process."""
-        del context
-        try:
-            return self.address().to_bytes(storage.size, "little"), None
-        except ImportError as error:
-            raise _invalid(str(error)) from error
 
 
 def helper_address(name: str) -> int:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from llvmlite import binding
 
 from compcache.build.ir_text import symbol_counts
-from compcache.numba.entries.helper_symbols import CythonFunction, HelperSymbol
+from compcache.numba.entries.helper_symbols import HelperSymbol
 from compcache.numba.entries.recursion import UNRESOLVED
-from compcache.numba.registered.cython_functions import function_at
+from compcache.numba.registered.cython_functions import CythonFunction, function_at
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable

@@ -131,7 +131,7 @@ _libraries: dict[str, dict[str, int]] = {}
 
 
 def _load_library(version: str) -> dict[str, int]:
-    from compcache.numba.lazy.installation import numba_version
+    from compcache.numba.registered.distributions import numba_version
 
     wish = (
         f"a compiled function uses containers or properties of characters, whose code is in the library of Numba "
@@ -160,7 +160,7 @@ def load_extension(name: str) -> Any:
     from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
     from os.path import exists, join
 
-    from compcache.numba.lazy.installation import package_directory
+    from compcache.numba.registered.distributions import package_directory
 
     directory = package_directory("numba")
     stem = join(directory or "", *name.split(".")[1:])

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import sys
 
+from compcache.errors import GlobalValidationError
 from compcache.files import reraise_interrupt
+from compcache.globals import GlobalDefinition, Storage, register
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-__all__ = ["address_of", "function_at", "of_ctypes", "told_by"]
+    from compcache.globals import LoadContext
+
+__all__ = ["CythonFunction", "function_at", "of_ctypes", "told_by"]
 
 _API = "__pyx_capi__"
 _capsules: list[Any] = []
@@ -48,18 +52,49 @@ def _functions_of(module: Any) -> Iterator[tuple[str, str, int]]:
             yield name, type_.decode(), pointer_of(capsule, type_)
 
 
-def address_of(module: str, name: str, type_: str) -> int:
-    """The address of a function in this process; 0 where its module does not offer it with this type.
+@register
+class CythonFunction(GlobalDefinition):
+    """The address of a function that a Cython module offers, as `numba.extending.get_cython_function_address` finds it; its C type is checked."""
 
-    Raises:
-        ImportError: the module cannot be imported.
-    """
-    found = sys.modules.get(module)
-    if found is None:
-        from importlib import import_module
+    __slots__ = ("module", "name", "type")
+    module: str
+    name: str
+    type: str
+    kind = "cython-function"
 
-        found = import_module(module)
-    return _address_in(found, name, type_)
+    def encode(self) -> bytes:
+        """Module, name and type."""
+        return f"{self.module}\0{self.name}\0{self.type}".encode()
+
+    @classmethod
+    def decode(cls, payload: bytes) -> CythonFunction:
+        """Decode the function."""
+        module, name, type_ = payload.decode().split("\0")
+        return cls(module, name, type_)
+
+    def address(self) -> int:
+        """The address in this process.
+
+        Raises:
+            ImportError: its module is not there, or does not offer it with this type.
+        """
+        module = sys.modules.get(self.module)
+        if module is None:
+            from importlib import import_module
+
+            module = import_module(self.module)
+        found = _address_in(module, self.name, self.type)
+        if not found:
+            raise ImportError(f"{self.module} offers no function {self.name!r} of type {self.type}", name=self.module)
+        return found
+
+    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+        """The address in this process."""
+        del context
+        try:
+            return self.address().to_bytes(storage.size, "little"), None
+        except ImportError as error:
+            raise GlobalValidationError(str(error), reason=str(error)) from error
 
 
 def told_by(value: Any) -> tuple[tuple[str, str, str] | None, Any]:

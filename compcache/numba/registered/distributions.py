@@ -1,0 +1,171 @@
+"""The installed distributions whose code compiles Numba's functions, and what tells each of them from other versions of it.
+
+They are not imported: a distribution is known by its `RECORD`, which has the digest of each installed file, or by its files if it is
+installed in editable mode.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from compcache.digest import blake2b
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["UnknownPackagesError", "distributions", "find_packages", "is_editable", "metadata_in", "numba_version", "package_directory", "vector_library"]
+
+_COMPILERS = ("numba", "llvmlite", "numpy")
+_OWN = "compcache"
+_GROUP = b"numba_extensions"
+_MOST_FILES = 20_000
+_AT_FIRST = 1 << 12  # most files of metadata are shorter
+_AT_ONCE = 1 << 18
+#: How the names of metadata end, which are few among the names of a directory.
+_ENDINGS = frozenset(("-INFO", "-info", "-link"))
+
+
+class UnknownPackagesError(Exception):
+    """Raised when what compiles functions cannot be determined; the message says why."""
+
+
+def find_packages() -> tuple[str, bool, list[str]]:
+    """What tells the packages from others, whether others than compilers are among them, and the directories of their metadata.
+
+    They are Numba, llvmlite, NumPy and every distribution that registers an entry point in the group ``numba_extensions``.
+
+    Raises:
+        UnknownPackagesError: it cannot be determined.
+    """
+    rows, chosen = [], []
+    seen = set()
+    for name, directory in distributions():
+        if name in seen or name == _OWN:
+            continue
+        if name in _COMPILERS or _registers(directory):
+            seen.add(name)  # the first on the path is used, as for imports
+            chosen.append(directory)
+            rows.append(f"{name}: {_identity_of(directory)}")
+    missing = [name for name in _COMPILERS if name not in seen]
+    if missing:
+        raise UnknownPackagesError(f"the distribution {missing[0]} was not found")
+    if os.path.exists(vector_library()):
+        raise UnknownPackagesError("Numba uses Intel's vector library")
+    return ", ".join(rows), len(seen) > len(_COMPILERS), chosen
+
+
+def vector_library() -> str:
+    """The path where Numba looks for Intel's library of functions of vectors, which changes what it compiles."""
+    return os.path.join(sys.prefix, "lib", "libsvml.so")
+
+
+def distributions() -> Iterator[tuple[str, str]]:
+    """The names and metadata directories of all distributions, in the order of the path."""
+    for place in dict.fromkeys(sys.path):
+        names = metadata_in(place)
+        if names is None and b"entry_points.txt" in _read(place):
+            raise UnknownPackagesError(f"the archive {place} may register packages with Numba")
+        for name in names or ():
+            if name == "EGG-INFO":
+                yield os.path.basename(place).partition("-")[0].lower(), os.path.join(place, name)
+            elif name.endswith((".dist-info", ".egg-info", ".egg-link")):
+                yield name.partition("-")[0].partition(".")[0].lower(), f"{place or '.'}/{name}"
+
+
+def metadata_in(place: str) -> list[str] | None:
+    """The names of metadata in a directory of the path; None for an archive."""
+    try:
+        names = os.listdir(place or ".")
+    except NotADirectoryError:
+        return None
+    except OSError:
+        return []
+    return [name for name in names if name[-5:] in _ENDINGS]
+
+
+def _registers(directory: str) -> bool:
+    if directory.endswith(".egg-link"):
+        with open(directory, encoding="utf-8") as file:
+            source = file.readline().strip()
+        infos = [name for name in _listed(source) if name.endswith(".egg-info")]
+        return any(_registers(os.path.join(source, name)) for name in infos)
+    return _GROUP in _read(f"{directory}/entry_points.txt")
+
+
+def _listed(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _read(path: str) -> bytes:
+    """The bytes of a file, none where it cannot be read: with the fewest calls, for a start reads one of each distribution."""
+    try:
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    except OSError:
+        return b""
+    try:
+        parts = [os.read(file, _AT_FIRST)]
+        if len(parts[0]) < _AT_FIRST:
+            return parts[0]
+        while parts[-1]:
+            parts.append(os.read(file, _AT_ONCE))
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+    return b"".join(parts)
+
+
+def _identity_of(directory: str) -> str:
+    """The identity of an installed distribution: by its record, or by its files if they may be edited."""
+    record = _read(f"{directory}/RECORD")
+    if record and not is_editable(directory):
+        return blake2b(record, digest_size=16).hexdigest()
+    origin = _read(f"{directory}/direct_url.json")
+    if b"file://" in origin:
+        import json
+        from urllib.parse import unquote, urlparse
+
+        return _digest_of_files(unquote(urlparse(json.loads(origin)["url"]).path))
+    raise UnknownPackagesError(f"the distribution {os.path.basename(directory)} has no RECORD")
+
+
+def is_editable(directory: str) -> bool:
+    """Whether a distribution, given by the directory of its metadata, is installed for editing."""
+    return b'"editable"' in _read(f"{directory}/direct_url.json")
+
+
+def _digest_of_files(root: str) -> str:
+    """The digest of all Python files and extension modules of a source checkout."""
+    state = blake2b(digest_size=16)
+    count = 0
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(f for f in folders if not f.startswith((".", "__pycache__")) and f != "node_modules")
+        for name in sorted(files):
+            if name.endswith((".py", ".so", ".pyd", ".toml", ".cfg", ".json")):
+                count += 1
+                if count > _MOST_FILES:
+                    raise UnknownPackagesError(f"the source checkout {root} has too many files")
+                path = os.path.join(folder, name)
+                state.update(f"{os.path.relpath(path, root)}\0".encode() + _read(path))
+    return state.hexdigest()
+
+
+def package_directory(name: str) -> str | None:
+    """The directory of a package that is not imported; None if it is not found."""
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec(name)
+    return os.path.dirname(spec.origin) if spec is not None and spec.origin else None
+
+
+def numba_version() -> str:
+    """The version of the installed Numba, from the name of its metadata; "" if none is found."""
+    for name, directory in distributions():
+        if name == "numba":
+            return os.path.basename(directory).removesuffix(".dist-info").partition("-")[2]
+    return ""
