@@ -127,6 +127,28 @@ def test_an_archive_where_nothing_was_is_seen(noted: Callable[[], tuple[str, int
         noted()
 
 
+def test_a_directory_that_had_just_changed_is_listed_until_it_has_settled(
+    noted: Callable[[], tuple[str, int]], site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = site.parent / "program"
+    (program / "written.txt").write_text("by the program")
+    first, _ = noted()
+    listed = []
+    listing = distributions.metadata_in
+
+    def counting(place: str) -> list[str] | None:
+        listed.append(place)
+        return listing(place)
+
+    monkeypatch.setattr(distributions, "metadata_in", counting)
+    time.sleep(0.15)
+    assert (noted(), listed) == ((first, 0), [str(program)])
+    assert (noted(), listed) == ((first, 0), [str(program)])
+    (program / "numba-2.dist-info").mkdir()
+    (program / "numba-2.dist-info" / "RECORD").write_text("numba/__init__.py,sha256=2,1\n")
+    assert noted()[0] != first
+
+
 def test_one_record_in_the_place_of_another_of_its_size_counts(noted: Callable[[], tuple[str, int]], site: Path) -> None:
     """Times that a tool sets do not hide it."""
     first, _ = noted()

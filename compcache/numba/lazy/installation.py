@@ -125,7 +125,9 @@ def _noted_packages(cache: Cache) -> tuple[str, bool]:
     where = "" if all(map(os.path.isabs, places)) else os.getcwd()
     host = os.uname().nodename if hasattr(os, "uname") else ""
     name = "\0".join(["packages of Numba", str(FORMAT), sys.prefix, host, where, *places])
-    noted = _read_note(cache.read_note(name))
+    noted, renewed = _read_note(cache.read_note(name))
+    if renewed is not None:
+        cache.write_note(name, renewed)
     if noted is not None:
         return noted
     from compcache.numba.registered.distributions import metadata_in
@@ -140,26 +142,34 @@ def _noted_packages(cache: Cache) -> tuple[str, bool]:
     return found[:2]
 
 
-def _read_note(data: bytes | None) -> tuple[str, bool] | None:
+def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | None]:
+    """What a note says, None where it does not hold; and the note to have in its place, where directories had just changed when it was
+    taken, which have settled since.
+    """
     if data is None:
-        return None
+        return None, None
     try:
         listed, paths, stamps, identity, has_others = load_marshalled(data, _NOTE)
     except ValueError:
-        return None
+        return None, None
     now = _dispatch.file_stamps(paths)
     of_places = len(listed) * _STAMP_SIZE
     if now is None or now[0][of_places:] != stamps[of_places:]:
-        return None
+        return None, None
+    renewed = b""
     for number, (place, names) in enumerate(listed):
-        stamp = slice(number * _STAMP_SIZE, (number + 1) * _STAMP_SIZE)
-        if now[0][stamp] != stamps[stamp]:
+        stamp = stamps[number * _STAMP_SIZE : (number + 1) * _STAMP_SIZE]
+        if now[0][len(renewed) : len(renewed) + _STAMP_SIZE] != stamp:
             from compcache.numba.registered.distributions import metadata_in
 
+            stamp = stamp if any(stamp) else _stamp_of(place) or stamp
             found = metadata_in(place)
             if found is None or sorted(found) != names:  # other files in the directory, those that the program writes, do not matter
-                return None
-    return identity, bool(has_others)
+                return None, None
+        renewed += stamp
+    stamps_now = renewed + stamps[of_places:]
+    fields = (listed, paths, stamps_now, identity, has_others)
+    return (identity, bool(has_others)), dump_marshalled(fields) if stamps_now != stamps else None
 
 
 def _stamp_of(place: str) -> bytes | None:

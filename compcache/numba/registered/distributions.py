@@ -10,6 +10,7 @@ import os
 import sys
 
 from compcache.digest import blake2b
+from compcache.files import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def metadata_in(place: str) -> list[str] | None:
         names = os.listdir(place or ".")
     except NotADirectoryError:
         return None
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return []
     return [name for name in names if name[-5:] in _ENDINGS]
 
@@ -97,7 +99,8 @@ def _registers(directory: str) -> bool:
 def _listed(directory: str) -> list[str]:
     try:
         return os.listdir(directory)
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return []
 
 
@@ -105,7 +108,8 @@ def _read(path: str) -> bytes:
     """The bytes of a file, none where it cannot be read: with the fewest calls, for a start reads one of each distribution."""
     try:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return b""
     try:
         parts = [os.read(file, _AT_FIRST)]
@@ -113,7 +117,8 @@ def _read(path: str) -> bytes:
             return parts[0]
         while parts[-1]:
             parts.append(os.read(file, _AT_ONCE))
-    except OSError:
+    except OSError as error:
+        reraise_interrupt(error)
         return b""
     finally:
         os.close(file)
