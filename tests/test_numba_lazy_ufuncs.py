@@ -80,7 +80,8 @@ calls = [
     lambda: p.shifted(np.ones((2, 2)), np.array([1.0, 5.0])), lambda: p.dot.signature, lambda: p.uses(a),
     lambda: p.dynamic(a, 2.0, a.copy()), lambda: p.dynamic(np.ones((2, 3)), np.array([1.0, 2.0]), out=np.zeros((2, 3))),
     lambda: p.callback.ctypes(2.5, 2), lambda: p.callback(2, 3), lambda: p.callback.address > 0, lambda: p.callback.__name__,
-    lambda: p.callback.ctypes.argtypes, lambda: repr(p.callback)
+    lambda: p.callback.ctypes.argtypes, lambda: repr(p.callback), lambda: (lambda given: (p.add.at(given, [0, 0], 2.0), given))(a.copy()),
+    lambda: len(p.add), lambda: len(p.dot), lambda: p.callback < 1, lambda: p.uses + 1, lambda: p.callback.__module__,
 ]
 result = [outcome(call) for call in calls], "numba.core" in sys.modules
 """
@@ -89,6 +90,8 @@ NUMBA_DECIDES = {
     "no loop": "outcome(lambda: p.add(1j, 2))",
     "a new loop": "outcome(lambda: p.doubled(a)), outcome(lambda: p.doubled(1j)), outcome(lambda: p.doubled(3)), p.doubled.types",
     "types of guvectorize": "outcome(lambda: p.dynamic(a, 2.0, a * 0)), outcome(lambda: p.dynamic(a, 2, a * 0)), p.dynamic.types",
+    "no loop for `at`": "outcome(lambda: p.add.at(a, [0], 1j)), outcome(lambda: p.add.at([1.0], [0], 1))",
+    "no indices for `at`": "outcome(lambda: p.add.at(a)), outcome(lambda: p.add.at(a, indices=[0], b=1.0)), a",
     "no arguments": "outcome(p.add), outcome(p.doubled)",
     "a shape that does not match": "outcome(lambda: p.dot(a, a[:3]))",
     "use in a function": "outcome(lambda: __import__('numba').njit(lambda a: p.add(a, 1))(a)), outcome(lambda: p.add(a, 1))",

@@ -76,6 +76,16 @@ class LazyCallback(LazyObject):
         return type(made(self)) if has_numba() else LazyCallback
 
     @property
+    def __module__(self) -> Any:  # type: ignore[override]
+        """That of the class, as Numba's callbacks say it."""
+        return "numba.core.ccallback"
+
+    @property
+    def __doc__(self) -> Any:  # type: ignore[override]
+        """That of Numba's class."""
+        return made(self).__doc__
+
+    @property
     def __wrapped__(self) -> Any:
         return object.__getattribute__(self, "_function")
 
@@ -86,6 +96,9 @@ class LazyCallback(LazyObject):
 
     def __repr__(self) -> str:
         return f"<Numba C callback {self.__qualname__!r}>"
+
+
+LazyCallback.__name__ = "CFunc"  # as errors of Python name Numba's
 
 
 def _ctypes_of(address: int, types: list[tuple[str, int]]) -> Any:

@@ -46,6 +46,19 @@ class LazyStencil(LazyObject):
         """The class of Numba's stencils once Numba is imported: before that no caller can compare with it."""
         return type(made(self)) if has_numba() else LazyStencil
 
+    @property
+    def __module__(self) -> Any:  # type: ignore[override]
+        """That of the class, as Numba's stencils say it."""
+        return "numba.stencils.stencil"
+
+    @property
+    def __doc__(self) -> Any:  # type: ignore[override]
+        """That of Numba's class."""
+        return made(self).__doc__
+
+
+LazyStencil.__name__ = "StencilFunc"  # as errors of Python name Numba's
+
 
 def declare_stencil(function: Any, mode: str, options: dict[str, Any]) -> LazyStencil:
     """The stencil of a function as it is now: the values of the globals and variables that it names are kept."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from _thread import allocate_lock
+from functools import partial
 
 from compcache.numba.declarations.signatures import Declared, find_declared
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
@@ -108,18 +109,30 @@ class LazyUfunc(LazyObject):
         return object.__getattribute__(self, "_function")
 
     def __getattr__(self, name: str) -> Any:
-        if name in _COPIED:
+        if name in _COPIED and hasattr(object.__getattribute__(self, "_function"), name):
             return getattr(object.__getattribute__(self, "_function"), name)
         if object.__getattribute__(self, "_made") is None:
             state = object.__getattribute__(self, "_state")
             if name in _OF_UFUNCS and state.signatures is not None and not has_numba():
                 stored = _stored_of(self)
+                if stored is not None and name == "at" and state.decorator == "vectorize":
+                    return partial(_call_at, self)
                 if stored is not None:
                     return getattr(getattr(stored, "ufunc", stored), name)
         return super().__getattr__(name)
 
     def __repr__(self) -> str:
         return repr(made(self))
+
+
+class _LazyGufunc(LazyUfunc):
+    # One of `guvectorize`.
+    __slots__ = ()
+    __doc__ = LazyUfunc.__dict__["__doc__"]
+    __module__ = LazyUfunc.__dict__["__module__"]
+
+
+LazyUfunc.__name__, _LazyGufunc.__name__ = "DUFunc", "GUFunc"  # as errors of Python name Numba's
 
 
 def loops_of(ufunc: LazyUfunc) -> list[Loop]:
@@ -168,7 +181,7 @@ def declare_ufunc(state: State) -> Any:
 
     One that runs on threads is NumPy's, as Numba's decorators give it.
     """
-    ufunc = LazyUfunc(state)
+    ufunc = _LazyGufunc(state) if state.decorator == "guvectorize" else LazyUfunc(state)
     if state.signatures is not None:
         state.declared = find_declared(state, _DETAILS[state.decorator])
         if state.declared is None:
@@ -274,6 +287,21 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
     return key, fields, loaded
 
 
+def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
+    """`DUFunc.at`, which asks for a loop for the types, and is an error of Numba's where there is none."""
+    stored = _stored_of(lazy)
+    numpy: Any = sys.modules["numpy"]
+    if stored is not None and not keywords and len(args) == stored.ufunc.nin + 1 and type(args[0]) is numpy.ndarray:
+        operands = (args[0], *args[2:])  # without the indices
+        try:
+            is_plain = _serves(stored.ufunc, _element_types(operands))
+        except _NotStored:
+            is_plain = False
+        if is_plain:
+            return stored.ufunc.at(*args)
+    return made(lazy).at(*args, **keywords)
+
+
 def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Call a ufunc of `guvectorize` without signatures: it gets a loop where none of those that it has serves the arguments. Raises `_NotStored`."""
     if "out" in keywords:
@@ -305,7 +333,7 @@ def _make_dynamic(state: State, loops: list[Loop], writable: tuple[bool, ...]) -
 
 
 def _serves(ufunc: Any, types: tuple[str, ...]) -> bool:
-    """Whether a ufunc has a loop for these types, casts included, as `numba.np.numpy_support.ufunc_find_matching_loop` decides it for numbers."""
+    """Whether a ufunc has a loop for these types, of the arguments alone or of the results too, casts included, as `numba.np.numpy_support.ufunc_find_matching_loop` decides it for numbers."""
     numpy: Any = sys.modules["numpy"]
     given = [numpy.dtype(name) for name in types]
     inputs, results = given[: ufunc.nin], given[ufunc.nin :]
@@ -318,7 +346,7 @@ def _serves(ufunc: Any, types: tuple[str, ...]) -> bool:
     for loop in ufunc.types:
         own = [numpy.dtype(letter) for letter in loop.replace("->", "")]
         if all(casts(outer, inner, "safe") for outer, inner in zip(inputs, own, strict=False)) and all(
-            casts(inner, outer, "same_kind") for outer, inner in zip(results, own[ufunc.nin :], strict=True)
+            casts(inner, outer, "same_kind") for outer, inner in zip(results, own[ufunc.nin :], strict=False)
         ):
             return True
     return False

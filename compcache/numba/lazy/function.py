@@ -235,3 +235,4 @@ def _all_parts(content: Content) -> list[tuple[tuple[int, bool], Any, bytes]]:
 
 
 _type: Any = _dispatch.setup(LazyFunction, _call)
+_type.__name__ = "CPUDispatcher"  # as errors of Python name Numba's
