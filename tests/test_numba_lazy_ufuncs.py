@@ -57,6 +57,10 @@ KERNELS = """
     @njit
     def uses(a):
         return add(a, a).sum()
+
+    @njit
+    def calls(x):
+        return callback(x, 2)
 """
 CALLS = """
 import sys
@@ -81,7 +85,7 @@ calls = [
     lambda: p.dynamic(a, 2.0, a.copy()), lambda: p.dynamic(np.ones((2, 3)), np.array([1.0, 2.0]), out=np.zeros((2, 3))),
     lambda: p.callback.ctypes(2.5, 2), lambda: p.callback(2, 3), lambda: p.callback.address > 0, lambda: p.callback.__name__,
     lambda: p.callback.ctypes.argtypes, lambda: repr(p.callback), lambda: (lambda given: (p.add.at(given, [0, 0], 2.0), given))(a.copy()),
-    lambda: len(p.add), lambda: len(p.dot), lambda: p.callback < 1, lambda: p.uses + 1, lambda: p.callback.__module__,
+    lambda: len(p.add), lambda: len(p.dot), lambda: p.callback < 1, lambda: p.uses + 1,
 ]
 result = [outcome(call) for call in calls], "numba.core" in sys.modules
 """
@@ -95,6 +99,7 @@ NUMBA_DECIDES = {
     "no arguments": "outcome(p.add), outcome(p.doubled)",
     "a shape that does not match": "outcome(lambda: p.dot(a, a[:3]))",
     "use in a function": "outcome(lambda: __import__('numba').njit(lambda a: p.add(a, 1))(a)), outcome(lambda: p.add(a, 1))",
+    "a callback that compiled code calls": "outcome(lambda: p.calls(2.5)), outcome(lambda: p.calls(1))",
     "pickling": "outcome(lambda: __import__('pickle').loads(__import__('pickle').dumps(p.add))(1, 2))",
     "the classes": "type(__import__('numba').vectorize(['f8(f8)'])(lambda x: x)) is p.add.__class__, p.add.__class__.__name__",
     "another kind of array": "outcome(lambda: p.add(np.ma.masked_array(a, a > 1), a))",

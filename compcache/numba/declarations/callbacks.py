@@ -76,11 +76,6 @@ class LazyCallback(LazyObject):
         return type(made(self)) if has_numba() else LazyCallback
 
     @property
-    def __module__(self) -> Any:  # type: ignore[override]
-        """That of the class, as Numba's callbacks say it."""
-        return "numba.core.ccallback"
-
-    @property
     def __doc__(self) -> Any:  # type: ignore[override]
         """That of Numba's class."""
         return made(self).__doc__

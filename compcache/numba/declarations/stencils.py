@@ -47,11 +47,6 @@ class LazyStencil(LazyObject):
         return type(made(self)) if has_numba() else LazyStencil
 
     @property
-    def __module__(self) -> Any:  # type: ignore[override]
-        """That of the class, as Numba's stencils say it."""
-        return "numba.stencils.stencil"
-
-    @property
     def __doc__(self) -> Any:  # type: ignore[override]
         """That of Numba's class."""
         return made(self).__doc__
