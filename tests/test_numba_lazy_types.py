@@ -372,3 +372,34 @@ def test_what_is_declared_after_numba_was_imported_is_numbas_and_recorded(tmp_pa
     answer = [2, 2.5, 4, [0.0, 2.0, 4.0, 0.0], [0.0, 2.0, 4.0, 6.0], 2.0]
     assert run(project, text) == (answer, ["CPUDispatcher", "CPUDispatcher"], True)
     assert run(project, text) == (answer, None, False)
+
+
+#: What Python itself asks classes of Numba, with what stands for types, classes and functions of Numba.
+ASKED = [
+    "isinstance(float64, types.Float), isinstance(float64, Integer), isinstance(3, Integer)",
+    "isinstance(float64[:], (types.Array, int))", "isinstance(typeof(1), Integer)", "[t for t in (float64, int64) if isinstance(t, types.Float)]",
+    "issubclass(types.Array, types.Type), issubclass(int, types.Type)", "issubclass(Integer, (int, types.Number)), Integer.__bases__",
+    "isinstance(njit(abs_), Dispatcher), isinstance(abs, Dispatcher)", "isinstance(int64(float64), Signature)",
+    "overload_method(types.Array, 'plus')(lambda a: None).__name__", "overload(types.Array.copy)(lambda a: None).__name__",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_classes_of_numba_know_what_stands_for_numbas_objects(tmp_path: Path, asked: str) -> None:
+    project = Project(tmp_path)
+    text = f"""
+from numba import float64, int64, njit, typeof, types
+from numba.core.dispatcher import Dispatcher
+from numba.core.types import Integer
+from numba.core.typing import Signature
+from numba.extending import overload, overload_method
+def abs_(x):
+    return x
+try:
+    result = repr(({asked}))
+except Exception as error:
+    result = repr(error)
+"""
+    install = "import compcache.numba\ncompcache.numba.install(lazy=True)\n"
+    lazy = project.run(install + text, backend=False, COMPCACHE_DIR=str(tmp_path / "cache"))
+    assert lazy == project.run(text, backend=False)

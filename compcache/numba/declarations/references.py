@@ -7,7 +7,7 @@ from importlib import import_module
 from compcache.numba.declarations.types import CONSTRUCTORS, type_of, type_of_dtype
 from compcache.numba.lazy.c_helpers import has_numba, number_of_threads, set_number_of_threads
 from compcache.numba.lazy.content import NotLazy
-from compcache.numba.lazy.stand_ins import real_numba, when_imported
+from compcache.numba.lazy.stand_ins import LazyObject, original, real_numba, when_imported
 from compcache.numba.registered.library import is_probe
 
 TYPE_CHECKING = False
@@ -42,8 +42,14 @@ class Reference:
         walk.token(kind, object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Call Numba's own object."""
-        return self._compcache_original()(*args, **keywords)
+        """Call Numba's own object, which must not be given what stands for others: it asks whether classes derive from its own."""
+        real = self._compcache_original()
+        return real(*map(original, args), **{name: original(value) for name, value in keywords.items()})
+
+    @property
+    def __bases__(self) -> Any:
+        """Those of a class, by which `issubclass` knows one."""
+        return self._compcache_original().__bases__
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -70,10 +76,16 @@ class Reference:
         return (self._compcache_original(),)
 
     def __instancecheck__(self, value: Any) -> bool:
-        return has_numba() and isinstance(value, self._compcache_original())
+        if not has_numba() and not _may_be_numbas(value):
+            return False  # nothing else has a class of Numba before it is imported
+        real = self._compcache_original()
+        return isinstance(original(value), real)
 
     def __subclasscheck__(self, cls: Any) -> bool:
-        return has_numba() and issubclass(cls, self._compcache_original())
+        if not has_numba() and not _may_be_numbas(cls):
+            return False
+        real = self._compcache_original()
+        return issubclass(original(cls), real)
 
     def __or__(self, other: Any) -> Any:
         return self._compcache_original() | other
@@ -95,6 +107,12 @@ class Reference:
 
     def __dir__(self) -> list[str]:
         return dir(self._compcache_original())
+
+
+def _may_be_numbas(value: Any) -> bool:
+    """Whether an object stands for one of Numba's: a type, a class, a jitted function."""
+    kind = type(value)
+    return hasattr(kind, "_compcache_original") or hasattr(kind, "_compcache_is_declaration") or issubclass(kind, LazyObject)
 
 
 def _original_named(module: str, name: str) -> Any:
@@ -119,7 +137,7 @@ class TypeConstructor(Reference):
             found = None if has_numba() else make(*args, **keywords)
         except TypeError:
             found = None  # other arguments, which Numba judges
-        return self._compcache_original()(*args, **keywords) if found is None else found
+        return super().__call__(*args, **keywords) if found is None else found
 
 
 class Question(Reference):
@@ -139,7 +157,7 @@ class Question(Reference):
             found = object.__getattribute__(self, "_answer")(*args)
             if found is not NotImplemented:
                 return found
-        return self._compcache_original()(*args, **keywords)
+        return super().__call__(*args, **keywords)
 
 
 def _type_of(value: Any) -> Any:
@@ -178,7 +196,7 @@ class _ExceptionClass(type):
         return type.__instancecheck__(cls, value) or (has_numba() and isinstance(value, cls._compcache_original()))
 
     def __subclasscheck__(cls, other: Any) -> bool:
-        return type.__subclasscheck__(cls, other) or (has_numba() and issubclass(other, cls._compcache_original()))
+        return type.__subclasscheck__(cls, other) or (has_numba() and issubclass(original(other), cls._compcache_original()))
 
     def __eq__(cls, other: object) -> bool:
         return cls is other or (isinstance(other, type) and has_numba() and cls._compcache_original() is other)

@@ -11,7 +11,7 @@ from importlib import import_module
 
 from compcache.numba.lazy.c_helpers import has_numba, load_extension
 from compcache.numba.lazy.content import jitted
-from compcache.numba.lazy.stand_ins import LazyObject, made, note_made, real_numba, when_imported
+from compcache.numba.lazy.stand_ins import LazyObject, made, note_made, original, real_numba, when_imported
 from compcache.numba.registered.library import is_of_library
 from compcache.numba.registered.table import note_jitable, note_overload
 
@@ -38,7 +38,8 @@ def _is_programs(function: Any) -> bool:
 def overload(func: Any, *args: Any, **options: Any) -> Any:
     """`numba.extending.overload`."""
     if not _is_programs(func):
-        return _of_numba("overload")(func, *args, **options)
+        real = _of_numba("overload")
+        return real(original(func), *args, **options)
 
     def decorate(implementation: Any) -> Any:
         note_overload(func, implementation, {**options, "": args})
