@@ -35,6 +35,7 @@ _MATHEMATICS = frozenset((
 #: Addresses that need no NumPy, and those from Numba's extension modules.
 _own: dict[str, int] = {}
 _numbas: dict[str, int] = {}
+_unpickled: dict[tuple[int, bytes], Any] = {}
 
 
 def has_numba() -> bool:
@@ -78,9 +79,21 @@ def _install_own() -> None:
 
 
 def _unpickle(address: int, data: bytes) -> Any:
-    from compcache.numba.lazy.raising import unpickle
+    """The object whose pickle compiled code holds at an address; code that returns an array has one of its class."""
+    known = _unpickled.get((address, data), _unpickled)
+    if known is _unpickled:
+        known = _unpickled[address, data] = _loads(data)
+    return known
 
-    return unpickle(address, data)
+
+def _loads(data: bytes) -> Any:
+    if b"numba" in data or b"llvmlite" in data:
+        from compcache.numba.lazy.raising import unpickle
+
+        return unpickle(data)
+    from _pickle import loads
+
+    return loads(data)  # the cache was opened for it
 
 
 def _make_exception(described: Any) -> BaseException:

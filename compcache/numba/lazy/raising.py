@@ -25,18 +25,8 @@ class _Computed:
         pass
 
 
-_unpickled: dict[tuple[int, bytes], Any] = {}
-
-
-def unpickle(address: int, data: bytes) -> Any:
-    """The object whose pickle compiled code holds at an address."""
-    known = _unpickled.get((address, data), _unpickled)
-    if known is _unpickled:
-        known = _unpickled[address, data] = _load(data)
-    return known
-
-
-def _load(data: bytes) -> Any:
+def unpickle(data: bytes) -> Any:
+    """The object of a pickle that may name what Numba or LLVM has."""
     import io
     import pickle
 
@@ -57,7 +47,7 @@ def _load(data: bytes) -> Any:
 
 def unpack_exception(description: bytes, arguments: Any) -> tuple[Any, tuple[Any, ...], Any]:
     """The description of an exception with the arguments that were computed when it was raised filled in."""
-    cls, given, location = _load(description)
+    cls, given, location = unpickle(description)
     computed = iter(arguments)
     return cls, tuple([next(computed) if isinstance(item, _Computed) else item for item in given]), location
 
