@@ -60,7 +60,7 @@ class FunctionCache(CacheObject):
             return None  # Numba would link the code that this process has compiled
         try:
             name = func_name_of(identity, sig)
-            return load.load_result(self._cache, identity, name, _args_of(sig), self._function, target_context)
+            return load.load_result(self._cache, name, identity.lines, _args_of(sig), self._function, target_context)
         except Exception as error:  # noqa: BLE001 - the entry refers to a name that is gone: a miss
             self._note(sig, f"its entry cannot be loaded: {type(error).__name__}: {error}")
             return None

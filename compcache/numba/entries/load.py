@@ -44,10 +44,13 @@ def find(cache: Cache, name: str, lines: str, implementations: str = "") -> tupl
 
 
 def load_result(
-    cache: Cache, identity: Identity, name: str, args: tuple[Any, ...], function: Any, target_context: Any
+    cache: Cache, name: str, lines: str, args: tuple[Any, ...], function: Any, target_context: Any, implementations: str = ""
 ) -> Any:
-    """The compile result of an entry for these types of arguments; None where there is none that holds."""
-    found = find(cache, name, identity.lines, getattr(identity, "implementations", ""))
+    """The compile result of an entry for these types of arguments; None where there is none that holds.
+
+    `lines` and `implementations` are those of a `Request`.
+    """
+    found = find(cache, name, lines, implementations)
     if found is None:
         return None
     target, description = found

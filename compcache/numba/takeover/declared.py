@@ -41,7 +41,7 @@ __all__ = ["PinnedCache", "ascertain_key", "make_declared", "recording"]
 class PinnedCache(FunctionCache):
     """A cache object that gives the entries that were found when a function was declared; for other signatures, the backend's.
 
-    `pinned` has their names, lines and implementations (`Record`) by the types of arguments.
+    `pinned` has their names, lines and, where they are known, implementations (`Record`) by the types of arguments.
     """
 
     def __init__(self, backend: Backend, owner: Any, state: State, pinned: Mapping[Any, tuple[str, ...]]) -> None:
@@ -57,8 +57,8 @@ class PinnedCache(FunctionCache):
         if row is not None:
             if getattr(self._owner, "_compiler", None) is None:
                 target_context.refresh()
-            lines: Any = made.Lines(*row[1:])
-            cres = load_result(self._cache, lines, row[0], args, self._function, target_context)
+            name, lines, *implementations = row
+            cres = load_result(self._cache, name, lines, args, self._function, target_context, *implementations)
             if cres is not None:
                 note_compiled(self._owner, args, Compiled(row[0].rpartition("-")[2], row[1]))
                 return cres

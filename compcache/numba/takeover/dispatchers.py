@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.state import STATE, state_of
 from compcache.numba.takeover.made import (
-    Lines,
     Made,
     all_made,
     backend_for_lazy,
@@ -117,8 +116,9 @@ def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
     for loaded, key in state.loaded.values():
         with global_compiler_lock:
             record = loaded.record
-            identity: Any = Lines(record.lines, record.implementations)
-            cres = load_result(backend.cache, identity, record.entry, (), state.function, real.targetctx)
+            cres = load_result(
+                backend.cache, record.entry, record.lines, (), state.function, real.targetctx, record.implementations
+            )
             if cres is not None and key.given:
                 cres = with_types(cres, _with_functions(cres.signature.args, iter(key.given)))
             if cres is None or tuple(cres.signature.args) in real.overloads:

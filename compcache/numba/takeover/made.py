@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = ["Lines", "Made", "all_made", "backend_for_lazy", "note_unfinished", "parts_of", "real_options", "state_of_dispatcher", "unfinished"]
+__all__ = ["Made", "all_made", "backend_for_lazy", "note_unfinished", "parts_of", "real_options", "state_of_dispatcher", "unfinished"]
 
 
 class Made(NamedTuple):
@@ -77,14 +77,6 @@ def backend_for_lazy() -> Backend | None:
         recorders.start_recording(from_the_start=not entrypoints._already_initialized)
         _private_backend = Backend(cache)
     return _private_backend
-
-
-class Lines:
-    """The part of an identity that the loader of entries needs."""
-
-    def __init__(self, lines: str, implementations: str = "") -> None:
-        self.lines = lines
-        self.implementations = implementations
 
 
 def parts_of(state: State, key: Key) -> list[Part]:
