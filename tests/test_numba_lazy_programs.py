@@ -92,6 +92,13 @@ result = before, program.shifted(np.arange(3)).tolist(), float(program.shifted(2
     assert run(project, text) == (False, [1, 2, 3], 3.5, True)
 
 
+@pytest.mark.parametrize("module", ["numba", "numba.core.types", "numba.types", "numba.extending", "numba.typed", "numba.core.errors"])
+def test_a_star_takes_what_numba_offers(project: Project, module: str) -> None:
+    text = f"names = {{}}\nexec('from {module} import *', names)\n"
+    text += "result = sorted(name for name, value in names.items() if name != '__builtins__' and value is not None)"
+    assert run(project, text) == project.run(text, backend=False)
+
+
 def test_numba_that_is_imported_already_stays(project: Project) -> None:
     text = "import numba, compcache.numba, program\nbackend = compcache.numba.install(lazy=True)\n"
     text += "result = program.twice(2), type(program.twice).__name__, backend.hits + backend.misses"

@@ -9,7 +9,13 @@ from __future__ import annotations
 import sys
 
 from compcache.numba.declarations import decorators
-from compcache.numba.declarations.modules import LazyModule, attribute_of, forget_modules, module_named
+from compcache.numba.declarations.modules import (
+    LazyModule,
+    attribute_of,
+    forget_modules,
+    module_named,
+    public_names,
+)
 from compcache.numba.declarations.registrations import OF_EXTENDING
 from compcache.numba.lazy.stand_ins import real_numba, stand_in_of, take_decorators
 from compcache.numba.registered.distributions import numba_version
@@ -30,6 +36,8 @@ class StandIn(_Module):  # type: ignore[misc]
     """The module `numba` as long as nobody needs it."""
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return public_names(real_numba())
         if name.startswith("__") or is_probe(name):
             raise AttributeError(f"module 'numba' has no attribute {name!r}")
         if stand_in_of() is self:

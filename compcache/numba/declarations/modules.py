@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["LazyModule", "attribute_of", "forget_modules", "module_named"]
+__all__ = ["LazyModule", "attribute_of", "forget_modules", "module_named", "public_names"]
 
 #: Names of modules that are, or hold the same as, others.
 _SAME = {"numba.types": "numba.core.types", "numba.config": "numba.core.config", "numba.errors": "numba.core.errors"}
@@ -143,6 +143,8 @@ class LazyModule(_Module):  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         own = self.__name__
+        if name == "__all__":
+            return public_names(self._compcache_original())
         if name.startswith("__") or (is_probe(name) and not has_numba()):
             raise AttributeError(f"module {own!r} has no attribute {name!r}")
         forget_modules()
@@ -166,6 +168,12 @@ class LazyModule(_Module):  # type: ignore[misc]
     def _compcache_content(self, walk: Any) -> None:
         """Feed what `Content` has of Numba's modules."""
         walk.token("module", self.__name__)
+
+
+def public_names(module: Any) -> list[str]:
+    """What `from module import *` takes of a module of Numba; its stand-in holds next to nothing itself."""
+    names: list[str] | None = getattr(module, "__all__", None)
+    return [name for name in vars(module) if not name.startswith("_")] if names is None else names
 
 
 def forget_modules() -> None:
