@@ -63,7 +63,7 @@ KERNELS = """
         return callback(x, 2)
 """
 CALLS = """
-import sys
+import inspect, sys
 import numpy as np
 def outcome(call):
     try:
@@ -86,6 +86,7 @@ calls = [
     lambda: p.callback.ctypes(2.5, 2), lambda: p.callback(2, 3), lambda: p.callback.address > 0, lambda: p.callback.__name__,
     lambda: p.callback.ctypes.argtypes, lambda: repr(p.callback), lambda: (lambda given: (p.add.at(given, [0, 0], 2.0), given))(a.copy()),
     lambda: len(p.add), lambda: len(p.dot), lambda: p.callback < 1, lambda: p.uses + 1,
+    lambda: str(inspect.signature(p.dot)), lambda: str(inspect.signature(p.add)), lambda: p.dot.__nothing__, lambda: np.asarray(p.add).shape,
 ]
 result = [outcome(call) for call in calls], "numba.core" in sys.modules
 """

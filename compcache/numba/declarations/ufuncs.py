@@ -42,6 +42,8 @@ _OF_UFUNCS = frozenset((
     "accumulate", "at", "identity", "nargs", "nin", "nout", "ntypes", "outer", "reduce", "reduceat", "signature", "types",
 ))  # fmt: skip
 _COPIED = frozenset(("__name__", "__qualname__", "__annotations__", "__type_params__"))
+#: The special names that Numba's ufuncs have besides these.
+_OF_CLASSES = frozenset(("__abstractmethods__", "__dict__"))
 
 
 #: Held while a ufunc, or a loop of one, is made.
@@ -119,6 +121,8 @@ class LazyUfunc(LazyObject):
                     return partial(_call_at, self)
                 if stored is not None:
                     return getattr(getattr(stored, "ufunc", stored), name)
+            if name.startswith("__") and name not in _OF_CLASSES and not has_numba():
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # protocols, such as `inspect`'s
         return super().__getattr__(name)
 
     def __repr__(self) -> str:
