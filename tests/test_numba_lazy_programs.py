@@ -83,6 +83,21 @@ result += [numba.config.BOUNDSCHECK, numba.__spec__.name, first.__spec__.name, p
     ]  # fmt: skip
 
 
+def test_loops_over_indices_need_no_numba(project: Project) -> None:
+    project.write(indices="""
+        import numpy as np
+        from numba import njit, pndindex
+        @njit(parallel=True)
+        def filled(a):
+            for i in pndindex(a.shape):
+                a[i] = i[0] * 10 + i[1]
+            return a
+    """)
+    text = "import indices, numpy as np\nresult = indices.filled(np.zeros((2, 3))).tolist(), 'numba.core' in sys.modules"
+    answer = [[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]]
+    assert [run(project, text), run(project, text)] == [(answer, True), (answer, False)]
+
+
 def test_ufuncs_are_made_by_numba_when_they_are_used(project: Project) -> None:
     text = """
 import program, numpy as np

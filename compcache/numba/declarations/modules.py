@@ -43,7 +43,7 @@ _HOMES = {
 }  # fmt: skip
 #: What `numba` offers of its parts.
 _TOP = frozenset((
-    "carray", "farray", "from_dtype", "get_num_threads", "get_parallel_chunksize", "get_thread_id", "literal_unroll", "literally",
+    "carray", "farray", "from_dtype", "get_num_threads", "get_parallel_chunksize", "get_thread_id", "literal_unroll", "literally", "pndindex",
     "set_num_threads", "set_parallel_chunksize", "threading_layer", "typeof",
 ))  # fmt: skip
 _OBJECTS = frozenset(("objmode", "parallel_chunksize"))
