@@ -324,6 +324,13 @@ class Cache:
 
             keep_file(store, NOTES, store.note_name(name), store.seal_note(name, data) + data, _MOST_NOTES)
 
+    def compact_index(self) -> None:
+        """Merge what was added one by one, so that look-ups open fewer files; many additions do so themselves. A failure is harmless."""
+        if not self._closed and not self._store.readonly:
+            from compcache.publish.index_merge import compact
+
+            compact(self._store)
+
     def close(self) -> None:
         """Invalidate every call target that was returned. Closing twice is allowed."""
         if not self._closed:

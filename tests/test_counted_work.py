@@ -46,15 +46,15 @@ BYTES_OF_A_SEGMENT = 64 * 1024
 #: The facade's methods are most of what came since: its tool side in a file of its own was tried, and saved 0.4 % of `pass` (decision 10).
 #: 2 KB are what raises an interrupt again where errors of the system are handled, and batched records; 8 KB know of planned closures; the
 #: last 3 KB are notes of front ends, which save starts without Numba ten times the instructions that importing these takes every hit.
-BYTES_READ_BY_THE_IMPORT = 361_000
+BYTES_READ_BY_THE_IMPORT = 362_000
 SYSTEM_CALLS_OF_A_HIT = 56
 SYSTEM_CALLS_OF_THE_IMPORT = 290
 #: The other module, one index segment more, the bytecode of two files, and the planned closure that there is not.
 OPENED_FOR_A_DEPENDENCY = 5
 #: Four for the bytecode, the segment, the module's needs, the other module's record and head.
 READS_FOR_A_DEPENDENCY = 8
-#: Ten of them import each file, three look for a planned closure, four ask the other segment first, if the one function was found at once.
-SYSTEM_CALLS_FOR_A_DEPENDENCY = 43
+#: Ten of them import each file, three look for a planned closure, up to eight ask the other segment first.
+SYSTEM_CALLS_FOR_A_DEPENDENCY = 47
 #: 24 of them import the class that knows layers, and its package; the others open a layer and the segment of what all of them hold.
 SYSTEM_CALLS_OF_LAYERS = 44
 #: Is it a bundle, the directory, its owner, the state of its index.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -475,6 +476,22 @@ def test_many_additions_are_merged_and_found(cache: Cache, directory: Path) -> N
     assert len(list((directory / "index-v1").iterdir())) <= 12
     with Cache(directory) as later:
         assert [later.get_target(f"f{number}")() for number in range(30)] == list(range(30))
+
+
+def test_few_additions_are_merged_when_it_is_asked_for(cache: Cache, directory: Path) -> None:
+    for number in range(3):
+        cache.add_module(ModuleSource(constant(f"f{number}", number), optimize=0))
+    with Cache(directory, readonly=True) as reader:
+        reader.compact_index()
+    assert len(list((directory / "index-v1").iterdir())) == 3
+    cache.compact_index()
+    assert len(list((directory / "index-v1").iterdir())) == 1
+    with Cache(directory) as later:
+        assert [later.get_target(f"f{number}")() for number in range(3)] == list(range(3))
+    shutil.rmtree(directory)
+    cache.compact_index()
+    cache.close()
+    cache.compact_index()
 
 
 def test_a_module_signed_with_another_key_is_a_miss(directory: Path) -> None:

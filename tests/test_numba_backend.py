@@ -687,3 +687,12 @@ def test_what_one_directory_compiled_another_one_takes_from_the_remote_store(pro
         assert project.run(script % (store, second, "read", "read"), backend=False, **environment) == (3, 1, 0)
     finally:
         shutil.rmtree(runtime)  # the helper process ends with it
+
+
+def test_a_process_that_has_stored_several_functions_leaves_one_segment_of_the_index(project: Project) -> None:
+    names = [f"f{number}" for number in range(5)]
+    project.write(p="from numba import njit\n" + "".join(f"@njit(cache=True)\ndef {name}(x):\n    return x\n" for name in names))
+    script = f"import p\nresult = [getattr(p, name)(1) for name in {names}]"
+    assert project.run(script, backend=True) == [1] * 5
+    assert len(list((project.cache / "index-v1").iterdir())) == 1
+    assert project.run(script, backend=True) == [1] * 5

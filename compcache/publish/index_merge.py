@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "add",
     "add_all",
+    "compact",
     "encode_function_entry",
     "encode_requirements",
     "encode_segment",
@@ -117,10 +118,10 @@ def publish_segment(
     return name
 
 
-def needs_merge(index: Index) -> bool:
-    """Whether there are more additions than look-ups should have to read."""
+def needs_merge(index: Index, most: int = _FANOUT) -> bool:
+    """Whether there are more than so many additions, by default than look-ups should have to read."""
     index.refresh()
-    return sum(1 for segment in index.segments if segment.level == 0) > _FANOUT
+    return sum(1 for segment in index.segments if segment.level == 0) > most
 
 
 def merge(index: Index) -> None:
@@ -268,8 +269,8 @@ def _remove(index: Index, name: str) -> None:
         return
 
 
-def merge_additions(store: Store, index: Index | None = None) -> None:
-    """Merge the newest segments of an index if there are too many, unless another process is merging them.
+def merge_additions(store: Store, index: Index | None = None, *, most: int = _FANOUT) -> None:
+    """Merge the newest segments of an index if there are more than `most`, unless another process is merging them.
 
     `index` is the one of the store, or another one in its directory.
 
@@ -277,7 +278,15 @@ def merge_additions(store: Store, index: Index | None = None) -> None:
         OSError: the merged segment could not be written; nothing is lost.
     """
     index = index or store.index
-    if needs_merge(index):
+    if needs_merge(index, most):
         with try_lock(store, f"{'index' if index is store.index else index.directory}-merge") as owned:
             if owned:
                 merge(index)
+
+
+def compact(store: Store) -> None:
+    """Merge the newest segments even if they are few, unless another process is merging them. A failure is harmless."""
+    try:
+        merge_additions(store, most=1)
+    except OSError as error:
+        reraise_interrupt(error)

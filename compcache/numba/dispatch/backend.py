@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+
 from compcache.errors import CacheWarning
 
 TYPE_CHECKING = False
@@ -29,6 +32,7 @@ class Backend:
         self.hits = 0
         self.misses = 0
         self.refused: dict[str, str] = {}
+        self._process = 0  # that compacts the index when it exits
 
     def count(self, *, hit: bool) -> None:
         """Count a look-up."""
@@ -46,6 +50,14 @@ class Backend:
         """Record that the function is cached now."""
         self.refused.pop(label, None)
         self.cache.forget_uncached(label)
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            atexit.register(self._compact, self._process)
+
+    def _compact(self, process: int) -> None:
+        """Overloads are stored one by one: leave one file of the index where there are several."""
+        if process == os.getpid():  # not in a child that was forked
+            self.cache.compact_index()
 
     def note_failure(self, name: str, error: Exception) -> None:
         """Warn that a compiled function works, but could not be stored."""
