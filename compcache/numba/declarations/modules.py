@@ -18,7 +18,12 @@ from compcache.numba.declarations.references import (
     TypeConstructor,
     exception_named,
 )
-from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddressProtocol
+from compcache.numba.declarations.registrations import (
+    OF_CONTAINERS,
+    OF_EXTENDING,
+    OF_STRUCTREF,
+    WrapperAddressProtocol,
+)
 from compcache.numba.declarations.types import CONSTRUCTORS, type_named
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.stand_ins import real_numba, stand_in_of
@@ -49,15 +54,18 @@ _TOP = frozenset((
 _OBJECTS = frozenset(("objmode", "parallel_chunksize"))
 #: Other names of classes of types.
 _ALIASES = {"optional": "Optional"}
-_PARTS = frozenset(("config", "core", "cuda", "errors", "extending", "typed", "types"))
+_PARTS = frozenset(("config", "core", "cuda", "errors", "experimental", "extending", "typed", "types"))
 #: Types that `numba` does not offer itself.
 _IN_TYPES_ONLY = frozenset(("pyobject", "string", "unicode_type", "voidptr"))
 #: Modules that do something when they are imported, and programs.
 _OTHERS = ("numba.cuda", "numba.experimental", "numba.pycc", "numba.runtests", "numba.scripts", "numba.testing", "numba.tests")
+#: Those among them of which a part waits for Numba.
+_IN_PART = frozenset(("numba.experimental", "numba.experimental.structref"))
 #: What only works where something stands for `numba` itself, so that it is known when Numba is imported.
 _REGISTRATIONS = {
     "numba.core.extending": OF_EXTENDING, "numba.extending": OF_EXTENDING,
-    "numba.cuda": OF_CUDA, "numba.core.types": {"WrapperAddressProtocol": WrapperAddressProtocol},
+    "numba.cuda": OF_CUDA, "numba.core.types": {"WrapperAddressProtocol": WrapperAddressProtocol, **OF_CONTAINERS},
+    "numba.core.types.containers": OF_CONTAINERS, "numba.experimental.structref": OF_STRUCTREF,
 }  # fmt: skip
 _Module: Any = type(sys)
 _made: dict[tuple[str, str], Any] = {}
@@ -67,9 +75,15 @@ def module_named(name: str) -> Any:
     """What stands for a module of Numba; None where only Numba's own will do."""
     name = _SAME.get(name, name)
     known = _made.get(("", name))
-    if known is None and name != "numba" and (not name.startswith(_OTHERS) or stands_for_cuda(name)) and _source_of(name):
+    if known is None and name != "numba" and _may_stand_for(name) and _source_of(name):
         known = _made.setdefault(("", name), LazyModule(name))
     return known
+
+
+def _may_stand_for(name: str) -> bool:
+    if name in _IN_PART:
+        return stand_in_of() is not None
+    return not name.startswith(_OTHERS) or stands_for_cuda(name)
 
 
 def _source_of(name: str) -> str:
