@@ -391,3 +391,36 @@ def test_results_that_are_objects_of_numba(project: Project) -> None:
     text = "import containers as c\nanswers = dict(c.counted(3)), type(c.counted(2)).__name__, c.listed(2)[0], dict(c.listed(2)[1])\nresult = answers"
     plain = project.run(text, backend=False)
     assert [run(project, text) for _ in range(2)] == [plain] * 2
+
+
+@pytest.mark.parametrize(("variables", "needs_numba"), [
+    ({}, False),
+    ({"NUMBA_NUM_THREADS": "1"}, False),
+    ({"NUMBA_NUM_THREADS": " 2 "}, False),
+    ({"NUMBA_NUM_THREADS": "many"}, True),
+    ({"NUMBA_THREADING_LAYER": "OMP"}, False),
+    ({"NUMBA_THREADING_LAYER": ""}, False),
+    ({"NUMBA_DISABLE_JIT": "0"}, True),
+    ({"NUMBA_DISABLE_JIT": "1"}, True),
+])  # fmt: skip
+def test_settings_that_packages_read_are_numbas(project: Project, variables: dict[str, str], needs_numba: bool) -> None:
+    read = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from numba import config
+from numba.core.config import NUMBA_NUM_THREADS
+values = config.NUMBA_NUM_THREADS, NUMBA_NUM_THREADS, config.THREADING_LAYER, config.DISABLE_JIT
+result = [(type(value).__name__, value) for value in values]
+"""
+    lazy = "import compcache.numba\ncompcache.numba.install('cache', lazy=True)" + read
+    plain = project.run(read, backend=False, **variables)
+    assert project.run(lazy + "result = result, 'numba.core.compiler' in sys.modules", backend=False, **variables) == (plain, needs_numba)
+
+
+def test_settings_of_a_file_are_read_by_numba(tmp_path: Path) -> None:
+    other = Project(tmp_path)
+    (other.source / ".numba_config.yaml").write_text("threading_layer: workqueue\n")
+    read = "from numba import config\nresult = config.THREADING_LAYER"
+    plain = other.run("import warnings\nwarnings.simplefilter('ignore')\n" + read, backend=False)
+    lazy = "import compcache.numba\ncompcache.numba.install('cache', lazy=True)\nimport warnings\nwarnings.simplefilter('ignore')\n" + read
+    assert other.run(lazy, backend=False) == plain

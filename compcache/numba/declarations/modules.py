@@ -25,7 +25,7 @@ from compcache.numba.declarations.registrations import (
     WrapperAddressProtocol,
 )
 from compcache.numba.declarations.types import CONSTRUCTORS, type_named
-from compcache.numba.lazy.c_helpers import has_numba
+from compcache.numba.lazy.c_helpers import configured_threads, has_numba
 from compcache.numba.lazy.stand_ins import real_numba, stand_in_of
 from compcache.numba.registered.library import is_probe
 
@@ -67,6 +67,9 @@ _REGISTRATIONS = {
     "numba.cuda": OF_CUDA, "numba.core.types": {"WrapperAddressProtocol": WrapperAddressProtocol, **OF_CONTAINERS},
     "numba.core.types.containers": OF_CONTAINERS, "numba.experimental.structref": OF_STRUCTREF,
 }  # fmt: skip
+_SETTINGS = "numba.core.config"
+#: Where Numba reads settings from, besides the environment.
+_CONFIGURATION = ".numba_config.yaml"
 _Module: Any = type(sys)
 _made: dict[tuple[str, str], Any] = {}
 
@@ -101,13 +104,27 @@ _directory = ""
 
 
 def attribute_of(module: str, name: str) -> Any:
-    """What stands for an attribute of a module of Numba; None where only Numba's own will do."""
+    """What stands for an attribute of a module of Numba, or its value; None where only Numba's own will do."""
+    if module == _SETTINGS:
+        return _setting(name)
     known = _made.get((module, name))
     if known is None:
         known = _find(module, name)
         if known is not None:
             known = _made.setdefault((module, name), known)
     return known
+
+
+def _setting(name: str) -> int | str | None:
+    """A setting that packages read when they are imported, as Numba takes it from the environment; None where Numba has to say."""
+    if os.path.exists(_CONFIGURATION):
+        return None
+    if name == "THREADING_LAYER":
+        return os.environ.get("NUMBA_THREADING_LAYER", "default")
+    if name == "DISABLE_JIT" and "NUMBA_DISABLE_JIT" not in os.environ:
+        return 0
+    count = configured_threads() if name == "NUMBA_NUM_THREADS" else 0
+    return count if count > 0 else None
 
 
 def _find(module: str, name: str) -> Any:

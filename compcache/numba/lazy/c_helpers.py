@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["THREADING", "has_numba", "helper_address", "library_function", "load_extension", "number_of_threads", "set_number_of_threads"]
+__all__ = ["THREADING", "configured_threads", "has_numba", "helper_address", "library_function", "load_extension", "number_of_threads", "set_number_of_threads"]
 
 _LIBRARY = "numba._helperlib"
 _MEMORY = "numba.core.runtime._nrt_python"
@@ -248,7 +248,7 @@ def set_number_of_threads(count: object) -> Any:
 def _start() -> Any:
     """Start the threads of the layer that Numba would choose, as many as Numba would; False where Numba has to say."""
     global _started  # noqa: PLW0603 - there are one process's threads
-    count = _number()
+    count = configured_threads()
     layer = _choose() if count > 0 else None
     if layer is None:
         return False
@@ -263,7 +263,7 @@ def _start() -> Any:
     return layer
 
 
-def _number() -> int:
+def configured_threads() -> int:
     """How many threads Numba would start; 0 where it would complain."""
     text = os.environ.get("NUMBA_NUM_THREADS")
     if text is None:
