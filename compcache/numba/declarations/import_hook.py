@@ -17,9 +17,8 @@ from compcache.numba.declarations.modules import (
     public_names,
 )
 from compcache.numba.declarations.registrations import OF_EXTENDING
-from compcache.numba.lazy.stand_ins import real_numba, stand_in_of, take_decorators
+from compcache.numba.lazy.stand_ins import is_probe, real_numba, stand_in_of, take_decorators
 from compcache.numba.registered.distributions import numba_version
-from compcache.numba.registered.library import is_probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

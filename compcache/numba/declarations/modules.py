@@ -26,8 +26,7 @@ from compcache.numba.declarations.registrations import (
 )
 from compcache.numba.declarations.types import CONSTRUCTORS, type_named
 from compcache.numba.lazy.c_helpers import configured_threads, has_numba
-from compcache.numba.lazy.stand_ins import real_numba, stand_in_of
-from compcache.numba.registered.library import is_probe
+from compcache.numba.lazy.stand_ins import is_probe, real_numba, stand_in_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from compcache.numba.lazy.c_helpers import has_numba, load_extension
 from compcache.numba.lazy.content import jitted
 from compcache.numba.lazy.stand_ins import (
     LazyObject,
+    is_probe,
     made,
     note_made,
     original,
@@ -23,7 +24,7 @@ from compcache.numba.lazy.stand_ins import (
     stand_in_of,
     when_imported,
 )
-from compcache.numba.registered.library import is_of_library, is_probe
+from compcache.numba.registered.library import is_of_library
 from compcache.numba.registered.table import note_jitable, note_overload
 
 TYPE_CHECKING = False

@@ -9,9 +9,8 @@ from __future__ import annotations
 import sys
 from _thread import RLock
 
-from compcache.numba.lazy.stand_ins import original, real_numba, when_imported
+from compcache.numba.lazy.stand_ins import is_probe, original, real_numba, when_imported
 from compcache.numba.lazy.type_texts import array_text, signature_text, text_of, tuple_text
-from compcache.numba.registered.library import is_probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

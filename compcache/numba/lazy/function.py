@@ -11,8 +11,8 @@ from compcache.numba.lazy.argument_types import learn_numpy, type_text
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import count_hit, find_record, key_of, load_entry, open_cache
+from compcache.numba.lazy.stand_ins import is_probe
 from compcache.numba.lazy.state import STATE, State, state_of
-from compcache.numba.registered.library import is_probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 
 from compcache.numba.lazy.content import note_real, stand_for_prange
-from compcache.numba.registered.library import is_probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["LazyObject", "are_decorators_taken", "made", "note_made", "numba_decorator", "original", "prange", "real_numba", "replace_stand_ins", "stand_in_of", "take_decorators", "when_imported"]
+__all__ = ["LazyObject", "are_decorators_taken", "is_probe", "made", "note_made", "numba_decorator", "original", "prange", "real_numba", "replace_stand_ins", "stand_in_of", "take_decorators", "when_imported"]
 
 
 class prange:  # noqa: N801 - it is Numba's name
@@ -152,6 +151,14 @@ def _is_stand_in(value: Any) -> bool:
 
 def _original(value: Any) -> Any:
     return made(value) if issubclass(type(value), LazyObject) else original(value)
+
+
+def is_probe(name: str) -> bool:
+    """Whether this is an attribute by which tools ask any object what it is (pytest, IPython), which no object of Numba has."""
+    return name.startswith(_PROBES)
+
+
+_PROBES = ("_ipython_", "_mock_", "_pytest", "_repr_", "pytest")
 
 
 #: The ids of lazy objects that are being made: a function may name itself.

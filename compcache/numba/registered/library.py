@@ -9,19 +9,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["find_by_name", "is_library", "is_of_library", "is_probe"]
+__all__ = ["find_by_name", "is_library", "is_of_library"]
 
 _LIBRARIES = frozenset(("builtins", "compcache", "llvmlite", "numba", "numpy"))
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 _Module = type(sys)
-
-
-def is_probe(name: str) -> bool:
-    """Whether this is an attribute by which tools ask any object what it is (pytest, IPython), which no object of Numba has."""
-    return name.startswith(_PROBES)
-
-
-_PROBES = ("_ipython_", "_mock_", "_pytest", "_repr_", "pytest")
 
 
 def find_by_name(value: Any) -> bool:
