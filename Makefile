@@ -126,7 +126,7 @@ $(OLDEST_VENV)/.installed: $(BUILT_FROM)
 oldest: $(OLDEST_VENV)/.installed
 	$(OLDEST_VENV)/bin/python -m pytest --numprocesses auto -q --no-header -p no:cacheprovider $(PYTEST_ARGS) \
 	  tests/test_cli.py tests/test_cli_names.py tests/test_cli_graph.py tests/test_cli_ls_show.py tests/test_loading.py \
-	  tests/test_facade.py tests/test_batch_command.py
+	  tests/test_facade.py tests/test_batch_command.py tests/test_processor_words.py
 
 DOCS_VENV ?= .venv-docs
 

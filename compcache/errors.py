@@ -282,7 +282,7 @@ class ReentrantCompileError(CompcacheError, ImportError):
 
 
 class MissingPackageError(CompcacheError, ImportError):
-    """Raised when an operation needs a package that is not installed, as beside `compcache-runtime` alone."""
+    """Raised when an operation needs a package that is not installed or cannot be loaded, as beside `compcache-runtime` alone."""
 
     @classmethod
     def of(cls, package: str, what: str, extra: str = "") -> MissingPackageError:

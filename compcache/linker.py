@@ -27,8 +27,10 @@ from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images.linked_image import first_linker, link_image
 from compcache.images.linkers.find import find_linker
+from compcache.targets.cpu_table import basic_features
 from compcache.targets.libc import libc_requirement
-from compcache.targets.machine import as_text, machine_for
+from compcache.targets.machine import machine_for
+from compcache.targets.processor_words import SYSTEM_FEATURES, requirement_of, words_of
 from compcache.translation.emission import table_symbols
 from compcache.translation.requests import requests_of, unparsed
 from compcache.translation.translate import translate, translate_again
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
 
     from compcache.build.ir_text import Definition
     from compcache.build.recipe import Recipe
-    from compcache.formats.host import Host
     from compcache.images.linked_image import LinkerFor
+    from compcache.targets.host_probe import Host
     from compcache.translation.emission import Translated
     from compcache.translation.requests import Request
 
@@ -133,7 +135,8 @@ def link_module(translation: Translation, linker_for: LinkerFor = first_linker) 
     """The rest of `build_module`, for any thread: LLVM is needed only if the linker fails."""
     machine, parts = translation
     built = [_link_for(request, translated, linker_for) for request, translated in parts]
-    best = max(built, key=lambda module: machine.rank(module.header.requirement()))
+    rank = machine.processor.rank
+    best = max(built, key=lambda module: min([rank(text) for _, _, text in module.functions], default=host.UNUSABLE))
     return best._replace(others=tuple([module for module in built if module is not best]))
 
 
@@ -249,12 +252,16 @@ def _assemble(
     """The sections of the module's file."""
     prepared, entries, key = translated.prepared, translated.entries, translated.key
     platform = codegen.host_platform()
-    machine, requires = translated.machine, translated.requires
-    libc = libc_requirement(image)
+    machine, libc = translated.machine, libc_requirement(image)
+    basic = basic_features(platform)
+    features = {
+        symbol: requirement_of(names, basic, platform, machine.processor) for symbol, names in translated.requires.items()
+    }
+    made_for, _ = words_of(machine.requires - basic - SYSTEM_FEATURES, platform.partition("-")[0])
     header = ModuleRecord(
-        key, kind, platform, machine.cpu, requires, libc, machine.features, codegen.llvm_version(), host.ABI_VERSION
-    )
-    extra = {name: as_text(needs - host.required(requires)) for name, needs in prepared.needs.items()}
+        key, kind, platform, machine.cpu, tuple(dict.fromkeys(features.values())) or ("",), libc, machine.features, codegen.llvm_version(), made_for,
+        machine.processor if machine.is_exact else "", host.ABI_VERSION,
+    )  # fmt: skip
     symbols = table_symbols(prepared, translated.definitions)
     first_slot = len(symbols) + len(entries.points)
     numbers = {name: first_slot + i for i, name in enumerate(translated.slots)}
@@ -268,9 +275,9 @@ def _assemble(
     for number, export in enumerate(prepared.exports):
         entry = entries.numbers[number]
         place = NO_ENTRY if entry is None else len(symbols) + entry
-        features = extra.get(export.symbol, "")
-        offset = writer.add_function(export, entries.signatures[number], number, place, features)
-        functions.append((export.name, offset, header.requirement(features)))
+        needed = header.requirement(features[export.symbol])
+        offset = writer.add_function(export, entries.signatures[number], number, place, host.target_id(needed))
+        functions.append((export.name, offset, needed))
     signatures = dict(zip([export.symbol for export in prepared.exports], entries.signatures, strict=True))
     names = {export.symbol: export.name for export in prepared.exports}
     graph = encode_graph(symbol_nodes(translated.definitions, names, prepared.resolution, signatures))

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
     from compcache.errors import CompcacheError
     from compcache.formats.footer import Footer
-    from compcache.formats.host import Host
+    from compcache.formats.host import Processor
+    from compcache.formats.host_file import HostFile
     from compcache.hit.recorder import Recorder
     from compcache.signing.keys import PublicKey, SecretKey
+    from compcache.targets.host_probe import Host
 
     #: Image, records, graph, bitcode and notes of a module.
     Sections = tuple[bytes, bytes, bytes, bytes, bytes]
@@ -104,7 +106,7 @@ class Place(Record):
 TAG = Place("CACHEDIR.TAG")
 MODULES = Place("modules-v1/<aa>/<module_id>.ccm", cleared=True)
 INDEX = Place("index-v1/<LL>-<digest>.idx", derived=True, cleared=True)
-HOSTS = Place("hosts-v3/<boot and processor>.host", derived=True)
+HOSTS = Place("hosts-v4/<boot and processor>.host", derived=True)
 LAYERS = Place("layers-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 MERGED_LAYERS = Place("layers-v1/<digest>.all", derived=True, cleared=True)
 BUNDLES = Place("bundles-v1/<bundle and its state>.unpacked", derived=True, cleared=True)
@@ -274,7 +276,7 @@ class Store:
         StorageError: the path exists but is not a directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_native_end", "_owners", "_trust", "accepted", "complaints", "exposed", "files", "index", "layers", "min_llvm", "readonly", "publish_key", "root", "signing_key", "source", "stamp_key", "stats", "temporary", "trusted_keys", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_owners", "_processor", "_trust", "accepted", "complaints", "exposed", "files", "index", "layers", "min_llvm", "readonly", "publish_key", "root", "signing_key", "source", "stamp_key", "stats", "temporary", "trusted_keys", "verify")
 
     def __init__(
         self,
@@ -307,11 +309,11 @@ class Store:
         self.temporary = self.directory(TEMPORARY)
         self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix)
         self._host: Host | None = None
+        self._processor: Processor | None = None
         self.min_llvm = ""  # code of older versions of LLVM is passed over; the facade sets it
         self.accepted: set[bytes] = set()  # the target_ids of code that this host can run, as far as they are known
         self.index.rank_of = self.rank
         self.index.is_native = self.is_native
-        self._native_end = ""
         self._in_memory: dict[bytes, ModuleFile] = {}
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
         self._checked_index = False
@@ -386,7 +388,7 @@ class Store:
 
     def is_cache(self) -> bool:
         """Whether the directory has been used as a cache: an empty one has its places, too."""
-        return any(self.present_names(self.directory(place)) for place in (MODULES, INDEX, HOSTS, UNCACHED))
+        return any(self.present_names(self.directory(place)) for place in (MODULES, INDEX, HOSTS, UNCACHED, BUNDLES))
 
     def module_ids(self) -> Iterator[bytes]:
         """The ids of all modules on disk, in no order; for tools, never for look-ups."""
@@ -618,17 +620,25 @@ class Store:
 
     # ------------------------------------------------------------------- host
 
+    def processor(self) -> Processor:
+        """This machine's processor, by what it says of itself."""
+        if self._processor is None:
+            from compcache.hit.runtime import load_runtime
+
+            self._processor = host.read_processor(load_runtime(), self._until_boot, self._name_of_cpu)
+        return self._processor
+
     def is_native(self, requirement: str) -> bool:
         """Whether code with this requirement was compiled for exactly this host."""
-        if not requirement.endswith(self.native_end()) or not host.platform_serves(requirement):
+        if not self.processor().is_native(requirement):
             return False
-        self.accepted.add(host.target_id(requirement))
+        self.accept(requirement)
         return True
 
-    def native_end(self) -> str:
-        """How the requirement ends of code that was compiled for exactly this host."""
-        self._native_end = self._native_end or self.host().native_end()
-        return self._native_end
+    def accept(self, requirement: str) -> None:
+        """Remember that this host can run functions with this requirement, and map the modules that they are in."""
+        to_load = requirement.rpartition("\0")[0] + "\0"
+        self.accepted |= {host.target_id(requirement), host.target_id(to_load)}
 
     def has_closures(self) -> bool:
         """Whether loads may be planned for others: this directory alone decides them."""
@@ -636,45 +646,48 @@ class Store:
 
     def closure_name(self, module_id: bytes, offset: int) -> str:
         """The name of the planned closure of the function whose record is at this offset of a module, on this host."""
-        identity = [module_id, offset.to_bytes(4, "little"), self.native_end().encode()]
+        identity = [module_id, offset.to_bytes(4, "little"), self.processor().identity.encode()]
         return CLOSURES.file_name(digest(identity).hex() + key_suffix(self.stamp_key))
 
     def rank(self, requirement: str) -> int:
-        """How well code with this requirement fits this host; see `Host.rank`."""
-        rank = self.host().rank(requirement)
+        """How well code with this requirement fits this host; see `Processor.rank`."""
+        rank = self.processor().rank(requirement)
         if rank != host.UNUSABLE:
-            self.accepted.add(host.target_id(requirement))
+            self.accept(requirement)
         return rank
 
-    def accept(self, requirements: Sequence[str]) -> None:
-        """Find out of code with these requirements whether this host can run it."""
-        for text in requirements:
-            if not self.is_native(text):
-                self.rank(text)
-
     def host(self) -> Host:
-        """This machine, as LLVM describes it; LLVM is asked once per boot."""
+        """This machine, as LLVM describes it.
+
+        Raises:
+            MissingPackageError: there is no LLVM.
+        """
         if self._host is None:
-            self._host = self._remembered_host() or self._ask_host()
+            from compcache.publish.host_file import describe_host
+
+            self._host = describe_host(self)
         return self._host
 
-    def _remembered_host(self) -> Host | None:
-        name = self.host_file()
-        believed = self.signing_key or not self.exposed
-        data = self.read_file(HOSTS, name) if name and believed else None
-        return host.decode_host(data, name, self.signing_key) if data and name else None
-
-    def host_file(self) -> str | None:
-        """The name of the description of this machine, one for each signing key; None where it cannot be told from others."""
+    def host_file(self) -> tuple[str, HostFile | None]:
+        """The name of the file on this machine (empty where it cannot be told from others), and what it holds that can be believed."""
+        from compcache.formats.host_file import decode_host
         from compcache.hit.runtime import load_runtime
 
-        key = host.host_key(self.files, load_runtime().processor())
-        return HOSTS.file_name(key + key_suffix(self.signing_key)) if key else None
+        key = self._until_boot(load_runtime().processor())
+        if key is None:
+            return "", None
+        name = HOSTS.file_name(key + key_suffix(self.signing_key))
+        data = None if self.exposed and not self.signing_key else self.read_file(HOSTS, name)
+        return name, decode_host(data, name, self.signing_key) if data else None
 
-    def _ask_host(self) -> Host:
-        from compcache.publish.host_file import probe_and_remember
+    def _until_boot(self, processor: bytes) -> str | None:
+        from compcache.formats.host_file import host_key
 
-        return probe_and_remember(self)
+        return host_key(self.files, processor)
+
+    def _name_of_cpu(self) -> str:
+        _, known = self.host_file()
+        return known.cpu if known else ""
 
     def close(self) -> None:
         """Close the file descriptors."""

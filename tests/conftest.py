@@ -13,6 +13,7 @@ from helpers import constant
 from hypothesis import settings
 
 from compcache import Cache, ModuleSource
+from compcache.targets import machine_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +62,12 @@ def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.rmtree(root / name)
     assert module_id
     return root
+
+
+@pytest.fixture
+def undecoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machine code is not looked into: functions require all that they were compiled for, however little they do."""
+    monkeypatch.setattr(machine_code, "_decoder", lambda: None)
 
 
 @pytest.fixture

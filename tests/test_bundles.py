@@ -150,6 +150,7 @@ def test_other_files_are_told(cache: Cache, tmp_path: Path) -> None:
     assert not (tmp_path / "z").exists()
 
 
+@pytest.mark.usefixtures("undecoded")
 @NEEDS_X86
 def test_targets_are_what_hosts_of_that_kind_would_take(cache: Cache, tmp_path: Path) -> None:
     cache.add_module(ModuleSource(constant("f", 1), targets=["x86-64", "x86-64-v2", "x86-64-v3"]))

@@ -10,9 +10,10 @@ from helpers import constant
 from hosts import host_like, on_host
 
 from compcache import Cache, ModuleSource, NotCachedError
-from compcache.formats.host import platform_name, required
+from compcache.formats.host import platform_name
 from compcache.publish.index_merge import merge
 from compcache.publish.index_rebuild import rebuild_index
+from compcache.targets.processor_words import required
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -103,7 +103,7 @@ def section_bits(path: Path, rng: random.Random, count: int) -> list[int]:
 
 
 def small_files(root: Path) -> list[Path]:
-    found = [root / "CACHEDIR.TAG", *(root / "index-v1").iterdir(), *(root / "hosts-v3").iterdir()]
+    found = [root / "CACHEDIR.TAG", *(root / "index-v1").iterdir(), *(root / "hosts-v4").iterdir()]
     return [path for path in found if path.is_file()]
 
 

@@ -460,7 +460,7 @@ FOREIGN = (
     ".DS_Store", "Thumbs.db", "lost+found/x", "README", ".git/HEAD", "modules-v1/.DS_Store", "modules-v1/README/notes",
     "modules-v1/zz/x.ccm", "modules-v1/ab/.nfs000000000000001", "modules-v1/ab/abcd.ccm", "index-v1/._00-a.idx",
     "index-v1/notes.idx", "index-v1/00-short.idx", "index-v1/00-0123456789abcdef01234567.idx.bak", "index-v1/desktop.ini",
-    "hosts-v3/.directory", "locks/other.lock", "stats/.DS_Store", "quarantine/mine",
+    "hosts-v4/.directory", "locks/other.lock", "stats/.DS_Store", "quarantine/mine",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, Untrust
 from compcache.digest import check
 from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer
-from compcache.formats.host import decode_host
+from compcache.formats.host_file import decode_host
 from compcache.formats.index import Index
 from compcache.formats.manifest import NO_ENTRY, FunctionRecord
 from compcache.formats.manifest_writer import encode_function
@@ -37,7 +37,7 @@ def holding(data: bytes) -> ModuleSource:
 
 def forged(offset: int, key: bytes) -> bytes:
     """A frame with a function record that names any symbol as code; nothing in its check is secret but the key."""
-    payload = encode_function(FunctionRecord("evil", "f", "i64(i64)", "", 0, NO_ENTRY, 0))
+    payload = encode_function(FunctionRecord("evil", "f", "i64(i64)", bytes(8), 0, NO_ENTRY, 0))
     return len(payload).to_bytes(4, "little") + check(payload, offset, key) + payload
 
 
@@ -88,8 +88,8 @@ def test_what_is_true_of_one_machine_is_not_believed_of_another(directory: Path,
     """A signed description, copied to the name of a machine that has less."""
     with Cache(directory, signing_key=key) as cache:
         cache.add_module(ModuleSource(adder("f", 1)))
-        name = cache._store.host_file()
-        assert name is not None
+        name, _ = cache._store.host_file()
+        assert name
         path = cache._store.path(HOSTS, name)
     other = HOSTS.file_name(name[:4] + "0" * 20)
     shutil.copy(path, f"{path[: -len(name)]}{other}")

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 texts = st.text(st.characters(), max_size=12)
+lines = texts.filter(lambda text: "\n" not in text)
 u32 = st.integers(0, 2**32 - 1)
 
 
@@ -145,12 +146,15 @@ def test_a_large_table_is_found_with_few_reads() -> None:
 
 records: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "module": (
-        st.builds(ModuleRecord, st.binary(min_size=16, max_size=16), texts, texts, texts, texts, texts, texts, texts, u32),
+        st.builds(
+            ModuleRecord, st.binary(min_size=16, max_size=16), texts, texts, texts, st.lists(lines, min_size=1).map(tuple),
+            texts, texts, texts, texts, texts, u32,
+        ),
         encode_module,
         decode_module,
     ),
     "function": (
-        st.builds(FunctionRecord, texts, texts, texts, texts, u32, u32, u32),
+        st.builds(FunctionRecord, texts, texts, texts, st.binary(min_size=8, max_size=8), u32, u32, u32),
         encode_function,
         decode_function,
     ),
@@ -358,17 +362,20 @@ def test_any_bytes_are_a_graph_or_notes_or_a_format_error(data: bytes) -> None:
 # ------------------------------------------------------------------------------------ golden bytes
 
 
+FEATURES = "+avx2;1.0.c:18000000,7.0.b:20,xcr0:6"
+
+
 def manifest_bytes() -> bytes:
     writer = ManifestWriter()
     writer.add(
         encode_module(
-            ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "znver4", "+avx2", "glibc 2.14", "-x", "22.1.0", 1)
+            ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "znver4", (FEATURES, ""), "glibc 2.14", "-x", "22.1.0", "7.0.b:20", "5e", 1)
         )
     )
     glob = writer.add(encode_global(GlobalRecord("g", 3, "int", 8, "integer", b"42")))
     child = writer.add(encode_needs(NeedsRecord((), (glob,), (), ())))
     needs = writer.add(encode_needs(NeedsRecord(((2, "other"),), (glob,), ("strlen",), (child,))))
-    writer.add(encode_function(FunctionRecord("f\u00fc", "f", "i64(i64)", "+avx512f", 0, 1, needs)))
+    writer.add(encode_function(FunctionRecord("f\u00fc", "f", "i64(i64)", b"target42", 0, 1, needs)))
     return writer.content()
 
 
@@ -382,9 +389,9 @@ def container_bytes() -> bytes:
 
 
 GOLDEN: dict[str, tuple[Callable[[], bytes], int, str]] = {
-    "manifest": (manifest_bytes, 320, "e6c32dfc138213cec7f30fafb478280d"),
+    "manifest": (manifest_bytes, 366, "71ab728fca32e2064f9ce69236c58762"),
     "segment": (segment_bytes, 293, "6dc9330b700bc1b73253a1b5d3b04ae6"),
-    "container": (container_bytes, 157, "4d4cf6a1a2204980c952e6fbcb6925ba"),
+    "container": (container_bytes, 157, "6a9e59c9617f2c816e3850296da03496"),
 }
 
 
@@ -397,7 +404,7 @@ def test_the_bytes_of_each_format_are_what_they_always_were(name: str) -> None:
 
 def test_the_footer_byte_by_byte() -> None:
     data = container_bytes()[-FOOTER_SIZE:]
-    assert data[:16] == b"CCMODULE" + bytes([4, 0, 0, 0]) + bytes(4)
+    assert data[:16] == b"CCMODULE" + bytes([5, 0, 0, 0]) + bytes(4)
     assert [int.from_bytes(data[16 + 8 * n : 24 + 8 * n], "little") for n in range(5)] == [5, 7, 5, 7, 5]
     assert data[56:72] == encode_container(b"image", b"records", b"graph", b"bitcode", b"", None)[0]
     assert data[72:88] == digest([b"notes"])

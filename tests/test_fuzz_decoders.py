@@ -26,7 +26,7 @@ from compcache.files import Files
 from compcache.formats import graph
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container
 from compcache.formats.graph import decode_graph, decode_notes
-from compcache.formats.host import Host, decode_host, encode_host
+from compcache.formats.host_file import HostFile, decode_host, encode_host
 from compcache.formats.index import Index, ModuleEntry, Stamp
 from compcache.formats.journal import BATCH_END
 from compcache.formats.manifest import (
@@ -60,10 +60,10 @@ BYTES = 1 << 21
 
 RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     "module": (
-        encode_module(ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "cpu", "+avx", "musl", "", "22", 1)),
+        encode_module(ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "cpu", ("+avx;1.0.c:18000000,xcr0:6", ""), "musl", "", "22", "1.0.c:18000000", "00", 1)),
         decode_module,
     ),
-    "function": (encode_function(FunctionRecord("f", "f", "i64(i64)", "", 1, 2, 3)), decode_function),
+    "function": (encode_function(FunctionRecord("f", "f", "i64(i64)", b"target42", 1, 2, 3)), decode_function),
     "needs": (encode_needs(NeedsRecord(((1, "g"), (2, "h")), (3,), ("strlen",), (4,))), decode_needs),
     "global": (encode_global(GlobalRecord("g", 1, "int", 8, "integer", b"payload")), decode_global),
 }
@@ -232,11 +232,11 @@ def test_a_footer_that_promises_more_than_there_is() -> None:
 @FEW
 @given(st.data(), st.sampled_from([None, b"key"]))
 def test_hosts(data: st.DataObject, key: bytes | None) -> None:
-    valid = encode_host(Host("znver4", "+avx2,+fma", "-pku"), "name", key)
+    valid = encode_host(HostFile("znver4", "22.1.0", "ld 2.40"), "name", key)
     changed = data.draw(st.one_of(st.composite(mutated)(valid), st.binary(max_size=60)))
     decoded = bounded(lambda d: decode_host(d, "name", key), changed)
     assert decoded is None or changed == valid
-    assert decode_host(valid, "name", key) == Host("znver4", "+avx2,+fma", "-pku")
+    assert decode_host(valid, "name", key) == HostFile("znver4", "22.1.0", "ld 2.40")
     assert decode_host(valid, "name", b"another key") is None
     assert decode_host(valid, "another", key) is None
 

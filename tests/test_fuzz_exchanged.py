@@ -27,7 +27,7 @@ from compcache.bundles.layout import read_bundle
 from compcache.digest import check
 from compcache.errors import GlobalValidationError, LibraryError
 from compcache.formats.bitcode import defined_functions
-from compcache.formats.host import Host, decode_linker, encode_host
+from compcache.formats.host_file import HostFile, decode_host, encode_host
 from compcache.globals import decode_definition
 from compcache.images.archives import open_archive
 from compcache.images.embedded_bitcode import embedded_bitcode
@@ -293,9 +293,10 @@ def test_archives_and_objects(bitcode: bytes, tmp_path_factory: pytest.TempPathF
 @FEW
 @given(st.data())
 def test_notes_on_linkers(data: st.DataObject) -> None:
-    valid = encode_host(Host("znver4", "+avx2,+fma", "-pku"), "name", None, "ld.lld 19")
+    valid = encode_host(HostFile("znver4", "22.1.0", "ld.lld 19"), "name", None)
     changed = data.draw(st.one_of(st.composite(mutated)(valid), st.binary(max_size=60)))
-    assert bounded(lambda d: decode_linker(d, "name"), changed) == ("ld.lld 19" if changed == valid else "")
+    decoded = bounded(lambda d: decode_host(d, "name"), changed)
+    assert (decoded == HostFile("znver4", "22.1.0", "ld.lld 19")) if changed == valid else decoded is None
 
 
 @FEW

@@ -84,6 +84,7 @@ def test_the_directory_is_asked_first_and_then_the_layers_in_order(directory: Pa
         assert cache.get_target("f")() == 2
 
 
+@pytest.mark.usefixtures("undecoded")
 @NEEDS_X86
 def test_the_best_cpu_wins_wherever_it_is(directory: Path, tmp_path: Path) -> None:
     layers = [tmp_path / "one", tmp_path / "two"]

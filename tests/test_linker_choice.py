@@ -14,7 +14,7 @@ from test_system_linker import compile_object, make_program
 
 from compcache import Cache
 from compcache.errors import LinkerError
-from compcache.formats.host import decode_host
+from compcache.formats.host_file import decode_host
 from compcache.images.linkers import choose
 from compcache.images.linkers.find import LINKER_VARIABLE, Linker, find_linker, find_linkers
 from compcache.images.linkers.link import link_shared
@@ -146,12 +146,15 @@ def test_the_note_does_not_change_what_is_known_of_the_host(
     directory: Path, programs: Callable[..., dict[str, str]]
 ) -> None:
     run_fresh(directory, "from compcache import Cache\nwith Cache(directory, readonly=False) as c:\n    result = c._store.host().cpu")
-    (before,) = [(path.name, path.read_bytes()) for path in (directory / "hosts-v3").iterdir()]
+    (before,) = [(path.name, path.read_bytes()) for path in (directory / "hosts-v4").iterdir()]
     add(directory, programs(ld=0, ld_lld=3))
-    (after,) = [(path.name, path.read_bytes()) for path in (directory / "hosts-v3").iterdir()]
+    (after,) = [(path.name, path.read_bytes()) for path in (directory / "hosts-v4").iterdir()]
     assert after[0] == before[0]
     assert after[1] != before[1]
-    assert decode_host(after[1], after[0]) == decode_host(before[1], before[0]) is not None
+    known, later = decode_host(before[1], before[0]), decode_host(after[1], after[0])
+    assert known is not None
+    assert later is not None
+    assert (later.cpu, later.llvm_version) == (known.cpu, known.llvm_version) != ("", "")
 
 
 # --- the choice itself ---

@@ -86,7 +86,7 @@ def test_a_process_says_once_what_its_modules_are_for(cache: Cache, directory: P
     rows = read_ledger(store).rows()
     assert rows == {key: read_row(store, key) for key in map(bytes.fromhex, added)}
     (journal,) = (directory / "stats").glob("*.journal1")
-    features = rows[bytes.fromhex(added[0])].platform.features.encode().hex()
+    features = rows[bytes.fromhex(added[0])].platform.triple.encode().hex()
     batches = journal.read_text().count("\n= ")  # one a second at most, and one at the end
     assert 1 <= journal.read_text().count(features) <= batches < len(added)
 

@@ -183,6 +183,7 @@ def test_a_cycle_whose_member_cannot_be_satisfied_is_dropped_as_a_whole(
         assert later.get_target("f")(1) == 2
 
 
+@pytest.mark.usefixtures("undecoded")
 def test_code_for_another_cpu_is_passed_over(cache: Cache, directory: Path) -> None:
     foreign = cache.add_module(
         ModuleSource(constant("f", 1), cpu="generic", features="+amx-avx512")

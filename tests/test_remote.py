@@ -17,12 +17,14 @@ from helpers import constant, run_fresh
 
 from compcache import Cache, CacheWarning, Function, Identity, ModuleSource, NotCachedError, RemoteStats
 from compcache.batch import Job, compile_many
+from compcache.formats.host import requirement
 from compcache.remote.breaker import Breaker, Patience
 from compcache.remote.card import Card, decode_card, decode_pack, encode_card, encode_pack
 from compcache.remote.helper.reads import words
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import shelf_of
 from compcache.signing.keys import new_key
+from compcache.targets.processor_words import requirement_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,6 +50,7 @@ def open_cache(store: Path, tmp_path: Path) -> Iterator[Callable[..., Cache]]:
     caches: list[Cache] = []
 
     def open_cache(name: str, mode: str = "write", **more: object) -> Cache:
+        (tmp_path / name).mkdir(mode=0o700, exist_ok=True)  # which looking up alone does not make: no statistics then
         caches.append(Cache(tmp_path / name, remote=store.as_uri(), remote_mode=mode, **more))  # type: ignore[arg-type]
         return caches[-1]
 
@@ -57,7 +60,7 @@ def open_cache(store: Path, tmp_path: Path) -> Iterator[Callable[..., Cache]]:
 
 
 def objects(store: Path, kind: str) -> list[Path]:
-    return sorted(path for path in (store / "ccr1" / kind).rglob("*") if path.is_file())
+    return sorted(path for path in (store / "ccr2" / kind).rglob("*") if path.is_file())
 
 
 def upload(cache: Cache, *names: Identity | str) -> None:
@@ -529,17 +532,23 @@ def test_a_failure_that_took_long_casts_doubt_on_the_store_at_once(tmp_path: Pat
 def test_the_outbox_drops_the_oldest(tmp_path: Path) -> None:
     outbox = Outbox(str(tmp_path / "outbox"), limit=3000)
     for number in range(5):
-        outbox.put(Upload(f"ccr1/m/{number}", bytes(900), [("key", b"card")], 0.5, always=False))
-    assert [outbox.read(name).key for name in outbox.names()] == ["ccr1/m/2", "ccr1/m/3", "ccr1/m/4"]
+        outbox.put(Upload(f"ccr2/m/{number}", bytes(900), [("key", b"card")], 0.5, always=False))
+    assert [outbox.read(name).key for name in outbox.names()] == ["ccr2/m/2", "ccr2/m/3", "ccr2/m/4"]
     assert outbox.size() <= 3000
 
 
 def test_shelves_are_levels_and_then_single_cpus() -> None:
-    assert shelf_of("x86_64-linux-elf", "+sse2") == "x86-64"
-    assert shelf_of("x86_64-linux-elf", "+sse2,+popcnt") == "x86-64-v2"
-    assert shelf_of("x86_64-linux-elf", "+avx2,+fma") == "x86-64-v3"
-    assert shelf_of("x86_64-linux-elf", "+avx512f,+avx512vnni").startswith("cpu-")
-    assert shelf_of("aarch64-linux-elf", "+neon") == "generic"
+    def shelf(platform: str, *features: str, made_on: str = "") -> str:
+        names = frozenset(features)
+        return shelf_of(requirement(1, platform, "", "cpu", "", made_on, requirement_of(names, frozenset(), platform, "here")))
+
+    assert shelf("x86_64-linux-elf", "sse2") == "x86-64"
+    assert shelf("x86_64-linux-elf", "sse2", "popcnt") == "x86-64-v2"
+    assert shelf("x86_64-linux-elf", "avx2", "fma") == "x86-64-v3"
+    assert shelf("x86_64-linux-elf", "avx512f", "avx512vnni").startswith("cpu-")
+    assert shelf("x86_64-linux-elf", "avx512f", "avx512vnni", made_on="here") == "cpu-here"
+    assert shelf("x86_64-linux-elf", "not known", made_on="here") == "cpu-here"
+    assert shelf("aarch64-linux-elf", "neon") == "generic"
 
 
 def test_a_card_is_what_it_was() -> None:
@@ -553,7 +562,7 @@ def test_a_card_is_what_it_was() -> None:
 def without_cards(store: Path) -> None:
     """Leave nothing in the store but packs."""
     for kind in "fm":
-        shutil.rmtree(store / "ccr1" / kind, ignore_errors=True)
+        shutil.rmtree(store / "ccr2" / kind, ignore_errors=True)
 
 
 def test_what_was_pushed_together_is_fetched_with_one_pack(open_cache: Callable[..., Cache], store: Path) -> None:

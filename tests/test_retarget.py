@@ -123,6 +123,7 @@ def test_what_a_usable_function_needs_is_retargeted(cache: Cache, directory: Pat
         assert nehalem.get_target("top")(1) == 4
 
 
+@pytest.mark.usefixtures("undecoded")
 @pytest.mark.parametrize(
     "source",
     [
@@ -140,6 +141,7 @@ def test_code_that_may_need_what_the_host_lacks_stays_a_miss(cache: Cache, direc
         nehalem.get_target("shuffle")
 
 
+@pytest.mark.usefixtures("undecoded")
 def test_without_retarget_it_is_a_miss(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(SUM, {"sum": "f64(f64[:])"}, cpu="x86-64-v4"))
     with older(directory, retarget=False) as nehalem, pytest.raises(NotCachedError, match="avx512"):

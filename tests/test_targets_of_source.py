@@ -78,6 +78,7 @@ def test_the_environment_names_targets_where_the_source_does_not(cache: Cache, m
     assert (set(cpus(cache, "g")), set(cpus(cache, "h"))) == ({"x86-64-v3"}, {"x86-64"})
 
 
+@pytest.mark.usefixtures("undecoded")
 def test_targets_for_other_hosts_alone_are_stored_for_them(cache: Cache, directory: Path) -> None:
     on_host(cache, host_like("nehalem"))
     first = cache.add_module(ModuleSource(constant("f", 1), targets=["haswell", "znver4"]))

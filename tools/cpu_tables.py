@@ -1,4 +1,4 @@
-"""Writes `compcache/targets/tables/llvm<major>-<arch>.json`: which features each CPU name of LLVM stands for.
+"""Writes `compcache/targets/tables/`: which features each CPU name of LLVM stands for, and which bits of CPUID tell of each.
 
     python tools/cpu_tables.py            (with the llvmlite whose LLVM is wanted; Linux, x86-64)
 
@@ -16,19 +16,28 @@ with the names that LLVM prints for ``-mcpu=help``, or nothing is written.
 A file holds, for one architecture: `implies` (each feature that says what instructions there are, and the features
 that it brings with it), `other` (features that change the code and require nothing: tuning, mitigations, modes), and `cpus` (each
 64-bit CPU's features; what they imply is left out). `tests/test_cpu_table.py` compares the files with LLVM's inliner.
+
+``x86_64-words.json`` has the bits, for all versions together: run this with the oldest and with the newest supported llvmlite. LLVM knows
+them as code alone (``getHostCPUFeatures``). So LLVM is asked about a made-up processor with every bit set (`tests/pretended_processor.py`),
+then once without each bit, and what it misses then depends on that bit. `tests/test_processor_words.py` does the same from other starts.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+import pretended_processor as pretended
 
 FOLDER = Path(__file__).resolve().parents[1] / "compcache" / "targets" / "tables"
 ARCHITECTURES = {"x86_64": "X86", "aarch64": "AArch64"}
@@ -39,8 +48,9 @@ ALIASES = {
     "apple-a18": "apple-m4", "apple-a19": "apple-m5", "apple-s4": "apple-a12", "apple-s5": "apple-a12", "apple-s6": "apple-a13",
     "apple-s7": "apple-a13", "apple-s8": "apple-a13", "apple-s9": "apple-a16", "apple-s10": "apple-a16",
 }  # fmt: skip
-#: Says that 512-bit vectors exist beside AVX-512, which every CPU that was ever sold has; some versions of LLVM ask a host for it.
-NEVER_REQUIRED = {"evex512"}
+#: Says that 512-bit vectors exist beside AVX-512, which every CPU that was ever sold has; some versions of LLVM ask a host for it. And
+#: hints, which do nothing where they are not known.
+NEVER_REQUIRED = {"evex512", "prefetchi"}
 _HELP = "import llvmlite.binding as b; b.initialize_all_targets(); b.Target.from_triple('{0}-linux-gnu').create_target_machine(cpu='help')"
 _HELP_LINE = re.compile(r"^  (\S+) +- ", re.MULTILINE)
 
@@ -155,8 +165,51 @@ def as_lines(content: dict[str, object]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
+def words() -> dict[str, str]:
+    """For each feature that a host can be asked for, the bits that it depends on, in the form of `compcache.formats.host`."""
+    machine, whole = pretended.MadeUp(), pretended.everything()
+    found: dict[str, dict[str, int]] = {name: {} for name in machine.features(whole) - NEVER_REQUIRED}
+    for word, bit, other in pretended.flips(whole):
+        for name in found.keys() - machine.features(other):
+            found[name][word] = found[name].get(word, 0) | 1 << bit
+    least = {name: version for version in range(3, -1, -1) for name in found.keys() & machine.features(_version(whole, version))}
+    parts = {name: [f"{word}:{mask:x}" for word, mask in sorted(masks.items()) if word != VERSION] for name, masks in found.items()}
+    return {name: ",".join(part + ([f"{VERSION}>{least[name]:x}"] if least[name] else [])) for name, part in sorted(parts.items())}
+
+
+#: The number of AVX10's version is no bit: the lowest byte of this word.
+VERSION = "24.0.b"
+
+
+def _version(whole: pretended.Description, version: int) -> pretended.Description:
+    a, b, c, d = whole.cpuid[0x24, 0]
+    return whole._replace(cpuid={**whole.cpuid, (0x24, 0): (a, b & ~0xFF | version, c, d)})
+
+
+def write_words() -> None:
+    """Add what this LLVM knows to the file. Where versions disagree, the one that asks for more is right (LLVM 20 asks for APX
+    and not whether the kernel saves its registers); where neither asks for all that the other does, nothing is written.
+    """
+    path = FOLDER / "x86_64-words.json"
+    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    new = words()
+    for name in known.keys() & new.keys():
+        both = set(known[name].split(",")), set(new[name].split(","))
+        if not (both[0] <= both[1] or both[1] <= both[0]):
+            raise SystemExit(f"versions of LLVM do not agree on {name}: {known[name]}, {new[name]}")
+        new[name] = max(known[name], new[name], key=len)
+    path.write_text(json.dumps(dict(sorted({**known, **new}.items())), indent=0) + "\n")
+    sys.stdout.write(f"{path}: {len(new.keys() - known.keys())} new\n")
+
+
 def main() -> None:
     """Write the files of this LLVM."""
+    if "COMPCACHE_TEST_PROCESSOR" in os.environ:
+        write_words()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        environment = pretended.environment(Path(folder), pretended.everything())
+        subprocess.run([sys.executable, __file__], env={**os.environ, **environment}, check=True)
     library = Library()
     for arch in ARCHITECTURES:
         path = FOLDER / f"llvm{llvm.llvm_version_info[0]}-{arch}.json"

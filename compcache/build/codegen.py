@@ -10,17 +10,12 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from compcache.errors import CompileError, FormatError, IncompatibleTargetError, MissingPackageError
-
-try:
-    import llvmlite.binding as llvm
-except ImportError as error:
-    raise MissingPackageError.of("llvmlite", "compiling") from error
-
+from compcache.errors import CompileError, FormatError, IncompatibleTargetError
 from compcache.formats import host
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
 from compcache.images.llvm_thread import check_abandoned, in_caller, in_llvm_thread
 from compcache.images.native_target import borrowed_machine, initialize, target_machine
+from compcache.llvm import llvm
 from compcache.targets.cpu_table import table_of
 
 if TYPE_CHECKING:

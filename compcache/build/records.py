@@ -88,11 +88,11 @@ class RecordBuilder:
             edges[_STARTUP] = tuple(startup)
         self._needs = DependencyGraph(edges).needs(leaves)
 
-    def add_function(self, export: Export, signature: str, function: int, entry: int, features: str) -> int:
+    def add_function(self, export: Export, signature: str, function: int, entry: int, target: bytes) -> int:
         """Write the record of a function and what it needs; its offset."""
         need = self._needs.get(export.symbol)
         offset = self._add_need(need) if need is not None else 0
-        record = FunctionRecord(export.name, export.symbol, signature, features, function, entry, offset)
+        record = FunctionRecord(export.name, export.symbol, signature, target, function, entry, offset)
         return self.records.add(encode_function(record))
 
     def _add_need(self, root: Need) -> int:

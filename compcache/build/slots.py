@@ -105,7 +105,7 @@ def _names(imports: Any) -> tuple[str, ...]:
 @cache
 def _attributes_are_of_functions() -> bool:
     """Whether this llvmlite gives attributes to functions; older ones give them to results, and the bitcode is not valid then."""
-    import llvmlite.binding as llvm
+    from compcache.llvm import llvm
 
     probe = llvm.parse_assembly("declare i64 @probe(i64)", llvm.create_context())
     probe.get_function("probe").add_function_attribute("nonlazybind")

@@ -10,17 +10,18 @@ from compcache.bundles.layout import LISTING, content_only, module_member, signa
 from compcache.errors import CompcacheError, CompileError, NotCachedError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
-from compcache.formats.host import Host
 from compcache.formats.manifest import decode_function, decode_module
 from compcache.publish.atomic_file import unique_name
 from compcache.signing.minisign import SUFFIX, minisign_signature
 from compcache.store import SIGNATURES
-from compcache.targets.machine import NATIVE, as_text, machine_for, parse_targets
+from compcache.targets.machine import NATIVE, machine_for, parse_targets
+from compcache.targets.processor_words import processor_with
 from compcache.usage.module_rows import make_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from compcache.formats.host import Processor
     from compcache.signing.keys import SecretKey
     from compcache.store import Store
     from compcache.usage.module_rows import Row
@@ -47,7 +48,7 @@ def export(
     signer = store.publish_key if minisign else None
     if minisign and signer is None:
         raise ValueError("minisign=True signs the bundle, and this cache has no publish_key ($COMPCACHE_PUBLISH_KEY)")
-    hosts = _hosts(store, targets)
+    hosts = _processors(store, targets)
     chosen: dict[bytes, bytes] = {}
     rows: dict[bytes, Row] = {}
     signatures: dict[bytes, bytes] = {}
@@ -71,22 +72,22 @@ def export(
     return tuple(sorted({line.partition("\t")[0] for line in lines}))
 
 
-def _hosts(store: Store, targets: Iterable[str] | str | None) -> dict[str, Host]:
-    """The hosts that targets stand for, by the targets' names."""
+def _processors(store: Store, targets: Iterable[str] | str | None) -> dict[str, Processor]:
+    """The processors that targets stand for, by the targets' names."""
     found = {}
     for cpu, changes in parse_targets(targets) if targets is not None else ():
         name = ",".join(filter(None, (cpu, changes)))
         if name == NATIVE:
-            found[name] = store.host()
+            found[name] = store.processor()
         else:
             machine = machine_for(cpu, changes, store.host(), host.platform_name())
-            found[name] = Host(machine.cpu, as_text(machine.requires), "")
+            found[name] = processor_with(machine.requires, host.platform_name(), machine.cpu)
     if targets is not None and not found:
         raise CompileError(f"targets={targets!r} names no CPU")
     return found
 
 
-def _choose(store: Store, name: str, hosts: dict[str, Host], *, required: bool) -> list[_Candidate]:
+def _choose(store: Store, name: str, hosts: dict[str, Processor], *, required: bool) -> list[_Candidate]:
     """The realizations of a function to export: all, or for each target what a host of that kind would take."""
     candidates = _candidates(store, name)
     if not candidates:
@@ -120,7 +121,7 @@ def _candidates(store: Store, name: str) -> list[_Candidate]:
             reraise_interrupt(error)
             continue  # damaged or removed
         if record.name == name:
-            found.append(_Candidate(module_id, header.requirement(record.features), header.cpu))
+            found.append(_Candidate(module_id, header.requirement(header.features_of(record)), header.cpu))
     return found
 
 

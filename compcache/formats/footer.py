@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["FOOTER_SIZE", "Footer", "decode_footer", "encode_container", "intact_footer", "is_signed_with", "module_digest", "require_intact", "sections_of"]
 
 _MAGIC = b"CCMODULE"
-_VERSION = 4
+_VERSION = 5
 _FOOTER = Struct("<8sII5Q16s16s")
 FOOTER_SIZE = _FOOTER.size + MAC_SIZE + CHECK_SIZE
 _SIZES = Struct("<4Q")

@@ -1,9 +1,11 @@
-"""The CPU features of this machine, read without LLVM where LLVM has been asked before.
+"""What code requires of a machine, and what this machine is: read off the processor, without LLVM.
 
-A module names its platform (architecture, operating system, object format), its C library, and the CPU features that its
-code uses. Which features the host has, only LLVM knows in its own terms; its answer is kept in the cache directory
-under the boot id of the machine, because a kernel does not change without a boot, and what the processor says of itself.
+A module names its platform (architecture, operating system, object format), its C library, and what its machine code needs of a
+processor. That is said in the processor's own words, so that no table of names has to be complete: masks over words of CPUID
+(x86-64; Intel's manual, volume 2, "CPUID"; AMD's, volume 3, appendix E) or of the kernel's auxiliary vector (AArch64), and lower bounds for numbers.
 All that code requires is one text, a *requirement*; `target_id` is its digest.
+
+What code requires of a processor is ``names;words``, the names for people (docs/format.md, "Requirements").
 """
 
 from __future__ import annotations
@@ -11,29 +13,24 @@ from __future__ import annotations
 import os
 import sys
 
-from compcache.digest import CHECK_SIZE, check, digest, mac
+from compcache.digest import check, digest
 from compcache.files import reraise_interrupt
-from compcache.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from compcache.files import Files
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 __all__ = [
     "ABI_VERSION",
     "NATIVE",
-    "SYSTEM_FEATURES",
     "UNUSABLE",
-    "Host",
-    "decode_host",
-    "decode_linker",
-    "encode_host",
-    "host_key",
+    "WORDS",
+    "Processor",
     "libc_serves",
-    "native_requirements",
     "platform_name",
     "platform_serves",
-    "required",
+    "read_processor",
     "requirement",
     "target_id",
     "this_libc",
@@ -42,66 +39,112 @@ __all__ = [
 #: The interface between module images, the native runtime and this package; `COMPCACHE_ABI_VERSION` in C.
 ABI_VERSION = 2
 
-#: Features of the operating system's side (x86-64). No instruction of theirs is chosen by a compiler: code has them by intrinsics
-#: or assembly alone. Hypervisors hide them, so that a host rarely has all of those that its CPU's name stands for.
-SYSTEM_FEATURES = frozenset((
-    "clzero", "enqcmd", "fsgsbase", "hreset", "invpcid", "mwaitx", "pconfig", "pku", "ptwrite", "rdpru", "sgx", "shstk",
-    "uintr", "usermsr", "wbnoinvd", "xsaves",
-))  # fmt: skip
-
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
-
-
 #: Ranks of code on a host: it cannot run it; it was compiled for it.
 UNUSABLE, NATIVE = -1, 1 << 30
 
-_REQUIREMENT_FIELDS = 5
+_REQUIREMENT_FIELDS = 7
 _ABI_TEXT = str(ABI_VERSION)
+#: The words that the native runtime reads at once (`processor.c`), by architecture; others are read where code names them.
+WORDS = {
+    "x86_64": ("1.0.a", "1.0.c", "1.0.d", "xcr0", "7.0.b", "7.0.c", "7.0.d", "7.1.a", "7.1.d", "80000001.0.c", "80000001.0.d"),
+    "aarch64": ("hwcap", "hwcap2", "hwcap3"),
+}
+_SHARED, _SAME_CPU = 1 << 16, 1 << 15  # in ranks: a bit that the code was compiled for and that the host has; the name of its CPU
 
 
-class Host(Record):
-    """The CPU of a machine in LLVM's terms.
+class Processor:
+    """A processor, by what it says of itself.
 
-    `cpu` is its name, `features` is all that it has (``+avx2,+fma``, sorted), and `adjustments` are the changes that make
-    the one the other: what the name stands for is more, where a hypervisor hides something.
+    `identity` is equal for processors of the same model with the same features, empty where that is not known; `words` are
+    those that are read already; `cpu` gives LLVM's name of it, empty where nobody has asked LLVM.
     """
 
-    __slots__ = ("cpu", "features", "adjustments")
-    cpu: str
-    features: str
-    adjustments: str
+    __slots__ = ("_ask", "cpu", "identity", "words")
+
+    def __init__(
+        self, words: Mapping[str, int], identity: str, ask: Callable[[str], int] = lambda _: 0, cpu: Callable[[], str] = str
+    ) -> None:
+        self.words = dict(words)
+        self.identity = identity
+        self._ask = ask
+        self.cpu = cpu
+
+    def meets(self, features: str) -> bool:
+        """Whether this processor has all of these features; also False where the text is not of the form above."""
+        words = features.rpartition(";")[2]
+        try:
+            return not words or all(map(self._has, words.split(",")))
+        except ValueError:
+            return False
+
+    def _has(self, item: str) -> bool:
+        word, by, number = item.partition(":")
+        if word == "same":
+            return bool(number) and number == self.identity
+        if by:
+            mask = int(number, 16)
+            return self._word(word) & mask == mask
+        word, _, number = item.partition(">")
+        return self._word(word) & 0xFF >= int(number, 16)
+
+    def _word(self, name: str) -> int:
+        if name not in self.words:
+            self.words[name] = self._ask(name)
+        return self.words[name]
 
     def rank(self, requirement: str) -> int:
-        """How well code fits this host: UNUSABLE, or the more the better, up to NATIVE.
+        """How well code fits this processor: UNUSABLE, or the more the better, up to NATIVE.
 
-        Of what the host can run, code that uses more of its features is better, then code that is tuned for its CPU.
+        Of what the host can run, code that was compiled for more of its features is better, then code that is tuned for its CPU,
+        then code that was compiled for fewer features which it lacks.
         """
         if not platform_serves(requirement):
             return UNUSABLE
-        if requirement.endswith(self.native_end()):
+        _, _, _, cpu, made_for, made_on, features = requirement.split("\0")
+        if not self.meets(features):
+            return UNUSABLE
+        if made_on and made_on == self.identity:
             return NATIVE
-        cpu, features = requirement.split("\0")[-2:]
-        needed = required(features)
-        return 2 * len(needed) + (cpu == self.cpu) if needed <= required(self.features) else UNUSABLE
+        shared = lacking = 0
+        for item in made_for.split(","):
+            word, _, number = item.partition(":")
+            if word in self.words and number:
+                mask = int(number, 16)
+                shared += (mask & self.words[word]).bit_count()
+                lacking += (mask & ~self.words[word]).bit_count()
+        return _SHARED * shared + _SAME_CPU * (cpu == self.cpu()) + _SAME_CPU - 1 - lacking
 
-    def native_end(self) -> str:
-        """How the requirement of code ends that was compiled for exactly this host."""
-        return f"\0{self.cpu}\0{native_requirements(self.features)}"
-
-    def missing(self, features: str) -> tuple[str, ...]:
-        """The features that code requires (``+avx2,+fma``; `-x` requires nothing) and this host lacks."""
-        have = required(self.features)
-        return tuple(sorted(required(features) - have))
-
-
-def native_requirements(features: str) -> str:
-    """The requirements of code that was compiled for a host with these features, where the source names no others."""
-    return ",".join(["+" + name for name in sorted(required(features) - SYSTEM_FEATURES)])
+    def is_native(self, requirement: str) -> bool:
+        """Whether code was compiled for exactly this host, and can run here."""
+        return f"\0{self.identity}\0" in requirement and self.rank(requirement) == NATIVE
 
 
-def required(features: str) -> frozenset[str]:
-    """The names of the features that a list like ``+avx2,-avx512f`` switches on."""
-    return frozenset([part[1:] for part in features.split(",") if part.startswith("+")])
+def read_processor(runtime: Any, until_boot: Callable[[bytes], str | None], cpu: Callable[[], str]) -> Processor:
+    """This machine's processor, as the native runtime reads it.
+
+    Where there is no table of features for the architecture its words may not tell all, and `until_boot` gives an identity that
+    holds until the next boot. `cpu` gives LLVM's name of it.
+    """
+    content: bytes = runtime.processor()
+    architecture = _PLATFORM.partition("-")[0]
+    names = WORDS.get(architecture, ())
+    words = dict(zip(names, memoryview(content).cast("Q"), strict=False))
+    if "7.0.b" in words and not words["1.0.c"] >> 28 & 1:  # leaf 7 was not asked
+        for name in names[4:9]:
+            del words[name]
+
+    def ask(name: str) -> int:
+        if name.count(".") != 2:  # noqa: PLR2004 - leaf, subleaf, register
+            return 0
+        leaf, subleaf, register = name.split(".")
+        answer: tuple[int, ...] = runtime.cpuid(int(leaf, 16), int(subleaf, 16))
+        return answer["abcd".index(register)] if answer else 0
+
+    if names and content:
+        identity = digest([_PLATFORM.encode(), content], size=12).hex()
+    else:
+        identity = until_boot(content) or ""
+    return Processor(words, identity, ask, cpu)
 
 
 def _platform_name() -> str:
@@ -119,12 +162,9 @@ def platform_name() -> str:
     return _PLATFORM
 
 
-def requirement(abi: int, platform: str, libc: str, cpu: str, features: str) -> str:
-    """All that code requires of a host, and the CPU that it is tuned for, as one text.
-
-    `libc` is empty where the code uses none, else ``musl``, or ``glibc`` and the least version.
-    """
-    return f"{abi}\0{platform}\0{libc}\0{cpu}\0{features}"
+def requirement(abi: int, platform: str, libc: str, cpu: str, made_for: str, made_on: str, features: str) -> str:
+    """All that code requires of a host, and what it was compiled for, as one text (docs/format.md, "Requirements")."""
+    return f"{abi}\0{platform}\0{libc}\0{cpu}\0{made_for}\0{made_on}\0{features}"
 
 
 def target_id(requirement: str) -> bytes:
@@ -160,49 +200,3 @@ def libc_serves(needed: str) -> bool:
 
 def _numbers(version: str) -> list[int]:
     return [int(part) if part.isdecimal() else 0 for part in version.split(".")]
-
-
-def host_key(files: Files, processor: bytes) -> str | None:
-    """A name for this boot of this machine and its processor; None where the system does not report them.
-
-    `processor` is what the processor says of itself: emulators and containers share a boot with their machine.
-    """
-    try:
-        opened = files.open_owned(_BOOT_ID, os.O_RDONLY | os.O_CLOEXEC)
-        boot_id = files.pread(opened.number, 64, 0)
-    except OSError as error:
-        reraise_interrupt(error)
-        return None
-    return digest([boot_id.strip(), _PLATFORM.encode(), processor], size=12).hex()
-
-
-def encode_host(host: Host, name: str, signing_key: bytes | None = None, linker: str = "") -> bytes:
-    """A host, and a note on the linker to use there, as the bytes of the file of this name, signed where there is a key."""
-    text = f"{host.cpu}\0{host.features}\0{host.adjustments}\0{linker}".encode()
-    return _seal(text, name, signing_key) + text
-
-
-def decode_host(data: bytes, name: str, signing_key: bytes | None = None) -> Host | None:
-    """The host in a file's bytes; None where they are damaged, of another name, or not signed with the key."""
-    *fields, _ = _fields(data, name, signing_key)
-    return Host(*fields) if fields else None
-
-
-def decode_linker(data: bytes, name: str, signing_key: bytes | None = None) -> str:
-    """The note on a linker in a file's bytes; empty where there is none, or where `decode_host` gives None."""
-    return _fields(data, name, signing_key)[-1]
-
-
-def _fields(data: bytes, name: str, signing_key: bytes | None) -> list[str]:
-    """The fields of a file; one that is empty where they are not to be believed."""
-    text = data[CHECK_SIZE:]
-    if _seal(text, name, signing_key) != data[:CHECK_SIZE]:
-        return [""]
-    fields = text.decode("utf-8", "replace").split("\0")
-    return fields if len(fields) == len(Host.__slots__) + 1 else [""]
-
-
-def _seal(text: bytes, name: str, signing_key: bytes | None) -> bytes:
-    """Ties the text to its file's name: what is true of one machine must not be believed of another."""
-    sealed = name.encode() + b"\0" + text
-    return mac(sealed, signing_key)[:CHECK_SIZE] if signing_key else check(sealed)

@@ -391,7 +391,7 @@ class Index:
                     seen.add(value)
                     number = value[_NUMBER_AT:]
                     if number not in ranks:
-                        self._look_for_native(segment)
+                        self._look_for_native(segment, number)
                     if ranks.get(number, UNUSABLE) < NATIVE:
                         others.append((segment, value))
                         continue
@@ -407,11 +407,11 @@ class Index:
                 else:
                     rest.append((ranks.get(value[_NUMBER_AT:], 0), candidate))
 
-    def _look_for_native(self, segment: Segment) -> None:
-        """Learn which of a segment's requirements are those of code that was compiled for exactly this host."""
-        for number, text in self._requirements(segment).items():
-            if number not in self._ranks and self.is_native(text):
-                self._ranks[number] = NATIVE
+    def _look_for_native(self, segment: Segment, number: bytes) -> None:
+        """Learn whether the requirement of this number is that of code which was compiled for exactly this host."""
+        text = self._requirements(segment).get(number)
+        if text is not None and self.is_native(text):
+            self._ranks[number] = NATIVE
 
     def _rank(self, segment: Segment, value: bytes) -> int:
         """How well an entry's requirement fits this host; 0 where the segment does not tell."""

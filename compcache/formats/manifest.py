@@ -24,7 +24,7 @@ from _struct import error as StructError  # type: ignore[attr-defined] # noqa: N
 
 from compcache.digest import KEY_SIZE, check
 from compcache.errors import FormatError
-from compcache.formats.host import required, requirement
+from compcache.formats.host import requirement, target_id
 from compcache.record import Record, set_field
 
 TYPE_CHECKING = False
@@ -62,7 +62,7 @@ __all__ = [
 
 FRAME = Struct("<I8s")
 _U32 = Struct("<I")
-FUNCTION_HEAD = Struct("<cIIIIIII")
+FUNCTION_HEAD = Struct("<cIII8sIII")
 _FIRST_READ = 512
 _KEY_AT = 9  # where a module record holds its key: behind type, ABI and the length of the key
 _MAX_FRAME = 1 << 26
@@ -92,26 +92,39 @@ MODULE, FUNCTION, NEEDS, GLOBAL = b"M", b"F", b"N", b"G"
 class ModuleRecord(Record):
     """The fields that hold for a whole module.
 
-    `key` (16 bytes) is what the image's module table repeats; `image_kind` is "shared" or "object". `features` are those that
-    the code requires of a host (``+avx2,+fma``, sorted), `libc` is the C library that it needs; `cpu` and `machine_features` are what LLVM was given.
+    `key` (16 bytes) is what the image's module table repeats; `image_kind` is "shared" or "object". `features` are what its
+    functions require of a processor, each text once. `libc` is the C library that it needs; `cpu` and `machine_features` are what LLVM was given,
+    `made_for` is what these allowed it to use, `made_on` the processor that the code was compiled for exactly. The forms are those of
+    `compcache.formats.host`.
     """
 
-    __slots__ = ("key", "image_kind", "triple", "cpu", "features", "libc", "machine_features", "llvm_version", "abi")
+    __slots__ = ("key", "image_kind", "triple", "cpu", "features", "libc", "machine_features", "llvm_version", "made_for", "made_on", "abi")
     key: bytes
     image_kind: str
     triple: str
     cpu: str
-    features: str
+    features: tuple[str, ...]
     libc: str
     machine_features: str
     llvm_version: str
+    made_for: str
+    made_on: str
     abi: int
 
     def requirement(self, features: str = "") -> str:
-        """The host requirements of the module; or of one of its functions, which requires these features as well."""
-        if features:
-            features = ",".join(["+" + name for name in sorted(required(features) | required(self.features))])
-        return requirement(self.abi, self.triple, self.libc, self.cpu, features or self.features)
+        """The host requirements of its functions that require these features; without any, of mapping the module."""
+        return requirement(self.abi, self.triple, self.libc, self.cpu, self.made_for, self.made_on, features)
+
+    def features_of(self, record: FunctionRecord) -> str:
+        """What one of its functions requires of a processor.
+
+        Raises:
+            FormatError: the record is not of this module.
+        """
+        for text in self.features:
+            if target_id(self.requirement(text)) == record.target_id:
+                return text
+        raise FormatError(f"the record of function {record.name!r} names a requirement that its module does not have")
 
 
 class FunctionRecord(Record):
@@ -119,27 +132,27 @@ class FunctionRecord(Record):
 
     `function` and `entry` number symbols of the image's module table; `entry` is NO_ENTRY where the function
     has no signature that Python could call, and `signature` then says why; behind `LINK_ONLY`, what it is instead of
-    a function that is there to be called. `needs` is the offset of a needs record, 0 for none. `features` are those that
-    the function requires of a host beside its module's.
+    a function that is there to be called. `needs` is the offset of a needs record, 0 for none. `target_id` stands for
+    what the function requires of a host (`ModuleRecord.features_of`).
     """
 
-    __slots__ = ("name", "symbol", "signature", "features", "function", "entry", "needs")
+    __slots__ = ("name", "symbol", "signature", "target_id", "function", "entry", "needs")
     name: str
     symbol: str
     signature: str
-    features: str
+    target_id: bytes
     function: int
     entry: int
     needs: int
 
     def __init__(
-        self, name: str, symbol: str, signature: str, features: str, function: int, entry: int, needs: int
+        self, name: str, symbol: str, signature: str, target_id: bytes, function: int, entry: int, needs: int
     ) -> None:
         # One of these is made by every load: a fifth of the time of the general constructor.
         set_field(self, "name", name)
         set_field(self, "symbol", symbol)
         set_field(self, "signature", signature)
-        set_field(self, "features", features)
+        set_field(self, "target_id", target_id)
         set_field(self, "function", function)
         set_field(self, "entry", entry)
         set_field(self, "needs", needs)
@@ -256,9 +269,9 @@ def decode_module(payload: bytes) -> ModuleRecord:
     key = reader.blob()
     if len(key) != KEY_SIZE:
         reader.fail(f"has a key of {len(key)} bytes")
-    texts = [reader.text() for _ in range(7)]
+    image_kind, triple, cpu, features, *texts = [reader.text() for _ in range(9)]
     reader.end()
-    return ModuleRecord(key, *texts, abi)
+    return ModuleRecord(key, image_kind, triple, cpu, tuple(features.split("\n")), *texts, abi)
 
 
 def decode_function(payload: bytes) -> FunctionRecord:
@@ -266,22 +279,17 @@ def decode_function(payload: bytes) -> FunctionRecord:
     start = FUNCTION_HEAD.size
     if len(payload) < start:
         raise FormatError("a function record is truncated")
-    kind, function, entry, needs, *sizes = FUNCTION_HEAD.unpack_from(payload)
+    kind, function, entry, needs, target, *sizes = FUNCTION_HEAD.unpack_from(payload)
     first = start + sizes[0]
     second = first + sizes[1]
-    third = second + sizes[2]
-    if kind != FUNCTION or third + sizes[3] != len(payload):
+    if kind != FUNCTION or second + sizes[2] != len(payload):
         raise FormatError("a function record is damaged")
-    if payload.isascii():
-        text = payload.decode()
-        name, symbol, signature, features = text[start:first], text[first:second], text[second:third], text[third:]
-    else:
-        parts = payload[start:first], payload[first:second], payload[second:third], payload[third:]
-        try:
-            name, symbol, signature, features = [part.decode("utf-8", "surrogatepass") for part in parts]
-        except UnicodeDecodeError:
-            raise FormatError("a function record holds a text that is not UTF-8") from None
-    return FunctionRecord(name, symbol, signature, features, function, entry, needs)
+    parts = payload[start:first], payload[first:second], payload[second:]
+    try:
+        name, symbol, signature = [part.decode("utf-8", "surrogatepass") for part in parts]
+    except UnicodeDecodeError:
+        raise FormatError("a function record holds a text that is not UTF-8") from None
+    return FunctionRecord(name, symbol, signature, target, function, entry, needs)
 
 
 def decode_needs(payload: bytes) -> NeedsRecord:

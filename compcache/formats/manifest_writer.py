@@ -64,16 +64,16 @@ def _blob(value: bytes) -> bytes:
 def encode_module(record: ModuleRecord) -> bytes:
     """The payload of a module record."""
     texts = (
-        record.image_kind, record.triple, record.cpu, record.features, record.libc, record.machine_features,
-        record.llvm_version,
+        record.image_kind, record.triple, record.cpu, "\n".join(record.features), record.libc, record.machine_features,
+        record.llvm_version, record.made_for, record.made_on,
     )  # fmt: skip
     return b"".join([MODULE, _U32.pack(record.abi), _blob(record.key), *map(_text, texts)])
 
 
 def encode_function(record: FunctionRecord) -> bytes:
     """The payload of a function record: type, numbers, the lengths of the texts, the texts."""
-    texts = [text.encode("utf-8", "surrogatepass") for text in (record.name, record.symbol, record.signature, record.features)]
-    return b"".join([FUNCTION_HEAD.pack(FUNCTION, record.function, record.entry, record.needs, *map(len, texts)), *texts])
+    texts = [text.encode("utf-8", "surrogatepass") for text in (record.name, record.symbol, record.signature)]
+    return b"".join([FUNCTION_HEAD.pack(FUNCTION, record.function, record.entry, record.needs, record.target_id, *map(len, texts)), *texts])
 
 
 def encode_needs(record: NeedsRecord) -> bytes:
@@ -155,7 +155,7 @@ class WholeManifest:
     def functions(self) -> list[tuple[str, int, str]]:
         """The (name, record offset, requirement) of every function, as the index has them."""
         records = [(offset, decode_function(payload)) for offset, payload in self._of(FUNCTION)]
-        return [(record.name, offset, self.header.requirement(record.features)) for offset, record in records]
+        return [(record.name, offset, self.header.requirement(self.header.features_of(record))) for offset, record in records]
 
     def imports(self) -> tuple[str, ...]:
         """The functions and variables that the module imports, each once."""

@@ -412,8 +412,8 @@ class Loader:
             require_usable(self.store, file)
 
     def require_features(self, file: ModuleFile, record: FunctionRecord) -> None:
-        """Raise `IncompatibleTargetError` if this host lacks what the function requires beyond its module."""
-        if record.features:
+        """Raise `IncompatibleTargetError` if this host lacks what the function requires."""
+        if record.target_id not in self.store.accepted:
             from compcache.hit.plan import require_features
 
             require_features(self.store, file, record)

@@ -456,7 +456,6 @@ def require_usable(store: Store, file: ModuleFile) -> None:
         _require_llvm(store, file)
     if file.target_id in store.accepted:
         return
-    machine = store.host()
     platform = host.platform_name()
     record = decode_module(file.read_record(0))
     module = file.module_id.hex()
@@ -464,13 +463,6 @@ def require_usable(store: Store, file: ModuleFile) -> None:
         raise IncompatibleTargetError(
             f"module {module} is for {record.triple} (ABI {record.abi}), this process is {platform} "
             f"(ABI {host.ABI_VERSION})",
-            module_id=module,
-        )
-    missing = machine.missing(record.features)
-    if missing:
-        raise IncompatibleTargetError(
-            f"module {module} was compiled for {record.cpu} and uses {', '.join(missing[:8])}, which this "
-            f"{machine.cpu} does not have",
             module_id=module,
         )
     if not host.libc_serves(record.libc):
@@ -493,16 +485,24 @@ def _require_llvm(store: Store, file: ModuleFile) -> None:
 
 
 def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> None:
-    """Check that this host has the features that a function requires beside its module.
+    """Check that this host has the features that a function requires.
 
     Raises:
         IncompatibleTargetError: it has not.
     """
-    machine = store.host()
-    missing = machine.missing(record.features)
-    if missing:
+    header = decode_module(file.read_record(0))
+    features = header.features_of(record)
+    if not store.processor().meets(features):
+        module = file.module_id.hex()
         raise IncompatibleTargetError(
-            f"function {record.name!r} of module {file.module_id.hex()} uses {', '.join(missing[:8])}, which this {machine.cpu} does "
-            "not have",
-            module_id=file.module_id.hex(),
+            f"function {record.name!r} of module {module} was compiled for {header.cpu} and uses {_lacking(store, features)}", module_id=module
         )
+    store.accept(header.requirement(features))
+
+
+def _lacking(store: Store, features: str) -> str:
+    """What of these features this processor lacks, and that it does, in words."""
+    from compcache.targets.processor_words import missing
+
+    processor = store.processor()
+    return f"{', '.join(missing(features, processor)[:8])}, which this {processor.cpu() or 'processor'} does not have"

@@ -25,9 +25,8 @@ import traceback
 from _queue import Empty, SimpleQueue  # a program may have a module `queue` of its own
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-import llvmlite.binding as llvm
-
 from compcache.errors import CompileError
+from compcache.llvm import llvm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
-import llvmlite.binding as llvm
+from compcache.llvm import llvm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

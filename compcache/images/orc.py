@@ -6,12 +6,11 @@ import functools
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import llvmlite.binding as llvm
-
 from compcache.errors import IntegrityError
 from compcache.images import elf
 from compcache.images.llvm_thread import in_llvm_thread
 from compcache.images.native_target import initialize, target_machine
+from compcache.llvm import llvm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

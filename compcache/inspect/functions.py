@@ -22,6 +22,7 @@ from compcache.hit.target import link_name_of
 from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalReport, Realization
 from compcache.publish import index_merge
 from compcache.store import INDEX, MODULES, QUARANTINE
+from compcache.targets.processor_words import names_in
 from compcache.usage.ledger import read_ledger
 from compcache.usage.module_reader import read_graph, read_notes
 
@@ -56,6 +57,7 @@ def _describe(loader: Loader, module: ModuleFile, offset: int, *, loaded: bool) 
     problem = ""
     try:
         loader.require_usable(module)
+        loader.require_features(module, record)
     except CompcacheError as error:
         problem = str(error)
     return Realization(
@@ -64,7 +66,7 @@ def _describe(loader: Loader, module: ModuleFile, offset: int, *, loaded: bool) 
         module_id=module.module_id.hex(),
         signature=record.signature.removeprefix(LINK_ONLY),
         cpu=header.cpu,
-        features=header.features,
+        features=names_in(header.features_of(record)),
         llvm_version=header.llvm_version,
         image_kind=header.image_kind,
         size=module.size,

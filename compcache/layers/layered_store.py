@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from compcache.formats.host import Host
+    from compcache.formats.host import Processor
     from compcache.formats.index import ModuleEntry
     from compcache.store import ModuleFile
+    from compcache.targets.host_probe import Host
 
 __all__ = ["LAYER_SHIFT", "LayeredStore"]
 
@@ -51,6 +52,10 @@ class _Layer(Store):
     def host(self) -> Host:
         """See `Store`."""
         return self._above.host()
+
+    def processor(self) -> Processor:
+        """See `Store`."""
+        return self._above.processor()
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
         above = self._above

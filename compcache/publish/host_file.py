@@ -1,4 +1,4 @@
-"""Stores facts about this host in the cache directory, once per boot: LLVM's description and the fastest linker."""
+"""What is kept of this host in the cache directory until its next boot: LLVM's name for it, and the fastest linker."""
 
 from __future__ import annotations
 
@@ -6,40 +6,42 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from compcache.errors import StorageError
-from compcache.formats.host import decode_host, decode_linker, encode_host
-from compcache.hit.runtime import load_runtime
+from compcache.formats.host_file import HostFile, encode_host
+from compcache.formats.manifest import version_numbers
 from compcache.images.linkers.choose import choose_linker, recall_linker
 from compcache.images.linkers.find import find_linkers
 from compcache.publish.writer import publish_file
 from compcache.store import HOSTS
 from compcache.targets.host_probe import probe_host
-from compcache.targets.processor import read_host
 
 if TYPE_CHECKING:
-    from compcache.formats.host import Host
+    from compcache.formats.host import Processor
     from compcache.images.linkers.find import Linker
     from compcache.store import Store
+    from compcache.targets.host_probe import Host
 
-__all__ = ["linker_for", "probe_and_remember", "remembered_linker"]
+__all__ = ["describe_host", "linker_for", "remembered_linker"]
 
 
 @cache
-def _probe_once() -> Host:
+def _probe_once(identity: str, processor: Processor) -> Host:  # noqa: ARG001 - what the answer depends on
     """This host, for all cache directories of the process."""
-    return probe_host()
+    return probe_host(processor)
 
 
-def probe_and_remember(store: Store) -> Host:
-    """Probe this host, and store the result in the cache directory where that is writable.
+def describe_host(store: Store) -> Host:
+    """This host, as LLVM describes it. Its name is kept, unless a newer LLVM has named it.
 
-    Without llvmlite the processor is asked instead, by each process: that takes no longer than reading a file.
+    Raises:
+        MissingPackageError: there is no LLVM.
     """
-    try:
-        found = _probe_once()
-    except ImportError:
-        runtime = load_runtime()
-        return read_host(runtime.processor(), runtime.xsave_variants())
-    _write(store, found)
+    processor = store.processor()
+    found = _probe_once(processor.identity, processor)
+    from compcache.build.codegen import llvm_version
+
+    _, known = store.host_file()
+    if known is None or version_numbers(known.llvm_version) < version_numbers(llvm_version()):
+        _write(store, HostFile(found.cpu, llvm_version(), known.linker if known else ""))
     return found
 
 
@@ -54,33 +56,25 @@ def linker_for(store: Store, obj: bytes) -> Linker | None:
     candidates = find_linkers()
     if len(candidates) < 2:  # noqa: PLR2004 - nothing to choose
         return next(iter(candidates), None)
-    host, known = _read(store)
-    linker, note = choose_linker(candidates, known, obj)
-    if note != known and host is not None:
-        _write(store, host, note)
+    _, known = store.host_file()
+    linker, note = choose_linker(candidates, known.linker if known else "", obj)
+    if known is not None and note != known.linker:
+        _write(store, HostFile(known.cpu, known.llvm_version, note))
     return linker
 
 
 def remembered_linker(store: Store) -> Linker | None:
     """The linker that `linker_for` returns without timing any; None if it would time them or finds none."""
     candidates = find_linkers()
-    return candidates[0] if len(candidates) == 1 else recall_linker(candidates, _read(store)[1])
+    _, known = store.host_file()
+    return candidates[0] if len(candidates) == 1 else recall_linker(candidates, known.linker if known else "")
 
 
-def _read(store: Store) -> tuple[Host | None, str]:
-    """The stored host and the note on its linker."""
-    name = store.host_file()
-    data = store.read_file(HOSTS, name) if name else None
-    if not data or not name:
-        return None, ""
-    return decode_host(data, name, store.signing_key), decode_linker(data, name, store.signing_key)
-
-
-def _write(store: Store, host: Host, linker: str = "") -> None:
+def _write(store: Store, host: HostFile) -> None:
     """Replace the file; a failure is ignored."""
-    name = store.host_file()
+    name, _ = store.host_file()
     if name and not store.readonly:
         try:
-            publish_file(store, HOSTS, name, encode_host(host, name, store.signing_key, linker), sync=False)
+            publish_file(store, HOSTS, name, encode_host(host, name, store.signing_key), sync=False)
         except StorageError:
-            return  # the next process probes again
+            return  # the next process asks again

@@ -20,7 +20,7 @@ from compcache.errors import (
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.graph import decode_notes
-from compcache.formats.manifest import decode_module
+from compcache.formats.manifest import decode_function, decode_module
 from compcache.processes.detached import start_detached
 from compcache.publish.locks import try_lock
 from compcache.publish.quarantine import warn_not_stored
@@ -138,11 +138,13 @@ def _is_of_this_platform(header: ModuleRecord) -> bool:
 
 def is_native(cache: Cache, func_name: str) -> bool:
     """Whether the realization of the function that would be loaded was compiled for exactly this host."""
-    machine = cache._store.host()
-    for module_id, _ in cache._store.find(func_name):
+    store = cache._store
+    for module_id, offset in store.find(func_name):
         try:
-            with cache._store.open_module(module_id) as module:
-                return machine.rank(decode_module(module.read_record(0)).requirement()) == host.NATIVE
+            with store.open_module(module_id) as module:
+                header = decode_module(module.read_record(0))
+                features = header.features_of(decode_function(module.read_record(offset)))
+                return store.rank(header.requirement(features)) == host.NATIVE
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             continue
@@ -183,5 +185,5 @@ def start_tuning(cache: Cache, func_name: str) -> int:
 
 def tune(cache: Cache, func_name: str) -> bool:
     """Make and store a realization for exactly this host, unless there is one or another process is tuning."""
-    with try_lock(cache._store, "tune " + "/".join(cache._store.host_file() or ("host",))) as owned:
+    with try_lock(cache._store, "tune " + (cache._store.processor().identity or "host")) as owned:
         return owned and not is_native(cache, func_name) and _retarget(cache, func_name)

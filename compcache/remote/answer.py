@@ -49,7 +49,7 @@ def read_answer(store: Store, url: str, name: str, answer: list[Any] | None, pro
         return RemoteAnswer(url, UNAVAILABLE, why or "it does not answer", is_asked)
     outcome, *rest = answer
     if outcome != FOUND:
-        shelves = ", ".join(usable_shelves(store.host()))
+        shelves = ", ".join(usable_shelves(store.processor()))
         return RemoteAnswer(url, MISSING, f"it is on no shelf that this host can use: {shelves}", is_asked)
     data, signatures, _ = rest
     try:

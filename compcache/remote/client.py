@@ -180,7 +180,7 @@ class RemoteStore:
 
     def _places(self) -> tuple[str, list[str]]:
         """The platform, and the shelves that this host can use."""
-        return platform_shelf(), list(usable_shelves(self._store.host()))
+        return platform_shelf(), list(usable_shelves(self._store.processor()))
 
     def _token(self) -> bytes:
         """What tells the questions of this process from those of others; a forked child begins anew."""
@@ -298,7 +298,7 @@ class RemoteStore:
         cards = []
         for name, needs in names:
             card = Card(name, module_id, len(data), seconds, inline, signatures)
-            cards.append((card_key(platform, shelf_of(header.triple, needs.split("\0")[-1]), name), encode_card(card)))
+            cards.append((card_key(platform, shelf_of(needs), name), encode_card(card)))
         replaces = not self._rejected.isdisjoint(name for name, _ in names)
         return Upload(module_key(module_id), b"" if inline else data, cards, seconds, always, replaces)
 

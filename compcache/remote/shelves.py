@@ -9,16 +9,18 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from compcache.digest import digest, name_key
-from compcache.formats.host import ABI_VERSION, SYSTEM_FEATURES, native_requirements, platform_name, required
+from compcache.formats.host import ABI_VERSION, platform_name
 from compcache.targets.cpu_table import cpu_table
+from compcache.targets.processor_words import processor_with, words_with
 
 if TYPE_CHECKING:
-    from compcache.formats.host import Host
+    from compcache.formats.host import Processor
 
 __all__ = ["card_key", "module_key", "pack_key", "platform_shelf", "shelf_of", "usable_shelves"]
 
 #: The layout of the store; a change of it, or of the format of cards, begins a new one beside the old one.
-LAYOUT = "ccr1"
+LAYOUT = "ccr2"
+_SAME = "cpu-"  # and the identity of a processor
 _TABLE_VERSION = 22  # of LLVM's tables: levels must mean the same on every host of a fleet
 _LEVELS = {
     "x86_64": ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"),
@@ -31,29 +33,28 @@ def platform_shelf(platform: str | None = None, abi: int = ABI_VERSION) -> str:
     return f"{platform or platform_name()}-abi{abi}"
 
 
-def shelf_of(platform: str, features: str) -> str:
-    """The shelf of code that requires these features: the lowest level that has them all, or that of CPUs with exactly these."""
-    needed = required(features) - SYSTEM_FEATURES
-    for level, have in _levels(platform.partition("-")[0]):
-        if needed <= have:
+def shelf_of(requirement: str) -> str:
+    """The shelf of code with this requirement: the lowest level that runs it, or that of processors like the one it was made for."""
+    _, platform, _, _, made_for, made_on, features = requirement.split("\0")
+    for level, processor in _levels(platform):
+        if processor.meets(features):
             return level
-    return _native(features)
+    return _SAME + (made_on or digest([made_for.encode()], size=8).hex())
 
 
-def usable_shelves(host: Host) -> tuple[str, ...]:
-    """The shelves whose code this host can run, the best first."""
-    have = required(host.features) | SYSTEM_FEATURES
-    levels = [level for level, needed in _levels(platform_name().partition("-")[0]) if needed <= have]
-    return (_native(host.features), *reversed(levels))
+def usable_shelves(processor: Processor) -> tuple[str, ...]:
+    """The shelves whose code a processor can run, the best first."""
+    levels = [level for level, least in _levels(platform_name()) if processor.meets(words_with(least))]
+    return (_SAME + processor.identity, *reversed(levels))
 
 
 def card_key(platform: str, shelf: str, func_name: str) -> str:
-    """Where the card of a function is: ``ccr1/f/<platform>/<shelf>/<kk>/<key of the name>``."""
+    """Where the card of a function is: ``ccr2/f/<platform>/<shelf>/<kk>/<key of the name>``."""
     return f"{LAYOUT}/f/{_place(platform, shelf, func_name)}"
 
 
 def pack_key(platform: str, shelf: str, first_name: str) -> str:
-    """Where the pack of a start-up is: ``ccr1/p/<platform>/<shelf>/<kk>/<key of the name that it asks for first>``."""
+    """Where the pack of a start-up is: ``ccr2/p/<platform>/<shelf>/<kk>/<key of the name that it asks for first>``."""
     return f"{LAYOUT}/p/{_place(platform, shelf, first_name)}"
 
 
@@ -63,16 +64,13 @@ def _place(platform: str, shelf: str, func_name: str) -> str:
 
 
 def module_key(module_id: bytes) -> str:
-    """Where a module is that no card holds: ``ccr1/m/<aa>/<module_id>.ccm``."""
+    """Where a module is that no card holds: ``ccr2/m/<aa>/<module_id>.ccm``."""
     name = module_id.hex()
     return f"{LAYOUT}/m/{name[:2]}/{name}.ccm"
 
 
-def _native(features: str) -> str:
-    return "cpu-" + digest([native_requirements(features).encode()], size=8).hex()
-
-
 @cache
-def _levels(arch: str) -> tuple[tuple[str, frozenset[str]], ...]:
+def _levels(platform: str) -> tuple[tuple[str, Processor], ...]:
+    arch = platform.partition("-")[0]
     table = cpu_table(arch, _TABLE_VERSION)
-    return tuple((level, table.expand(level)) for level in _LEVELS.get(arch, ())) if table else ()
+    return tuple((level, processor_with(table.expand(level), platform, level)) for level in _LEVELS.get(arch, ())) if table else ()

@@ -21,7 +21,7 @@ from compcache.errors import CompileError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["CpuTable", "baseline", "cpu_table", "table_of"]
+__all__ = ["CpuTable", "baseline", "basic_features", "cpu_table", "table_of"]
 
 #: What the code generator has before any name: LLVM's own start for the 64-bit triples.
 _START = {"x86_64": ("64bit", "sse2"), "aarch64": ()}
@@ -126,7 +126,7 @@ def cpu_table(arch: str, major: int) -> CpuTable | None:
 
 def table_of(platform: str) -> CpuTable | None:
     """The CPU table of a platform (``x86_64-linux-elf``) for the LLVM in use."""
-    import llvmlite.binding as llvm
+    from compcache.llvm import llvm
 
     return cpu_table(platform.partition("-")[0], llvm.llvm_version_info[0])
 
@@ -134,3 +134,10 @@ def table_of(platform: str) -> CpuTable | None:
 def baseline(platform: str) -> str:
     """LLVM's name for the least CPU of a platform or an architecture."""
     return _BASELINES.get(platform.partition("-")[0], "generic")
+
+
+@functools.cache
+def basic_features(platform: str) -> frozenset[str]:
+    """The features that every processor of a platform has, for the LLVM in use."""
+    table = table_of(platform)
+    return table.expand(baseline(platform)) if table else frozenset()

@@ -1,54 +1,62 @@
-"""Asks LLVM what this machine is (miss path: imports llvmlite)."""
+"""This machine in LLVM's terms: what code for exactly this host is compiled for (miss path: imports llvmlite)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.formats.host import Host, platform_name
+from compcache.formats.host import Processor, platform_name
+from compcache.record import Record
 from compcache.targets.cpu_table import table_of
-from compcache.targets.machine import as_text
+from compcache.targets.processor_words import as_text, feature_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["probe_host"]
+__all__ = ["Host", "probe_host"]
 
 
-def probe_host() -> Host:
-    """The CPU name and the features of this machine in LLVM's terms.
+class Host(Record):
+    """This machine.
+
+    `cpu` is LLVM's name for it, `features` is all that it has (``+avx2,+fma``, sorted), and `adjustments` are the changes that make
+    the one the other: what the name stands for is more, where a hypervisor hides something. `processor` is what it says of itself.
+    """
+
+    __slots__ = ("cpu", "features", "adjustments", "processor")
+    cpu: str
+    features: str
+    adjustments: str
+    processor: Processor
+
+
+def probe_host(processor: Processor) -> Host:
+    """Ask LLVM what this machine is.
 
     What LLVM says the machine does not have is as much a part of it as what it has: LLVM's name for a CPU stands for all
-    that such a CPU can have, and hypervisors hide some of it.
+    that such a CPU can have, and hypervisors hide some of it. What the processor does not confirm is left out.
+
+    Raises:
+        MissingPackageError: there is no LLVM.
     """
-    import llvmlite.binding as llvm
+    from compcache.llvm import llvm
 
     cpu = llvm.get_host_cpu_name()
     told = llvm.get_host_cpu_features()
-    have = frozenset({name for name, has in told.items() if has} | _features_of_kernel())
-    platform = platform_name()
-    table = table_of(platform)
+    known = feature_words(platform_name().partition("-")[0])
+    have = {name for name, has in told.items() if has and (name not in known or processor.meets(known[name]))}
+    if platform_name() == "aarch64-linux-elf":  # the kernel tells more than LLVM reads
+        have |= {name for name, words in known.items() if processor.meets(words)}
+    table = table_of(platform_name())
     if table is None:
         absent = {name for name, has in told.items() if not has}
-        return Host(cpu, as_text(have), ",".join(_changes(have, absent)))
-    have = table.supported(have)
-    if cpu in table.cpus:
-        named = table.expand(cpu)
-        return Host(cpu, as_text(have), ",".join(_changes(have - named, named - have)))
-    return Host(cpu, as_text(have), ",".join(_changes(have, table.required - have)))
+        return Host(cpu, as_text(have), ",".join(_changes(have, absent)), processor)
+    unknown = {name for name in told if not table.knows(name)}  # to a table that is older than this LLVM
+    supported = table.supported(have)
+    named = table.expand(cpu) if cpu in table.cpus else table.required
+    added = supported - named if cpu in table.cpus else supported
+    hidden = (named - supported) | (unknown - have)
+    return Host(cpu, as_text(supported | (have & unknown)), ",".join(_changes(added, hidden)), processor)
 
 
 def _changes(added: Iterable[str], removed: Iterable[str]) -> list[str]:
     return ["+" + name for name in sorted(added)] + ["-" + name for name in sorted(removed)]
-
-
-def _features_of_kernel() -> set[str]:
-    """The features that the kernel tells of, where it tells more than LLVM reads (Linux on AArch64)."""
-    if platform_name() != "aarch64-linux-elf":
-        return set()
-    import ctypes
-
-    from compcache.targets.hwcaps import AT_HWCAP, AT_HWCAP2, features_of
-
-    getauxval = ctypes.CDLL(None).getauxval
-    getauxval.restype, getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
-    return features_of({key: getauxval(key) for key in (AT_HWCAP, AT_HWCAP2)})

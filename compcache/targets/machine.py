@@ -13,18 +13,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompileError
-from compcache.formats.host import required
 from compcache.targets.cpu_table import baseline, table_of
-from compcache.targets.used_features import used_by
+from compcache.targets.processor_words import as_text, required
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from compcache.build.source import ModuleSource
-    from compcache.formats.host import Host
     from compcache.targets.cpu_table import CpuTable
+    from compcache.targets.host_probe import Host
 
-__all__ = ["NATIVE", "TARGETS_VARIABLE", "Machine", "as_text", "machine_for", "parse_targets", "requested_targets"]
+__all__ = ["NATIVE", "TARGETS_VARIABLE", "Machine", "machine_for", "parse_targets", "requested_targets"]
 
 #: What to compile for where a source does not say it.
 TARGETS_VARIABLE = "COMPCACHE_TARGETS"
@@ -36,27 +35,20 @@ _ARM_VERSION = re.compile(r"armv([89](?:\.[0-9])?)-a")
 class Machine(NamedTuple):
     """The machine to compile for.
 
-    `cpu` and `features` are what LLVM is given; `requires` is what code for it needs of a host, as sorted text
-    (``+avx2,+fma``); `explicit` are the features that the source itself asked for.
+    `cpu` and `features` are what LLVM is given; `requires` is what code for it may use; `explicit` are the features that the
+    source itself asked for; `processor` is the identity of this processor, and `is_exact` says that code is for exactly that.
     """
 
     cpu: str
     features: str
     requires: frozenset[str]
     explicit: frozenset[str]
+    processor: str = ""
+    is_exact: bool = False
 
     def by_features(self, platform: str) -> Machine:
         """The same with every feature listed: nothing comes with the name of the CPU, and no tuning either."""
         return self._replace(cpu=baseline(platform), features=as_text(self.requires))
-
-    def required_by(self, code: str) -> str:
-        """The host requirements of a module with this text: `used_by` of the machine's, and what the source asked for."""
-        return as_text(used_by(code, self.requires) | (self.requires & self.explicit))
-
-
-def as_text(features: Iterable[str]) -> str:
-    """Features as records have them: ``+avx2,+fma``, sorted."""
-    return ",".join(["+" + name for name in sorted(features)])
 
 
 @lru_cache(maxsize=64)
@@ -76,16 +68,18 @@ def machine_for(cpu: str | None, features: str | None, host: Host, platform: str
     named = features or ""
     native = cpu is None or cpu == NATIVE
     name = host.cpu if cpu is None or native else cpu or baseline(platform)
+    this = host.processor.identity
     if table is None:
         text = ",".join(filter(None, (host.features if native else "", named)))
-        return Machine(name, text, required(text), required(named))
+        return Machine(name, text, required(text), required(named), this, native and not named)
     if not native:
         name, named = _architecture_version(name, named, table)
         table.check(name, named)
-        return Machine(name, named, table.expand(name, named), table.closure(required(named)))
+        return Machine(name, named, table.expand(name, named), table.closure(required(named)), this)
     table.check(baseline(platform), named)
     text = ",".join(filter(None, (host.adjustments, named)))
-    return Machine(name, text, table.expand(name, text), table.closure(required(named)))
+    unknown = required(host.features) - table.required
+    return Machine(name, text, table.expand(name, text) | unknown, table.closure(required(named)), this, not features)
 
 
 def requested_targets(source: ModuleSource) -> list[tuple[str | None, str | None]]:

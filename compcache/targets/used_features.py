@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompileError
-from compcache.formats.host import SYSTEM_FEATURES, required
 from compcache.targets.cpu_table import baseline, table_of
+from compcache.targets.processor_words import SYSTEM_FEATURES, required
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TARGET_ATTRIBUTE",
     "check_attributes",
-    "exported_requirements",
+    "function_features",
     "target_attributes",
     "used_by",
     "uses_beyond",
@@ -110,29 +110,7 @@ def without_unknown_features(text: str, attributes: Mapping[str, str], platform:
     return _FEATURES.sub(known, text)
 
 
-def exported_requirements(
-    functions: Mapping[str, str], attributes: Mapping[str, str], machine: Machine, platform: str, code: str
-) -> dict[str, frozenset[str]]:
-    """The host features that exported functions require beyond those of the whole module, by symbol.
-
-    What they call counts nothing: a call from code without a feature to code with it is chosen at run time.
-
-    Args:
-        functions: the function that each exported symbol stands for: itself, or what it is an alias of.
-        attributes: those of each function that has any (`target_attributes`).
-        machine: what the module is compiled for.
-        platform: this process's.
-        code: the module's text.
-    """
-    found = {}
-    for symbol, function in functions.items():
-        text = attributes.get(function, "")
-        if text:
-            found[symbol] = used_by(code, _function_features(text, machine, platform))
-    return found
-
-
-def _function_features(attributes: str, machine: Machine, platform: str) -> frozenset[str]:
+def function_features(attributes: str, machine: Machine, platform: str) -> frozenset[str]:
     """The features that a function may use by its own ``target-cpu`` and ``target-features``; `used_by` tells which of them count.
 
     Each of the two that it has takes the place of the machine's, as LLVM has it.

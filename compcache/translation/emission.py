@@ -25,9 +25,12 @@ from compcache.build.trial import assembly_parts, try_in_child
 from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
 from compcache.errors import CompileError
+from compcache.formats.host import platform_name
 from compcache.images.elf import set_aside
 from compcache.images.linked_image import EntryObjects
 from compcache.images.static_runtime import FINALIZE
+from compcache.targets.cpu_table import baseline
+from compcache.translation.requirements import Code, requirements_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +58,6 @@ class Prepared(NamedTuple):
     aliases: dict[str, Alias]
     resolution: Resolution
     globals: tuple[tuple[str, str, bytes], ...]
-    needs: dict[str, frozenset[str]]
     code: bytes  # before it is optimized, where it is to be kept
     data: Mapping[str, bytes] = {}  # values of large variables, by section (compcache.build.large_data)
 
@@ -64,7 +66,7 @@ class Translated(NamedTuple):
     """The result of compiling a module for one machine. It holds no LLVM object."""
 
     machine: Machine
-    requires: str
+    requires: dict[str, frozenset[str]]  # the features that each exported symbol requires
     prepared: Prepared
     definitions: dict[str, Definition]
     constructors: Constructors
@@ -111,33 +113,33 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     shared = [own.get(name, name) for name in shared]
     apart = request.by_linker
     module.link_in(codegen.parse(table_text(key, named, entries.points, slots, shared, with_entries=not apart), context))
-    obj = with_data(codegen.emit_object(module, target), prepared.data)
+    obj = codegen.emit_object(module, target)
+    requires = requirements_of(Code(text, definitions, prepared.aliases, obj), prepared.exports, [*startup, *constructors.functions()], request.machine)
+    obj = with_data(obj, prepared.data)
     if own:
         obj = set_aside(obj, own)
-    entry_objects = _entry_objects(entries.points, request.machine[:2], request.level) if apart else EntryObjects()
-    machine = request.machine
-    requires = machine.required_by(text)
+    entry_objects = _entry_objects(entries.points, request.level) if apart else EntryObjects()
     return Translated(
-        machine, requires, prepared._replace(data={}), definitions, constructors, startup, entries, slots, key, bitcode, request.level, obj,
+        request.machine, requires, prepared._replace(data={}), definitions, constructors, startup, entries, slots, key, bitcode, request.level, obj,
         entry_objects, request.digests,
     )
 
 
-def _entry_objects(points: tuple[EntryPoint, ...], machine: tuple[str, str], level: int) -> EntryObjects:
-    """The objects of entry points: one takes LLVM as long as a small function, and modules of a program have many in common.
+def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
+    """The objects of entry points, for any processor of the architecture: one takes LLVM as long as a small function, and modules of a program have many in common.
 
     Of a few each is an object of its own. Many are one object: it takes two milliseconds to begin one, and another to link it.
     """
     lists = [(point,) for point in points] if len(points) <= _FEW else [points]
-    return EntryObjects(tuple([_entry_object(item, machine, level) for item in lists]), tuple(symbols_of_entries(points)))
+    return EntryObjects(tuple([_entry_object(item, level) for item in lists]), tuple(symbols_of_entries(points)))
 
 
 @lru_cache(maxsize=512)
-def _entry_object(points: tuple[EntryPoint, ...], machine: tuple[str, str], level: int) -> bytes:
+def _entry_object(points: tuple[EntryPoint, ...], level: int) -> bytes:
     with codegen.new_context() as context:
         module = codegen.parse(entries_text(points), context)
         codegen.check_triple(module)
-        with codegen.borrowed_machine(*machine, level) as target:
+        with codegen.borrowed_machine(baseline(platform_name()), "", level) as target:
             module.data_layout = str(target.target_data)
             return codegen.emit_object(module, target)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from compcache.build.exports import Export
     from compcache.build.slots import Requests
     from compcache.build.source import ModuleSource
-    from compcache.formats.host import Host
+    from compcache.targets.host_probe import Host
     from compcache.targets.machine import Machine
 
 __all__ = ["Request", "refuse_extremes", "requests_of", "size_of", "unparsed"]

@@ -45,7 +45,6 @@ from compcache.images.archives import Archive
 from compcache.targets.used_features import (
     TARGET_ATTRIBUTE,
     check_attributes,
-    exported_requirements,
     target_attributes,
     uses_beyond,
     without_unknown_features,
@@ -59,7 +58,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from compcache.build.exports import Export
-    from compcache.build.pic import Alias
     from compcache.build.recipe import Recipe
     from compcache.build.slots import Resolution
     from compcache.targets.machine import Machine
@@ -162,7 +160,6 @@ def _compile(
         assumed=request.assumed,
     )
     resolution = _with_merged(resolution, exports)
-    needs = exported_requirements(_aliased(exports, names), source.attributes, request.machine, host.platform_name(), printed)
     encoded = encode_checked(resolution)
     # What static libraries call back must have a symbol.
     hides = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
@@ -174,7 +171,7 @@ def _compile(
     optimized = str(module)
     if not request.portable and not is_vectorized(optimized):
         code = b""
-    prepared = Prepared(exports, names, resolution, encoded, needs, code, source.data)
+    prepared = Prepared(exports, names, resolution, encoded, code, source.data)
     return emit(module, optimized, context, target, request, prepared)
 
 
@@ -197,11 +194,10 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linker
     with codegen.borrowed_machine(machine.cpu, machine.features, recipe.level) as emitter:
         if not recipe.optimized:
             codegen.optimize(module, emitter, recipe.level)
-        needs = exported_requirements(_aliased(recipe.exports, names), attributes, machine, host.platform_name(), text)
         resolution = restore_resolution(module, recipe.slots, recipe.storage, recipe.libraries)
         encoded = codegen.in_caller(encode_values, resolution)
         code = b"" if recipe.optimized else recipe.code
-        prepared = Prepared(recipe.exports, names, resolution, encoded, needs, code, recipe.data)
+        prepared = Prepared(recipe.exports, names, resolution, encoded, code, recipe.data)
         return emit(module, str(module), context, emitter, request, prepared)
 
 
@@ -234,11 +230,6 @@ def _try_if_suspicious(printed: str, values: GlobalValues, request: Request, att
     pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}
     if codegen.is_suspicious(pairs) or uses_beyond(_intrinsics(values, "llvm.x86."), machine.requires):
         codegen.in_caller(try_in_child, printed, machine, request.level)
-
-
-def _aliased(exports: Iterable[Export], names: Mapping[str, Alias]) -> dict[str, str]:
-    """The symbol that each exported one is an alias of, or itself."""
-    return {e.symbol: names[e.symbol].target if e.symbol in names else e.symbol for e in exports}
 
 
 def _chosen(names: list[str], condition: Callable[[str], bool]) -> list[str]:

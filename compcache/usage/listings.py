@@ -12,6 +12,7 @@ from compcache.formats import host
 from compcache.formats.manifest import LINK_ONLY
 from compcache.formats.statistics import LOADS_KEY, MISSES_ID
 from compcache.store import Store
+from compcache.targets.processor_words import as_text, missing, names_in, required
 from compcache.usage.ledger import read_ledger
 from compcache.usage.module_rows import Platform, Row, read_row
 from compcache.usage.snapshot import look_over
@@ -210,12 +211,18 @@ def _summary(
     signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]
     return ModuleSummary(
         row.module_id.hex(), tuple(map(_exported, zip(row.names, signatures, strict=True))), row.imports, size, created,
-        row.seconds, platform.cpu, platform.features, platform.llvm_version, platform.image_kind, problem, *used, directory,
+        row.seconds, platform.cpu, _names(platform), platform.llvm_version, platform.image_kind, problem, *used, directory,
     )  # fmt: skip
 
 
 def _problem(store: Store, platform: Platform) -> str:
     if platform.abi != host.ABI_VERSION or platform.triple != host.platform_name():
         return f"for {platform.triple} (ABI {platform.abi})"
-    missing = store.host().missing(platform.features)
-    return f"needs {', '.join(missing[:8])}" if missing else ""
+    processor = store.processor()
+    texts = platform.features.split("\n")
+    return "" if any(map(processor.meets, texts)) else f"needs {', '.join(missing(texts[0], processor)[:8])}"
+
+
+def _names(platform: Platform) -> str:
+    """The features that some function of a module uses: ``+avx2,+fma``."""
+    return as_text({name for text in platform.features.split("\n") for name in required(names_in(text))})

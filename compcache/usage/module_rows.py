@@ -119,7 +119,7 @@ def _platform_of(head: bytes, rest: bytes) -> Platform:
 
 def _platform(header: ModuleRecord) -> Platform:
     h = header
-    return Platform(h.image_kind, h.triple, h.cpu, h.features, h.llvm_version, h.abi)
+    return Platform(h.image_kind, h.triple, h.cpu, "\n".join(h.features), h.llvm_version, h.abi)
 
 
 def row_of_built(module_id: bytes, built: BuiltModule) -> Row:

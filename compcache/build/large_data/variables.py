@@ -12,13 +12,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import llvmlite.binding as llvm
-
 from compcache.build import codegen
 from compcache.build.ir_text import long_lines, quote
 from compcache.build.trial import has_assembly
 from compcache.errors import CompileError, FormatError
 from compcache.images import elf
+from compcache.llvm import llvm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,6 +14,7 @@ from _struct import error as StructError  # type: ignore[attr-defined] # noqa: N
 from compcache.digest import DIGEST_SIZE, digest, mac
 from compcache.errors import CompcacheError, FormatError
 from compcache.files import reraise_interrupt
+from compcache.formats.host import UNUSABLE
 from compcache.formats.index import MODULE
 from compcache.formats.manifest import NO_ENTRY, NO_SLOT, FunctionRecord
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BINDING", "FUNCTION", "HEAD", "MAGIC", "NO_STATE", "REQUIREMENT_PARTS", "PlannedClosure", "modules_of", "read_planned", "seal"]
 
-MAGIC = b"CCCLOSE2"
+MAGIC = b"CCCLOSE3"
 _SEAL_SIZE = DIGEST_SIZE
 #: State, and the numbers of modules, functions, waiting constructors, bindings, requirements, native symbols, and bytes of texts.
 HEAD = Struct("<16s7I")
@@ -35,7 +36,7 @@ FUNCTION = Struct("<II")
 BINDING = Struct("<5I")
 NO_STATE = bytes(DIGEST_SIZE)
 #: How many texts a requirement of a host is.
-REQUIREMENT_PARTS = 5
+REQUIREMENT_PARTS = 7
 
 
 def seal(content: bytes, file_name: str, key: bytes | None) -> bytes:
@@ -152,7 +153,9 @@ def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> P
     at += len(bindings)
     texts = content[at : at + text_size].decode("utf-8", "surrogatepass").split("\0")
     first = min(requirements * REQUIREMENT_PARTS, len(texts))
-    loader.store.accept(["\0".join(texts[start : start + REQUIREMENT_PARTS]) for start in range(0, first, REQUIREMENT_PARTS)])
+    for start in range(0, first, REQUIREMENT_PARTS):
+        if loader.store.rank("\0".join(texts[start : start + REQUIREMENT_PARTS])) == UNUSABLE:
+            raise FormatError("this host lacks what a function of the closure requires")
     last = first + natives
     if loader.runtime().find_undefined(tuple(texts[first:last])) is not None:
         raise FormatError("a native symbol of the closure is not in this process")
@@ -163,6 +166,6 @@ def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> P
     names = texts[last : last + 2 * functions]
     for number, (module, symbol) in enumerate(FUNCTION.iter_unpack(rows)):
         func_name, signature = names[2 * number : 2 * number + 2]
-        record = FunctionRecord(func_name, "", signature, "", symbol, NO_ENTRY, 0)
+        record = FunctionRecord(func_name, "", signature, b"", symbol, NO_ENTRY, 0)
         chosen.setdefault(func_name, type(root)(opened[module], record))
     return PlannedClosure(chosen, opened, starts, bindings, texts[last + 2 * functions :], content[at + text_size :])

@@ -1,7 +1,6 @@
 """Writes the closure that a load has planned, for the loads of other processes (see `compcache.hit.closures.planned`).
 
-Only closures of several modules whose load reads nothing else: no global variables to decode, no functions that require more of a host than
-their modules do. A closure is written by who had no module of it loaded before: only such a load knows all
+Only closures of several modules whose load reads nothing else: no global variables to decode. A closure is written by who had no module of it loaded before: only such a load knows all
 imports. Where everything in it was compiled for exactly this host and no variable is a weak definition, no module that is added later can be
 preferred; where not, the closure holds for as long as the index does not change.
 """
@@ -62,7 +61,13 @@ def remember_closure(store: Store, root: Choice, offset: int, chosen: dict[str, 
 
 
 def _is_plain(choice: Choice) -> bool:
-    return choice.source.is_whole and not choice.globals and not choice.record.features
+    return choice.source.is_whole and not choice.globals
+
+
+def _requirements(store: Store, choice: Choice) -> tuple[str, str]:
+    """What a module requires, and what its function does."""
+    header = decode_module(choice.source.read_record(store, 0))
+    return header.requirement(), header.requirement(header.features_of(choice.record))
 
 
 def _encode(store: Store, groups: list[list[Choice]], in_order: list[Choice]) -> bytes | None:
@@ -75,8 +80,8 @@ def _encode(store: Store, groups: list[list[Choice]], in_order: list[Choice]) ->
     by_name = {choice.record.name: choice for group in groups for choice in group}
     natives = {name: None for group in groups for name in (group[0].source.listed.natives if group[0].source.listed else ())}
     functions = [choice for group in groups for number, choice in enumerate(group) if number == 0 or _is_shared(choice)]
-    targets = {group[0].source.file.target_id: group[0].source for group in groups}
-    requirements = [decode_module(source.read_record(store, 0)).requirement() for source in targets.values()]
+    choices = {(choice.source.file.target_id, choice.record.target_id): choice for group in groups for choice in group}
+    requirements = list(dict.fromkeys([text for choice in choices.values() for text in _requirements(store, choice)]))
     needed = [part for text in requirements for part in text.split("\0")]
     texts = [*needed, *natives, *(text for choice in functions for text in (choice.record.name, choice.record.signature))]
     rows, places = [], []

@@ -65,7 +65,7 @@ static PyMethodDef functions[] = {
     {"require_writable", require_writable, METH_VARARGS, NULL},
     {"buffer_address", buffer_address, METH_O, NULL},
     {"processor", processor, METH_NOARGS, NULL},
-    {"xsave_variants", xsave_variants, METH_NOARGS, NULL},
+    {"cpuid", cpuid, METH_VARARGS, NULL},
     {"open_beneath", open_beneath, METH_VARARGS, NULL},
     {"memory_file", memory_file, METH_O, NULL},
     {"setup", setup, METH_VARARGS, NULL},

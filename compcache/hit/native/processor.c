@@ -2,8 +2,9 @@
  *
  * Emulators and containers share the boot id of their kernel, and an emulator shows the machine's own /proc/cpuinfo. The
  * instruction CPUID answers for the processor that runs this process. In a virtual machine each is a trap of a few
- * microseconds, so no more are asked than tell processors and what hypervisors hide of them apart: model and
- * features (leaves 1, 7 and 80000001), and which registers the kernel saves (XCR0). */
+ * microseconds, so no more are asked at once than tell processors and what hypervisors hide of them apart: model and
+ * features (leaves 1, 7 and 80000001), and which registers the kernel saves (XCR0). The words and their order are those of
+ * `WORDS` in compcache/formats/host.py. */
 #include "runtime.h"
 
 #if defined(__x86_64__)
@@ -17,6 +18,7 @@ enum { MAX_WORDS = 16 };
 #if defined(__x86_64__)
 
 enum { AVX = 1 << 28, OSXSAVE = 1 << 27 };
+static const unsigned int EXTENDED = 1u << 31;
 
 static unsigned int read_xcr0(void) {
     unsigned int low, high;
@@ -24,74 +26,72 @@ static unsigned int read_xcr0(void) {
     return low;
 }
 
-static size_t ask_processor(unsigned int *words) {
-    unsigned int a, b, c, d;
-    size_t count = 0;
+static size_t ask_processor(unsigned long long *words) {
+    unsigned int a, b, c, d, most = 0;
     __cpuid(1, a, b, c, d); /* b has the number of the core */
-    words[count++] = a;
-    words[count++] = c;
-    words[count++] = d;
-    if (c & OSXSAVE) {
-        words[count++] = read_xcr0();
+    words[0] = a;
+    words[1] = c;
+    words[2] = d;
+    words[3] = c & OSXSAVE ? read_xcr0() : 0;
+    if (c & AVX) { /* only then there is leaf 7 for sure, and only then it says anything that most code depends on */
+        __cpuid_count(7, 0, most, b, c, d);
+        words[4] = b;
+        words[5] = c;
+        words[6] = d;
     }
-    if (c & AVX) { /* only then there is leaf 7 for sure, and only then it says anything that code depends on */
-        __cpuid_count(7, 0, a, b, c, d);
-        words[count++] = b;
-        words[count++] = c;
-        words[count++] = d;
-        if (a > 0) {
-            __cpuid_count(7, 1, a, b, c, d);
-            words[count++] = a;
-            words[count++] = b;
-            words[count++] = d;
-        }
+    if (most > 0) {
+        __cpuid_count(7, 1, a, b, c, d);
+        words[7] = a;
+        words[8] = d;
     }
-    __cpuid(0x80000001, a, b, c, d);
-    words[count++] = c;
-    words[count++] = d;
-    return count;
+    __cpuid(EXTENDED + 1, a, b, c, d);
+    words[9] = c;
+    words[10] = d;
+    return 11;
 }
 
 #elif defined(__linux__)
 
-static size_t ask_processor(unsigned int *words) {
-    const unsigned long keys[] = {AT_HWCAP, AT_HWCAP2};
-    size_t count = 0;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        unsigned long long value = getauxval(keys[i]);
-        words[count++] = (unsigned int)value;
-        words[count++] = (unsigned int)(value >> 32);
-    }
-    return count;
+#ifndef AT_HWCAP3
+#define AT_HWCAP3 29
+#endif
+
+static size_t ask_processor(unsigned long long *words) {
+    words[0] = getauxval(AT_HWCAP);
+    words[1] = getauxval(AT_HWCAP2);
+    words[2] = getauxval(AT_HWCAP3);
+    return 3;
 }
 
 #else
 
-static size_t ask_processor(unsigned int *words) {
+static size_t ask_processor(unsigned long long *words) {
     (void)words;
     return 0;
 }
 
 #endif
 
-/* xsave_variants() -> int: the variants of XSAVE that the processor has (leaf 13), for who asks it without LLVM. */
-PyObject *xsave_variants(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
-    unsigned int a = 0;
+/* cpuid(leaf, subleaf) -> (eax, ebx, ecx, edx), or () where the processor has no such leaf, or no CPUID at all */
+PyObject *cpuid(PyObject *Py_UNUSED(module), PyObject *args) {
+    unsigned int leaf, subleaf;
+    if (!PyArg_ParseTuple(args, "II", &leaf, &subleaf)) {
+        return NULL;
+    }
 #if defined(__x86_64__)
-    unsigned int b, c, d;
-    __cpuid(0, a, b, c, d);
-    if (a >= 13) {
-        __cpuid_count(13, 1, a, b, c, d);
-    } else {
-        a = 0;
+    unsigned int a, b, c, d;
+    __cpuid(leaf & EXTENDED, a, b, c, d); /* the highest leaf of this range */
+    if (leaf <= a) {
+        __cpuid_count(leaf, subleaf, a, b, c, d);
+        return Py_BuildValue("(IIII)", a, b, c, d);
     }
 #endif
-    return PyLong_FromUnsignedLong(a);
+    return PyTuple_New(0);
 }
 
-/* processor() -> bytes */
+/* processor() -> bytes: words of 64 bits each */
 PyObject *processor(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
-    unsigned int words[MAX_WORDS];
+    unsigned long long words[MAX_WORDS] = {0};
     size_t count = ask_processor(words);
     return PyBytes_FromStringAndSize((const char *)words, (Py_ssize_t)(count * sizeof *words));
 }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { FRAME_HEAD = 12, FUNCTION_HEAD = 29, NAME_SIZE_AT = 13 }; /* docs/format.md, "Records" */
+enum { FRAME_HEAD = 12, FUNCTION_HEAD = 33, NAME_SIZE_AT = 21 }; /* docs/format.md, "Records" */
 
 static uint32_t number_at(const char *at) {
     uint32_t number;

@@ -101,7 +101,7 @@ PyObject *buffer_address(PyObject *module, PyObject *object);
 
 /* processor.c */
 PyObject *processor(PyObject *module, PyObject *nothing);
-PyObject *xsave_variants(PyObject *module, PyObject *nothing);
+PyObject *cpuid(PyObject *module, PyObject *args);
 
 /* paths.c */
 extern PyType_Spec descriptor_spec;

@@ -1,6 +1,6 @@
 """Packs: the functions that the start-up of a program asks for, in one object, so that one request warms a worker.
 
-A pack is stored under the name that its start-up asks for first: ``ccr1/p/<platform>/<shelf>/<kk>/<key of the name>``. That name
+A pack is stored under the name that its start-up asks for first: ``ccr2/p/<platform>/<shelf>/<kk>/<key of the name>``. That name
 stands for content, so a program that has changed has another pack. Packs are learned: processes that may write leave one behind
 when they have asked for a while. A pack decides nothing, as a card does not: each module in it is verified by its digest (and
 signature), and what it lacks is looked up by cards.

@@ -1,0 +1,70 @@
+"""What is kept of a machine until its next boot: LLVM's name for it, and a note on the linker to use there.
+
+The file is named after the boot and what the processor says of itself: a kernel does not change without a boot, and emulators and
+containers share a boot with their machine. Hits read it only to choose among realizations that fit equally well.
+"""
+
+from __future__ import annotations
+
+import os
+
+from compcache.digest import CHECK_SIZE, check, digest, mac
+from compcache.files import reraise_interrupt
+from compcache.formats.host import platform_name
+from compcache.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from compcache.files import Files
+
+__all__ = ["HostFile", "decode_host", "encode_host", "host_key"]
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+def host_key(files: Files, processor: bytes) -> str | None:
+    """A name for this boot of this machine and its processor; None where the system does not report them.
+
+    `processor` is what the processor says of itself: emulators and containers share a boot with their machine.
+    """
+    try:
+        opened = files.open_owned(_BOOT_ID, os.O_RDONLY | os.O_CLOEXEC)
+        boot_id = files.pread(opened.number, 64, 0)
+    except OSError as error:
+        reraise_interrupt(error)
+        return None
+    return digest([boot_id.strip(), platform_name().encode(), processor], size=12).hex()
+
+
+class HostFile(Record):
+    """What is kept of a machine until its next boot.
+
+    `cpu` is its name, by LLVM of this version: it tells realizations apart that fit equally well, and no more. `linker` is a
+    note on the linker to use there.
+    """
+
+    __slots__ = ("cpu", "llvm_version", "linker")
+    cpu: str
+    llvm_version: str
+    linker: str
+
+
+def encode_host(host: HostFile, name: str, signing_key: bytes | None = None) -> bytes:
+    """The bytes of the file of this name, signed where there is a key."""
+    text = f"{host.cpu}\0{host.llvm_version}\0{host.linker}".encode()
+    return _seal(text, name, signing_key) + text
+
+
+def decode_host(data: bytes, name: str, signing_key: bytes | None = None) -> HostFile | None:
+    """The content of a file; None where its bytes are damaged, of another name, or not signed with the key."""
+    text = data[CHECK_SIZE:]
+    if _seal(text, name, signing_key) != data[:CHECK_SIZE]:
+        return None
+    fields = text.decode("utf-8", "replace").split("\0")
+    return HostFile(*fields) if len(fields) == len(HostFile.__slots__) else None
+
+
+def _seal(text: bytes, name: str, signing_key: bytes | None) -> bytes:
+    """Ties the text to its file's name: what is true of one machine must not be believed of another."""
+    sealed = name.encode() + b"\0" + text
+    return mac(sealed, signing_key)[:CHECK_SIZE] if signing_key else check(sealed)

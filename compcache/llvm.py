@@ -1,0 +1,24 @@
+"""LLVM, through llvmlite: the one place that imports it.
+
+llvmlite that is there and cannot be loaded (a library that it needs is missing, as in a slim image) is llvmlite that is not
+there: the same error, which has the reason. It is raised where LLVM is needed, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from compcache.errors import MissingPackageError
+
+__all__ = ["llvm"]
+
+
+def _error(reason: Exception) -> MissingPackageError:
+    if isinstance(reason, ModuleNotFoundError) and (reason.name or "").partition(".")[0] == "llvmlite":
+        return MissingPackageError.of("llvmlite", "compiling")
+    why = f"{type(reason).__name__}: {reason}"
+    return MissingPackageError(f"compiling needs llvmlite, which cannot be loaded here ({why}): mend its installation", name="llvmlite")
+
+
+try:
+    import llvmlite.binding as llvm
+except Exception as error:
+    raise _error(error) from error

@@ -1,0 +1,117 @@
+"""What each function of a module requires of a processor: what its code, and the code that it reaches inside of the module, uses.
+
+Where machine code can be read (`compcache.targets.machine_code`), that is what counts. Where it cannot be, or where it does not tell all
+(inline assembly may hide instructions; vectors that go in and out are in registers that depend on the CPU), it is all that
+the compiler was allowed to use.
+
+A call from code without a feature to code that has it by an attribute of its own is chosen at run time: it counts nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.build.ir_text import lines_from, passes_vectors, read_values
+from compcache.build.trial import has_assembly
+from compcache.formats.host import platform_name
+from compcache.targets.cpu_table import basic_features, table_of
+from compcache.targets.machine_code import used_by_functions
+from compcache.targets.used_features import function_features, target_attributes, used_by
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from compcache.build.exports import Export
+    from compcache.build.ir_text import Definition
+    from compcache.build.pic import Alias
+    from compcache.targets.machine import Machine
+
+__all__ = ["Code", "requirements_of"]
+
+_Features = frozenset[str]
+
+
+class Code(NamedTuple):
+    """A module that was translated: its optimized text, what is defined in it, and the object."""
+
+    text: str
+    definitions: Mapping[str, Definition]
+    aliases: Mapping[str, Alias]
+    object: bytes
+
+
+def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str], machine: Machine) -> dict[str, _Features]:
+    """The features that each exported symbol requires, with what runs when the module is loaded (`startup`)."""
+    allowed = _allowed(code, machine)
+    used = used_by_functions(code.object)
+    if used is None or has_assembly(code.text) or passes_vectors(code.text):
+        everything = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
+        return {
+            export.symbol: everything | used_by(code.text, allowed.get(_target(code, export.symbol), everything)) for export in exports
+        }
+    table = table_of(platform_name())
+    basic = basic_features(platform_name())
+    own = {}
+    for name, features in used.items():
+        mine = features & allowed.get(name, machine.requires)
+        own[name] = (table.closure(mine) & table.required if table else mine) - basic
+    reached = _Reached(code, own, allowed, machine.requires)
+    stray = frozenset[str]().union(*[features for name, features in own.items() if name not in code.definitions])
+    at_start = stray.union(*[reached.of(name) for name in startup])
+    return {export.symbol: at_start | reached.of(_target(code, export.symbol)) for export in exports}
+
+
+def _target(code: Code, symbol: str) -> str:
+    return code.aliases[symbol].target if symbol in code.aliases else symbol
+
+
+def _allowed(code: Code, machine: Machine) -> dict[str, _Features]:
+    """What the functions with attributes of their own may use."""
+    if '"target-' not in code.text:
+        return {}
+    attributes = target_attributes(lines_from(code.text, "attributes #"), read_values(code.text).functions)
+    known: dict[str, _Features] = {}
+    for text in set(attributes.values()):
+        known[text] = function_features(text, machine, platform_name())
+    return {name: known[text] for name, text in attributes.items()}
+
+
+class _Reached:
+    """What functions use together with what they reach, as far as it may use no more than they may.
+
+    A variable passes on what each class of functions in it uses: those that may use the same.
+    """
+
+    def __init__(self, code: Code, own: Mapping[str, _Features], allowed: Mapping[str, _Features], default: _Features) -> None:
+        self._class = {name: allowed.get(name, default) for name, d in code.definitions.items() if d.kind == "function"}
+        self._used: dict[str, dict[_Features, _Features]] = {name: {} for name in code.definitions}
+        for name, features in own.items():
+            if name in self._class:
+                self._used[name] = {self._class[name]: features}
+        users: dict[str, list[str]] = {}
+        for name, definition in code.definitions.items():
+            for other in definition.references:
+                users.setdefault(_target(code, other), []).append(name)
+        self._spread(users)
+
+    def of(self, name: str) -> _Features:
+        """What a function uses, itself or through others."""
+        return frozenset[str]().union(*self._used.get(name, {}).values())
+
+    def _spread(self, users: Mapping[str, list[str]]) -> None:
+        waiting = [name for name, used in self._used.items() if used]
+        while waiting:
+            name = waiting.pop()
+            passed = self._used.get(name, {})
+            waiting += [user for user in users.get(name, ()) if self._take(user, passed)]
+
+    def _take(self, user: str, passed: Mapping[_Features, _Features]) -> bool:
+        """Add what a user reaches to what it uses; whether that is more than before."""
+        mine, before = self._used[user], sum(map(len, self._used[user].values()))
+        own_class = self._class.get(user)
+        for class_, features in passed.items():
+            if own_class is None:
+                mine[class_] = mine.get(class_, frozenset()) | features
+            elif class_ <= own_class:
+                mine[own_class] = mine.get(own_class, frozenset()) | features
+        return sum(map(len, mine.values())) > before
