@@ -18,7 +18,7 @@ RUN_PYTEST := $(BIN)/python -m pytest
 NATIVE := $(wildcard compcache/hit/native/*.[ch] compcache/numba/*/native/*.[ch])
 BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/hit/native_build.py $(NATIVE)
 
-.PHONY: help build demo test types sanitize lint format stress fault peer bench oldest docs wheels screenshots clean
+.PHONY: help build demo test types sanitize lint format mutants stress fault peer bench oldest docs wheels screenshots clean
 
 help:
 	@echo 'make build    .venv with the project and what it needs, the native runtime built; all others do this first'
@@ -28,6 +28,7 @@ help:
 	@echo 'make types    pyright and mypy, both strict, on a program that uses the package'
 	@echo 'make sanitize tests on a native runtime with AddressSanitizer and UndefinedBehaviorSanitizer (needs gcc)'
 	@echo 'make stress   long randomized and multi-process tests (COMPCACHE_TEST_SECONDS: how long each)'
+	@echo 'make mutants  lines of defence taken away one at a time: a test must notice each (MUTANTS: names, or --sample N)'
 	@echo 'make fault    file-system faults, kills and bit flips'
 	@echo 'make peer     C and C++ libraries and Numba functions that this project did not write (needs a package index)'
 	@echo 'make screenshots  the pictures of the README, from real runs (the page of the graph needs Chromium)'
@@ -93,6 +94,9 @@ format: $(INSTALLED)
 
 stress fault: $(INSTALLED)
 	$(RUN_PYTEST) -m $@ $(PYTEST_ARGS)
+
+mutants: $(INSTALLED)
+	$(BIN)/python tests/mutants/run.py $(MUTANTS)
 
 # An environment of its own: the packages that results are compared with are not among the project's needs.
 $(PEER_VENV)/.installed: $(BUILT_FROM)

@@ -137,6 +137,12 @@ def test_where_something_cannot_be_told_all_is_required(cache: Cache, code: str)
     assert {"avx2", "fma", "bmi2"} <= features_of(cache, "f")
 
 
+def test_bytes_that_cannot_be_decoded_say_nothing() -> None:
+    assert machine_code._used(bytes.fromhex("0fafc7c3")) == frozenset()  # imul, ret
+    assert machine_code._used(bytes.fromhex("f30fb8c7c3")) == {"popcnt"}
+    assert machine_code._used(bytes.fromhex("0fafc706")) is None  # 06 was PUSH ES, and is nothing in 64-bit code
+
+
 def test_without_the_disassembler_all_is_required_and_everything_works(directory: Path) -> None:
     script = f"""
 import sys

@@ -1,0 +1,156 @@
+"""Applies mutants to a copy of the package, one at a time, and runs the tests that must notice.
+
+    python tests/mutants/run.py                    all of them (`make mutants`)
+    python tests/mutants/run.py NAME ...           these, or those of a file (trust, numba)
+    python tests/mutants/run.py --sample 12 --seed $(git rev-parse HEAD)
+
+A mutant is a small change that takes a line of defence away, or lets old code pass for new. They are data: the TOML files beside this one. A table
+``[[mutant]]`` has `name`; `file` (from the root of the repository); `old`, which stands there exactly once, and `new`; `why` it matters, a
+sentence that says what goes wrong; `tests`, what is given to pytest; `options` for pytest where it needs some.
+
+A mutant that its tests do not notice fails, and so does one that no longer applies: the code has changed, and the mutant
+must follow. That the tests pass without any mutant is checked first, so that a failure is the mutant's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import os
+import queue
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+#: What the tests read of the repository.
+COPIED = ("compcache", "tests", "examples", "docs", "tools", "benchmarks", "build_backend")
+_FAILED, _SECONDS = 1, 300
+
+
+class Mutant(NamedTuple):
+    """One change, and what must notice it."""
+
+    name: str
+    group: str
+    file: str
+    old: str
+    new: str
+    why: str
+    tests: tuple[str, ...]
+    options: tuple[str, ...]
+
+    def apply(self, text: str) -> str:
+        """The file with the change.
+
+        Raises:
+            ValueError: the mutant does not fit the file.
+        """
+        if text.count(self.old) != 1:
+            raise ValueError(f"what it changes stands {text.count(self.old)} times in {self.file}, not once")
+        return text.replace(self.old, self.new)
+
+
+def read_mutants() -> list[Mutant]:
+    """All mutants, in the order of their files."""
+    found = []
+    for path in sorted(Path(__file__).parent.glob("*.toml")):
+        for row in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]:
+            lists = tuple(row["tests"]), tuple(row.get("options", ()))
+            found.append(Mutant(row["name"], path.stem, row["file"], row["old"], row["new"], row["why"], *lists))
+    return found
+
+
+class Copy:
+    """A copy of the repository to change and to run tests in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in COPIED:
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
+        for path in [path for path in ROOT.iterdir() if path.is_file()]:
+            shutil.copy2(path, folder)
+
+    def test(self, tests: tuple[str, ...], options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        """Run tests there."""
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", *options, *tests]
+        variables = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run(
+            command, cwd=self.folder, env=variables, capture_output=True, text=True, check=False, timeout=_SECONDS, stdin=subprocess.DEVNULL
+        )
+
+    def try_out(self, mutant: Mutant) -> str:
+        """What is wrong: that nothing noticed, or that it does not apply; empty where a test failed."""
+        path = self.folder / mutant.file
+        before = path.read_text(encoding="utf-8")
+        try:
+            path.write_text(mutant.apply(before), encoding="utf-8")
+            done = self.test(mutant.tests, mutant.options)
+        except (OSError, ValueError) as error:
+            return str(error)
+        except subprocess.TimeoutExpired:
+            return ""  # a test that no longer ends has noticed
+        finally:
+            path.write_text(before, encoding="utf-8")
+        if done.returncode == _FAILED:
+            return ""
+        return "SURVIVED" if done.returncode == 0 else f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+def chosen(mutants: list[Mutant], options: argparse.Namespace) -> list[Mutant]:
+    """Those that the command line asks for."""
+    if options.names:
+        mutants = [mutant for mutant in mutants if {mutant.name, mutant.group} & set(options.names)]
+    if options.sample:
+        mutants = random.Random(options.seed).sample(mutants, min(options.sample, len(mutants)))
+    return mutants
+
+
+def main() -> int:
+    """Try mutants; 0 where all were noticed."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("names", nargs="*", help="mutants, or groups of them (names of files without .toml)")
+    parser.add_argument("--sample", type=int, default=0, help="try so many, drawn at random")
+    parser.add_argument("--seed", default="", help="what the draw depends on")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many copies to work in")
+    options = parser.parse_args()
+    mutants = chosen(read_mutants(), options)
+    survived = 0
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+        for number in range(options.jobs):
+            copies.put(Copy(Path(folder) / str(number)))
+        first = copies.get()
+        for extra in sorted({mutant.options for mutant in mutants}):
+            tests = tuple(dict.fromkeys([test for mutant in mutants if mutant.options == extra for test in mutant.tests]))
+            done = first.test(tests, extra)
+            if done.returncode:
+                print(f"without a mutant the tests fail:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
+                return 2
+        copies.put(first)
+
+        def attempt(mutant: Mutant) -> tuple[Mutant, str, float]:
+            copy, started = copies.get(), time.monotonic()
+            try:
+                return mutant, copy.try_out(mutant), time.monotonic() - started
+            finally:
+                copies.put(copy)
+
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            for mutant, problem, seconds in pool.map(attempt, mutants):
+                survived += bool(problem)
+                print(f"{mutant.group}/{mutant.name}: {problem or 'noticed'} ({seconds:.1f} s)", flush=True)
+                if problem:
+                    print(f"    {mutant.file}: {mutant.why}")
+    print(f"{len(mutants) - survived} of {len(mutants)} mutants noticed")
+    return bool(survived)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
