@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     Plan = Callable[["Operation"], "BaseException | int | None"]
 
 __all__ = [
-    "MUTATING",
+    "READING",
     "ConflictError",
     "Crash",
     "FaultyFiles",
@@ -145,11 +146,11 @@ class Operation(NamedTuple):
     @property
     def mutates(self) -> bool:
         """Whether it changes what is on the disk."""
-        return self.name in MUTATING or (self.name == "open" and self.creates)
+        return self.creates or self.name not in READING
 
 
-#: The operations that change something, `open` with O_CREAT aside.
-MUTATING = frozenset(("write", "fsync", "mkdir", "rename", "unlink", "rmdir"))
+#: The operations that change nothing, where `open` does not create a file. What is not named here changes something.
+READING = frozenset(("open", "stat", "lstat", "fstat", "listdir", "pread"))
 
 
 def fail_at(number: int, error: OSError) -> Plan:
@@ -246,6 +247,9 @@ class _Node:
 class FaultyFiles(Files):
     """File operations on a real directory that can be made to go wrong.
 
+    Once the process has ended (`crashed`) every operation raises `Crash` and does nothing, also one that reads, or is elsewhere, or
+    is new in `Files`: whoever takes one from here gets it behind a gate (`__getattribute__`). Only `close` goes on, as the kernel does.
+
     Args:
         root: the directory; operations elsewhere are passed on, neither counted nor changed.
         plan: asked before every operation: an exception to raise, the number of bytes after which a write is torn
@@ -281,6 +285,20 @@ class FaultyFiles(Files):
         self._opened: dict[int, tuple[str, _Node | None]] = {
             descriptor: (name, self._nodes.get(name)) for descriptor, (name, _) in opened.items()
         }
+
+    if not TYPE_CHECKING:  # the types of attributes are those of the class
+
+        def __getattribute__(self, name):
+            found = super().__getattribute__(name)
+            if name.startswith("_") or name == "close" or not hasattr(Files, name):
+                return found
+            return partial(self._while_alive, name, found)
+
+    def _while_alive(self, name: str, operation: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """The one gate before all operations of `Files`."""
+        if self.crashed:
+            raise Crash(f"{name} after the end of the process")
+        return operation(*args, **named)
 
     # ------------------------------------------------------------- what a power failure leaves
 
@@ -327,8 +345,6 @@ class FaultyFiles(Files):
         if path is None:
             return None
         operation = Operation(len(self.operations), name, path, **details)
-        if self.crashed and operation.mutates:
-            raise Crash(operation)
         if not self.count(operation):
             return None
         self.operations.append(operation)
@@ -345,6 +361,11 @@ class FaultyFiles(Files):
             assert target is not None
             node = self._nodes.pop(path, None)
             self._nodes[target] = node
+        elif name == "link":
+            assert target is not None
+            node = self._nodes.get(path)
+            path, target = target, None
+            self._nodes[path] = node
         elif name in ("unlink", "rmdir"):
             node = self._nodes.pop(path, None)
         else:
@@ -404,10 +425,13 @@ class FaultyFiles(Files):
     def link(
         self, source: Any, target: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None, follow_symlinks: bool = True
     ) -> None:
-        name = self._inside(target, dst_dir_fd)
-        self._meet("link", name)
+        names = self._inside(source, src_dir_fd), self._inside(target, dst_dir_fd)
+        self._meet("link", names[1])
         os.link(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
-        self._changed("create", name)
+        if names[0] is None:  # of a file elsewhere
+            self._changed("create", names[1])
+        elif names[1] is not None:
+            self._changed("link", *names)
 
     def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
         name = self._inside(path, dir_fd)

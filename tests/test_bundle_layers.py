@@ -164,6 +164,20 @@ print(Cache({str(tmp_path / "own")!r}, readonly=True, layers=[{str(bundle)!r}]).
     assert not (tmp_path / "own").exists()
 
 
+def test_one_that_is_exchanged_while_it_is_opened_is_refused(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who could have written it was asked of the file that stood there before."""
+    shutil.copy(bundle, tmp_path / "other.ccb")
+    made = tempfile.mkdtemp
+
+    def exchange(prefix: str) -> str:
+        (tmp_path / "other.ccb").replace(bundle)
+        return made(prefix=prefix, dir=tmp_path)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", exchange)
+    with pytest.raises(StorageError, match="was changed while it was opened"):
+        Cache(tmp_path / "own", readonly=True, layers=[bundle])
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser becomes another user")
 def test_it_serves_a_user_who_cannot_write_to_the_directory(bundle: Path) -> None:
     with tempfile.TemporaryDirectory() as base:

@@ -24,6 +24,7 @@ from compcache import (
     NotCachedError,
     StorageError,
 )
+from compcache.bundles.layout import write_bundle
 from compcache.formats.host import platform_name
 from compcache.globals import Pickled
 from compcache.signing.keys import new_key, parse_public
@@ -132,6 +133,19 @@ def test_a_changed_bundle_is_refused(bundle: Path, tmp_path: Path) -> None:
             else:
                 assert cache.get_target("top")(1) == 112  # what was hit is in no module: a name of the listing
         assert refused > 10
+
+
+def test_a_bundle_whose_archive_is_right_and_whose_module_is_not_is_refused(bundle: Path, tmp_path: Path) -> None:
+    changed = tmp_path / "changed.ccb"
+    with zipfile.ZipFile(bundle) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    name = next(name for name in members if name.startswith("modules/"))
+    members[name] = members[name][:100] + bytes([members[name][100] ^ 1]) + members[name][101:]
+    write_bundle(str(changed), members)
+    with Cache(tmp_path / "elsewhere") as cache:
+        with pytest.raises(FormatError, match="is damaged"):
+            cache.import_bundle(changed)
+        assert len(cache) == 0
 
 
 def test_other_files_are_told(cache: Cache, tmp_path: Path) -> None:

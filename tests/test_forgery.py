@@ -8,18 +8,36 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import FreshProcessError, adder, module_file, run_fresh
+from helpers import FreshProcessError, adder, caller, module_file, run_fresh
 
-from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, UntrustedDirectoryError
+from compcache import (
+    Cache,
+    CacheWarning,
+    ModuleSource,
+    NotCachedError,
+    UndefinedSymbolError,
+    UntrustedDirectoryError,
+)
 from compcache.digest import check
 from compcache.files import Files
-from compcache.formats.footer import FOOTER_SIZE, decode_footer
+from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, intact_footer, sections_of
 from compcache.formats.host_file import decode_host
 from compcache.formats.index import Index
-from compcache.formats.manifest import NO_ENTRY, FunctionRecord
-from compcache.formats.manifest_writer import encode_function
+from compcache.formats.manifest import (
+    FRAME,
+    FUNCTION,
+    GLOBAL,
+    NO_ENTRY,
+    FunctionRecord,
+    GlobalRecord,
+    decode_function,
+    decode_global,
+    decode_module,
+)
+from compcache.formats.manifest_writer import encode_function, encode_global, iterate_frames
 from compcache.publish import index_merge
-from compcache.store import HOSTS, INDEX, TEMPORARY
+from compcache.publish.writer import publish_file
+from compcache.store import HOSTS, INDEX, NOTES, TEMPORARY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,9 +53,9 @@ def holding(data: bytes) -> ModuleSource:
     return ModuleSource(text, globals={"g": data})
 
 
-def forged(offset: int, key: bytes) -> bytes:
+def forged(offset: int, key: bytes, target: bytes = bytes(8)) -> bytes:
     """A frame with a function record that names any symbol as code; nothing in its check is secret but the key."""
-    payload = encode_function(FunctionRecord("evil", "f", "i64(i64)", bytes(8), 0, NO_ENTRY, 0))
+    payload = encode_function(FunctionRecord("evil", "f", "i64(i64)", target, 0, NO_ENTRY, 0))
     return len(payload).to_bytes(4, "little") + check(payload, offset, key) + payload
 
 
@@ -49,9 +67,11 @@ def test_bytes_of_a_constant_cannot_pose_as_a_record(directory: Path, knows: str
         with cache._store.open_module(bytes.fromhex(first)) as module:
             records = module.read(module.image, module.records)
             earlier = module.key
+            ((_, at),) = cache._store.find("f")
+            target = decode_function(module.read_record(at)).target_id
         offset = records.index(MARK) + len(MARK)
         known = {"no key": b"", "the key of an earlier module": earlier, "zeros": bytes(16)}[knows]
-        content = (MARK + forged(offset, known)).ljust(ROOM, b".")
+        content = (MARK + forged(offset, known, target)).ljust(ROOM, b".")
         second = cache.add_module(holding(content))
         with cache._store.open_module(bytes.fromhex(second)) as module:
             assert module.read(module.image + offset, len(content) - len(MARK)) == content[len(MARK) :]
@@ -61,7 +81,74 @@ def test_bytes_of_a_constant_cannot_pose_as_a_record(directory: Path, knows: str
     with Cache(directory, signing_key=KEY) as cache:
         with pytest.raises(NotCachedError):
             cache.get_target("evil")
+        cache.add_module(ModuleSource(caller("caller", "evil"), imports=["evil"]))
+        with pytest.raises(UndefinedSymbolError, match="'evil'"):
+            cache.get_target("caller")
         assert cache.get_target("f")(1) == 1 + content[0]
+
+
+def in_code(records: bytes) -> bytes:
+    """The records of a module, where a variable is stored in the place of the code of its first function."""
+    frames = list(iterate_frames(records))
+    key = decode_module(frames[0][1]).key
+    code = next(decode_function(payload).function for _, payload in frames if payload[:1] == FUNCTION)
+    changed = []
+    for offset, before in frames:
+        payload = before
+        if before[:1] == GLOBAL:
+            record = decode_global(before)
+            payload = encode_global(GlobalRecord(record.name, code, record.form, record.size, record.kind, record.payload))
+        changed += [FRAME.pack(len(payload), check(payload, offset, key if offset else b"")), payload]
+    return b"".join(changed)
+
+
+def test_records_that_do_not_fit_their_image_write_nowhere(directory: Path) -> None:
+    """The file is as it was published, with right digests; what published it was wrong."""
+    with Cache(directory) as cache:
+        module_id = cache.add_module(holding(b"."))
+    path = module_file(directory, module_id)
+    data = path.read_bytes()
+    image, records, graph, bitcode, notes = sections_of(data, intact_footer(data))
+    changed, parts = encode_container(image, in_code(records), graph, bitcode, notes, None)
+    path.unlink()
+    shutil.rmtree(directory / INDEX.directory)
+    path = module_file(directory, changed.hex())
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    path.write_bytes(b"".join(parts))
+    path.chmod(0o600)
+    script = """
+import warnings
+from compcache import Cache, CompcacheError
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    with Cache(directory) as cache:
+        try:
+            result = [str(cache.get_target("f")(1))]
+        except CompcacheError as error:
+            result = [type(error).__name__, *(str(warning.message) for warning in caught)]
+"""
+    outcome, *warnings = run_fresh(directory, script)
+    assert (outcome, len(warnings)) == ("NotCachedError", 1)
+    assert "its records do not fit its image" in warnings[0]
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["unsigned", "signed"])
+def test_an_entry_of_the_index_leads_to_no_other_function(directory: Path, key: bytes | None) -> None:
+    """Nor are the names in it signed: the record of an intact module says what function it is of."""
+    with Cache(directory, signing_key=key) as cache:
+        module_id = bytes.fromhex(cache.add_module(ModuleSource(adder("harmless", 1) + adder("dangerous", 20))))
+        ((_, offset),) = cache._store.find("dangerous")
+        with cache._store.open_module(module_id) as module:
+            header = decode_module(module.read_record(0))
+            needs = header.requirement(header.features_of(decode_function(module.read_record(offset))))
+    index = Index(Files(), f"{directory}/{INDEX.directory}", f"{directory}/{TEMPORARY.directory}", INDEX.suffix)
+    entry = index_merge.encode_function_entry("wanted", module_id, offset, needs)
+    index_merge.publish_segment(index, 0, [entry], [], [needs])
+    with Cache(directory, signing_key=key) as cache:
+        with pytest.raises(NotCachedError):
+            cache.get_target("wanted")
+        assert cache.get_or_compile("wanted", lambda: ModuleSource(adder("wanted", 300)))(1) == 301
+        assert (cache.get_target("harmless")(1), cache.get_target("dangerous")(1)) == (2, 21)
 
 
 def test_notes_are_signed(directory: Path) -> None:
@@ -81,6 +168,19 @@ def test_notes_are_signed(directory: Path) -> None:
         pytest.raises(NotCachedError),
     ):
         cache.get_target("f")
+
+
+def test_a_note_is_believed_under_its_name_and_of_who_has_the_key(directory: Path) -> None:
+    with Cache(directory, signing_key=KEY) as cache, Cache(directory) as other:
+        store = cache._store
+
+        def note(name: str, seal: bytes) -> bytes | None:
+            publish_file(store, NOTES, store.note_name(name), seal + b"what was noted")
+            return store.read_note(name)
+
+        assert note("a name", store.seal_note("a name", b"what was noted")) == b"what was noted"
+        assert note("a name", other._store.seal_note("a name", b"what was noted")) is None
+        assert note("a name", store.seal_note("another", b"what was noted")) is None
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["unsigned", "signed"])

@@ -14,7 +14,7 @@ from helpers import constant
 from processes import Crowd
 
 from compcache import Cache, ModuleSource
-from compcache.batch import BatchReport, Job, compile_many
+from compcache.batch import BatchProgress, BatchReport, Job, compile_many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -178,6 +178,21 @@ def test_what_a_job_forks_ends_with_it(
     assert [record.name for record in report.failed] == ["dies"]
     assert len(pids()) == 5
     assert have_ended(pids())
+
+
+def test_what_a_job_leaves_running_has_ended_when_the_next_one_runs(
+    cache: Cache, jobs: ModuleType, tmp_path: Path, pids: Callable[[], list[int]]
+) -> None:
+    ended: list[bool] = []
+
+    def look(moment: BatchProgress) -> None:
+        if "last" in moment.running:
+            ended.append(have_ended(pids()))
+
+    work = [Job("daemon", jobs.forks, ("daemon", str(tmp_path / "pids"), "daemon")), Job("last", jobs.constant, ("last",))]
+    assert len(compile_many(cache, work, workers=1, timeout=20, progress=look).built) == 2
+    assert len(pids()) == 1
+    assert ended == [True]
 
 
 def test_what_a_job_forks_ends_with_its_time(

@@ -42,7 +42,7 @@ from compcache.formats.manifest_writer import (
     encode_needs,
     iterate_frames,
 )
-from compcache.formats.table import Table, encode_table, table_size
+from compcache.formats.table import HEADER_SIZE, Table, encode_table, table_size
 from compcache.publish.index_merge import (
     add,
     encode_function_entry,
@@ -119,6 +119,21 @@ def test_a_damaged_table_gives_right_answers_or_a_format_error(
         except FormatError:
             continue
         assert found == [entry[KEY_SIZE:] for entry in entries if entry.startswith(key)]
+
+
+def test_no_bit_of_a_table_leads_to_other_entries() -> None:
+    entries = sorted(digest([b"%d" % number], size=KEY_SIZE) + b"%04d" % number for number in range(60))
+    good = encode_table(entries, WIDTH)
+    refused = 0
+    in_header = [(at, bit) for at in range(HEADER_SIZE) for bit in range(8)]
+    for at, bit in [*in_header, *((at, at % 8) for at in range(HEADER_SIZE, len(good)))]:
+        bad = good[:at] + bytes([good[at] ^ (1 << bit)]) + good[at + 1 :]
+        for entry in entries:
+            try:
+                assert table_of(bad).find(entry[:KEY_SIZE]) == [entry[KEY_SIZE:]], (at, bit)
+            except FormatError:
+                refused += 1
+    assert refused > len(good)
 
 
 @given(st.binary(max_size=200))
@@ -291,9 +306,9 @@ def test_a_footer_of_another_version_is_told() -> None:
 # ------------------------------------------------------------------------------------ index
 
 
-def entry_of(number: int) -> ModuleEntry:
+def entry_of(number: int, changed: int = 4) -> ModuleEntry:
     module_id = digest([b"module %d" % number], size=DIGEST_SIZE)
-    return ModuleEntry(module_id, Stamp(number, 2, 3, 4), 5, 6, b"target!!", 1, 1, b"k" * 16, b"m" * 16)
+    return ModuleEntry(module_id, Stamp(number, 2, 3, changed), 5, 6, b"target!!", 1, 1, b"k" * 16, b"m" * 16)
 
 
 def test_a_module_entry_comes_back_from_its_bytes() -> None:
@@ -323,6 +338,15 @@ def test_an_index_finds_what_was_added_before_and_after_merges(tmp_path: Path) -
         each.close()
 
 
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
+def test_a_merge_keeps_the_latest_stamp_of_a_module(tmp_path: Path, order: tuple[int, ...]) -> None:
+    index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix)
+    for changed in order:
+        add(index, [("f", 1, "needs")], entry_of(1, changed))
+    merge(index)
+    assert index.module(entry_of(1).module_id) == [entry_of(1, 3)]
+
+
 def test_levels_grow_with_the_number_of_modules() -> None:
     levels = [segment_level(8**n) for n in range(8)]
     assert levels == sorted(levels)
@@ -345,6 +369,23 @@ def test_a_damaged_segment_is_named_and_left_out(tmp_path: Path, damage: str) ->
     assert list(reader.damaged) == [path.name]
     remove_damaged(reader)
     assert not path.exists()
+
+
+def test_damaged_requirements_are_noticed_and_rank_nothing(tmp_path: Path) -> None:
+    index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix)
+    add(index, [("f", 1, "needs")], entry_of(1))
+    (path,) = (tmp_path / "index").iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b"X")
+    reader = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix)
+    ranked: list[str] = []
+
+    def is_native(text: str) -> bool:
+        ranked.append(text)
+        return False
+
+    reader.is_native = is_native
+    list(reader.find(name_key("f")))
+    assert (ranked, list(reader.damaged)) == ([], [path.name])
 
 
 # ------------------------------------------------------------------------------------ graph and notes

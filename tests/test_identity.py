@@ -54,6 +54,7 @@ def test_names_and_order_of_components_count() -> None:
     assert Identity("f", a=1).func_name != Identity("f", b=1).func_name
     assert Identity("f", a="1", b="").func_name != Identity("f", a="", b="1").func_name
     assert Identity("f", a=1).func_name != Identity("g", a=1).func_name
+    assert Identity("f", {"a": 1, "b": 2}).func_name != Identity("f", {"a1b": 2}).func_name
 
 
 @given(st.dictionaries(st.text(max_size=4), VALUES, max_size=4))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import gc
 import shutil
+import sys
+import types
+from typing import TYPE_CHECKING
 
 import pytest
-from helpers import run_fresh
+from helpers import caller, run_fresh
 
 from compcache import (
     Cache,
@@ -19,6 +22,10 @@ from compcache import (
     SignatureError,
     UndefinedSymbolError,
 )
+from compcache.globals import PythonObject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PROVIDER = """
 @counter = global i64 5
@@ -398,3 +405,34 @@ def test_stored_code_is_compiled_again_with_its_imports(cache: Cache) -> None:
         cache.add_module(ModuleSource(text, imports=names, targets=("x86-64", "native")))
     assert cache.get_target("read")() == 5
     assert cache.check(recompile=True).findings == ()
+
+
+_MERGED = """
+@shared = linkonce_odr global i64 100
+define i64 @{name}(i64 %x) {{
+  %v = load i64, ptr @shared
+  %r = add i64 %v, %x
+  store i64 %r, ptr @shared
+  ret i64 %r
+}}
+"""
+
+
+def test_a_load_takes_the_variable_that_another_one_has_bound_meanwhile(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two modules would bring its own; the second load ends while the first, which has planned to take that, is under way."""
+    held: list[Callable[..., int]] = []
+
+    class Asking(types.ModuleType):
+        @property
+        def thing(self) -> object:
+            if "top" in cache and not held:
+                held.append(cache.get_target("second"))
+            return self
+
+    monkeypatch.setitem(sys.modules, "module_that_asks", Asking("module_that_asks"))
+    text = "@thing = external global ptr\n" + caller("top", "first").replace("  ret", "  %p = load volatile ptr, ptr @thing\n  ret")
+    cache.add_modules([ModuleSource(_MERGED.format(name=name)) for name in ("first", "second")])
+    cache.add_module(ModuleSource(text, globals={"thing": PythonObject("module_that_asks", "thing")}))
+    top = cache.get_target("top")
+    assert len(held) == 1
+    assert [held[0](1), top(1), held[0](1)] == [101, 102, 103]

@@ -6,14 +6,17 @@ import functools
 import io
 import os
 import re
+import shutil
 import signal
+import sys
 from http.client import RemoteDisconnected
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers import PACKAGE_ROOT, adder, run_fresh
+from helpers import PACKAGE_ROOT, adder, caller, run_fresh
+from mock_directory import FaultyFiles, MockDirectory, Operation, cache_on
 
-from compcache import Cache, ModuleSource
+from compcache import Cache, ModuleSource, PrunePolicy
 from compcache.adding import many
 from compcache.errors import StorageError
 from compcache.files import reraise_interrupt
@@ -22,6 +25,8 @@ from compcache.globals.pickled import Pickled
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from mock_directory import Plan
 
 PACKAGE = PACKAGE_ROOT / "compcache"
 #: Programs of their own, in whose main threads no handler of a user's runs, and what meets no code of LLVM or files of a cache.
@@ -239,5 +244,86 @@ def test_an_interrupt_is_not_a_failure_to_pickle() -> None:
     try:
         with pytest.raises(Late):
             Pickled.of(Interrupting())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def late(*_: object) -> None:
+    raise TimeoutError("too late")
+
+
+def interrupt_at(number: int) -> Plan:
+    """A signal at this operation, whose handler raises what could be taken for an error of the system."""
+
+    def plan(operation: Operation) -> BaseException | None:
+        if operation.number == number:
+            signal.raise_signal(signal.SIGUSR1)
+        return None
+
+    return plan
+
+
+def places_of(files: FaultyFiles, run: Callable[[], object]) -> list[int]:
+    """The numbers of the operations, of those that come from the same lines of the package the first."""
+    places: dict[tuple[object, ...], int] = {}
+
+    def plan(operation: Operation) -> None:
+        lines = []
+        frame = sys._getframe()
+        while frame.f_back is not None:
+            frame = frame.f_back
+            if frame.f_code.co_filename.startswith(str(PACKAGE)):
+                lines.append((frame.f_code, frame.f_lineno))
+        places.setdefault((operation.name, *lines), operation.number)
+
+    files.plan = plan
+    run()
+    return sorted(places.values())
+
+
+WAYS: dict[str, Callable[[Cache], object]] = {
+    "load": lambda cache: cache.get_target("other")(1),
+    "load of one of two": lambda cache: cache.get_target("both")(1),
+    "load of several": lambda cache: cache.get_target("second")(1),
+    "look-up": lambda cache: cache.has("third"),
+    "addition": lambda cache: cache.add_module(ModuleSource(adder("third", 3))),
+    "merge": lambda cache: cache.compact_index(),
+    "prune": lambda cache: cache.prune(PrunePolicy(max_modules=1)),
+    "pin": lambda cache: (cache.pin("first"), cache.pinned(), cache.unpin("first")),
+    "check": lambda cache: cache.check(repair=True),
+    "clear": lambda cache: cache.clear(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_interrupt_at_any_operation_arrives(cache: Cache, directory: Path, tmp_path: Path, way: str) -> None:
+    cache.add_modules([ModuleSource(adder("first", 20)), ModuleSource(caller("second", "first"), imports=["first"])])
+    for name in ("other", "another"):  # in modules of their own, which merges put together
+        cache.add_module(ModuleSource(adder("both", 1) + adder(name, 1)))
+    tree = MockDirectory.read(directory)
+
+    def opened() -> tuple[FaultyFiles, Cache]:
+        files = FaultyFiles(tree.dump(tmp_path / "copy"), count=lambda _: True)
+        other = cache_on(files)
+        files.reset()
+        return files, other
+
+    def closed(files: FaultyFiles, other: Cache) -> None:
+        files.plan = None
+        other.close()
+        shutil.rmtree(files.root)
+
+    files, other = opened()
+    numbers = places_of(files, lambda: WAYS[way](other))
+    closed(files, other)
+    assert len(numbers) > 3
+    before = signal.signal(signal.SIGUSR1, late)
+    try:
+        for number in numbers:
+            files, other = opened()
+            files.plan = interrupt_at(number)
+            with pytest.raises(TimeoutError, match="too late"):
+                WAYS[way](other)
+            closed(files, other)
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -205,6 +205,18 @@ def test_a_layer_that_others_add_to_is_seen(directory: Path, tmp_path: Path) -> 
         assert cache.get_target("f")(2) == 2
 
 
+def test_a_layer_that_is_exchanged_is_read_again(directory: Path, tmp_path: Path) -> None:
+    layer = tmp_path / "layer"
+    for number in range(3):
+        shutil.rmtree(layer, ignore_errors=True)
+        with Cache(layer) as cache:
+            cache.add_module(ModuleSource(constant("f", number)))
+        for _ in range(2):  # the first one writes what the layers hold
+            with Cache(directory, layers=[layer]) as cache:
+                assert [copy.module_id for copy in cache.realizations("f")] == [cache.get_target("f").module_id]
+                assert cache.get_target("f")() == number
+
+
 def test_the_listing_says_where_functions_are(directory: Path, tmp_path: Path) -> None:
     layer = fill(tmp_path / "layer", "f")
     fill(directory, "mine")

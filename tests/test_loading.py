@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
+import os
 import pickle
 import shutil
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
 from helpers import adder, caller, constant, flip_byte, module_file, run_fresh, snapshot
+from mock_directory import Crash, FaultyFiles, MockDirectory, Operation, cache_on, crash_before
 
 from compcache import (
     Cache,
@@ -22,6 +27,7 @@ from compcache import (
     UndefinedSymbolError,
     UntrustedDirectoryError,
 )
+from compcache.formats.index import HEADER
 from compcache.globals import GlobalDefinition, Integer, NativeSymbol, PythonObject, Storage, register
 
 if TYPE_CHECKING:
@@ -492,6 +498,54 @@ def test_few_additions_are_merged_when_it_is_asked_for(cache: Cache, directory: 
     cache.compact_index()
     cache.close()
     cache.compact_index()
+
+
+def test_a_merge_that_ends_anywhere_loses_nothing(cache: Cache, directory: Path, tmp_path: Path) -> None:
+    for number in range(4):
+        cache.add_module(ModuleSource(constant(f"f{number}", number), optimize=0))
+    tree = MockDirectory.read(directory)
+    for number in range(100):
+        files = FaultyFiles(tree.dump(tmp_path / f"copy{number}"), crash_before(number))
+        dying = cache_on(files)
+        with contextlib.suppress(Crash):
+            dying.compact_index()
+        dying._store.stats.forget()  # who was killed writes nothing at an exit
+        with Cache(files.root) as later:
+            assert [later.has(f"f{n}") for n in range(4)] == [True] * 4
+        if not files.crashed:
+            assert number >= 4
+            return
+    pytest.fail("the merge did not end")
+
+
+@pytest.mark.parametrize("operation", ["open", "pread"])
+def test_a_merge_leaves_out_what_it_cannot_read(cache: Cache, directory: Path, operation: str) -> None:
+    for number in range(4):
+        cache.add_module(ModuleSource(constant(f"f{number}", number), optimize=0))
+    unreadable = sorted(os.listdir(directory / "index-v1"))[1]
+
+    def plan(asked: Operation) -> BaseException | None:
+        return OSError(errno.EIO, "it broke") if asked.name == operation and unreadable in asked.path else None
+
+    with cache_on(FaultyFiles(directory, plan, count=lambda _: True)) as other:
+        other.compact_index()
+    assert len(os.listdir(directory / "index-v1")) == 2
+    with Cache(directory) as later:
+        assert [later.has(f"f{n}") for n in range(4)] == [True] * 4
+
+
+@pytest.mark.parametrize("part", ["functions", "modules"])
+def test_a_merge_of_a_damaged_segment_loses_nothing(cache: Cache, directory: Path, part: str) -> None:
+    for number in range(4):
+        cache.add_module(ModuleSource(constant(f"f{number}", number), optimize=0))
+    path = sorted((directory / "index-v1").iterdir())[1]
+    _, function_size, _ = HEADER.unpack(path.read_bytes()[: HEADER.size])
+    flip_byte(path, HEADER.size + function_size - 1 + (0 if part == "functions" else 60))
+    with Cache(directory) as other:
+        other.compact_index()
+    with Cache(directory) as later, warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)
+        assert [later.has(f"f{n}") for n in range(4)] == [True] * 4
 
 
 def test_a_module_signed_with_another_key_is_a_miss(directory: Path) -> None:

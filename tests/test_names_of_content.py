@@ -109,6 +109,26 @@ def test_the_name_covers_globals_and_imports() -> None:
     assert len(names) == 3
 
 
+LISTS: list[dict[str, Any]] = [
+    {},
+    {"targets": ["x86-64-v2"]},
+    {"libraries": ["x86-64-v2"]},
+    {"libraries": ["x86-64", "-v2"]},
+    {"libraries": ["m"]},
+    {"imports": {"a": "bc"}},
+    {"imports": {"ab": "c"}},
+    {"imports": {"a": "b", "c": "d"}},
+    {"identity": {"a": "bc"}},
+    {"identity": {"ab": "c"}},
+    {"keep_bitcode": False},
+]
+
+
+def test_the_name_covers_lists_and_where_they_end() -> None:
+    sources = [ModuleSource(adder("f", 1), **options) for options in LISTS]
+    assert len({name_by_content(source).names["f"] for source in sources}) == len(LISTS)
+
+
 def test_functions_named_by_content_call_each_other(cache: Cache) -> None:
     one = cache.compile(adder("callee", 1)).callee
     two = cache.compile(ModuleSource(caller("f", "callee"), imports={"callee": one})).f

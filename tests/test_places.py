@@ -144,6 +144,21 @@ def test_clear_removes_what_the_table_says(everything: Cache) -> None:
     assert kinds_present(everything) == {place.form for place in PLACES if not place.cleared}
 
 
+def test_clear_leaves_what_is_of_no_kind(cache: Cache) -> None:
+    cache.add_module(ModuleSource(constant("one", 1)))
+    cache.get_target("one")
+    cache.stats()
+    beside = [f"{place.directory}/mine" for place in PLACES if place.directory and not place.includes("mine")]
+    assert len(beside) > 5
+    mine = [f"{cache.path}/{name}" for name in ("notes.txt", "mine/file", *beside)]
+    for path in mine:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb"):
+            pass
+    assert cache.clear() == 1
+    assert [path for path in mine if not os.path.exists(path)] == []
+
+
 def test_check_names_what_is_of_no_kind(cache: Cache) -> None:
     cache.add_module(ModuleSource(constant("one", 1)))
     expected = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,9 +10,10 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import PACKAGE_ROOT, adder, caller, run_fresh, sum_of
+from helpers import PACKAGE_ROOT, adder, caller, flip_byte, run_fresh, sum_of
 
-from compcache import Cache, CompcacheError, ModuleSource, UndefinedSymbolError
+from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, UndefinedSymbolError
+from compcache.formats.footer import FOOTER_SIZE, decode_footer
 from compcache.hit.closures import planned
 from compcache.hit.closures.planned import BINDING, FUNCTION, HEAD, MAGIC, seal
 from compcache.store import CLOSURES
@@ -171,6 +173,12 @@ def test_what_does_not_fit_is_planned_again(filled: Path, what: str) -> None:
     assert path.read_bytes() == whole
 
 
+def test_a_plan_writes_nowhere_but_into_its_images(own: Path) -> None:
+    path = closure(own)
+    rewrite(path, FORGERIES["places"](content_of(path)))
+    assert run_fresh(own, SCRIPT) == (TOP, True)
+
+
 def test_a_module_that_is_gone_is_not_missed(own: Path) -> None:
     with Cache(own) as cache:
         other = adder("five", 2).replace("ret i64 %y", "%z = add i64 %y, 3\n  ret i64 %z")
@@ -210,6 +218,40 @@ def test_a_closure_under_another_name_is_none(own: Path) -> None:
     other.replace(path)
     assert plans(own)
     assert not plans(own)
+
+
+def test_a_module_that_was_changed_after_the_plan_is_verified_again(own: Path) -> None:
+    """The closure has the stamp of each module as it was: it vouches for no other state of the file."""
+    with Cache(own) as cache:
+        ((module_id, _),) = cache._store.find("five")
+    path = own / "modules-v1" / module_id.hex()[:2] / f"{module_id.hex()}.ccm"
+    data = path.read_bytes()
+    flip_byte(path, decode_footer(data[-FOOTER_SIZE:], len(data)).content)  # the notes, which no load reads
+    with Cache(own) as cache, pytest.warns(CacheWarning, match="is damaged"), pytest.raises(UndefinedSymbolError, match="'five'"):
+        cache.get_target("top")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_closure_of_another_user_is_none(own: Path) -> None:
+    os.chown(closure(own), 54321, 54321)
+    assert plans(own)
+    assert not plans(own)
+
+
+def test_closures_of_two_functions_of_a_module_are_told_apart(tmp_path: Path) -> None:
+    """Each binds what its own function needs, and leaves the rest of the module unbound."""
+    with Cache(tmp_path) as cache:
+        cache.add_modules([ModuleSource(adder(name, number)) for name, number in (("a1", 1), ("a2", 2), ("b1", 10), ("b2", 20))])
+        cache.add_module(ModuleSource(sum_of("a", ["a1", "a2"]) + sum_of("b", ["b1", "b2"])))
+    for name, value in (("a", 3 + 2), ("b", 30 + 2)):
+        with Cache(tmp_path) as cache:
+            assert cache.get_target(name)(1) == value
+    first, second = (tmp_path / CLOSURES.directory).iterdir()
+    first.rename(tmp_path / "third")
+    second.rename(first)
+    (tmp_path / "third").rename(second)
+    script = "from compcache import Cache\nwith Cache(directory) as cache:\n    result = cache.get_target({!r})(1)"
+    assert [run_fresh(tmp_path, script.format(name)) for name in "ab"] == [5, 32]
 
 
 def test_nothing_is_written_where_nothing_may_be(filled: Path, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import adder, caller, module_file, run_fresh, snapshot
-from mock_directory import FaultyFiles, Operation, cache_on
+from helpers import adder, caller, flip_byte, module_file, run_fresh, snapshot
+from mock_directory import FaultyFiles, Operation, cache_on, no_permission
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.files import Files, Tree
@@ -103,6 +103,28 @@ def test_pins_outlive_every_policy_until_they_are_undone(cache: Cache) -> None:
     assert len(cache.prune(PrunePolicy(max_bytes=0)).removed) == 2
 
 
+def test_a_dry_run_counts_pins_and_others_go_instead(cache: Cache) -> None:
+    add(cache, "old", age=1000)
+    add(cache, "new")
+    cache.pin("old")
+    policy = PrunePolicy(max_modules=1)
+    for report in (cache.prune(policy, dry_run=True), cache.prune(policy)):
+        assert [module.functions for module in report.removed] == [("new",)]
+        assert report.within_limits
+
+
+def test_pins_that_cannot_be_read_hold_everything(directory: Path) -> None:
+    with Cache(directory) as cache:
+        add(cache, "f", age=1000)
+        cache.pin("f")
+    files = FaultyFiles(directory, no_permission("pins-v1"), count=lambda _: True)
+    with cache_on(files) as cache:
+        with pytest.raises(StorageError, match="pins-v1"):
+            cache.prune(PrunePolicy(older_than=1))
+        files.plan = None
+        assert cache.has("f")
+
+
 def test_pins_hold_any_name(cache: Cache) -> None:
     name = "päth/../with\nlines *"
     cache.pin(name)
@@ -134,6 +156,17 @@ def test_leftovers_go_after_their_time(cache: Cache, directory: Path) -> None:
     report = prune(Store(str(directory)), PrunePolicy(), now=now + 8 * 86400)
     assert sorted(os.path.basename(f.path) for f in report.leftovers) == ["new", "old"]
     assert cache.has("f")
+
+
+def test_what_was_damaged_just_now_stays_in_quarantine_for_its_time(cache: Cache) -> None:
+    module_id = add(cache, "f")
+    path = module_file(cache.path, module_id)
+    flip_byte(path, 100)
+    os.utime(path, (1, 1))
+    with pytest.warns(CacheWarning, match="damaged"), pytest.raises(NotCachedError):
+        cache.get_target("f")
+    assert cache.prune(PrunePolicy()).leftovers == ()
+    assert len(os.listdir(f"{cache.path}/quarantine")) == 1
 
 
 def test_directories_of_other_formats_go_only_when_stale_and_unchanged(cache: Cache, directory: Path) -> None:
@@ -243,6 +276,14 @@ def test_a_size_limit_is_kept_by_additions(directory: Path) -> None:
         assert cache.stats().evicted_modules > 0
 
 
+def test_what_was_just_added_stays_even_where_it_alone_exceeds_the_limit(directory: Path) -> None:
+    with Cache(directory, max_size=1) as cache:
+        for name in ("f", "g"):
+            cache.add_module(ModuleSource(adder(name, 1)))
+            assert cache.get_target(name)(1) == 2
+        assert not cache.has("f")
+
+
 def test_the_environment_sets_the_limit_and_zero_means_none(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +318,21 @@ def test_pins_larger_than_the_limit_do_not_make_every_addition_sweep(directory: 
         assert all(cache.has(f"pin{number}") for number in range(8))
 
 
+def test_additions_beside_large_pins_are_only_noted(directory: Path) -> None:
+    """A sweep puts the estimate together: a line for each of the additions since says that there was none."""
+    with Cache(directory, max_size=0) as cache:
+        for number in range(12):
+            add(cache, f"pin{number}")
+            cache.pin(f"pin{number}")
+        size = cache.stats().size
+    lines = []
+    with Cache(directory, max_size=int(size * 0.9)) as cache:
+        for number in range(3):
+            add(cache, f"f{number}")
+            lines.append((directory / "stats" / "size-v2").read_text().count("\n"))
+    assert max(lines) > 1
+
+
 def test_what_is_pinned_used_or_needed_after_the_plan_stays(directory: Path) -> None:
     with Cache(directory) as cache:
         for name in ("leaf", "pinned", "used", "imported", "gone"):
@@ -298,7 +354,7 @@ def test_what_is_pinned_used_or_needed_after_the_plan_stays(directory: Path) -> 
 
 def test_an_estimate_that_cannot_be_written_is_made_up_for_without_a_warning(directory: Path) -> None:
     def no_estimate(operation: Operation) -> BaseException | None:
-        return OSError(errno.ENOSPC, "full") if operation.target == "stats/size-v2" else None
+        return OSError(errno.ENOSPC, "full") if "stats/size-v2" in (operation.path, operation.target) else None
 
     with Cache(directory) as first:
         add(first, "f0")

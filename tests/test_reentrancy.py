@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import time
+import types
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import adder, caller, constant
 
-from compcache import Cache, ModuleSource, ReentrantCompileError
+from compcache import Cache, ModuleSource, ReentrantCompileError, StorageError
+from compcache.globals import PythonObject
+from compcache.publish import single_flight
+from compcache.publish.locks import wait_lock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+    from types import FrameType
 
     from compcache import TypedCallTarget
 
@@ -98,6 +106,63 @@ def test_a_failed_build_leaves_nothing_behind(cache: Cache) -> None:
     assert cache.get_or_compile("f", lambda: ModuleSource(constant("f", 1)))() == 1
 
 
+def test_a_build_that_was_interrupted_at_its_end_is_not_in_the_way(cache: Cache) -> None:
+    """An exception of a signal handler comes where the thread notes that it builds the function no more."""
+    code = inspect.unwrap(single_flight._single_flight).__code__
+    lines, first = inspect.getsourcelines(code)
+    (at,) = [first + number for number, line in enumerate(lines) if "if other is not frame" in line]
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if event == "line" and frame.f_code is code and frame.f_lineno == at:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    def fail() -> ModuleSource:
+        raise ZeroDivisionError
+
+    def interrupted() -> None:
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            cache.get_or_compile("f", fail)
+        finally:
+            sys.settrace(before)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert cache.get_or_compile("f", lambda: ModuleSource(constant("f", 1)))() == 1
+
+
+def test_what_other_threads_build_does_not_shorten_the_wait(cache: Cache, directory: Path) -> None:
+    """Who builds something else waits half a second only for what another process builds."""
+    started, done = threading.Event(), threading.Event()
+    built: list[float] = []
+
+    def slow() -> ModuleSource:
+        started.set()
+        assert done.wait(20)
+        return ModuleSource(constant("slow", 1))
+
+    def wanted() -> ModuleSource:
+        built.append(time.monotonic())
+        return ModuleSource(constant("wanted", 2))
+
+    with Cache(directory) as other, ThreadPoolExecutor(2) as threads:
+        first = threads.submit(cache.get_or_compile, "slow", slow)
+        assert started.wait(20)
+        with wait_lock(other._store, "compile wanted", timeout=0.0) as owned:
+            assert owned
+            second = threads.submit(cache.get_or_compile, "wanted", wanted)
+            time.sleep(1.5)
+            released = time.monotonic()
+        assert second.result(20)() == 2
+        done.set()
+        assert first.result(20)() == 1
+    assert len(built) == 1
+    assert built[0] > released
+
+
 def test_two_threads_that_need_each_others_functions_both_get_them(cache: Cache) -> None:
     """A needs B and B needs A, at once: neither waits for the other without a bound."""
     meeting = threading.Barrier(2)
@@ -125,3 +190,56 @@ def test_two_threads_that_need_each_others_functions_both_get_them(cache: Cache)
     for thread in threads:
         thread.join(30)
     assert results == {"a": 1, "bb": 2}
+
+
+# ------------------------------------------------------------------------ what happens while a global is decoded
+
+_COUNTING = """
+@thing = external global ptr
+@counter = global i64 100
+define i64 @bump(i64 %x) {
+  %p = load volatile ptr, ptr @thing
+  %v = load i64, ptr @counter
+  %n = add i64 %v, %x
+  store i64 %n, ptr @counter
+  ret i64 %n
+}
+define i64 @read() {
+  %v = load i64, ptr @counter
+  ret i64 %v
+}
+"""
+
+
+def add_counting(cache: Cache, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> None:
+    """Add functions of one module; while `bump` is loaded for the first time, this is called."""
+    waiting = [meanwhile]
+
+    class Asking(types.ModuleType):
+        @property
+        def thing(self) -> object:
+            if waiting and "bump" in cache:
+                waiting.pop()()
+            return self
+
+    monkeypatch.setitem(sys.modules, "module_that_asks", Asking("module_that_asks"))
+    cache.add_module(ModuleSource(_COUNTING, globals={"thing": PythonObject("module_that_asks", "thing")}))
+
+
+def test_a_module_that_is_loaded_anew_meanwhile_is_one_for_all_its_functions(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load under way has mapped it before it was unloaded: with that mapping there would be two counters."""
+    held = []
+
+    def load_anew() -> None:
+        cache.unload("bump")
+        held.append(cache.get_target("read"))
+
+    add_counting(cache, monkeypatch, load_anew)
+    bump = cache.get_target("bump")
+    assert [held[0](), bump(1), held[0]()] == [100, 101, 101]
+
+
+def test_a_load_that_is_under_way_when_its_cache_is_closed_gives_no_target(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_counting(cache, monkeypatch, cache.close)
+    with pytest.raises(StorageError, match="was closed while 'bump' was loaded"):
+        cache.get_target("bump")

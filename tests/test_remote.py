@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -13,16 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import constant, run_fresh
+from helpers import constant, flip_byte, module_file, run_fresh
 
 from compcache import Cache, CacheWarning, Function, Identity, ModuleSource, NotCachedError, RemoteStats
 from compcache.batch import Job, compile_many
+from compcache.errors import FormatError
 from compcache.formats.host import requirement
+from compcache.globals import Pickled
 from compcache.remote.breaker import Breaker, Patience
 from compcache.remote.card import Card, decode_card, decode_pack, encode_card, encode_pack
-from compcache.remote.helper.reads import words
+from compcache.remote.helper.reads import Reads, words
 from compcache.remote.outbox import Outbox, Upload
-from compcache.remote.shelves import shelf_of
+from compcache.remote.shelves import module_key, shelf_of
 from compcache.signing.keys import new_key
 from compcache.targets.processor_words import requirement_of
 
@@ -277,6 +280,18 @@ def test_plain_names_are_shared_only_on_purpose(open_cache: Callable[..., Cache]
     assert second.get_target("plain")() == 5
 
 
+def test_a_plain_name_beside_one_of_content_is_not_asked_for(open_cache: Callable[..., Cache]) -> None:
+    name = Identity("f", code="beside")
+    first = open_cache("a")
+    first.get_or_compile("plain", lambda: ModuleSource(constant("plain", 5)))
+    first.get_or_compile(name, lambda: constant("f", 1))
+    upload(first, "plain", name)
+    second = open_cache("b", "read")
+    own = ModuleSource(constant("f", 2) + constant("plain", 6), {name.func_name: Function(symbol="f"), "plain": Function()})
+    assert not second.add_missing([name.func_name, "plain"], lambda: own).was_cached
+    assert second.get_target("plain")() == 6
+
+
 def test_a_large_module_has_an_object_of_its_own(open_cache: Callable[..., Cache], store: Path) -> None:
     name = Identity("f", code="large")
     table = ", ".join(f"i64 {n * 0x9E3779B97F4A7C15 % 2**63}" for n in range(6000))
@@ -319,6 +334,42 @@ def test_a_card_without_its_module_is_a_miss(open_cache: Callable[..., Cache], s
     assert open_cache("b", "read").get_or_compile(name, lambda: constant("f", 1))() == 1
 
 
+class Counting:
+    """A store in memory that notes what is asked of it: keys, and the bytes that the answer may have."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        self.objects = objects
+        self.asked: list[tuple[str, int]] = []
+
+    async def get(self, key: str, largest: int) -> bytes | None:
+        self.asked.append((key, largest))
+        return self.objects.get(key)
+
+
+def test_no_more_is_read_than_a_card_says(tmp_path: Path) -> None:
+    module_id = bytes(range(16))
+
+    def asked(size: int) -> list[tuple[str, int]]:
+        backend = Counting({module_key(module_id): b"x"})
+        reads = Reads(backend, Breaker(str(tmp_path / "breaker")))  # type: ignore[arg-type]
+        card = encode_card(Card("f", module_id, size, 0.5, b""))
+        assert asyncio.run(reads.held(card, "f")) is None
+        return backend.asked
+
+    assert asked(5000) == [(module_key(module_id), 5000)]
+    assert asked(1 << 40) == []
+
+
+def test_a_card_of_another_function_leads_nowhere(tmp_path: Path, cache: Cache) -> None:
+    module_id = cache.add_module(ModuleSource(constant("f", 1)))
+    data = module_file(cache.path, module_id).read_bytes()
+    reads = Reads(Counting({}), Breaker(str(tmp_path / "breaker")))  # type: ignore[arg-type]
+    card = Card("f", bytes.fromhex(module_id), len(data), 0.5, data)
+    assert asyncio.run(reads.held(encode_card(card), "f")) is not None
+    for wrong, name in ((card, "g"), (card._replace(module=data[:-1], size=len(data) - 1), "f"), (card._replace(module_id=bytes(16)), "f")):
+        assert asyncio.run(reads.held(encode_card(wrong), name)) is None
+
+
 def test_a_module_of_another_key_is_refused(open_cache: Callable[..., Cache]) -> None:
     name = Identity("f", code=6)
     first = open_cache("a", signing_key=b"one")
@@ -330,6 +381,64 @@ def test_a_module_of_another_key_is_refused(open_cache: Callable[..., Cache]) ->
     with pytest.raises(NotCachedError):
         other.get_target(name.func_name)
     assert other.stats().counters["remote_rejected"] == 1
+
+
+def test_a_module_without_the_function_that_was_asked_for_is_refused(open_cache: Callable[..., Cache], store: Path) -> None:
+    """The card of one function leads to an intact module of another one: nothing of it comes into the directory."""
+    name, other = Identity("f", code=14), Identity("g", code=14)
+    first = open_cache("a")
+    first.get_or_compile(name, lambda: constant("f", 1))
+    first.get_or_compile(other, lambda: constant("g", 2))
+    upload(first, name, other)
+    cards = {decode_card(path.read_bytes()).name: path for path in objects(store, "f")}
+    path, stranger = cards[name.func_name], decode_card(cards[other.func_name].read_bytes())
+    path.write_bytes(encode_card(stranger._replace(name=name.func_name)))
+    for pack in objects(store, "p"):
+        pack.unlink()
+    reader = open_cache("b", "read")
+    with pytest.raises(NotCachedError):
+        reader.get_target(name.func_name)
+    assert list(reader) == []
+    assert reader.stats().counters["remote_rejected"] == 1
+
+
+def pickling(name: Identity) -> ModuleSource:
+    """A module that unpickles an object when it is loaded."""
+    text = "@o = external global ptr\ndefine ptr @f() {\n  %x = load ptr, ptr @o\n  ret ptr %x\n}\n"
+    return ModuleSource(text, {name.func_name: Function("ptr()", symbol="f")}, {"o": Pickled.of({"a": 1})})
+
+
+def test_pickles_come_only_with_a_signature(open_cache: Callable[..., Cache]) -> None:
+    """Who can write to an unsigned store must not make its readers unpickle, even those who unpickle what is their own."""
+    name = Identity("f", code=15)
+    first = open_cache("a", allow_pickle=True)
+    first.add_module(pickling(name))
+    upload(first, name)
+    reader = open_cache("b", "read", allow_pickle=True)
+    with pytest.raises(NotCachedError):
+        reader.get_target(name.func_name)
+    assert list(reader) == []
+    assert reader.stats().counters["remote_rejected"] == 1
+
+
+def test_pickles_with_the_signature_of_the_key_come(open_cache: Callable[..., Cache]) -> None:
+    name = Identity("f", code=16)
+    first = open_cache("a", allow_pickle=True, signing_key=b"one")
+    first.add_module(pickling(name))
+    upload(first, name)
+    assert open_cache("b", "read", allow_pickle=True, signing_key=b"one").get_target(name.func_name)()
+
+
+def test_what_another_cache_compiled_gets_no_signature_here(open_cache: Callable[..., Cache], tmp_path: Path) -> None:
+    """A key signs what its owner compiles, not what came from an unsigned store: others would take it for the owner's."""
+    pytest.importorskip("nacl")
+    name = Identity("f", code=17)
+    first = open_cache("a")
+    first.get_or_compile(name, lambda: constant("f", 1))
+    upload(first, name)
+    second = open_cache("b", publish_key=str(new_key("mine")))
+    assert second.get_or_compile(name, never)() == 1
+    assert list((tmp_path / "b").rglob("*.ed25519")) == []
 
 
 def test_a_reader_with_trusted_keys_takes_what_they_signed(open_cache: Callable[..., Cache]) -> None:
@@ -516,6 +625,13 @@ def test_the_breaker_opens_after_three_failures_until_a_probe_is_answered(tmp_pa
     assert not breaker.is_open()
 
 
+def test_a_clock_that_was_set_back_leaves_no_store_alone_for_long(tmp_path: Path) -> None:
+    breaker = Breaker(str(tmp_path / "breaker"))
+    for seconds, is_open in ((300.0, True), (1e6, False)):
+        (tmp_path / "breaker").write_text(f"3 {time.time() + seconds} 30.0")
+        assert breaker.is_open() == is_open
+
+
 def test_a_failure_that_took_long_casts_doubt_on_the_store_at_once(tmp_path: Path) -> None:
     breaker, other = Breaker(str(tmp_path / "breaker")), Breaker(str(tmp_path / "breaker"))
     breaker.failed(1.0)
@@ -537,6 +653,16 @@ def test_the_outbox_drops_the_oldest(tmp_path: Path) -> None:
     assert outbox.size() <= 3000
 
 
+@pytest.mark.parametrize("at", [0, 20, -1])
+def test_a_damaged_upload_is_refused(tmp_path: Path, at: int) -> None:
+    outbox = Outbox(str(tmp_path / "outbox"))
+    outbox.put(Upload("ccr2/m/1", bytes(900), [("key", b"card")], 0.5, always=False))
+    (path,) = (tmp_path / "outbox").iterdir()
+    flip_byte(path, at)
+    with pytest.raises(FormatError):
+        outbox.read(path.name)
+
+
 def test_shelves_are_levels_and_then_single_cpus() -> None:
     def shelf(platform: str, *features: str, made_on: str = "") -> str:
         names = frozenset(features)
@@ -554,6 +680,13 @@ def test_shelves_are_levels_and_then_single_cpus() -> None:
 def test_a_card_is_what_it_was() -> None:
     card = Card("a-name", bytes(range(16)), 3, 0.25, b"abc")
     assert decode_card(encode_card(card)) == card
+
+
+def test_a_damaged_card_is_refused() -> None:
+    data = encode_card(Card("a-name", bytes(range(16)), 3, 0.25, b"abc"))
+    for at in range(len(data)):
+        with pytest.raises(FormatError):
+            decode_card(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 
 # ------------------------------------------------------------------------------------------------- packs
@@ -594,7 +727,7 @@ def test_packs_are_learned_from_what_a_start_up_asks_for(open_cache: Callable[..
     assert pack.exists()
 
 
-@pytest.mark.parametrize("harm", ["truncated", "flipped", "with other modules"])
+@pytest.mark.parametrize("harm", ["truncated", "flipped", "with other sizes", "with other modules"])
 def test_a_pack_that_is_not_right_is_passed_over(open_cache: Callable[..., Cache], store: Path, harm: str) -> None:
     names = [Identity("f", number=number) for number in range(4)]
     first = open_cache("a")
@@ -604,8 +737,14 @@ def test_a_pack_that_is_not_right_is_passed_over(open_cache: Callable[..., Cache
     for path in objects(store, "p"):
         data = path.read_bytes()
         items = list(decode_pack(data).values())
-        other = encode_pack([items[0]._replace(module=item.module, card=item.card._replace(size=9)) for item in items])
-        path.write_bytes({"truncated": data[:-9], "flipped": data[:60] + b"\xff" + data[61:], "with other modules": other}[harm])
+        packs = {
+            "truncated": data[:-9],
+            "flipped": data[:60] + b"\xff" + data[61:],
+            "with other sizes": encode_pack([item._replace(card=item.card._replace(size=9)) for item in items]),
+            "with other modules": encode_pack([item._replace(module=items[n - 1].module) for n, item in enumerate(items)]),
+        }
+        path.write_bytes(packs[harm])
     second = open_cache("b", "read")
     assert len(second.prefetch(names)) == 4
+    assert second.stats().counters.get("remote_rejected", 0) == 0  # the helper has found out, before anything was sent
     assert [second.get_target(name)() for name in names] == list(range(4))

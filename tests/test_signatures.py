@@ -157,6 +157,15 @@ def test_a_signed_layer_that_others_can_write_to_is_used(directory: Path, tmp_pa
         assert cache.get_target("g")(1) == 2
 
 
+def test_what_others_can_write_is_not_believed_of_the_machine(directory: Path) -> None:
+    """Public keys sign no derived files: the note on the linker to run, for one, could be anybody's."""
+    with Cache(directory) as cache:
+        assert cache._store.host_file()[1] is not None
+    directory.chmod(0o777)
+    with Cache(directory, trusted_keys=[PUBLIC]) as cache:
+        assert cache._store.host_file()[1] is None
+
+
 PICKLED = "@o = external global ptr\ndefine ptr @f() {\n  %x = load ptr, ptr @o\n  ret ptr %x\n}\n"
 
 

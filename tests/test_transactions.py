@@ -22,7 +22,7 @@ from compcache import (
     NotCachedError,
     UndefinedSymbolError,
 )
-from compcache.globals import PythonObject
+from compcache.globals import DictMember, PythonObject
 from compcache.hit import loader
 from compcache.hit import runtime as runtime_module
 
@@ -73,7 +73,7 @@ def state_of(cache: Cache) -> dict[str, Any]:
         "links": sorted(inside._by_link),
         "modules": sorted(inside._mine),
         "counters": (inside.decoded, inside.opened),
-        "slots": [(m.module_id, sorted(m.slots)) for m in inside.loaded_modules()],
+        "slots": [(m.module_id, sorted(m.slots, key=str)) for m in inside.loaded_modules()],
         "images": mapped_images(cache.path),  # type: ignore[arg-type]
         "descriptors": _descriptors(),
     }
@@ -145,6 +145,47 @@ def test_a_failure_at_any_native_step_leaves_the_state(
     assert steps > 10
     tower.unload("top")
     assert tower.get_target("top")(1) == 112
+
+
+def test_a_failure_leaves_the_slots_of_modules_that_are_in_use(tower: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module is mapped for a function that needs nothing: its slots are empty after the load of another one has failed."""
+    other = tower.get_target("other")
+    gc.collect()
+    before = state_of(tower)
+    assert before["slots"]
+    real = runtime_module._loaded
+    for steps in range(1, 1000):
+        failing = Failing(real, steps, MemoryError)
+        monkeypatch.setattr(runtime_module, "_loaded", failing)
+        error = fail_load(tower, "top")
+        monkeypatch.setattr(runtime_module, "_loaded", real)
+        if not failing.failed:
+            break
+        assert isinstance(error, MemoryError)
+        gc.collect()
+        assert state_of(tower) == before, f"step {steps}"
+    assert steps > 10
+    assert (tower.get_target("top")(1), other()) == (112, 3)
+
+
+def test_who_keeps_the_error_of_a_load_can_load_again(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its traceback has the module that could not be mapped."""
+    cache.add_module(ModuleSource(adder("f", 1)))
+
+    class WithoutMemory:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        def map_image(self, *_: object) -> Any:
+            raise MemoryError
+
+    real = runtime_module._loaded
+    monkeypatch.setattr(runtime_module, "_loaded", WithoutMemory())
+    with pytest.raises(MemoryError) as caught:
+        cache.get_target("f")
+    monkeypatch.setattr(runtime_module, "_loaded", real)
+    assert cache.get_target("f")(1) == 2
+    assert caught.value.__traceback__ is not None
 
 
 @pytest.mark.parametrize("step", [97, pytest.param(1, marks=[pytest.mark.stress, pytest.mark.timeout(600)])])
@@ -272,6 +313,20 @@ def test_a_damaged_image_in_the_closure_is_a_miss_of_what_needs_it(tower: Cache)
         tower.get_target("bottom")
     tower.add_module(ModuleSource(adder("bottom", 1)))
     assert tower.get_target("top")(1) == 112
+
+
+def test_a_member_that_was_replaced_is_found_by_the_next_load(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("module_with_members")
+    module.members = {"one": 1.5}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "module_with_members", module)
+    text = "@one = external global ptr\n"
+    for name in ("first", "second"):
+        text += f"define ptr @{name}() {{\n  %p = load ptr, ptr @one\n  ret ptr %p\n}}\n"
+    cache.add_module(ModuleSource(text, globals={"one": DictMember.of("module_with_members", "members", "one", float)}))
+    first = cache.get_target("first")
+    assert first() == id(module.members["one"])
+    module.members["one"] = 2.5
+    assert cache.get_target("second")() == id(module.members["one"])
 
 
 def test_an_object_that_was_replaced_is_found_by_the_next_load(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

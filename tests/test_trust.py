@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import stat
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container
 from compcache.formats.index import Index, ModuleEntry, Stamp
 from compcache.formats.manifest import IMAGE_SHARED
+from compcache.inspect import uncached
 from compcache.publish import index_merge
 from compcache.store import INDEX, Store
 
@@ -178,6 +180,15 @@ def test_a_link_of_another_user_to_an_own_directory_is_refused(directory: Path, 
 
 
 @as_root
+def test_an_own_link_to_a_directory_of_another_user_is_refused(directory: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(directory)
+    os.chown(directory, OTHER_USER, OTHER_USER)
+    with pytest.raises(UntrustedDirectoryError, match=f"belongs to user {OTHER_USER}"):
+        Cache(link)
+
+
+@as_root
 def test_a_file_of_another_user_in_an_own_directory_is_a_miss(directory: Path) -> None:
     first, _ = fill(directory, adder("f", 1), adder("g", 2))
     path = module_file(directory, first)
@@ -191,6 +202,21 @@ def test_a_file_of_another_user_in_an_own_directory_is_a_miss(directory: Path) -
         assert cache.get_target("g")(1) == 3
     with Cache(directory, trust=True) as cache:
         assert cache.get_target("f")(1) == 2
+
+
+@as_root
+def test_a_stamp_does_not_vouch_for_a_file_of_another_user(directory: Path) -> None:
+    """Who trusted all writers of the directory once has left a stamp; whose file it is counts all the same."""
+    first, _ = fill(directory, adder("f", 1), adder("g", 2))
+    path = module_file(directory, first)
+    os.chown(path, OTHER_USER, OTHER_USER)
+    time.sleep(0.15)  # else the file has changed too recently for a stamp
+    with Cache(directory, trust=True) as cache:
+        assert cache.get_target("f")(1) == 2
+        assert list(cache._store.index.verified(bytes.fromhex(first), path.stat()))
+    value, warnings, _, _ = load(directory)
+    assert value == "NotCachedError"
+    assert [f"belongs to user {OTHER_USER}, not to you (0)" in text for text in warnings] == [True]
 
 
 @as_root
@@ -487,6 +513,14 @@ def test_names_of_functions_are_never_paths(directory: Path, tmp_path: Path, nam
         assert cache.get_or_compile(name, build)() == 5
         assert cache.has(name)
     assert snapshot_names(tmp_path) - snapshot_names(directory) == outside
+
+
+@pytest.mark.parametrize("name", ["../../up", "/etc/passwd", "..", "nul\0", "x" * 3000])
+def test_what_is_kept_of_a_function_is_under_no_path_of_its_name(cache: Cache, tmp_path: Path, name: str) -> None:
+    before = snapshot_names(tmp_path)
+    uncached.note(cache._store, name, "why")
+    assert [refusal.name for refusal in uncached.read_all(cache._store)] == [name]
+    assert {path.parent.name for path in snapshot_names(tmp_path) - before if path.is_file()} == {"uncached-v2"}
 
 
 def snapshot_names(place: Path) -> set[Path]:
