@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import PruneProposal
     from compcache.maintain.report_types import CheckReport, PruneReport
-    from compcache.publish.single_flight import Addition
     from compcache.remote.client import Inquiry, RemoteStore
     from compcache.usage.module_files import Progress
     from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary, StatsPeriod
@@ -64,8 +63,6 @@ REMOTE_MODE_VARIABLE = "COMPCACHE_REMOTE_MODE"
 TRUSTED_VARIABLE = "COMPCACHE_TRUSTED_KEYS"
 PUBLISH_VARIABLE = "COMPCACHE_PUBLISH_KEY"
 _MODULE_ID_DIGITS = 32
-#: How many notes a directory keeps.
-_MOST_NOTES = 64
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
@@ -259,6 +256,10 @@ class Cache:
             del error  # its traceback has this frame
         return target
 
+    @staticmethod
+    def _names(names: Any) -> list[str]:
+        return _func_names_of(names)
+
     def _require_open(self) -> None:
         if self._closed:
             raise StorageError(
@@ -305,32 +306,6 @@ class Cache:
         self._require_open()
         return self._loader.unload(_func_name_of(func_name)) > 0
 
-    def read_note(self, name: str) -> bytes | None:
-        """What `write_note` has stored under a name; None where nothing is, or what is there cannot be believed.
-
-        A note is for a front end that has found out something about the system that takes long: it may be gone at any time, and
-        holds as little as its reader believes it.
-        """
-        self._require_open()
-        return self._store.read_note(name)
-
-    def write_note(self, name: str, data: bytes) -> None:
-        """Store a note; see `read_note`. Of all notes the newest are kept. A failure is harmless, and a cache that is only read has none."""
-        self._require_open()
-        store = self._store
-        if not store.readonly and store.index.segments:
-            from compcache.publish.atomic_file import keep_file
-            from compcache.store import NOTES
-
-            keep_file(store, NOTES, store.note_name(name), store.seal_note(name, data) + data, _MOST_NOTES)
-
-    def compact_index(self) -> None:
-        """Merge what was added one by one, so that look-ups open fewer files; many additions do so themselves. A failure is harmless."""
-        if not self._closed and not self._store.readonly:
-            from compcache.publish.index_merge import compact
-
-            compact(self._store)
-
     def close(self) -> None:
         """Invalidate every call target that was returned. Closing twice is allowed."""
         if not self._closed:
@@ -342,6 +317,16 @@ class Cache:
             self._loader.close()
             self._store.stats.flush()
             self._store.close()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What was a part of this class and is of `compcache.frontend` now, with a warning."""
+            if name.startswith("_"):
+                raise AttributeError(name, name=name, obj=self)
+            from compcache.frontend import moved
+
+            return moved(self, name)
 
     def __enter__(self) -> Cache:
         self._require_open()
@@ -384,49 +369,6 @@ class Cache:
         """The directories of caches (or bundles) that are only read, below this one, in the order in which they are asked."""
         return tuple([layer.source for layer in self._store.layers])
 
-    @property
-    def allow_pickle(self) -> bool:
-        """Whether it was opened with allow_pickle=True."""
-        return self._loader.allow_pickle
-
-    @property
-    def temporary_directory(self) -> str:
-        """A directory in the cache for short-lived files; what is left there is removed by prunes. It may not exist."""
-        return self._store.temporary
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments with which `Cache` opens this directory in the same way, in another process for example.
-
-        The signing key is among them, and trust is: the process that asks has checked or vouched for the directory.
-        """
-        store = self._store
-        return {
-            "path": self.path, "readonly": store.readonly, "verify": store.verify, "signing_key": store.signing_key,
-            "trust": True, "allow_pickle": self.allow_pickle, "max_size": self._max_size,
-            "lock_timeout": self._lock_timeout, "layers": self.layers, "min_llvm": store.min_llvm or None,
-            "trusted_keys": tuple(map(str, store.trusted_keys)), "publish_key": str(store.publish_key or ""),
-            "remote": self._remote_url(),  # what the environment says here may not be said there
-            "remote_mode": self._remote_mode(),
-        }  # fmt: skip
-
-    def find_target(self, func_name: str, request: object = None) -> TypedCallTarget | None:
-        """The call target of a function, or None where it cannot be loaded; a miss is not counted.
-
-        Global variables that are decoded for it are given `request` (`LoadContext.request`), and may refuse.
-        The remote store is asked for what is missing, for as long as a compile would wait for it.
-        """
-        try:
-            return self._load(func_name, request=request)
-        except CompcacheError as error:
-            if self._closed:
-                raise
-            if not self._remote_url():
-                return None
-            from compcache.publish.single_flight import find_fetched
-
-            return find_fetched(self, func_name, error, request)
-
     # -------------------------------------------------------------- miss path
 
     def add_module(self, source: ModuleSource) -> str:
@@ -440,14 +382,10 @@ class Cache:
                 right; the message names the culprit.
             StorageError: it could not be stored. In each case the cache is as it was.
         """
-        return self.add_realizations(source)[0]
+        return self._add(source)[0]
 
-    def add_realizations(self, source: ModuleSource, *, alone: bool = False) -> tuple[str, ...]:
-        """The same; the module_ids of all targets, that of the one for this host first.
-
-        `alone`: nothing is imported that the source does not name, whatever the cache holds, and others of its name may be there, which
-        whoever loads it tells apart (`find_target(request=)`).
-        """
+    def _add(self, source: ModuleSource, *, alone: bool = False) -> tuple[str, ...]:
+        """See `compcache.frontend.add_realizations`."""
         self._require_open()
         built = self._build(source, alone=alone)
         if not alone:
@@ -613,33 +551,6 @@ class Cache:
         self._require_open()
         remote = self._remote_store()
         return remote is None or remote.flush(timeout) == 0
-
-    def add_missing(self, functions: Iterable[str], build: Callable[[], ModuleSource]) -> Addition:
-        """Compile and publish a module unless every one of these functions is cached.
-
-        Other processes that want the first of them meanwhile wait for this one, for a bounded time. Nothing is loaded.
-
-        Args:
-            functions: the func_names that the module is for; at least one.
-            build: called where one of them is missing; returns the source of a module that exports them all.
-
-        Raises:
-            UndefinedSymbolError: the module does not export one of them.
-            CompileError, LinkError, StorageError, ...: what `add_module` raises.
-        """
-        self._require_open()
-        from compcache.publish.single_flight import add_missing
-
-        if not callable(build):
-            raise TypeError(f"add_missing(): build must be a function that returns the source, not {type(build).__name__}")
-        return add_missing(self, tuple(_func_names_of(functions)), build)
-
-    def find_stored(self, functions: Iterable[str]) -> Addition | None:
-        """The modules that hold these functions if this host can use a realization of each; else None."""
-        self._require_open()
-        from compcache.publish.single_flight import find_stored
-
-        return find_stored(self, tuple(_func_names_of(functions)))
 
     def compile(self, source: Source) -> CompiledFunctions:
         """Compile LLVM code once ever, and return its functions, whose names are digests of the content.
@@ -855,19 +766,6 @@ class Cache:
         remote = self._remote_store()
         answer = remote.explain(name) if remote is not None else None
         return explain(self._store, self._loader, name, identity, progress, answer)
-
-    def note_uncached(self, name: str, reason: str) -> None:
-        """Record for `explain` why a function was compiled and not cached; never fails."""
-        from compcache.inspect.uncached import note
-
-        self._store.stats.refused(name, reason)
-        note(self._store, name, reason)
-
-    def forget_uncached(self, name: str) -> None:
-        """Undo `note_uncached`: the function is cached now."""
-        from compcache.inspect.uncached import forget
-
-        forget(self._store, name)
 
     def info(self, *, progress: Progress | None = None) -> CacheInfo:
         """The cache as a whole: where it is, how much is in it, what would be used to fill it. No module is opened."""

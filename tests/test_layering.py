@@ -41,6 +41,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("maintain", "inspect", "bundles"),
     ("adding",),
     ("cache",),
+    ("frontend",),
     ("__init__",),
     ("batch", "clang", "numba"),
     ("packaging",),
@@ -61,6 +62,7 @@ DOORS = {
     ("hit.recorder", "usage.ledger"): "a process that has filled a journal folds it when it exits",
     ("hit.target", "cache"): "a pickled target names the function that opens its cache again",
     ("hit.closures.remember", "publish.atomic_file"): "a load that has planned a closure keeps it for the next process",
+    ("cache", "frontend"): "members that are functions of front ends now answer for one release, with a warning",
     ("inspect.functions", "__init__"): "the version of the package stands in one place",
 }
 
@@ -162,7 +164,7 @@ def _walk_imports(path: Path) -> Iterator[Import]:
     todo: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text(encoding="utf-8")), False)]
     while todo:
         node, lazy = todo.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             todo += [(child, lazy) for child in node.orelse]
             continue
         if isinstance(node, ast.Import):

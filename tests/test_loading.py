@@ -21,6 +21,7 @@ from compcache import (
     TypedCallTarget,
     UndefinedSymbolError,
     UntrustedDirectoryError,
+    frontend,
 )
 from compcache.globals import GlobalDefinition, Integer, NativeSymbol, PythonObject, Storage, register
 
@@ -482,16 +483,16 @@ def test_few_additions_are_merged_when_it_is_asked_for(cache: Cache, directory: 
     for number in range(3):
         cache.add_module(ModuleSource(constant(f"f{number}", number), optimize=0))
     with Cache(directory, readonly=True) as reader:
-        reader.compact_index()
+        frontend.compact_index(reader)
     assert len(list((directory / "index-v1").iterdir())) == 3
-    cache.compact_index()
+    frontend.compact_index(cache)
     assert len(list((directory / "index-v1").iterdir())) == 1
     with Cache(directory) as later:
         assert [later.get_target(f"f{number}")() for number in range(3)] == list(range(3))
     shutil.rmtree(directory)
-    cache.compact_index()
+    frontend.compact_index(cache)
     cache.close()
-    cache.compact_index()
+    frontend.compact_index(cache)
 
 
 def test_a_module_signed_with_another_key_is_a_miss(directory: Path) -> None:

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import constant, run_fresh
 
-from compcache import Cache, CacheWarning, Function, Identity, ModuleSource, NotCachedError, RemoteStats
+from compcache import (
+    Cache,
+    CacheWarning,
+    Function,
+    Identity,
+    ModuleSource,
+    NotCachedError,
+    RemoteStats,
+    frontend,
+)
 from compcache.batch import Job, compile_many
 from compcache.formats.host import requirement
 from compcache.remote.breaker import Breaker, Patience
@@ -144,10 +153,10 @@ def test_a_store_in_read_mode_gets_nothing(open_cache: Callable[..., Cache], sto
 def test_a_module_that_is_added_if_it_is_missing_comes_from_the_store(open_cache: Callable[..., Cache]) -> None:
     name = Identity("f", code="added")
     first = open_cache("a")
-    first.add_missing([name.func_name], lambda: ModuleSource(constant("f", 7), {name.func_name: Function(symbol="f")}))
+    frontend.add_missing(first, [name.func_name], lambda: ModuleSource(constant("f", 7), {name.func_name: Function(symbol="f")}))
     upload(first, name)
     second = open_cache("b", "read")
-    assert second.add_missing([name.func_name], never).was_cached
+    assert frontend.add_missing(second, [name.func_name], never).was_cached
     assert second.get_target(name)() == 7
 
 
@@ -189,7 +198,7 @@ def test_workers_get_the_store_that_the_environment_names(store: Path, tmp_path:
     monkeypatch.setenv("COMPCACHE_REMOTE", store.as_uri())
     monkeypatch.setenv("COMPCACHE_REMOTE_MODE", "write")
     with Cache(tmp_path / "a") as cache:
-        settings = cache.settings
+        settings = frontend.settings_of(cache)
     assert (settings["remote"], settings["remote_mode"]) == (store.as_uri(), "write")
 
 

@@ -117,7 +117,9 @@ def _install_now(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: b
             )
         return installed_backend
     if isinstance(cache, Cache):
-        if not cache.allow_pickle:
+        from compcache import frontend
+
+        if not frontend.allows_pickle(cache):
             raise ValueError("Numba's entries are pickled: open the cache with allow_pickle=True")
         opened = cache
     else:

@@ -55,7 +55,7 @@ def load_retargeted(
         cache: the cache that holds it.
         func_name: the function.
         owner: an object that the target keeps alive.
-        request: what the global variables are given, as in `Cache.find_target`.
+        request: what the global variables are given, as in `compcache.frontend.find`.
         error: why it could not be loaded; raised if retargeting does not help.
     """
     tried: set[str] = set()

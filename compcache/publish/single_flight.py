@@ -120,7 +120,7 @@ def ensure_compiled(cache: Cache, functions: tuple[str, ...], build: Callable[[]
 
 
 class Addition(NamedTuple):
-    """The result of `Cache.add_missing` or `Cache.find_stored`: the functions, their modules, and the size of these in bytes.
+    """The result of `compcache.frontend.add_missing` or `compcache.frontend.find_stored`: the functions, their modules, and the size of these in bytes.
 
     `was_cached`: all of them were in the cache, nothing was built.
     """
@@ -132,7 +132,7 @@ class Addition(NamedTuple):
 
 
 def add_missing(cache: Cache, functions: tuple[str, ...], build: Callable[[], ModuleSource]) -> Addition:
-    """See `Cache.add_missing`."""
+    """See `compcache.frontend.add_missing`."""
     if not functions:
         raise ValueError("add_missing needs the name of at least one function")
     found = find_stored(cache, functions)
@@ -161,7 +161,7 @@ def find_fetched(
 ) -> TypedCallTarget | None:
     """Load a function after asking the remote store for it, as long as a compile waits; None where it does not come.
 
-    `error` is how the look-up in the cache failed; `request` is that of `Cache.find_target`.
+    `error` is how the look-up in the cache failed; `request` is that of `compcache.frontend.find`.
     """
     if not isinstance(error, (NotCachedError, UndefinedSymbolError)):
         return None
@@ -178,7 +178,7 @@ def find_fetched(
 
 
 def find_stored(cache: Cache, functions: tuple[str, ...]) -> Addition | None:
-    """See `Cache.find_stored`."""
+    """See `compcache.frontend.find_stored`."""
     if not all(map(cache.has, functions)):
         return None
     modules = dict([_first_module(cache, func_name) for func_name in functions])

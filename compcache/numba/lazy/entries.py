@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 
+from compcache import frontend
 from compcache.digest import blake2b
 from compcache.errors import CacheWarning, CompcacheError
 from compcache.numba.lazy import _dispatch
@@ -157,7 +158,7 @@ RECORD = "(uuui[(ib)])"
 
 def find_text(cache: Cache, key: Key) -> str | None:
     """The text that is stored under a key (`fields_text`)."""
-    target = cache.find_target(key.name)
+    target = frontend.find(cache, key.name)
     return None if target is None else target()
 
 
@@ -185,7 +186,7 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
 
     request = Request(record.lines, implementations=record.implementations)
     try:
-        target = cache.find_target(record.entry, request)
+        target = frontend.find(cache, record.entry, request)
     except CompcacheError:
         return None
     if target is None or request.found is None:
