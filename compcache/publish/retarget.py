@@ -22,7 +22,7 @@ from compcache.formats import host
 from compcache.formats.graph import decode_notes
 from compcache.formats.manifest import decode_function, decode_module
 from compcache.processes.detached import start_detached
-from compcache.publish.locks import try_lock
+from compcache.publish.locks import wait_lock
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
 
@@ -185,5 +185,5 @@ def start_tuning(cache: Cache, func_name: str) -> int:
 
 def tune(cache: Cache, func_name: str) -> bool:
     """Make and store a realization for exactly this host, unless there is one or another process is tuning."""
-    with try_lock(cache._store, "tune " + (cache._store.processor().identity or "host")) as owned:
-        return owned and not is_native(cache, func_name) and _retarget(cache, func_name)
+    with wait_lock(cache._store, "tune " + (cache._store.processor().identity or "host"), timeout=0) as owned:
+        return owned is not False and not is_native(cache, func_name) and _retarget(cache, func_name)

@@ -17,7 +17,7 @@ from compcache.errors import (
     UndefinedSymbolError,
 )
 from compcache.files import reraise_interrupt
-from compcache.publish.locks import wait_lock
+from compcache.publish.locks import claim
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.staleness import maker_digest
 from compcache.publish.writer import keep_in_memory
@@ -229,7 +229,7 @@ def _single_flight(cache: Cache, func_name: str, *, absent: bool) -> Iterator[bo
         before = stored if before is None else before
         return not before.issuperset(stored)
 
-    with wait_lock(cache._store, f"compile {func_name}", timeout=timeout, until=published) as owned:
+    with claim(cache._store, f"compile {func_name}", timeout=timeout, until=published) as owned:
         try:
             _building.frames.append(frame)
             # A builder that got the lock at once may come after another one that has published and released it.
