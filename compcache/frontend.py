@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from compcache.build.source import ModuleSource
     from compcache.cache import Cache
     from compcache.hit.target import TypedCallTarget
-    from compcache.publish.single_flight import Addition
+    from compcache.miss.compile_once import Addition
 
 __all__ = [
     "add_missing",
@@ -53,11 +53,12 @@ def find(cache: Cache, func_name: str, request: object = None) -> TypedCallTarge
     except CompcacheError as error:
         if cache._closed:
             raise
-        if not cache._remote_url():
+        session = cache._session()
+        if not session.remote_url():
             return None
-        from compcache.publish.single_flight import find_fetched
+        from compcache.miss.compile_once import find_fetched
 
-        return find_fetched(cache, func_name, error, request)
+        return find_fetched(session, func_name, error, request)
 
 
 def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False) -> tuple[str, ...]:
@@ -75,7 +76,10 @@ def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False)
     Raises:
         CompileError, LinkError, StorageError, ...: what `Cache.add_module` raises.
     """
-    return cache._add(source, alone=alone)
+    cache._require_open()
+    from compcache.miss.build import add
+
+    return add(cache._session(), source, alone=alone)
 
 
 def add_missing(cache: Cache, functions: Iterable[str], build: Callable[[], ModuleSource]) -> Addition:
@@ -93,19 +97,19 @@ def add_missing(cache: Cache, functions: Iterable[str], build: Callable[[], Modu
         CompileError, LinkError, StorageError, ...: what `Cache.add_module` raises.
     """
     cache._require_open()
-    from compcache.publish.single_flight import add_missing as add
+    from compcache.miss.compile_once import add_missing as add
 
     if not callable(build):
         raise TypeError(f"add_missing(): build must be a function that returns the source, not {type(build).__name__}")
-    return add(cache, tuple(cache._names(functions)), build)
+    return add(cache._session(), tuple(cache._names(functions)), build)
 
 
 def find_stored(cache: Cache, functions: Iterable[str]) -> Addition | None:
     """The modules that hold these functions if this host can use a realization of each; else None. Nothing is loaded."""
     cache._require_open()
-    from compcache.publish.single_flight import find_stored as stored
+    from compcache.miss.compile_once import find_stored as stored
 
-    return stored(cache, tuple(cache._names(functions)))
+    return stored(cache._session(), tuple(cache._names(functions)))
 
 
 def read_note(cache: Cache, name: str) -> bytes | None:
@@ -156,14 +160,14 @@ def settings_of(cache: Cache) -> dict[str, Any]:
 
     The signing key is among them, and trust is: the process that asks has checked or vouched for the directory.
     """
-    store = cache._store
+    store, session = cache._store, cache._session()
     return {
         "path": cache.path, "readonly": store.readonly, "verify": store.verify, "signing_key": store.signing_key,
-        "trust": True, "allow_pickle": allows_pickle(cache), "max_size": cache._max_size,
-        "lock_timeout": cache._lock_timeout, "layers": cache.layers, "min_llvm": store.min_llvm or None,
+        "trust": True, "allow_pickle": allows_pickle(cache), "max_size": session.max_size,
+        "lock_timeout": session.lock_timeout, "layers": cache.layers, "min_llvm": store.min_llvm or None,
         "trusted_keys": tuple(map(str, store.trusted_keys)), "publish_key": str(store.publish_key or ""),
-        "remote": cache._remote_url(),  # what the environment says here may not be said there
-        "remote_mode": cache._remote_mode(),
+        "remote": session.remote_url(),  # what the environment says here may not be said there
+        "remote_mode": session.remote_mode(),
     }  # fmt: skip
 
 

@@ -14,10 +14,10 @@ import pytest
 from helpers import PACKAGE_ROOT, adder, run_fresh
 
 from compcache import Cache, ModuleSource
-from compcache.adding import many
 from compcache.errors import StorageError
 from compcache.files import reraise_interrupt
 from compcache.globals.pickled import Pickled
+from compcache.miss import many
 
 if TYPE_CHECKING:
     from collections.abc import Callable

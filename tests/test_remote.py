@@ -48,7 +48,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    monkeypatch.setattr("compcache.publish.single_flight.HEDGE_SECONDS", 20.0)  # the machine may be busy
+    monkeypatch.setattr("compcache.miss.compile_once.HEDGE_SECONDS", 20.0)  # the machine may be busy
     yield tmp_path / "store"
     shutil.rmtree(runtime)
 
@@ -111,8 +111,8 @@ def test_a_fresh_process_compiles_nothing_that_the_store_has(open_cache: Callabl
     upload(first, functions.callee.func_name)
     script = f"""
     from compcache import Cache
-    from compcache.publish import single_flight
-    single_flight.HEDGE_SECONDS = 20.0  # the machine may be busy
+    from compcache.miss import compile_once
+    compile_once.HEDGE_SECONDS = 20.0  # the machine may be busy
     with Cache(directory, remote={store.as_uri()!r}) as cache:
         value = cache.compile({CALLEE!r}).callee(2)
         counters = cache.stats().counters

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GET = r"""
 import os
 from compcache import Cache, ModuleSource
-import compcache.linker, compcache.publish.single_flight
+import compcache.linker, compcache.miss.compile_once
 
 def build():
     open(directory + "-builds/" + str(os.getpid()), "x").close()
@@ -84,12 +84,13 @@ def test_those_who_wait_load_as_soon_as_the_function_is_there(directory: Path, b
     slow = script().replace(
         "barrier()",
         """
-    publish = cache._publish
-    def publish_and_go_on(built):
-        module_id = publish(built)
+    import compcache.miss.compile_once as place
+    publish = place.publish_built
+    def publish_and_go_on(session, built):
+        module_ids = publish(session, built)
         time.sleep(5)
-        return module_id
-    cache._publish = publish_and_go_on
+        return module_ids
+    place.publish_built = publish_and_go_on
     barrier()""",
     )
     with Crowd(directory, [slow, *[script()] * 2]) as crowd:
