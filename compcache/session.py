@@ -90,7 +90,7 @@ class Session:
             return None
         from compcache.identity import label_of
 
-        if not any(map(label_of, names)):
+        if all(label_of(name) is None for name in names):
             return None
         if not self._gates:
             from compcache.remote.breaker import Gate
