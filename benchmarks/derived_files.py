@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import maintenance
 
-from compcache import Cache
+from compcache import Cache, frontend
 from compcache.files import read_file
 from compcache.store import HOSTS, MODULE_FILES, MODULE_ROWS, Store
 from compcache.usage.ledger import read_ledger
@@ -74,7 +74,7 @@ def measure(root: str, repeat: int) -> None:
     read = least(lambda: [read_file(store.files, host, 1 << 20) for _ in range(100)], repeat) / 100
     show("what the host is", read, children("import compcache.targets.host_probe as p; p.probe_host()"), "without its file: LLVM")
     with Cache(root) as cache:
-        note = least(lambda: [cache.note_uncached(f"f{n}", "a reason") for n in range(100)], repeat) / 100
+        note = least(lambda: [frontend.note_uncached(cache, f"f{n}", "a reason") for n in range(100)], repeat) / 100
         cache.explain("f1")
         asked = least(lambda: cache.explain("f1"), repeat)
     show("why a function is not cached", asked, asked + journal, f"inside the statistics (a note takes {note:.3f} ms)")

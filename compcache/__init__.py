@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from compcache import errors as errors
     from compcache import globals as globals  # noqa: A004 - the public name
     from compcache import numba as numba
-    from compcache.adding.many import ModulesNotAddedError
     from compcache.build.source import Function, ModuleSource
     from compcache.errors import (
         ArgumentBufferError,
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
         PrunedModule,
         PruneReport,
     )
+    from compcache.miss.many import ModulesNotAddedError
     from compcache.remote.answer import RemoteAnswer
     from compcache.signature import Signature
     from compcache.usage.summaries import (
@@ -148,7 +148,7 @@ _HOMES = {
     "CompiledFunctions": "hit.compiled",
     "CheckReport": "maintain.report_types",
     "CheckStep": "maintain.report_types",
-    "ModulesNotAddedError": "adding.many",
+    "ModulesNotAddedError": "miss.many",
     "Explanation": "inspect.explain",
     "ExportedFunction": "usage.summaries",
     "Finding": "maintain.report_types",

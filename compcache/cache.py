@@ -16,7 +16,6 @@ from compcache.errors import (
     UntrustedDirectoryError,
 )
 from compcache.files import absolute_path
-from compcache.formats.manifest import LINK_ONLY, decode_function
 from compcache.hit.loader import Loader
 from compcache.hit.recorder import recorder_for
 from compcache.hit.runtime import path_opener
@@ -39,12 +38,11 @@ if TYPE_CHECKING:
         Realization,
     )
     from compcache.inspect.explain import Explanation
-    from compcache.linker import BuiltModule
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import PruneProposal
     from compcache.maintain.report_types import CheckReport, PruneReport
-    from compcache.publish.single_flight import Addition
-    from compcache.remote.client import Inquiry, RemoteStore
+    from compcache.remote.client import RemoteStore
+    from compcache.session import Session
     from compcache.usage.module_files import Progress
     from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary, StatsPeriod
 
@@ -59,13 +57,9 @@ KEY_VARIABLE = "COMPCACHE_SIGNING_KEY"
 CHECK_VARIABLE = "COMPCACHE_CHECK"
 LLVM_VARIABLE = "COMPCACHE_MIN_LLVM"
 LAYERS_VARIABLE = "COMPCACHE_LAYERS"
-REMOTE_VARIABLE = "COMPCACHE_REMOTE"
-REMOTE_MODE_VARIABLE = "COMPCACHE_REMOTE_MODE"
 TRUSTED_VARIABLE = "COMPCACHE_TRUSTED_KEYS"
 PUBLISH_VARIABLE = "COMPCACHE_PUBLISH_KEY"
 _MODULE_ID_DIGITS = 32
-#: How many notes a directory keeps.
-_MOST_NOTES = 64
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
@@ -181,8 +175,9 @@ class Cache:
         self._checks = sys.flags.dev_mode or bool(os.environ.get(CHECK_VARIABLE))
         self._tuners: dict[str, int] | None = {} if tune and not readonly else None  # processes by func_name
         self._remote_given = remote, remote_mode
+        self._opened_session: Session | None = None
         if remote is not None or remote_mode is not None:
-            self._remote_store()
+            self._session().remote()
         self._closed = False
         _open[root, bool(self._store.stamp_key)] = ref(self)
 
@@ -213,7 +208,7 @@ class Cache:
             return self._load(func_name)
         except CompcacheError as error:
             self._store.stats.missed(error)
-            if isinstance(error, (NotCachedError, UndefinedSymbolError)) and self._fetch((_func_name_of(func_name),)):
+            if isinstance(error, (NotCachedError, UndefinedSymbolError)) and self._session().fetch((_func_name_of(func_name),)):
                 return self._load(func_name)
             if isinstance(error, NotCachedError):
                 error.suggest = self._suggestion
@@ -237,9 +232,9 @@ class Cache:
                 raise
             target = self._load_retargeted(func_name, owner, request, error)
         if self._tuners is not None and func_name not in self._tuners:
-            from compcache.publish.retarget import tune_later
+            from compcache.miss.retarget import tune_later
 
-            tune_later(self, self._tuners, func_name)
+            tune_later(self._session(), self._tuners, func_name)
         self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
 
@@ -249,15 +244,19 @@ class Cache:
         """Compile the kept bitcode for this host and load the function again; raise `error` where that does not help."""
         try:
             try:
-                from compcache.publish.retarget import load_retargeted
+                from compcache.miss.retarget import load_retargeted
             except ImportError:  # only what runs kernels is installed
                 raise error from error.__cause__
 
-            target = load_retargeted(self, func_name, owner, request, error)
+            target = load_retargeted(self._session(), func_name, owner, request, error)
             self._store.stats.missed(error)
         finally:
             del error  # its traceback has this frame
         return target
+
+    @staticmethod
+    def _names(names: Any) -> list[str]:
+        return _func_names_of(names)
 
     def _require_open(self) -> None:
         if self._closed:
@@ -272,27 +271,7 @@ class Cache:
         well, only `get_target` finds out.
         """
         self._require_open()
-        return self._holds(_func_name_of(func_name))
-
-    def _can_import(self, name: str) -> bool:
-        if self._holds(name, to_import=True):
-            return True
-        return bool(self._fetch((name,)))
-
-    def _holds(self, name: str, *, to_import: bool = False) -> bool:
-        """See `has`; with `to_import`, variables and hidden functions count as well."""
-        for module_id, offset in self._store.find(name):
-            try:
-                with self._store.open_module(module_id) as module:
-                    self._loader.require_usable(module)
-                    record = decode_function(module.read_record(offset))
-                    self._loader.require_features(module, record)
-                    if to_import or not record.signature.startswith(LINK_ONLY):
-                        return True
-            except (FileNotFoundError, IncompatibleTargetError, CompcacheError):
-                continue
-        # Another process may have added one meanwhile.
-        return self._store.index.refresh() and self._holds(name, to_import=to_import)
+        return self._loader.holds(_func_name_of(func_name))
 
     __contains__ = has
 
@@ -305,43 +284,27 @@ class Cache:
         self._require_open()
         return self._loader.unload(_func_name_of(func_name)) > 0
 
-    def read_note(self, name: str) -> bytes | None:
-        """What `write_note` has stored under a name; None where nothing is, or what is there cannot be believed.
-
-        A note is for a front end that has found out something about the system that takes long: it may be gone at any time, and
-        holds as little as its reader believes it.
-        """
-        self._require_open()
-        return self._store.read_note(name)
-
-    def write_note(self, name: str, data: bytes) -> None:
-        """Store a note; see `read_note`. Of all notes the newest are kept. A failure is harmless, and a cache that is only read has none."""
-        self._require_open()
-        store = self._store
-        if not store.readonly and store.index.segments:
-            from compcache.publish.atomic_file import keep_file
-            from compcache.store import NOTES
-
-            keep_file(store, NOTES, store.note_name(name), store.seal_note(name, data) + data, _MOST_NOTES)
-
-    def compact_index(self) -> None:
-        """Merge what was added one by one, so that look-ups open fewer files; many additions do so themselves. A failure is harmless."""
-        if not self._closed and not self._store.readonly:
-            from compcache.publish.index_merge import compact
-
-            compact(self._store)
-
     def close(self) -> None:
         """Invalidate every call target that was returned. Closing twice is allowed."""
         if not self._closed:
             self._closed = True
             if self._tuners:
-                from compcache.publish.retarget import reap
+                from compcache.miss.retarget import reap
 
                 reap(self._tuners)
             self._loader.close()
             self._store.stats.flush()
             self._store.close()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What was a part of this class and is of `compcache.frontend` now, with a warning."""
+            if name.startswith("_"):
+                raise AttributeError(name, name=name, obj=self)
+            from compcache.frontend import moved
+
+            return moved(self, name)
 
     def __enter__(self) -> Cache:
         self._require_open()
@@ -384,49 +347,6 @@ class Cache:
         """The directories of caches (or bundles) that are only read, below this one, in the order in which they are asked."""
         return tuple([layer.source for layer in self._store.layers])
 
-    @property
-    def allow_pickle(self) -> bool:
-        """Whether it was opened with allow_pickle=True."""
-        return self._loader.allow_pickle
-
-    @property
-    def temporary_directory(self) -> str:
-        """A directory in the cache for short-lived files; what is left there is removed by prunes. It may not exist."""
-        return self._store.temporary
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The arguments with which `Cache` opens this directory in the same way, in another process for example.
-
-        The signing key is among them, and trust is: the process that asks has checked or vouched for the directory.
-        """
-        store = self._store
-        return {
-            "path": self.path, "readonly": store.readonly, "verify": store.verify, "signing_key": store.signing_key,
-            "trust": True, "allow_pickle": self.allow_pickle, "max_size": self._max_size,
-            "lock_timeout": self._lock_timeout, "layers": self.layers, "min_llvm": store.min_llvm or None,
-            "trusted_keys": tuple(map(str, store.trusted_keys)), "publish_key": str(store.publish_key or ""),
-            "remote": self._remote_url(),  # what the environment says here may not be said there
-            "remote_mode": self._remote_mode(),
-        }  # fmt: skip
-
-    def find_target(self, func_name: str, request: object = None) -> TypedCallTarget | None:
-        """The call target of a function, or None where it cannot be loaded; a miss is not counted.
-
-        Global variables that are decoded for it are given `request` (`LoadContext.request`), and may refuse.
-        The remote store is asked for what is missing, for as long as a compile would wait for it.
-        """
-        try:
-            return self._load(func_name, request=request)
-        except CompcacheError as error:
-            if self._closed:
-                raise
-            if not self._remote_url():
-                return None
-            from compcache.publish.single_flight import find_fetched
-
-            return find_fetched(self, func_name, error, request)
-
     # -------------------------------------------------------------- miss path
 
     def add_module(self, source: ModuleSource) -> str:
@@ -440,45 +360,21 @@ class Cache:
                 right; the message names the culprit.
             StorageError: it could not be stored. In each case the cache is as it was.
         """
-        return self.add_realizations(source)[0]
-
-    def add_realizations(self, source: ModuleSource, *, alone: bool = False) -> tuple[str, ...]:
-        """The same; the module_ids of all targets, that of the one for this host first.
-
-        `alone`: nothing is imported that the source does not name, whatever the cache holds, and others of its name may be there, which
-        whoever loads it tells apart (`find_target(request=)`).
-        """
         self._require_open()
-        built = self._build(source, alone=alone)
-        if not alone:
-            from compcache.publish.staleness import warn_of_shadowed
+        from compcache.miss.build import add
 
-            warn_of_shadowed(self._store, built)
-        return self._publish(built)
+        return add(self._session(), source)[0]
 
-    def _build(self, source: ModuleSource, maker: str = "", *, alone: bool = False) -> BuiltModule:
-        from compcache.adding.run_times import share_run_times
-        from compcache.linker import build_module
-        from compcache.publish.host_file import linker_for
+    def _session(self) -> Session:
+        """This cache, to the miss path."""
+        if self._opened_session is None:
+            from compcache.session import Session
 
-        if not alone:
-            share_run_times(self, source)
-        store = self._store
-        built = build_module(
-            source,
-            machine=store.host(),
-            is_cached=(lambda _: False) if alone else self._can_import,
-            maker=maker,
-            linker_for=lambda obj: linker_for(store, obj),
-        )
-        for module in (built, *built.others):
-            self._store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
-        return built
-
-    def _publish(self, built: BuiltModule) -> tuple[str, ...]:
-        from compcache.adding.publication import publish_built
-
-        return publish_built(self, [built])[0]
+            self._opened_session = Session(
+                self._store, self._loader, max_size=self._max_size, lock_timeout=self._lock_timeout, retargets=self._retarget,
+                remote=self._remote_given,
+            )  # fmt: skip
+        return self._opened_session
 
     def add_modules(self, sources: Iterable[ModuleSource]) -> list[str]:
         """Compile many modules and publish them together, which costs less for each than `add_module` does.
@@ -499,71 +395,17 @@ class Cache:
             StorageError: the cache is read-only.
         """
         self._require_open()
-        from compcache.adding.many import add_modules
+        from compcache.miss.many import add_modules
 
         if not hasattr(sources, "__iter__"):
             raise TypeError(f"add_modules() takes several sources, [source] for example, not one {type(sources).__name__}")
-        return list(add_modules(self, sources))
-
-    def _remote_url(self) -> str | None:
-        """The remote store that was given, or that the environment names."""
-        url = self._remote_given[0]
-        return url if url is not None else os.environ.get(REMOTE_VARIABLE)
-
-    def _remote_mode(self) -> str | None:
-        """What may be done with it: what was given, or what the environment says."""
-        return self._remote_given[1] or os.environ.get(REMOTE_MODE_VARIABLE)
-
-    def _remote_store(self) -> RemoteStore | None:
-        try:
-            return self._remote
-        except AttributeError:  # no miss has asked yet
-            self._remote: RemoteStore | None = None
-        url = self._remote_url()
-        if not self.readonly and (url or self._remote_given[1] is not None):
-            from compcache.remote.address import read_settings
-            from compcache.remote.client import RemoteStore
-
-            settings = read_settings(url, self._remote_mode())
-            self._remote = RemoteStore(self._store, settings) if settings is not None else None
-        return self._remote
+        return list(add_modules(self._session(), sources))
 
     @property
     def remote(self) -> RemoteStore | None:
         """The remote store that the cache was opened with, for its `status`, `verify` and `collect_garbage`."""
         self._require_open()
-        return self._remote_store()
-
-    def _inquire(self, names: tuple[str, ...]) -> Inquiry | None:
-        remote = self._asked_store(names)
-        return remote.inquire(names) if remote is not None else None
-
-    def _fetch(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        remote = self._asked_store(names)
-        return remote.fetch(names) if remote is not None else ()
-
-    def _asked_store(self, names: tuple[str, ...]) -> RemoteStore | None:
-        """The remote store that a miss asks for these functions; None also where it is left alone, which costs a miss little."""
-        url = self._remote_url()
-        if not url or self.readonly:
-            return None
-        from compcache.identity import label_of
-
-        if not any(map(label_of, names)):
-            return None
-        try:
-            gate = self._gate
-        except AttributeError:  # no miss has asked yet
-            from compcache.remote.breaker import Gate
-
-            self._gate: Gate | None = Gate(url.rstrip("/")) if self._remote_mode() != "off" else None
-            gate = self._gate
-        if gate is None:
-            return None
-        if gate.is_shut():
-            self._store.stats.count("remote_skipped")
-            return None
-        return self._remote_store()
+        return self._session().remote()
 
     def prefetch(self, names: Iterable[str | Identity], *, plain: bool = True) -> tuple[str, ...]:
         """Fetch functions that are not cached, and all that they import, from the remote store; those that came.
@@ -571,7 +413,7 @@ class Cache:
         Names that do not stand for content are fetched as well, unless `plain` is false: they were named here on purpose.
         """
         self._require_open()
-        remote = self._remote_store()
+        remote = self._session().remote()
         absent = [name for name in _func_names_of(names) if not self.has(name)]
         return remote.fetch(absent, plain=plain, insists=True) if remote is not None else ()
 
@@ -581,7 +423,7 @@ class Cache:
         wanted = _func_names_of(names)
         known = {name: self.has(name) for name in wanted}
         absent = [name for name, there in known.items() if not there]
-        remote = self._remote_store()
+        remote = self._session().remote()
         if absent and remote is not None:
             known.update(zip(absent, remote.has(absent), strict=True))
         return tuple(known[name] for name in wanted)
@@ -599,7 +441,7 @@ class Cache:
             ValueError: the cache has no remote store that may be written to.
         """
         self._require_open()
-        remote = self._remote_store()
+        remote = self._session().remote()
         if remote is None or not remote.writes:
             raise ValueError("push needs a remote store to write to: open the cache with remote= and remote_mode='write'")
         wanted = dict.fromkeys([each for name in _func_names_of(names) for each in (name, *self.dependencies(name, transitive=True))])
@@ -611,35 +453,8 @@ class Cache:
     def flush_uploads(self, timeout: float = 60.0) -> bool:
         """Wait until what was compiled or pushed is in the remote store, for so many seconds at most; whether it is."""
         self._require_open()
-        remote = self._remote_store()
+        remote = self._session().remote()
         return remote is None or remote.flush(timeout) == 0
-
-    def add_missing(self, functions: Iterable[str], build: Callable[[], ModuleSource]) -> Addition:
-        """Compile and publish a module unless every one of these functions is cached.
-
-        Other processes that want the first of them meanwhile wait for this one, for a bounded time. Nothing is loaded.
-
-        Args:
-            functions: the func_names that the module is for; at least one.
-            build: called where one of them is missing; returns the source of a module that exports them all.
-
-        Raises:
-            UndefinedSymbolError: the module does not export one of them.
-            CompileError, LinkError, StorageError, ...: what `add_module` raises.
-        """
-        self._require_open()
-        from compcache.publish.single_flight import add_missing
-
-        if not callable(build):
-            raise TypeError(f"add_missing(): build must be a function that returns the source, not {type(build).__name__}")
-        return add_missing(self, tuple(_func_names_of(functions)), build)
-
-    def find_stored(self, functions: Iterable[str]) -> Addition | None:
-        """The modules that hold these functions if this host can use a realization of each; else None."""
-        self._require_open()
-        from compcache.publish.single_flight import find_stored
-
-        return find_stored(self, tuple(_func_names_of(functions)))
 
     def compile(self, source: Source) -> CompiledFunctions:
         """Compile LLVM code once ever, and return its functions, whose names are digests of the content.
@@ -667,9 +482,9 @@ class Cache:
         names = tuple(named.names.values())
         functions = CompiledFunctions(named.names, lambda name: self.get_or_compile(name, lambda: named.source))
         if not self.has(names[0]):
-            from compcache.publish.single_flight import ensure_compiled
+            from compcache.miss.compile_once import ensure_compiled
 
-            ensure_compiled(self, names, lambda: named.source)
+            ensure_compiled(self._session(), names, lambda: named.source)
         return functions
 
     def get_or_compile(self, func_name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
@@ -699,15 +514,15 @@ class Cache:
             miss = error
         else:
             return self._checked(target, identity, build) if self._checks else target
-        from compcache.publish.single_flight import compile_once
+        from compcache.miss.compile_once import compile_once
 
-        return compile_once(self, identity, func_name, build, miss)
+        return compile_once(self._session(), identity, func_name, build, miss)
 
     def _checked(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
         """A hit, after a warning where it was compiled from something else than `build` returns now."""
-        from compcache.publish.staleness import check_hit
+        from compcache.miss.staleness import check_hit
 
-        check_hit(self, target, name, build)
+        check_hit(self._session(), target, name, build)
         return target
 
     # -------------------------------------------------------------- questions
@@ -852,22 +667,9 @@ class Cache:
         if identity is not None and not hasattr(identity, "components"):
             raise TypeError(f"explain(): identity must be a compcache.Identity, not {type(identity).__name__}")
         name = _func_name_of(func_name)
-        remote = self._remote_store()
+        remote = self._session().remote()
         answer = remote.explain(name) if remote is not None else None
         return explain(self._store, self._loader, name, identity, progress, answer)
-
-    def note_uncached(self, name: str, reason: str) -> None:
-        """Record for `explain` why a function was compiled and not cached; never fails."""
-        from compcache.inspect.uncached import note
-
-        self._store.stats.refused(name, reason)
-        note(self._store, name, reason)
-
-    def forget_uncached(self, name: str) -> None:
-        """Undo `note_uncached`: the function is cached now."""
-        from compcache.inspect.uncached import forget
-
-        forget(self._store, name)
 
     def info(self, *, progress: Progress | None = None) -> CacheInfo:
         """The cache as a whole: where it is, how much is in it, what would be used to fill it. No module is opened."""

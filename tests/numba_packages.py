@@ -162,8 +162,8 @@ warnings.simplefilter("ignore")
 import numpy as np
 """
 _LAST = """
-installation = getattr(sys.modules.get("compcache.numba"), "_installation", None)
-backend = installation[0] if installation else None
+from compcache.numba.lazy.installed import installed_backend
+backend = installed_backend()
 counts = [backend.hits, backend.misses, backend.refused] if backend is not None else None
 print()
 print(json.dumps([repr(answer), counts, "numba._dispatcher" in sys.modules]))

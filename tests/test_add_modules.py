@@ -18,9 +18,9 @@ from mock_directory import FaultyFiles, cache_on
 
 import compcache
 from compcache import Cache, CompileError, ModuleSource, StorageError, UndefinedSymbolError
-from compcache.adding import many
 from compcache.build import codegen
 from compcache.images.linkers.find import find_linker
+from compcache.miss import many
 from compcache.translation import emission
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ def test_a_killed_addition_leaves_a_healthy_cache(directory: Path) -> None:
     script = """
     import os
     from compcache import Cache, ModuleSource
-    from compcache.adding import many
+    from compcache.miss import many
     many._GROUP = 2
     def sources():
         for number in range(10):

@@ -393,15 +393,17 @@ def test_a_file_size_limit_is_told(directory: Path) -> None:
     script = f"""
     import resource, signal, os
     from compcache import Cache, ModuleSource, StorageError
+    from compcache.miss.build import build_source
+    from compcache.miss.publication import publish_built
     cache = Cache(directory)
     cache.add_module(ModuleSource({adder("kept", 1)!r}))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     # The linker writes its image first: let it, and refuse only what the cache writes.
-    built = cache._build(ModuleSource({GOOD!r}))
+    built = build_source(cache._session(), ModuleSource({GOOD!r}))
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limit[1]))
     try:
-        cache._publish(built)
+        publish_built(cache._session(), [built])
     except StorageError as error:
         result = str(error), os.listdir(directory + "/tmp"), cache.has("f"), cache.get_target("kept")(1)
     """

@@ -12,6 +12,8 @@ from helpers import adder, caller, flip_byte, module_file, snapshot
 
 from compcache import Cache, CheckReport, Finding, ModuleSource, PrunePolicy, StorageError
 from compcache.maintain.check import check
+from compcache.miss.build import build_source
+from compcache.miss.publication import publish_built
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -257,13 +259,13 @@ def test_modules_that_are_removed_during_a_check_are_no_finding(directory: Path,
 def test_checks_beside_additions_and_prunes_find_nothing(directory: Path) -> None:
     stop = threading.Event()
     with Cache(directory) as builder:
-        sources = [builder._build(ModuleSource(adder(f"f{number}", number), optimize=0)) for number in range(20)]
+        sources = [build_source(builder._session(), ModuleSource(adder(f"f{number}", number), optimize=0)) for number in range(20)]
 
     def work() -> None:
         with Cache(directory) as cache:
             while not stop.is_set():
                 for built in sources:
-                    cache._publish(built)
+                    publish_built(cache._session(), [built])
                 cache.prune(PrunePolicy(max_modules=2))
 
     thread = threading.Thread(target=work)

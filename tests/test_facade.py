@@ -14,6 +14,7 @@ from compcache import (
     NotCachedError,
     StorageError,
     UndefinedSymbolError,
+    frontend,
 )
 
 if TYPE_CHECKING:
@@ -157,9 +158,9 @@ def test_a_read_only_cache_removes_nothing(filled: Cache, directory: Path) -> No
 
 
 def test_a_target_is_found_without_counting_a_miss(filled: Cache) -> None:
-    target = filled.find_target("one")
+    target = frontend.find(filled, "one")
     assert target is filled.get_target("one")
-    assert filled.find_target("nobody") is None
+    assert frontend.find(filled, "nobody") is None
     assert filled.stats().misses == 0
 
 
@@ -170,22 +171,44 @@ def test_what_is_missing_is_added_once(cache: Cache) -> None:
         built.append(1)
         return ModuleSource(PAIR)
 
-    added = cache.add_missing(("one", "two"), build)
+    added = frontend.add_missing(cache, ("one", "two"), build)
     assert (added.functions, added.was_cached, len(added.module_ids)) == (("one", "two"), False, 1)
-    again = cache.add_missing(("one", "two"), build)
+    again = frontend.add_missing(cache, ("one", "two"), build)
     assert again == added._replace(was_cached=True)
-    assert cache.find_stored(["two"]) == again._replace(functions=("two",))
-    assert cache.find_stored(["one", "three"]) is None
+    assert frontend.find_stored(cache, ["two"]) == again._replace(functions=("two",))
+    assert frontend.find_stored(cache, ["one", "three"]) is None
     assert built == [1]
     with pytest.raises(UndefinedSymbolError, match="'three'"):
-        cache.add_missing(("one", "three"), build)
+        frontend.add_missing(cache, ("one", "three"), build)
     with pytest.raises(ValueError, match="name of at least one function"):
-        cache.add_missing((), build)
+        frontend.add_missing(cache, (), build)
 
 
 def test_a_cache_is_opened_again_by_its_settings(directory: Path) -> None:
     with Cache(directory, signing_key=b"key", allow_pickle=True, max_size=1 << 30, lock_timeout=2.5) as cache:
-        settings = cache.settings
+        settings = frontend.settings_of(cache)
         with Cache(**settings) as again:
-            assert again.settings == settings
-            assert again.allow_pickle
+            assert frontend.settings_of(again) == settings
+            assert frontend.allows_pickle(again)
+
+
+# ------------------------------------------------------------------------------------ what front ends use
+
+
+@pytest.mark.parametrize("name", ["settings", "allow_pickle", "temporary_directory"])
+def test_properties_that_moved_to_front_ends_still_answer(cache: Cache, name: str) -> None:
+    new = {"settings": frontend.settings_of, "allow_pickle": frontend.allows_pickle, "temporary_directory": frontend.temporary_directory}[name]
+    with pytest.warns(DeprecationWarning, match=rf"Cache\.{name} is compcache\.frontend\.{new.__name__} now"):
+        assert getattr(cache, name) == new(cache)
+
+
+def test_methods_that_moved_to_front_ends_still_answer(filled: Cache) -> None:
+    with pytest.warns(DeprecationWarning, match=r"Cache\.find_target is compcache\.frontend\.find now"):
+        assert filled.find_target("nobody") is None  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="'Cache' object has no attribute 'find_targets'"):
+        filled.find_targets  # type: ignore[attr-defined] # noqa: B018 - asked for
+
+
+def test_the_facade_is_for_users() -> None:
+    members = [name for name in vars(Cache) if not name.startswith("_")]
+    assert len(members) <= 45, members

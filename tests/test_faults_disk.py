@@ -29,6 +29,8 @@ from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_containe
 from compcache.formats.host import ABI_VERSION
 from compcache.formats.manifest import decode_module
 from compcache.formats.manifest_writer import ManifestWriter, encode_module, iterate_frames
+from compcache.miss import build, compile_once
+from compcache.miss.build import build_source
 from compcache.publish.index_rebuild import rebuild_index
 
 if TYPE_CHECKING:
@@ -53,11 +55,20 @@ class Compiled:
     """Modules compiled beforehand: tests of many failures would spend their time in LLVM."""
 
     def __init__(self, cache: Cache, *sources: str) -> None:
-        self.modules = {source: cache._build(ModuleSource(source, optimize=0)) for source in sources}
+        self.modules = {source: build_source(cache._session(), ModuleSource(source, optimize=0)) for source in sources}
 
     def into(self, cache: Cache) -> Cache:
-        cache._build = lambda source, *_, **__: self.modules[source.ir]  # type: ignore[method-assign]
+        """The cache; until the test ends nothing is compiled."""
+        for place in (build, compile_once):
+            place.build_source = lambda _, source, *__, **___: self.modules[source.ir]  # type: ignore[attr-defined]
         return cache
+
+
+@pytest.fixture(autouse=True)
+def _compiles_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test has put in place of the compiler goes with it."""
+    for place in (build, compile_once):
+        monkeypatch.setattr(place, "build_source", build_source)
 
 
 @pytest.fixture

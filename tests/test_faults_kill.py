@@ -22,6 +22,8 @@ from mock_directory import Crash, FaultyFiles, MockDirectory, cache_on, crash_be
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy
 from compcache.hit.recorder import Recorder
+from compcache.miss.build import build_source
+from compcache.miss.publication import publish_built
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,15 +47,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BuiltModule]:
     """Modules that are compiled once: publishing them takes no LLVM."""
     with Cache(tmp_path_factory.mktemp("builder") / "cache") as cache:
         modules = {
-            f"f{number}": cache._build(ModuleSource(adder(f"f{number}", number))) for number in range(12)
+            f"f{number}": build_source(cache._session(), ModuleSource(adder(f"f{number}", number))) for number in range(12)
         }
-        cache._publish(modules["f1"])
-        modules["h"] = cache._build(ModuleSource(caller("h", "f1", plus=100)))
+        publish_built(cache._session(), [modules["f1"]])
+        modules["h"] = build_source(cache._session(), ModuleSource(caller("h", "f1", plus=100)))
     return modules
 
 
 def add(built: BuiltModule) -> Callable[[Cache], object]:
-    return lambda cache: cache._publish(built)
+    return lambda cache: publish_built(cache._session(), [built])
 
 
 def prune(cache: Cache) -> object:
@@ -74,7 +76,7 @@ def count(cache: Cache) -> object:
 def filled(directory: Path, built: dict[str, BuiltModule], *names: str) -> MockDirectory:
     with Cache(directory) as cache:
         for name in names:
-            cache._publish(built[name])
+            publish_built(cache._session(), [built[name]])
     return MockDirectory.read(directory)
 
 

@@ -13,7 +13,7 @@ import pytest
 from helpers import adder, caller
 from mock_directory import FaultyFiles, cache_on, fail_at
 
-from compcache import Cache, CompcacheError, ModuleSource, PrunePolicy
+from compcache import Cache, CompcacheError, ModuleSource, PrunePolicy, frontend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ OPERATIONS: dict[str, Callable[[Cache], object]] = {
     "get_target": lambda cache: cache.get_target("h")(1),
     "exists": lambda cache: cache.exists,
     "compile": lambda cache: cache.compile(adder("plain", 3))["plain"](1),
-    "find_stored": lambda cache: cache.find_stored(("f", "g")),
+    "find_stored": lambda cache: frontend.find_stored(cache, ("f", "g")),
     "functions": lambda cache: cache.functions(),
     "labelled": lambda cache: cache.labelled("f"),
     "modules": lambda cache: cache.modules(),
@@ -51,8 +51,8 @@ OPERATIONS: dict[str, Callable[[Cache], object]] = {
     "asm": lambda cache: cache.asm("f"),
     "explain": lambda cache: cache.explain("f"),
     "explain, absent": lambda cache: cache.explain("ff"),
-    "note_uncached": lambda cache: cache.note_uncached("u", "why"),
-    "forget_uncached": lambda cache: cache.forget_uncached("u"),
+    "note_uncached": lambda cache: frontend.note_uncached(cache, "u", "why"),
+    "forget_uncached": lambda cache: frontend.forget_uncached(cache, "u"),
     "info": lambda cache: cache.info(),
     "stats": lambda cache: cache.stats(),
     "zero_stats": lambda cache: cache.zero_stats(),
@@ -80,7 +80,7 @@ def stored(directory: Path) -> Path:
             cache.add_module(ModuleSource(source))
         cache.get_target("h")
         cache.pin("g")
-        cache.note_uncached("u", "for no reason")
+        frontend.note_uncached(cache, "u", "for no reason")
     return directory
 
 

@@ -117,7 +117,7 @@ result = arrived, wrong, kinds, threading.active_count()
 """
 #: An exception at the nth line that the main thread runs, for one n after the other, llvmlite's lines included.
 LINES = """\
-import compcache.linker, compcache.publish.single_flight
+import compcache.linker, compcache.miss.compile_once
 
 class Injector:
     def __init__(self, at):

@@ -16,11 +16,11 @@ import pytest
 from helpers import PACKAGE_ROOT, adder, caller, run_fresh
 from mock_directory import FaultyFiles, MockDirectory, Operation, cache_on
 
-from compcache import Cache, ModuleSource, PrunePolicy
-from compcache.adding import many
+from compcache import Cache, ModuleSource, PrunePolicy, frontend
 from compcache.errors import StorageError
 from compcache.files import reraise_interrupt
 from compcache.globals.pickled import Pickled
+from compcache.miss import many
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -287,7 +287,7 @@ WAYS: dict[str, Callable[[Cache], object]] = {
     "load of several": lambda cache: cache.get_target("second")(1),
     "look-up": lambda cache: cache.has("third"),
     "addition": lambda cache: cache.add_module(ModuleSource(adder("third", 3))),
-    "merge": lambda cache: cache.compact_index(),
+    "merge": frontend.compact_index,
     "prune": lambda cache: cache.prune(PrunePolicy(max_modules=1)),
     "pin": lambda cache: (cache.pin("first"), cache.pinned(), cache.unpin("first")),
     "check": lambda cache: cache.check(repair=True),

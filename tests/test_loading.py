@@ -26,6 +26,7 @@ from compcache import (
     TypedCallTarget,
     UndefinedSymbolError,
     UntrustedDirectoryError,
+    frontend,
 )
 from compcache.formats.index import HEADER
 from compcache.globals import GlobalDefinition, Integer, NativeSymbol, PythonObject, Storage, register
@@ -488,16 +489,16 @@ def test_few_additions_are_merged_when_it_is_asked_for(cache: Cache, directory: 
     for number in range(3):
         cache.add_module(ModuleSource(constant(f"f{number}", number), optimize=0))
     with Cache(directory, readonly=True) as reader:
-        reader.compact_index()
+        frontend.compact_index(reader)
     assert len(list((directory / "index-v1").iterdir())) == 3
-    cache.compact_index()
+    frontend.compact_index(cache)
     assert len(list((directory / "index-v1").iterdir())) == 1
     with Cache(directory) as later:
         assert [later.get_target(f"f{number}")() for number in range(3)] == list(range(3))
     shutil.rmtree(directory)
-    cache.compact_index()
+    frontend.compact_index(cache)
     cache.close()
-    cache.compact_index()
+    frontend.compact_index(cache)
 
 
 def test_a_merge_that_ends_anywhere_loses_nothing(cache: Cache, directory: Path, tmp_path: Path) -> None:
@@ -508,7 +509,7 @@ def test_a_merge_that_ends_anywhere_loses_nothing(cache: Cache, directory: Path,
         files = FaultyFiles(tree.dump(tmp_path / f"copy{number}"), crash_before(number))
         dying = cache_on(files)
         with contextlib.suppress(Crash):
-            dying.compact_index()
+            frontend.compact_index(dying)
         dying._store.stats.forget()  # who was killed writes nothing at an exit
         with Cache(files.root) as later:
             assert [later.has(f"f{n}") for n in range(4)] == [True] * 4
@@ -528,7 +529,7 @@ def test_a_merge_leaves_out_what_it_cannot_read(cache: Cache, directory: Path, o
         return OSError(errno.EIO, "it broke") if asked.name == operation and unreadable in asked.path else None
 
     with cache_on(FaultyFiles(directory, plan, count=lambda _: True)) as other:
-        other.compact_index()
+        frontend.compact_index(other)
     assert len(os.listdir(directory / "index-v1")) == 2
     with Cache(directory) as later:
         assert [later.has(f"f{n}") for n in range(4)] == [True] * 4
@@ -542,7 +543,7 @@ def test_a_merge_of_a_damaged_segment_loses_nothing(cache: Cache, directory: Pat
     _, function_size, _ = HEADER.unpack(path.read_bytes()[: HEADER.size])
     flip_byte(path, HEADER.size + function_size - 1 + (0 if part == "functions" else 60))
     with Cache(directory) as other:
-        other.compact_index()
+        frontend.compact_index(other)
     with Cache(directory) as later, warnings.catch_warnings():
         warnings.simplefilter("ignore", CacheWarning)
         assert [later.has(f"f{n}") for n in range(4)] == [True] * 4

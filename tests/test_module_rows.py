@@ -9,6 +9,7 @@ import pytest
 from helpers import adder, caller
 
 from compcache import Cache, ModuleSource
+from compcache.miss.build import build_source
 from compcache.store import Store
 from compcache.usage.ledger import read_ledger
 from compcache.usage.listings import functions
@@ -69,7 +70,7 @@ def test_what_was_built_is_listed_as_what_its_records_say(cache: Cache) -> None:
         ModuleSource(adder("hidden", 1), {}),
     ]
     for source in sources:
-        built = cache._build(source)
+        built = build_source(cache._session(), source)
         _, records, _, _, notes = built.sections
         assert row_of_built(b"id", built) == make_row(b"id", records, notes)
 

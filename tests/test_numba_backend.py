@@ -100,9 +100,9 @@ def test_an_environment_variable_installs_the_backend_for_every_function(project
     project.write(adding=ADD, eager=EAGER)
     lazy = "import adding\nresult = adding.add(1, 2),"
     eager = "import eager\nresult = eager.first(1), eager.second(1), int(eager.third(1)),"
-    count = "\nimport compcache.numba\ninstallation = compcache.numba._installation\n"
+    count = "\nfrom compcache.numba.lazy.installed import installed_backend\ninstallation = installed_backend()\n"
     count += (
-        "result += (installation[0].hits, installation[0].misses) if installation else ('not installed',)"
+        "result += (installation.hits, installation.misses) if installation else ('not installed',)"
     )
     where = {"COMPCACHE_DIR": str(project.cache)}
     assert project.run(lazy + count, backend=False, COMPCACHE_NUMBA="0", **where) == (3, "not installed")
@@ -662,8 +662,8 @@ def test_what_one_directory_compiled_another_one_takes_from_the_remote_store(pro
     """Numba's entries are pickled, so they travel only with a signature that the reader checks."""
     script = """
         from compcache import numba as backend_module
-        from compcache.publish import single_flight
-        single_flight.HEDGE_SECONDS = 60.0  # the machine may be busy
+        from compcache.miss import compile_once
+        compile_once.HEDGE_SECONDS = 60.0  # the machine may be busy
         options = {"remote": %r, "signing_key": b"key"}
         with backend_module.installed(%r, remote_mode=%r, **options) as backend:
             from numba import njit

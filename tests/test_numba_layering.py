@@ -26,7 +26,6 @@ DOORS = {
     ("lazy", "entries"): "the request of an entry is one class, whoever makes it",
 }
 FLOOR_OF = {folder: number for number, floor in enumerate(FLOORS) for folder in floor}
-MOST_FILES = 12
 FILES = sorted(BACKEND.rglob("*.py"))
 
 
@@ -63,9 +62,9 @@ def test_imports_point_to_the_same_folder_or_down(path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FLOOR_OF)
-def test_a_folder_is_small_and_says_what_it_is_for(folder: str) -> None:
+def test_a_folder_says_what_it_is_for(folder: str) -> None:
     files = list((BACKEND / folder).glob("*.py"))
-    assert 0 < len(files) <= MOST_FILES
+    assert files
     if folder:
         content = (BACKEND / folder / "__init__.py").read_text()
         assert ast.get_docstring(ast.parse(content))

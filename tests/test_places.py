@@ -12,7 +12,7 @@ import pytest
 from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, constant
 
-from compcache import Cache, ModuleSource, PrunePolicy
+from compcache import Cache, ModuleSource, PrunePolicy, frontend
 from compcache.inspect.uncached import note
 from compcache.signing.keys import new_key
 from compcache.store import BUNDLES, FORMER_DIRECTORIES, MODULES, PLACES, QUARANTINE, TAG, TEMPORARY, Place
@@ -86,7 +86,7 @@ def everything(cache: Cache) -> Cache:
     cache.get_target("third")
     cache.pin("one")
     note(cache._store, "two", "a reason")
-    cache.write_note("a front end's", b"data")
+    frontend.write_note(cache, "a front end's", b"data")
     for directory in (MODULES, *PLACES):  # everything that is listed is old enough to be remembered
         path = cache._store.directory(directory)
         for folder, _, _ in os.walk(path) if directory is MODULES else ():

@@ -20,7 +20,7 @@ import pytest
 from helpers import adder, caller, run_fresh
 from mock_directory import FaultyFiles
 
-from compcache import Cache, CompcacheError, ModuleSource, PrunePolicy
+from compcache import Cache, CompcacheError, ModuleSource, PrunePolicy, frontend
 from compcache.bundles.unpack import import_bundle
 from compcache.files import READ_FLAGS, Files, Tree
 from compcache.hit.runtime import path_opener
@@ -49,7 +49,7 @@ def full(_prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         cache.pin("f1")
         cache.pin("f2")
         note(cache._store, "refused", "for a reason")
-        cache.write_note("about the system", b"content")
+        frontend.write_note(cache, "about the system", b"content")
         cache.prune(PrunePolicy(max_modules=1000))
         cache.stats()
     with Cache(directory, publish_key=str(new_key("test"))) as cache:
@@ -112,8 +112,8 @@ def everything(directory: Path, key: bytes | None = None) -> list[str]:
             "pin": lambda: cache.pin("f4"),
             "unpin": lambda: cache.unpin("f1"),
             "note": lambda: note(cache._store, "another", "reason"),
-            "write note": lambda: cache.write_note("about the system", b"other"),
-            "read note": lambda: cache.read_note("about the system"),
+            "write note": lambda: frontend.write_note(cache, "about the system", b"other"),
+            "read note": lambda: frontend.read_note(cache, "about the system"),
             "stats": cache.stats,
             "zero": cache.zero_stats,
             "modules": cache.modules,

@@ -15,7 +15,7 @@ from processes import Crowd
 
 import compcache
 from compcache import Cache, ModuleSource, NotCachedError, UndefinedSymbolError
-from compcache.adding import publication
+from compcache.miss import publication
 from compcache.publish import writer
 from compcache.publish.index_rebuild import rebuild_index
 
@@ -177,7 +177,7 @@ _COMMON = r"""
 import collections, os, random, warnings
 warnings.simplefilter("error")
 from compcache import Cache, ModuleSource, NotCachedError, UndefinedSymbolError
-import compcache.linker, compcache.publish.single_flight
+import compcache.linker, compcache.miss.compile_once
 chance = random.Random(number)
 counts = collections.Counter()
 cache = Cache(directory)

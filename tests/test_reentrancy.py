@@ -16,7 +16,7 @@ from helpers import adder, caller, constant
 
 from compcache import Cache, ModuleSource, ReentrantCompileError, StorageError
 from compcache.globals import PythonObject
-from compcache.publish import single_flight
+from compcache.miss import claim
 from compcache.publish.locks import wait_lock
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def test_a_failed_build_leaves_nothing_behind(cache: Cache) -> None:
 
 def test_a_build_that_was_interrupted_at_its_end_is_not_in_the_way(cache: Cache) -> None:
     """An exception of a signal handler comes where the thread notes that it builds the function no more."""
-    code = inspect.unwrap(single_flight._single_flight).__code__
+    code = inspect.unwrap(claim.single_flight).__code__
     lines, first = inspect.getsourcelines(code)
     (at,) = [first + number for number, line in enumerate(lines) if "if other is not frame" in line]
 

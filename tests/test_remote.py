@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import constant, flip_byte, module_file, run_fresh
 
-from compcache import Cache, CacheWarning, Function, Identity, ModuleSource, NotCachedError, RemoteStats
+from compcache import (
+    Cache,
+    CacheWarning,
+    Function,
+    Identity,
+    ModuleSource,
+    NotCachedError,
+    RemoteStats,
+    frontend,
+)
 from compcache.batch import Job, compile_many
 from compcache.errors import FormatError
 from compcache.formats.host import requirement
@@ -42,7 +51,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    monkeypatch.setattr("compcache.publish.single_flight.HEDGE_SECONDS", 20.0)  # the machine may be busy
+    monkeypatch.setattr("compcache.miss.compile_once.HEDGE_SECONDS", 20.0)  # the machine may be busy
     yield tmp_path / "store"
     shutil.rmtree(runtime)
 
@@ -105,8 +114,8 @@ def test_a_fresh_process_compiles_nothing_that_the_store_has(open_cache: Callabl
     upload(first, functions.callee.func_name)
     script = f"""
     from compcache import Cache
-    from compcache.publish import single_flight
-    single_flight.HEDGE_SECONDS = 20.0  # the machine may be busy
+    from compcache.miss import compile_once
+    compile_once.HEDGE_SECONDS = 20.0  # the machine may be busy
     with Cache(directory, remote={store.as_uri()!r}) as cache:
         value = cache.compile({CALLEE!r}).callee(2)
         counters = cache.stats().counters
@@ -147,10 +156,10 @@ def test_a_store_in_read_mode_gets_nothing(open_cache: Callable[..., Cache], sto
 def test_a_module_that_is_added_if_it_is_missing_comes_from_the_store(open_cache: Callable[..., Cache]) -> None:
     name = Identity("f", code="added")
     first = open_cache("a")
-    first.add_missing([name.func_name], lambda: ModuleSource(constant("f", 7), {name.func_name: Function(symbol="f")}))
+    frontend.add_missing(first, [name.func_name], lambda: ModuleSource(constant("f", 7), {name.func_name: Function(symbol="f")}))
     upload(first, name)
     second = open_cache("b", "read")
-    assert second.add_missing([name.func_name], never).was_cached
+    assert frontend.add_missing(second, [name.func_name], never).was_cached
     assert second.get_target(name)() == 7
 
 
@@ -192,7 +201,7 @@ def test_workers_get_the_store_that_the_environment_names(store: Path, tmp_path:
     monkeypatch.setenv("COMPCACHE_REMOTE", store.as_uri())
     monkeypatch.setenv("COMPCACHE_REMOTE_MODE", "write")
     with Cache(tmp_path / "a") as cache:
-        settings = cache.settings
+        settings = frontend.settings_of(cache)
     assert (settings["remote"], settings["remote_mode"]) == (store.as_uri(), "write")
 
 
@@ -288,7 +297,7 @@ def test_a_plain_name_beside_one_of_content_is_not_asked_for(open_cache: Callabl
     upload(first, "plain", name)
     second = open_cache("b", "read")
     own = ModuleSource(constant("f", 2) + constant("plain", 6), {name.func_name: Function(symbol="f"), "plain": Function()})
-    assert not second.add_missing([name.func_name, "plain"], lambda: own).was_cached
+    assert not frontend.add_missing(second, [name.func_name, "plain"], lambda: own).was_cached
     assert second.get_target("plain")() == 6
 
 

@@ -13,11 +13,12 @@ from hosts import host_like, on_host
 from processes import Crowd
 from test_targets_of_source import NEEDS_AVX2, SUM
 
-from compcache import Cache, Function, ModuleSource, NotCachedError
+from compcache import Cache, Function, ModuleSource, NotCachedError, frontend
 from compcache.formats.graph import decode_notes
 from compcache.formats.host import platform_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
@@ -169,12 +170,12 @@ def test_it_counts_as_a_miss_that_was_compiled(cache: Cache, directory: Path) ->
 
 def test_code_without_targets_gets_the_width_of_a_richer_host(cache: Cache, directory: Path) -> None:
     from compcache.build.kept_code import read_code
-    from compcache.publish.retarget import tune
+    from compcache.miss.retarget import tune
 
     on_host(cache, host_like("x86-64-v2"))
     cache.add_module(ModuleSource(SUM, {"sum": "f64(f64[:])"}))
     with on_host(Cache(directory), host_like("haswell")) as haswell:
-        assert tune(haswell, "sum")
+        assert tune(haswell._session(), "sum")
         found = {r.cpu: r.module_id for r in haswell.realizations("sum")}
         assert "ymm" in read_code(haswell._store, found["haswell"]).assembly(2)
         assert "ymm" not in read_code(haswell._store, found["x86-64-v2"]).assembly(2)
@@ -205,8 +206,10 @@ def test_a_host_that_got_less_makes_its_own_in_the_background(cache: Cache, dire
     assert tuners == {"sum": 0}
 
 
-@pytest.mark.parametrize("way", ["get_target", "find_target"])
-def test_code_for_other_cpus_only_keeps_no_object_of_those_who_look_it_up(cache: Cache, directory: Path, way: str) -> None:
+@pytest.mark.parametrize("way", [Cache.get_target, frontend.find])
+def test_code_for_other_cpus_only_keeps_no_object_of_those_who_look_it_up(
+    cache: Cache, directory: Path, way: Callable[[Cache, str], object]
+) -> None:
     cache.add_module(ModuleSource(SUM, {"sum": "f64(f64[:])"}, cpu="x86-64-v4", keep_bitcode=False))
     with older(directory) as nehalem:
-        assert frees_callers(lambda: getattr(nehalem, way)("sum"), NotCachedError)
+        assert frees_callers(lambda: way(nehalem, "sum"), NotCachedError)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import same_linker
+from helpers import run_fresh, same_linker
 from processes import Crowd
 
 from compcache import Cache
+from compcache.publish.locks import wait_lock
 
 if TYPE_CHECKING:
     import subprocess
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 GET = r"""
 import os
 from compcache import Cache, ModuleSource
-import compcache.linker, compcache.publish.single_flight
+import compcache.linker, compcache.miss.compile_once
 
 def build():
     open(directory + "-builds/" + str(os.getpid()), "x").close()
@@ -83,12 +84,13 @@ def test_those_who_wait_load_as_soon_as_the_function_is_there(directory: Path, b
     slow = script().replace(
         "barrier()",
         """
-    publish = cache._publish
-    def publish_and_go_on(built):
-        module_id = publish(built)
+    import compcache.miss.compile_once as place
+    publish = place.publish_built
+    def publish_and_go_on(session, built):
+        module_ids = publish(session, built)
         time.sleep(5)
-        return module_id
-    cache._publish = publish_and_go_on
+        return module_ids
+    place.publish_built = publish_and_go_on
     barrier()""",
     )
     with Crowd(directory, [slow, *[script()] * 2]) as crowd:
@@ -169,22 +171,95 @@ def test_without_locks_all_succeed(directory: Path, builds: Path, processes: int
     assert modules(directory) == 1  # the same bytes, whoever wrote them
 
 
-@pytest.mark.parametrize("error", ["ENOLCK", "ENOSYS"])
-def test_on_a_file_system_that_refuses_locks_all_succeed_without_waiting(
-    directory: Path, builds: Path, error: str
-) -> None:
-    refusing = f"""
+REFUSING = """
 import errno, fcntl
 def refuse(*_):
-    raise OSError(errno.{error}, "no locks here")
+    raise OSError(errno.ERROR, "no locks here")
 fcntl.flock = fcntl.lockf = refuse
 """
-    with Crowd(directory, [refusing + script(60.0)] * 2) as crowd:
+
+
+@pytest.mark.parametrize("error", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
+def test_on_a_file_system_that_refuses_locks_soft_ones_serve(directory: Path, builds: Path, error: str) -> None:
+    with Crowd(directory, [REFUSING.replace("ERROR", error) + script(60.0)] * 2) as crowd:
         crowd.release()
         results = crowd.results()
     assert [value for value, _ in results] == [42] * 2
     assert max(seconds for _, seconds in results) < 30
+    assert count(builds) == 1
+    assert [path.name for path in (directory / "locks").iterdir() if path.read_bytes()] == []  # soft ones are not empty
+
+
+def test_a_soft_lock_of_a_dead_holder_delays_nobody(directory: Path, builds: Path) -> None:
+    refusing = REFUSING.replace("ERROR", "ENOLCK")
+    with Crowd(directory, [refusing + script(None, HANG), refusing + script(60.0)]) as crowd:
+        crowd.release(0)
+        crowd.expect(crowd.processes[0], "building")
+        crowd.processes[0].kill()
+        crowd.processes[0].wait()
+        crowd.release(1)
+        ((value, seconds),) = crowd.results(1)
+    assert value == 42
+    assert seconds < 30
     assert count(builds) == 2
+
+
+HOLDING = r"""
+from compcache import Cache
+from compcache.publish.locks import wait_lock
+import sys, os, time
+with Cache(directory) as cache:
+    barrier()
+    started = time.monotonic()
+    with wait_lock(cache._store, "upkeep", timeout=SECONDS) as owned:
+        sys.stdout.write("holding\n" if owned else "passed by\n"); sys.stdout.flush()
+        WHAT
+result = owned, time.monotonic() - started, "filelock" in sys.modules
+"""
+
+
+@pytest.mark.parametrize("kind", ["", REFUSING.replace("ERROR", "ENOLCK")], ids=["flock", "soft"])
+def test_a_lock_that_is_held_long_keeps_others_out_and_goes_with_its_holder(directory: Path, kind: str) -> None:
+    holder = kind + HOLDING.replace("SECONDS", "5.0").replace("WHAT", "time.sleep(60)")
+    other = kind + HOLDING.replace("WHAT", "pass")
+    with Crowd(directory, [holder, other.replace("SECONDS", "0.3"), other.replace("SECONDS", "20.0")]) as crowd:
+        crowd.release(0)
+        crowd.expect(crowd.processes[0], "holding")
+        crowd.release(1)
+        crowd.expect(crowd.processes[1], "passed by")
+        crowd.processes[0].kill()
+        crowd.processes[0].wait()
+        crowd.release(2)
+        crowd.expect(crowd.processes[2], "holding")
+
+
+def test_a_claim_without_flock_is_filelocks(directory: Path, builds: Path) -> None:
+    """Systems that have none: the same, by other means."""
+    without = "import compcache.publish.locks as locks\nlocks._CLAIM = locks._FileLock\n"
+    with Crowd(directory, [without + script(60.0)] * 3) as crowd:
+        crowd.release()
+        assert [value for value, _ in crowd.results()] == [42] * 3
+    assert count(builds) == 1
+
+
+def test_additions_and_hits_import_no_filelock(directory: Path) -> None:
+    code = """
+import sys
+from compcache import Cache
+with Cache(directory) as cache:
+    result = cache.get_or_compile("f", lambda: "define i64 @f() {\\n  ret i64 7\\n}\\n")(), "filelock" in sys.modules
+"""
+    assert run_fresh(directory, code) == (7, False)
+
+
+def test_links_in_place_of_the_folder_of_locks_are_not_followed(cache: Cache, directory: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.rmtree(directory / "locks", ignore_errors=True)
+    (directory / "locks").symlink_to(elsewhere)
+    with wait_lock(cache._store, "upkeep", timeout=0.1) as owned:
+        assert owned is None
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_a_locks_directory_that_cannot_be_made_is_no_obstacle(directory: Path, builds: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, run_fresh
 
-from compcache import ArgumentBufferError, Cache, CompileError, ModuleSource, NotCachedError
+from compcache import ArgumentBufferError, Cache, CompileError, ModuleSource, NotCachedError, frontend
 from compcache.images.linkers.find import LINKER_VARIABLE
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def test_waits_and_refusals_are_told(directory: Path, caplog: pytest.LogCaptureF
         started.wait()
         second.get_or_compile("f", lambda: adder("f", 1))
         thread.join()
-        second.note_uncached("kernels.g", "it reads a file")
+        frontend.note_uncached(second, "kernels.g", "it reads a file")
     assert any(re.fullmatch(r"waited [\d.]+ m?s for another process or thread to compile f, .*", message) for message in caplog.messages)
     assert "refused kernels.g: it reads a file" in caplog.messages
 

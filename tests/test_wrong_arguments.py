@@ -6,13 +6,22 @@ import inspect
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from helpers import adder
 
 import compcache
-from compcache import Cache, CompcacheError, CompileError, Identity, ModuleSource, NotCachedError, PrunePolicy
+from compcache import (
+    Cache,
+    CompcacheError,
+    CompileError,
+    Identity,
+    ModuleSource,
+    NotCachedError,
+    PrunePolicy,
+    frontend,
+)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +80,8 @@ def test_every_option_of_a_cache_is_refused_by_name(directory: Path, option: str
     [
         (lambda cache: cache.has_many(5), "names of functions are several .*not int"),
         (lambda cache: cache.graph(5), "names of functions are several .*not int"),
-        (lambda cache: cache.add_missing(5, lambda: None), "names of functions are several .*not int"),
-        (lambda cache: cache.add_missing(["f"], "f"), "build must be a function"),
+        (lambda cache: frontend.add_missing(cache, *cast("tuple[Any, Any]", (5, lambda: None))), "names of functions are several .*not int"),
+        (lambda cache: frontend.add_missing(cache, ["f"], cast("Any", "f")), "build must be a function"),
         (lambda cache: cache.add_modules(ModuleSource("")), "takes several sources"),
         (lambda cache: cache.explain("f", {"a": "b"}), "identity must be a compcache.Identity, not dict"),
         (lambda cache: cache.remove_module("zz"), "32 hexadecimal digits"),
@@ -89,7 +98,7 @@ def test_what_a_method_cannot_take_is_refused_in_words(cache: Cache, call: Any, 
 def test_one_name_is_not_a_name_for_each_letter(cache: Cache) -> None:
     cache.add_module(ModuleSource(adder("fg", 1)))
     assert cache.has_many("fg") == (True,)
-    assert cache.find_stored("fg") is not None
+    assert frontend.find_stored(cache, "fg") is not None
     assert cache.prefetch("fg") == ()
     assert [node.name for node in cache.graph("fg").nodes] == ["fg"]
 

@@ -20,6 +20,7 @@ from compcache import (
     PrunePolicy,
     Signature,
     TypedCallTarget,
+    frontend,
 )
 from compcache.batch import BatchProgress, BatchReport, Job, compile_many
 from compcache.globals import NativeSymbol, ObjectByName
@@ -79,7 +80,7 @@ def main(path: Path) -> float:
             print(finding)
         info = cache.info()
         print(info.functions, cache.path, cache.exists, cache.readonly, cache.loaded().modules, cache.pin("x"), cache.pinned())
-        print(cache.function("x").signature, cache.remove_module("x"), cache.clear(), cache.labelled("x"), cache.settings)
+        print(cache.function("x").signature, cache.remove_module("x"), cache.clear(), cache.labelled("x"), frontend.settings_of(cache))
         print(compcache.numba.install(), compcache.globals.NativeSymbol, compcache.batch.Job)
         return result
 

@@ -8,6 +8,7 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache import frontend
 from compcache.cache import Cache
 from compcache.content.names import frozen
 from compcache.content.visible import exported_names
@@ -56,7 +57,7 @@ def settings_of(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str,
             f"the cache {opened.path} was opened with readonly=True: a batch cannot store what it compiles",
             path=opened.path,
         )
-    return opened, opened.settings
+    return opened, frontend.settings_of(opened)
 
 
 def build_job(cache: Cache, job: Job, functions: tuple[str, ...]) -> Outcome:
@@ -101,14 +102,14 @@ def _place(error: BaseException) -> str:
 
 def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:
     if functions:
-        added = cache.add_missing(functions, job.source)
+        added = frontend.add_missing(cache, functions, job.source)
     else:  # only known now: the source comes from a function, or is bitcode
         source = job.source()
         names = _exports(source)
         if not names:
             module = cache.module(cache.add_module(source))
             return Outcome("built", (), (module.module_id,), time.perf_counter() - started, module.size)
-        added = cache.add_missing(names, lambda: source)
+        added = frontend.add_missing(cache, names, lambda: source)
     kind = "cached" if added.was_cached else "built"
     return Outcome(kind, added.functions, added.module_ids, time.perf_counter() - started, added.size)
 

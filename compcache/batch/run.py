@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from compcache import frontend
 from compcache.batch import worker as worker_module
 from compcache.batch.build import Outcome, settings_of
 from compcache.batch.executors import is_local, run_in_executor, settings_of_workers
@@ -122,13 +123,13 @@ def _run_elsewhere(
     These are the jobs that local threads or processes lost. What a cluster lost is a failure, because it must not run on the
     machine that the batch was started on, and jobs that need a function of another one are submitted again.
     """
-    settings = cache.settings
+    settings = frontend.settings_of(cache)
     if worker_directory is not None:
         settings = settings_of_workers(settings, os.fspath(worker_directory))
     while True:
         built = batch.built
         lost, unsatisfied = batch.record_all(
-            run_in_executor(executor, settings, jobs, timeout, workers, cache.temporary_directory),
+            run_in_executor(executor, settings, jobs, timeout, workers, frontend.temporary_directory(cache)),
             record_lost=not is_local(executor)
         )
         if is_local(executor):
@@ -145,7 +146,7 @@ def _run_elsewhere(
 def _cached(cache: Cache, functions: tuple[str, ...]) -> Outcome | None:
     """The outcome of a job whose functions are cached; None if it must be run."""
     started = time.perf_counter()
-    found = cache.find_stored(functions) if functions else None
+    found = frontend.find_stored(cache, functions) if functions else None
     if found is None:
         return None
     return Outcome("cached", functions, found.module_ids, time.perf_counter() - started, found.size)

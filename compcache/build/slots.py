@@ -188,7 +188,7 @@ def _keep_copies(
 
 
 def shared_function(name: str, archive: Archive) -> str:
-    """The name under which a cache has a function of a static library with a state that all modules share (`compcache.adding.run_times`)."""
+    """The name under which a cache has a function of a static library with a state that all modules share (`compcache.miss.run_times`)."""
     return f"{name}.{archive.digest[:16]}"
 
 

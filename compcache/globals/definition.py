@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         """The services of the loading process that a definition may use."""
 
         allow_pickle: bool
-        #: What the caller of `Cache.find_target` has for definitions of a kind of its own; else None.
+        #: What the caller of `compcache.frontend.find` has for definitions of a kind of its own; else None.
         request: object
 
         def address_of(self, buffer: object) -> int:

@@ -404,6 +404,24 @@ class Loader:
         source.loaded = None
         return self.store.condemn(source.file, error)
 
+    def holds(self, name: str, *, to_import: bool = False) -> bool:
+        """Whether this host can use a realization of a function; with `to_import`, variables and hidden functions count as well.
+
+        It reads the index and one record at most.
+        """
+        for module_id, offset in self.store.find(name):
+            try:
+                with self.store.open_module(module_id) as module:
+                    self.require_usable(module)
+                    record = decode_function(module.read_record(offset))
+                    self.require_features(module, record)
+                    if to_import or not record.signature.startswith(LINK_ONLY):
+                        return True
+            except (FileNotFoundError, CompcacheError):
+                continue
+        # Another process may have added one meanwhile.
+        return self.store.index.refresh() and self.holds(name, to_import=to_import)
+
     def require_usable(self, file: ModuleFile) -> None:
         """Raise `IncompatibleTargetError` if this host cannot run the code of a module, or the cache was opened not to."""
         if file.target_id not in self.store.accepted or self.store.min_llvm:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import FOOTER_SIZE
-from compcache.publish.locks import wait_lock
+from compcache.publish.locks import try_lock
 from compcache.store import SIZE
 from compcache.usage.limits import effective_limit
 from compcache.usage.size_estimate import add_to_estimate, write_estimate
@@ -63,8 +63,8 @@ def _account(store: Store, new: frozenset[bytes], size: int, limit: int) -> None
         excess = known.settled + limit // 8 if known.settled > limit else 0
         if known.size <= max(limit, excess):
             return
-    with wait_lock(store, "size", timeout=0) as owned:
-        if owned is False:
+    with try_lock(store, "size") as owned:
+        if not owned:
             return
         if known is None or known.size > limit:
             size = settled = _sweep(store, new, limit)

@@ -55,8 +55,6 @@ __all__ = [
 #: The versions of Numba that this backend supports: from the first up to, but not including, the second.
 SUPPORTED = ((0, 66), (0, 69))
 
-_installation: Any = None
-
 
 def install(
     cache: Cache | str | os.PathLike[str] | None = None, *, lazy: bool = False, targets: Iterable[str] | str | None = None,
@@ -99,40 +97,43 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
 
 
 def _install_now(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:
-    global _installation  # noqa: PLW0603 - Numba is one per process
     if not lazy:
         _require_supported()
     from compcache.cache import Cache, default_directory
     from compcache.files import absolute_path
     from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.lazy.installed import installed_backend, set_installed
 
     options = dict(options)
     targets = options.pop("targets", None)
-    if _installation is not None:
-        installed_backend: Backend = _installation[0]
+    known: Backend | None = installed_backend()
+    if known is not None:
         wanted = cache.path if isinstance(cache, Cache) else absolute_path(cache or default_directory())
-        if installed_backend.cache.path != wanted:
+        if known.cache.path != wanted:
             raise RuntimeError(
-                f"compcache.numba is already installed with the directory {installed_backend.cache.path}: call uninstall() first"
+                f"compcache.numba is already installed with the directory {known.cache.path}: call uninstall() first"
             )
-        return installed_backend
+        return known
     if isinstance(cache, Cache):
-        if not cache.allow_pickle:
+        from compcache import frontend
+
+        if not frontend.allows_pickle(cache):
             raise ValueError("Numba's entries are pickled: open the cache with allow_pickle=True")
         opened = cache
     else:
         opened = Cache(cache, **{"allow_pickle": True, **options})
     backend = Backend(opened, targets)
-    _installation = backend, _put_in_later(backend) if lazy else _put_in(backend, is_first=is_first)
+    set_installed(backend, _put_in_later(backend) if lazy else _put_in(backend, is_first=is_first))
     return backend
 
 
 def _put_in_later(backend: Backend) -> Any:
     """Let a stand-in take the place of Numba, and put the hooks in once Numba is imported."""
     from compcache.numba.declarations.import_hook import Hook
+    from compcache.numba.lazy.installed import installed_hook
 
     def put_in() -> Any:
-        if _installation is None or _installation[1] is not hook:
+        if installed_hook() is not hook:
             return None
         _require_supported()
         return _put_in(backend, is_first=False)
@@ -159,10 +160,12 @@ def _put_in(backend: Backend, *, is_first: bool) -> Any:
 
 def uninstall() -> None:
     """Restore Numba's own cache. Functions decorated meanwhile keep using the directory. No error if not installed."""
-    global _installation  # noqa: PLW0603 - see `install`
-    if _installation is not None:
-        _installation[1].remove()
-        _installation = None
+    from compcache.numba.lazy.installed import installed_hook, set_installed
+
+    hook = installed_hook()
+    if hook is not None:
+        hook.remove()
+        set_installed(None, None)
 
 
 class installed:  # noqa: N801 - it is used like a function
@@ -236,7 +239,10 @@ def export(
     from compcache.numba.exports.export import export as export_
 
     if cache is None:
-        cache = _installation[0].cache if _installation is not None else Cache()
+        from compcache.numba.lazy.installed import installed_backend
+
+        backend = installed_backend()
+        cache = backend.cache if backend is not None else Cache()
     return export_(func, signature, cache=cache, name=name, targets=targets)
 
 

@@ -16,6 +16,7 @@ def init() -> None:
     """Install the backend if $COMPCACHE_NUMBA is set, with the directory $COMPCACHE_DIR or the default one."""
     if os.environ.get(VARIABLE, "0") not in ("", "0"):
         import compcache.numba
+        from compcache.numba.lazy.installed import installed_backend
 
-        if compcache.numba._installation is None:
+        if installed_backend() is None:
             compcache.numba._install(None, {}, is_first=True)

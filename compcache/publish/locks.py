@@ -1,8 +1,16 @@
-"""Locks between processes (miss path: imports fcntl, or filelock where that is missing).
+"""Locks between processes (miss path).
 
 A lock here saves work and never guards correctness: where locking does not work, or is switched off with
-``COMPCACHE_LOCKS=0``, work proceeds without locks. The kernel releases a lock when its holder dies; a holder
-that hangs delays the others by their timeouts. Forked children of a holder do not hold its locks.
+``COMPCACHE_LOCKS=0``, work proceeds without locks. There are two kinds:
+
+* What an addition takes (the claim of a build, a merge that it is its turn to do) is a file held with `flock`, by this module: it costs no
+  import, and its holder removes the file, of which there would be one for each function. The kernel releases it when its holder dies; a forked child does not hold it.
+* What is held long (prunes, tuning, folding of journals) is a lock of filelock, imported when one is wanted: 40 ms. So is all where the file system has no working
+  `flock`, as some network file systems: then it is a soft lock, a file that is there while it is held. Of a holder on this host that is dead, filelock removes it.
+
+Both lock the same files with `flock`, so that one keeps the other out.
+
+A holder that hangs delays the others by their timeouts.
 """
 
 from __future__ import annotations
@@ -22,17 +30,21 @@ from compcache.store import LOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from typing import Any
 
     from compcache.files import Opened
     from compcache.store import Store
 
-__all__ = ["locks_enabled", "try_lock", "wait_lock"]
+__all__ = ["claim", "locks_enabled", "try_lock", "wait_lock"]
 
 #: The pause between two attempts grows to this: short compared with a compilation, no load with many waiters.
 _LONGEST_PAUSE = 0.03
 #: How often in one attempt a holder may remove the lock file between this process's opening and locking it.
 _ATTEMPTS = 8
 _WORTH_LOGGING = 0.001  # seconds
+#: What file systems answer that have no `flock` that works.
+_NO_FLOCK = frozenset((errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOTTY))
 _CONTENTION = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
 
 
@@ -40,7 +52,7 @@ class _HeldLocks(threading.local):
     """The locks that this thread has taken, by path."""
 
     def __init__(self) -> None:
-        self.locks: dict[str, _FlockLock | _PortableLock] = {}
+        self.locks: dict[str, _FlockLock | _FileLock] = {}
 
 
 _held = _HeldLocks()
@@ -66,25 +78,37 @@ def locks_enabled() -> bool:
 
 @contextmanager
 def try_lock(store: Store, name: str) -> Iterator[bool]:
-    """Take a lock of the cache unless it is held elsewhere; yields whether this caller has it (or locks do not work)."""
-    with wait_lock(store, name, timeout=0) as owned:
+    """Take a lock of what additions do beside (merges, the estimate of the size) unless it is held elsewhere.
+
+    Yields whether this caller has it, or locks do not work.
+    """
+    with _locked(store, name, 0, None, _CLAIM) as owned:
         yield owned is not False
 
 
-@contextmanager
-def wait_lock(
-    store: Store, name: str, *, timeout: float, until: Callable[[], bool] | None = None
-) -> Iterator[bool | None]:
-    """Wait for a lock of the cache, for at most `timeout` seconds or until `until` returns true.
+def wait_lock(store: Store, name: str, *, timeout: float) -> AbstractContextManager[bool | None]:
+    """Wait for a lock that is held long, for at most `timeout` seconds; what it yields is that of `claim`."""
+    return _locked(store, name, timeout, None, _FileLock)
+
+
+def claim(store: Store, name: str, *, timeout: float, until: Callable[[], bool]) -> AbstractContextManager[bool | None]:
+    """Claim a build: wait for at most `timeout` seconds, or until `until` returns true.
 
     Yields:
         True: this caller has the lock. False: another holder kept it. None: locks do not work here.
     """
+    return _locked(store, name, timeout, until, _CLAIM)
+
+
+@contextmanager
+def _locked(
+    store: Store, name: str, timeout: float, until: Callable[[], bool] | None, kind: type[_FlockLock | _FileLock]
+) -> Iterator[bool | None]:
     if not locks_enabled() or store.readonly:
         yield None
         return
-    path = store.path(LOCKS, LOCKS.file_name(name_key(name).hex()))
-    lock = _FlockLock(store, path) if os.name == "posix" else _PortableLock(path)
+    path = _path_of(store, name)
+    lock = kind(store, path)
     # A thread never asks for a lock that it holds. If it seems to, an interrupt came between acquiring and releasing.
     lost = _held.locks.pop(path, None)
     if lost is not None:
@@ -95,7 +119,15 @@ def wait_lock(
         try:
             make_directories(store.files, store.directory(LOCKS))
             started = time.monotonic()
-            owned = _wait(lock, timeout, until)
+            try:
+                owned = _wait(lock, timeout, until)
+            except OSError as error:
+                reraise_interrupt(error)
+                if error.errno not in _NO_FLOCK:
+                    raise
+                lock.release()
+                lock = _held.locks[path] = _FileLock(store, _path_of(store, f"soft {name}"), soft=True)  # of another name: that the file is there means that it is held
+                owned = _wait(lock, timeout, until)
             waited = time.monotonic() - started
             if waited > _WORTH_LOGGING:
                 store.stats.waited(name, waited, owned=owned)
@@ -108,7 +140,11 @@ def wait_lock(
             del _held.locks[path]
 
 
-def _wait(lock: _FlockLock | _PortableLock, timeout: float, until: Callable[[], bool] | None) -> bool:
+def _path_of(store: Store, name: str) -> str:
+    return store.path(LOCKS, LOCKS.file_name(name_key(name).hex()))
+
+
+def _wait(lock: _FlockLock | _FileLock, timeout: float, until: Callable[[], bool] | None) -> bool:
     deadline = time.monotonic() + timeout
     pause = 0.002
     while not lock.acquire():
@@ -198,24 +234,48 @@ class _FlockLock:
             self._opened = None
 
 
-class _PortableLock:
-    """A lock file held with filelock, for systems without `flock`."""
+class _FileLock:
+    """A lock of filelock's: by the system's own means, or a soft one.
 
-    def __init__(self, path: str) -> None:
-        from filelock import FileLock
+    Its directory is reached by a descriptor, so that no link on the way leads it elsewhere.
+    """
 
-        self._lock = FileLock(path, timeout=0, thread_local=False)
+    def __init__(self, store: Store, path: str, *, soft: bool = False) -> None:
+        self._store = store
+        self._path = path
+        self._soft = soft
+        self._directory: Opened | None = None
+        self._lock: Any = None
 
     def acquire(self) -> bool:
-        """Try to take the lock; whether it is held now."""
-        from filelock import Timeout
+        """Try to take the lock; whether it is held now. Raises `OSError` if the file system has no locks."""
+        from filelock import FileLock, SoftFileLock, Timeout
 
+        if self._lock is None:
+            kind = SoftFileLock if self._soft else FileLock
+            self._lock = kind(self._reached(), mode=FILE_MODE, thread_local=False)
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
             return False
         return True
 
+    def _reached(self) -> str:
+        folder, name = os.path.split(self._path)
+        if not os.path.isdir("/proc/self/fd"):
+            return self._path
+        self._directory = self._store.files.open_owned(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._directory.number}/{name}"
+
     def release(self) -> None:
         """Release the lock if it is held."""
-        self._lock.release(force=True)
+        if self._lock is not None:
+            self._lock.release(force=True)
+        self._directory = None
+
+    def disown(self) -> None:
+        """Nothing: a forked child has not what filelock holds."""
+
+
+#: The kind of lock that additions take.
+_CLAIM: type[_FlockLock | _FileLock] = _FlockLock if os.name == "posix" else _FileLock

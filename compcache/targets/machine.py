@@ -7,7 +7,6 @@ it does not know one. What code may use beyond the architecture's baseline is wo
 
 from __future__ import annotations
 
-import os
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,11 +18,10 @@ from compcache.targets.processor_words import as_text, required
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from compcache.build.source import ModuleSource
     from compcache.targets.cpu_table import CpuTable
     from compcache.targets.host_probe import Host
 
-__all__ = ["NATIVE", "TARGETS_VARIABLE", "Machine", "machine_for", "parse_targets", "requested_targets"]
+__all__ = ["NATIVE", "TARGETS_VARIABLE", "Machine", "machine_for", "parse_targets"]
 
 #: What to compile for where a source does not say it.
 TARGETS_VARIABLE = "COMPCACHE_TARGETS"
@@ -80,25 +78,6 @@ def machine_for(cpu: str | None, features: str | None, host: Host, platform: str
     text = ",".join(filter(None, (host.adjustments, named)))
     unknown = required(host.features) - table.required
     return Machine(name, text, table.expand(name, text) | unknown, table.closure(required(named)), this, not features)
-
-
-def requested_targets(source: ModuleSource) -> list[tuple[str | None, str | None]]:
-    """The (CPU, changes to it) that a source is to be compiled for.
-
-    Raises:
-        CompileError: it has both targets and a CPU, or no target at all.
-    """
-    chosen = source.targets
-    if source.cpu is not None or source.features is not None:
-        if chosen is not None:
-            raise CompileError("targets= names the CPUs to compile for: leave cpu= and features= out, or targets=")
-        return [(source.cpu, source.features)]
-    if chosen is None:
-        chosen = os.environ.get(TARGETS_VARIABLE) or [NATIVE]
-    found = parse_targets(chosen)
-    if not found:
-        raise CompileError(f"targets={chosen!r} names no CPU")
-    return found
 
 
 def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
@@ -14,7 +15,7 @@ from compcache.errors import CompileError
 from compcache.formats import host
 from compcache.images.linkers.find import find_linker
 from compcache.images.llvm_thread import in_llvm_thread
-from compcache.targets.machine import NATIVE, machine_for, requested_targets
+from compcache.targets.machine import NATIVE, TARGETS_VARIABLE, machine_for, parse_targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -54,7 +55,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
     """One request for each target that the source names."""
     if source.optimize not in _LEVELS:
         raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
-    targets = requested_targets(source)
+    targets = _requested_targets(source)
     ir, exports, requests = codegen.plain_source(source.ir), read_exports(source), read_requests(source)
     digests = {"maker": maker}
     if isinstance(source.ir, (str, bytes)):
@@ -89,3 +90,22 @@ def refuse_extremes(text: str, *, printed: bool) -> None:
     reason = extreme_of(abridged(text), printed=printed)
     if reason is not None:
         raise CompileError(f"the code has {reason}")
+
+
+def _requested_targets(source: ModuleSource) -> list[tuple[str | None, str | None]]:
+    """The (CPU, changes to it) that a source is to be compiled for.
+
+    Raises:
+        CompileError: it has both targets and a CPU, or no target at all.
+    """
+    chosen = source.targets
+    if source.cpu is not None or source.features is not None:
+        if chosen is not None:
+            raise CompileError("targets= names the CPUs to compile for: leave cpu= and features= out, or targets=")
+        return [(source.cpu, source.features)]
+    if chosen is None:
+        chosen = os.environ.get(TARGETS_VARIABLE) or [NATIVE]
+    found = parse_targets(chosen)
+    if not found:
+        raise CompileError(f"targets={chosen!r} names no CPU")
+    return found

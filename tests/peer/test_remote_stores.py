@@ -231,7 +231,7 @@ def test_what_waits_is_uploaded_when_the_store_comes_back(proxy: tuple[Proxy, st
         cache.get_or_compile(name, lambda: constant("f", 5))
         assert not cache.flush_uploads(3)
         between.behaviour = "forward"
-        directory: Callable[[], str] = cache._remote_store().directory  # type: ignore[union-attr]
+        directory: Callable[[], str] = cache._session().remote().directory  # type: ignore[union-attr]
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(directory(), "breaker"))
         cache.push([name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 
+from compcache import frontend
 from compcache.errors import CacheWarning
 
 TYPE_CHECKING = False
@@ -44,12 +45,12 @@ class Backend:
     def refuse(self, label: str, reason: str) -> None:
         """Record why a function is not cached for these types, here and for `compcache explain`."""
         self.refused[label] = reason
-        self.cache.note_uncached(label, reason)
+        frontend.note_uncached(self.cache, label, reason)
 
     def accept(self, label: str) -> None:
         """Record that the function is cached now."""
         self.refused.pop(label, None)
-        self.cache.forget_uncached(label)
+        frontend.forget_uncached(self.cache, label)
         if self._process != os.getpid():
             self._process = os.getpid()
             atexit.register(self._compact, self._process)
@@ -57,7 +58,7 @@ class Backend:
     def _compact(self, process: int) -> None:
         """Overloads are stored one by one: leave one file of the index where there are several."""
         if process == os.getpid():  # not in a child that was forked
-            self.cache.compact_index()
+            frontend.compact_index(self.cache)
 
     def note_failure(self, name: str, error: Exception) -> None:
         """Warn that a compiled function works, but could not be stored."""

@@ -28,7 +28,7 @@ _CHECKED = "(uu[(uu)]b[u])"
 
 
 class Request:
-    """A look-up of an entry by the process that wants to use it: what `Cache.find_target` is given.
+    """A look-up of an entry by the process that wants to use it: what `compcache.frontend.find` is given.
 
     `lines` is a digest of the current source lines; `cpu` is the CPU that the user has chosen (`chosen_cpu`); `implementations` says which
     implementations are known to be those of this process. The descriptions

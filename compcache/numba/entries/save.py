@@ -16,6 +16,7 @@ from numba.core.dispatcher import ObjModeLiftedWith
 from numba.core.environment import lookup_environment
 from numba.core.typed_passes import _reload_parfors
 
+from compcache import frontend
 from compcache.errors import CompileError, LinkError
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
@@ -156,7 +157,7 @@ def publish(
     globals_ = dict(source.globals) if source else {}
     cpu, features = compiled_for()
     portable = not description.is_machine_code and not description.cpu and not passes_vectors(text)
-    cache.add_realizations(ModuleSource(
+    frontend.add_realizations(cache, ModuleSource(
         text,
         {name: Function("ptr(i64)", symbol=image_source.ADDRESS, shown=shown_signature(signature))},
         {**globals_, image_source.DESCRIPTION: description},

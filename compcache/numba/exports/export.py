@@ -12,6 +12,7 @@ import warnings
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from compcache import frontend
 from compcache.build.source import Function, ModuleSource
 from compcache.errors import CompileError, ShadowWarning
 from compcache.numba.compilation.error_text import describe_error
@@ -90,7 +91,7 @@ def export(
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ShadowWarning)  # what is there already goes
-        module_ids = cache.add_realizations(source)
+        module_ids = frontend.add_realizations(cache, source)
     _replace(cache, func_name, module_ids)
     return func_name
 

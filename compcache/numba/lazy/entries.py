@@ -7,13 +7,13 @@ entry with the code, the numbers of its wrapper and environments there, and the 
 
 from __future__ import annotations
 
-import sys
-
+from compcache import frontend
 from compcache.digest import blake2b
 from compcache.errors import CacheWarning, CompcacheError
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.content import NotLazy, content_of
 from compcache.numba.lazy.installation import settings_and_packages
+from compcache.numba.lazy.installed import installed_backend
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
 
 TYPE_CHECKING = False
@@ -115,9 +115,9 @@ def open_cache() -> Cache | None:
     cannot be used.
     """
     global _cache, _is_unusable  # noqa: PLW0603 - a process uses one directory
-    installation = sys.modules["compcache.numba"]._installation
-    if installation is not None:
-        cache: Cache = installation[0].cache
+    backend = installed_backend()
+    if backend is not None:
+        cache: Cache = backend.cache
         return cache
     if _cache is None and not _is_unusable:
         from compcache.cache import Cache
@@ -140,9 +140,9 @@ _cache: Cache | None = None
 
 def count_hit() -> None:
     """Count a hit, where a backend is installed that counts."""
-    installation = sys.modules["compcache.numba"]._installation
-    if installation is not None:
-        installation[0].count(hit=True)
+    backend = installed_backend()
+    if backend is not None:
+        backend.count(hit=True)
 
 
 def find_record(cache: Cache, key: Key) -> Record | None:
@@ -157,7 +157,7 @@ RECORD = "(uuui[(ib)])"
 
 def find_text(cache: Cache, key: Key) -> str | None:
     """The text that is stored under a key (`fields_text`)."""
-    target = cache.find_target(key.name)
+    target = frontend.find(cache, key.name)
     return None if target is None else target()
 
 
@@ -185,7 +185,7 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
 
     request = Request(record.lines, implementations=record.implementations)
     try:
-        target = cache.find_target(record.entry, request)
+        target = frontend.find(cache, record.entry, request)
     except CompcacheError:
         return None
     if target is None or request.found is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
+from compcache import frontend
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
@@ -125,9 +126,9 @@ def _noted_packages(cache: Cache) -> tuple[str, bool]:
     where = "" if all(map(os.path.isabs, places)) else os.getcwd()
     host = os.uname().nodename if hasattr(os, "uname") else ""
     name = "\0".join(["packages of Numba", str(FORMAT), sys.prefix, host, where, *places])
-    noted, renewed = _read_note(cache.read_note(name))
+    noted, renewed = _read_note(frontend.read_note(cache, name))
     if renewed is not None:
-        cache.write_note(name, renewed)
+        frontend.write_note(cache, name, renewed)
     if noted is not None:
         return noted
     from compcache.numba.registered.distributions import metadata_in
@@ -138,7 +139,7 @@ def _noted_packages(cache: Cache) -> tuple[str, bool]:
     if None not in before and None not in listed:
         data = _encode_note(places, listed, before, found)
         if data is not None:
-            cache.write_note(name, data)
+            frontend.write_note(cache, name, data)
     return found[:2]
 
 

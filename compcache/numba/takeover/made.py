@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.lazy.content import NotLazy, content_of
 from compcache.numba.lazy.entries import open_cache
+from compcache.numba.lazy.installed import installed_backend
 from compcache.numba.lazy.stand_ins import original
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ def backend_for_lazy() -> Backend | None:
     global _private_backend  # noqa: PLW0603 - Numba is one per process
     import compcache.numba
 
-    if compcache.numba._installation is not None:
-        installed: Backend = compcache.numba._installation[0]
+    installed: Backend | None = installed_backend()
+    if installed is not None:
         return installed
     try:
         compcache.numba._require_supported()

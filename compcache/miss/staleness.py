@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import CodeType
 
-    from compcache.cache import Cache
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
     from compcache.linker import BuiltModule
+    from compcache.session import Session
     from compcache.store import Store
 
 __all__ = ["check_hit", "maker_digest", "warn_of_repeated", "warn_of_shadowed"]
@@ -42,7 +42,7 @@ _ADVICE = (
 # -------------------------------------------------------------------------------------------------------------- hits
 
 
-def check_hit(cache: Cache, target: TypedCallTarget, name: str | Identity, build: Callable[[], Any]) -> None:
+def check_hit(session: Session, target: TypedCallTarget, name: str | Identity, build: Callable[[], Any]) -> None:
     """Warn if a function was compiled from a source other than `build` returns now.
 
     With $COMPCACHE_CHECK `build` is called; in Python's development mode its code is compared with that of the compile.
@@ -50,7 +50,7 @@ def check_hit(cache: Cache, target: TypedCallTarget, name: str | Identity, build
     wanted = os.environ.get("COMPCACHE_CHECK", "").lower() not in _OFF
     if not wanted and not sys.flags.dev_mode:
         return
-    notes = _notes_of(cache._store, bytes.fromhex(target.module_id))
+    notes = _notes_of(session.store, bytes.fromhex(target.module_id))
     func_name = target.func_name
     if wanted:
         source = source_of(build(), func_name, None if isinstance(name, str) else name)
@@ -63,7 +63,7 @@ def check_hit(cache: Cache, target: TypedCallTarget, name: str | Identity, build
         changed = _comparable(now, known) and now != known
         what = f"build() of function {func_name!r} has changed since the function was compiled"
     if changed:
-        warn_once(cache._store, f"stale {func_name} {now}", f"{what}; {_ADVICE.format(func_name)}")
+        warn_once(session.store, f"stale {func_name} {now}", f"{what}; {_ADVICE.format(func_name)}")
 
 
 def _comparable(first: str, second: str) -> bool:

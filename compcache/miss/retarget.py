@@ -21,16 +21,17 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.graph import decode_notes
 from compcache.formats.manifest import decode_function, decode_module
+from compcache.miss.publication import publish_built
 from compcache.processes.detached import start_detached
-from compcache.publish.locks import try_lock
+from compcache.publish.locks import wait_lock
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
 
 if TYPE_CHECKING:
-    from compcache.cache import Cache
     from compcache.formats.manifest import ModuleRecord
     from compcache.hit.target import TypedCallTarget
     from compcache.linker import BuiltModule
+    from compcache.session import Session
 
 __all__ = ["is_native", "load_retargeted", "reap", "start_tuning", "tune", "tune_later"]
 
@@ -38,35 +39,35 @@ _CHILD = """
 import os
 import sys
 from compcache import Cache
-from compcache.publish.retarget import tune
+from compcache.miss.retarget import tune
 os.nice(19)
 path, func_name, trust = sys.argv[1:]
 with Cache(path, trust=trust == "1") as cache:
-    tune(cache, func_name)
+    tune(cache._session(), func_name)
 """
 
 
 def load_retargeted(
-    cache: Cache, func_name: str, owner: object, request: object, error: CompcacheError
+    session: Session, func_name: str, owner: object, request: object, error: CompcacheError
 ) -> TypedCallTarget:
     """Compile realizations for this host, of the function and its imports, and load it.
 
     Args:
-        cache: the cache that holds it.
+        session: the cache that holds it.
         func_name: the function.
         owner: an object that the target keeps alive.
-        request: what the global variables are given, as in `Cache.find_target`.
+        request: what the global variables are given, as in `compcache.frontend.find`.
         error: why it could not be loaded; raised if retargeting does not help.
     """
     tried: set[str] = set()
     try:
         while True:
             name = _lacking(error, func_name)
-            if name is None or name in tried or not _retarget(cache, name):
+            if name is None or name in tried or not _retarget(session, name):
                 raise error
             tried.add(name)
             try:
-                return cache._loader.load(func_name, owner, request)
+                return session.loader.load(func_name, owner, request)
             except (NotCachedError, UndefinedSymbolError) as next_error:
                 error = next_error
     finally:
@@ -82,12 +83,12 @@ def _lacking(error: CompcacheError, func_name: str) -> str | None:
     return func_name if isinstance(error, NotCachedError) else None
 
 
-def _retarget(cache: Cache, func_name: str) -> bool:
+def _retarget(session: Session, func_name: str) -> bool:
     """Compile a stored realization for this host and publish it; whether one could be compiled."""
-    store = cache._store
+    store = session.store
     for module_id, _ in store.find_all(func_name):
         try:
-            built = _rebuilt(cache, module_id)
+            built = _rebuilt(session, module_id)
         except (CompcacheError, OSError) as failure:
             reraise_interrupt(failure)
             continue  # the error that led here already reports why
@@ -95,7 +96,7 @@ def _retarget(cache: Cache, func_name: str) -> bool:
             continue
         store.stats.compiled(built.seconds)
         try:
-            cache._publish(built)
+            publish_built(session, [built])
         except StorageError as error:
             if not store.readonly:
                 warn_not_stored(func_name, error)
@@ -106,14 +107,14 @@ def _retarget(cache: Cache, func_name: str) -> bool:
     return False
 
 
-def _rebuilt(cache: Cache, module_id: bytes) -> BuiltModule | None:
+def _rebuilt(session: Session, module_id: bytes) -> BuiltModule | None:
     """The module compiled for this host; None if it is for another platform or has no stored bitcode."""
     from compcache.build.large_data.variables import data_in
     from compcache.build.recipe import read_recipe
     from compcache.linker import rebuild_module
     from compcache.publish.host_file import linker_for
 
-    store = cache._store
+    store = session.store
     with store.open_module(module_id) as module:
         footer = module.footer()
         header = decode_module(module.read_record(0))
@@ -136,9 +137,9 @@ def _is_of_this_platform(header: ModuleRecord) -> bool:
 # ------------------------------------------------------------------- tuning
 
 
-def is_native(cache: Cache, func_name: str) -> bool:
+def is_native(session: Session, func_name: str) -> bool:
     """Whether the realization of the function that would be loaded was compiled for exactly this host."""
-    store = cache._store
+    store = session.store
     for module_id, offset in store.find(func_name):
         try:
             with store.open_module(module_id) as module:
@@ -151,13 +152,13 @@ def is_native(cache: Cache, func_name: str) -> bool:
     return True
 
 
-def tune_later(cache: Cache, tuners: dict[str, int], func_name: str) -> None:
+def tune_later(session: Session, tuners: dict[str, int], func_name: str) -> None:
     """After a load: unless the loaded realization is for exactly this host, start a process that makes one that is.
 
     `tuners` maps func_names to the ids of the processes that the cache has started; 0 if none runs.
     """
     reap(tuners)
-    tuners[func_name] = 0 if is_native(cache, func_name) else start_tuning(cache, func_name)
+    tuners[func_name] = 0 if is_native(session, func_name) else start_tuning(session, func_name)
 
 
 def reap(tuners: dict[str, int]) -> None:
@@ -171,19 +172,19 @@ def reap(tuners: dict[str, int]) -> None:
             tuners[func_name] = 0 if ended else process
 
 
-def start_tuning(cache: Cache, func_name: str) -> int:
+def start_tuning(session: Session, func_name: str) -> int:
     """Start a process that makes a realization for exactly this host; return its process id."""
     environment = dict(os.environ)
     environment.pop("COMPCACHE_SIGNING_KEY", None)
-    environment["COMPCACHE_LAYERS"] = os.pathsep.join(cache.layers)
-    environment["COMPCACHE_TRUSTED_KEYS"] = " ".join(map(str, cache._store.trusted_keys))
-    environment["COMPCACHE_PUBLISH_KEY"] = str(cache._store.publish_key or "")
-    if cache._store.signing_key:
-        environment["COMPCACHE_SIGNING_KEY"] = cache._store.signing_key.decode("utf-8", "surrogateescape")
-    return start_detached(_CHILD, [cache.path, func_name, str(int(cache._store._trust))], environment)
+    environment["COMPCACHE_LAYERS"] = os.pathsep.join([layer.source for layer in session.store.layers])
+    environment["COMPCACHE_TRUSTED_KEYS"] = " ".join(map(str, session.store.trusted_keys))
+    environment["COMPCACHE_PUBLISH_KEY"] = str(session.store.publish_key or "")
+    if session.store.signing_key:
+        environment["COMPCACHE_SIGNING_KEY"] = session.store.signing_key.decode("utf-8", "surrogateescape")
+    return start_detached(_CHILD, [session.store.root, func_name, str(int(session.store._trust))], environment)
 
 
-def tune(cache: Cache, func_name: str) -> bool:
+def tune(session: Session, func_name: str) -> bool:
     """Make and store a realization for exactly this host, unless there is one or another process is tuning."""
-    with try_lock(cache._store, "tune " + (cache._store.processor().identity or "host")) as owned:
-        return owned and not is_native(cache, func_name) and _retarget(cache, func_name)
+    with wait_lock(session.store, "tune " + (session.store.processor().identity or "host"), timeout=0) as owned:
+        return owned is not False and not is_native(session, func_name) and _retarget(session, func_name)

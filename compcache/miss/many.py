@@ -7,23 +7,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.adding.publication import publish_built
-from compcache.adding.run_times import share_run_times
 from compcache.build.slots import read_requests, undefined_symbols
 from compcache.errors import CompcacheError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.linker import link_module, translate_module
+from compcache.maintain.remove import remove_modules
+from compcache.miss.build import add
+from compcache.miss.publication import publish_built
+from compcache.miss.run_times import share_run_times
+from compcache.miss.staleness import warn_of_repeated, warn_of_shadowed
 from compcache.publish.host_file import linker_for
-from compcache.publish.staleness import warn_of_repeated, warn_of_shadowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from concurrent.futures import Future
 
     from compcache.build.source import ModuleSource
-    from compcache.cache import Cache
     from compcache.images.linkers.find import Linker
     from compcache.linker import BuiltModule
+    from compcache.session import Session
 
 __all__ = ["ModulesNotAddedError", "add_modules"]
 
@@ -69,11 +71,11 @@ class _Linking(NamedTuple):
     weak: frozenset[str]
 
 
-def add_modules(cache: Cache, sources: Iterable[ModuleSource]) -> tuple[str, ...]:
+def add_modules(session: Session, sources: Iterable[ModuleSource]) -> tuple[str, ...]:
     """See `Cache.add_modules`."""
-    cache._store.require_writable()
+    session.store.require_writable()
     with ThreadPoolExecutor(min(_LINKERS, 1 + (os.cpu_count() or 1)), "compcache-link") as linkers:
-        addition = _Addition(cache, linkers)
+        addition = _Addition(session, linkers)
         try:
             for number, source in enumerate(sources):
                 addition.add(number, source)
@@ -87,8 +89,8 @@ def add_modules(cache: Cache, sources: Iterable[ModuleSource]) -> tuple[str, ...
 class _Addition:
     """What has become of the sources so far."""
 
-    def __init__(self, cache: Cache, linkers: ThreadPoolExecutor) -> None:
-        self._cache = cache
+    def __init__(self, session: Session, linkers: ThreadPoolExecutor) -> None:
+        self._session = session
         self._executor = linkers
         self._waiting: list[_Linking] = []
         self._defined: set[str] = set()  # by all that was compiled
@@ -122,7 +124,7 @@ class _Addition:
         for number, source in again.items():
             self._compile(number, source)
         for item in self._waiting:
-            missing = [name for name in self._open(item) if not self._cache._can_import(name)]
+            missing = [name for name in self._open(item) if not self._session.can_import(name)]
             if missing:
                 functions = [name for name in missing if item.assumed[name]]
                 self._lose(item, undefined_symbols(missing, functions))
@@ -130,7 +132,7 @@ class _Addition:
         published = {module_id for module_ids in self._published.values() for module_id in module_ids}
         for module_id in {module_id for module_ids in replaced for module_id in module_ids} - published:
             with suppress(StorageError):  # what is newer is found first
-                self._cache.remove_module(module_id)
+                remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
     def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
         """Compile a source and have it linked; the names that were looked for in this process."""
@@ -138,15 +140,15 @@ class _Addition:
         assumed: dict[str, bool] = {}
 
         def is_cached(name: str) -> bool:
-            if name in self._provided or self._cache._can_import(name):
+            if name in self._provided or self._session.can_import(name):
                 return True
             unknown.add(name)
             return False
 
         try:
-            share_run_times(self._cache, source)
+            share_run_times(self._session, source, add)
             translation = translate_module(
-                source, machine=self._cache._store.host(), is_cached=is_cached, assumed=assumed, overridden=self._strong
+                source, machine=self._session.store.host(), is_cached=is_cached, assumed=assumed, overridden=self._strong
             )
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
             reraise_interrupt(error)
@@ -162,7 +164,7 @@ class _Addition:
     def _linker_for(self, obj: bytes) -> Linker | None:
         """The linker for all of them: it is chosen for the first one."""
         if not self._linkers:
-            self._linkers.append(linker_for(self._cache._store, obj))
+            self._linkers.append(linker_for(self._session.store, obj))
         return self._linkers[0]
 
     def _open(self, item: _Linking) -> list[str]:
@@ -191,7 +193,7 @@ class _Addition:
             held |= more
 
     def _publish_group(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
-        store = self._cache._store
+        store = self._session.store
         for _, built in linked:
             for module in (built, *built.others):
                 store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
@@ -237,14 +239,14 @@ class _Addition:
             return
         may_come_later = read_requests(item.source).imports.values()
         missing = [name for name in built.imports if name in self._lost and name not in may_come_later]
-        missing = [name for name in missing if not self._cache.has(name)]
+        missing = [name for name in missing if not self._session.has(name)]
         if missing:
             raise UndefinedSymbolError(
                 f"the module imports {', '.join(map(repr, missing))} of a source that could not be added", symbols=missing
             )
 
     def _publish(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
-        module_ids = publish_built(self._cache, [built for _, built in linked])
+        module_ids = publish_built(self._session, [built for _, built in linked])
         self._published |= {item.number: ids for (item, _), ids in zip(linked, module_ids, strict=True)}
 
     def _lose(self, item: _Linking, error: Exception) -> None:

@@ -20,7 +20,9 @@ from compcache.images.libraries import open_libraries
 from compcache.images.linkers.find import find_linker
 
 if TYPE_CHECKING:
-    from compcache.cache import Cache
+    from collections.abc import Callable
+
+    from compcache.session import Session
 
 __all__ = ["share_run_times"]
 
@@ -28,8 +30,8 @@ _BASELINES = {"x86_64": "x86-64", "aarch64": "generic"}
 _lock = threading.Lock()
 
 
-def share_run_times(cache: Cache, source: ModuleSource) -> None:
-    """Add the modules of the run times that the code uses, unless the cache has them. Where one cannot be made, a warning says so."""
+def share_run_times(session: Session, source: ModuleSource, add: Callable[[Session, ModuleSource], object]) -> None:
+    """Add (by `add`) the modules of the run times that the code uses, unless the cache has them. Where one cannot be made, a warning says so."""
     if not isinstance(source, ModuleSource) or not source.archives or not _mentions(source.ir) or find_linker() is None:
         return
     for archive in [library for library in open_libraries(read_requests(source).libraries) if isinstance(library, Archive)]:
@@ -37,13 +39,13 @@ def share_run_times(cache: Cache, source: ModuleSource) -> None:
         if not functions or (isinstance(source.ir, str) and shared_function(functions[0], archive) in source.ir):
             continue  # the code is that of the run time's module itself
         with _lock:
-            if not cache._can_import(shared_function(functions[0], archive)):
-                _add(cache, functions, archive)
+            if not session.can_import(shared_function(functions[0], archive)):
+                _add(session, functions, archive, add)
 
 
-def _add(cache: Cache, functions: list[str], archive: Archive) -> None:
+def _add(session: Session, functions: list[str], archive: Archive, add: Callable[[Session, ModuleSource], object]) -> None:
     try:
-        cache.add_module(_source(functions, archive))
+        add(session, _source(functions, archive))
     except LinkError as error:
         warnings.warn(f"{archive.name} cannot be shared by modules, so that each has its own state of it: {error}", CacheWarning, stacklevel=2)
 

@@ -10,13 +10,13 @@ from compcache.publish.writer import publish_modules
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from compcache.cache import Cache
     from compcache.linker import BuiltModule
+    from compcache.session import Session
 
 __all__ = ["publish_built"]
 
 
-def publish_built(cache: Cache, modules: Sequence[BuiltModule]) -> list[tuple[str, ...]]:
+def publish_built(session: Session, modules: Sequence[BuiltModule]) -> list[tuple[str, ...]]:
     """Publish modules for all their targets; for each its module_ids, that of the one for this host first.
 
     They are queued for the remote store as well, if the cache has one to write to.
@@ -29,9 +29,9 @@ def publish_built(cache: Cache, modules: Sequence[BuiltModule]) -> list[tuple[st
     flat = [module for targets in all_targets for module in targets]
     if not flat:
         return []
-    module_ids = publish_modules(cache._store, flat)
-    note_additions(cache._store, list(zip(module_ids, flat, strict=True)), cache._max_size)
-    remote = cache._remote_store()
+    module_ids = publish_modules(session.store, flat)
+    note_additions(session.store, list(zip(module_ids, flat, strict=True)), session.max_size)
+    remote = session.remote()
     if remote is not None and remote.writes:
         for module_id in module_ids:
             remote.offer(module_id)

@@ -1,0 +1,53 @@
+"""Compiles and links one source, with what the cache holds and the linker that suits this host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.linker import build_module
+from compcache.miss.publication import publish_built
+from compcache.miss.run_times import share_run_times
+from compcache.miss.staleness import warn_of_shadowed
+from compcache.publish.host_file import linker_for
+
+if TYPE_CHECKING:
+    from compcache.build.source import ModuleSource
+    from compcache.linker import BuiltModule
+    from compcache.session import Session
+
+__all__ = ["add", "build_source"]
+
+
+def build_source(session: Session, source: ModuleSource, maker: str = "", *, alone: bool = False) -> BuiltModule:
+    """Compile and link a module, once for each of its targets; nothing is stored of it.
+
+    Args:
+        session: what it may import, and where compilations are counted.
+        source: the code.
+        maker: a digest of the program that gave it.
+        alone: nothing is imported that the source does not name.
+
+    Raises:
+        CompileError, LinkError, ...: what `Cache.add_module` raises.
+    """
+    if not alone:
+        share_run_times(session, source, add)
+    store = session.store
+    built = build_module(
+        source,
+        machine=store.host(),
+        is_cached=(lambda _: False) if alone else session.can_import,
+        maker=maker,
+        linker_for=lambda obj: linker_for(store, obj),
+    )
+    for module in (built, *built.others):
+        store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
+    return built
+
+
+def add(session: Session, source: ModuleSource, *, alone: bool = False) -> tuple[str, ...]:
+    """Compile a module and publish it; the module_ids of all its targets, that of the one for this host first."""
+    built = build_source(session, source, alone=alone)
+    if not alone:
+        warn_of_shadowed(session.store, built)
+    return publish_built(session, [built])[0]

@@ -1,0 +1,120 @@
+"""One builder of a function at a time, among threads and processes; every wait is bounded."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.errors import ReentrantCompileError, StorageError
+from compcache.publish.locks import claim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from compcache.session import Session
+
+__all__ = ["single_flight"]
+
+TIMEOUT_VARIABLE = "COMPCACHE_LOCK_TIMEOUT"
+_DEFAULT_TIMEOUT = 60.0
+#: Nested builds wait only this long: two threads or processes that build A-needs-B and B-needs-A at once would
+#: otherwise wait for each other.
+_NESTED_TIMEOUT = 0.5
+class _Frame(NamedTuple):
+    """A function that is being built, and the stack frame that builds it."""
+
+    directory: str
+    func_name: str
+    builder: FrameType
+
+
+class _Stack(threading.local):
+    """The functions that this thread is building, outermost first."""
+
+    def __init__(self) -> None:
+        self.frames: list[_Frame] = []
+
+
+_building = _Stack()
+
+
+@contextmanager
+def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator[bool]:
+    """Wait, for a bounded time, while another thread or process builds the function, then become its builder.
+
+    `absent`: a look-up has just found no realization at all.
+
+    Yields:
+        Whether another builder may have published the function since that look-up.
+
+    Raises:
+        ReentrantCompileError: this thread is building it already.
+    """
+    frame = _Frame(session.store.root, func_name, sys._getframe(2))
+    _refuse_reentry(frame)
+    timeout = _timeout(session)
+    if _building.frames:
+        timeout = min(timeout, _NESTED_TIMEOUT)
+    before: set[tuple[bytes, int]] | None = set() if absent else None
+    waited = False
+
+    def published() -> bool:
+        nonlocal before, waited
+        waited = True
+        stored = _stored(session, func_name)
+        before = stored if before is None else before
+        return not before.issuperset(stored)
+
+    with claim(session.store, f"compile {func_name}", timeout=timeout, until=published) as owned:
+        try:
+            _building.frames.append(frame)
+            # A builder that got the lock at once may come after another one that has published and released it.
+            yield waited or owned is False or session.store.index.refresh()
+        finally:
+            _building.frames = [other for other in _building.frames if other is not frame]
+
+
+def _stored(session: Session, func_name: str) -> set[tuple[bytes, int]]:
+    """The realizations whose files exist; an empty set if the directory cannot be read."""
+    store = session.store
+    try:
+        return {candidate for candidate in store.find_all(func_name) if store.exists(candidate[0])}
+    except StorageError:
+        return set()
+
+
+def _refuse_reentry(frame: _Frame) -> None:
+    if frame[:2] in [other[:2] for other in _building.frames]:
+        _forget_interrupted()
+    if frame[:2] in [other[:2] for other in _building.frames]:
+        func_name = frame.func_name
+        chain = " -> ".join(name for _, name, _ in [*_building.frames, frame])
+        raise ReentrantCompileError(
+            f"building {func_name!r} asked for {func_name!r} itself ({chain}): build() must not call get_or_compile for "
+            "the function that it builds, nor import a module that does; declare recursive calls in the IR instead",
+            func_name=func_name,
+        )
+
+
+def _forget_interrupted() -> None:
+    """Drop builds that no longer run: an interrupt may come between the end of a build and its removal here."""
+    running = set()
+    caller: FrameType | None = sys._getframe()
+    while caller is not None:
+        running.add(id(caller))
+        caller = caller.f_back
+    _building.frames = [frame for frame in _building.frames if id(frame.builder) in running]
+
+
+def _timeout(session: Session) -> float:
+    if session.lock_timeout is not None:
+        return session.lock_timeout
+    text = os.environ.get(TIMEOUT_VARIABLE, "")
+    try:
+        return float(text) if text else _DEFAULT_TIMEOUT
+    except ValueError:
+        return _DEFAULT_TIMEOUT

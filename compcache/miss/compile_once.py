@@ -1,0 +1,259 @@
+"""The miss side of `get_or_compile`: one builder at a time, bounded waits, storage failures do not fail the call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+from compcache.content.names import source_of
+from compcache.errors import (
+    CompcacheError,
+    NotCachedError,
+    StorageError,
+    UndefinedSymbolError,
+)
+from compcache.files import reraise_interrupt
+from compcache.miss.build import build_source
+from compcache.miss.claim import single_flight
+from compcache.miss.load import load
+from compcache.miss.publication import publish_built
+from compcache.miss.staleness import maker_digest
+from compcache.publish.quarantine import warn_not_stored
+from compcache.publish.writer import keep_in_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from compcache.build.source import ModuleSource
+    from compcache.hit.target import TypedCallTarget
+    from compcache.identity import Identity
+    from compcache.linker import BuiltModule
+    from compcache.remote.client import Inquiry
+    from compcache.session import Session
+
+__all__ = ["Addition", "add_missing", "compile_once", "ensure_compiled", "find_fetched", "find_stored"]
+
+#: How long a miss waits for the remote store before it begins to compile.
+HEDGE_SECONDS = 0.15
+
+
+def compile_once(
+    session: Session, name: str | Identity, func_name: str, build: Callable[[], Any], miss: Exception
+) -> TypedCallTarget:
+    """Build, publish and load a function, unless another process does so while this one waits.
+
+    `name` is the func_name, or the identity that it derives from.
+    """
+    if not callable(build):
+        raise TypeError(
+            f"get_or_compile(): build must be a function that returns the code, not {type(build).__name__}; "
+            "compile(code) takes the code itself"
+        )
+    absent = isinstance(miss, NotCachedError) and miss.__cause__ is None
+    with single_flight(session, func_name, absent=absent) as look_again:
+        if look_again:
+            try:
+                return load(session, func_name)
+            except CompcacheError as error:
+                miss = error
+        inquiry = session.inquire((func_name,))
+        if inquiry is not None and inquiry.arrived(HEDGE_SECONDS):
+            try:
+                return _load_fetched(session, func_name, miss)
+            except CompcacheError as error:
+                miss = error
+        identity = None if isinstance(name, str) else name
+        return _build_and_load(session, func_name, _Builder(build, func_name, identity), miss, inquiry)
+
+
+class _Builder:
+    """A caller's `build`, its result converted to a `ModuleSource` of the requested function."""
+
+    def __init__(self, build: Callable[[], Any], func_name: str, identity: Identity | None) -> None:
+        self._build = build
+        self._func_name = func_name
+        self._identity = identity
+        self.digest = maker_digest(build)
+
+    def __call__(self) -> ModuleSource:
+        return source_of(self._build(), self._func_name, self._identity)
+
+
+def ensure_compiled(session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource]) -> None:
+    """Ensure that the functions of one module are in the session, or at least in memory; loads nothing."""
+    with single_flight(session, functions[0], absent=False) as look_again:
+        if look_again and session.has(functions[0]):
+            return
+        session.store.stats.missed(NotCachedError(f"{functions[0]!r} is not in the cache", func_name=functions[0]))
+        inquiry = session.inquire(functions)
+        if inquiry is not None and inquiry.arrived(HEDGE_SECONDS) and all(map(session.has, functions)):
+            return
+        built = _build_exporting(session, functions, build, inquiry)
+        if built is not None:
+            _store(session, functions[0], built)
+
+
+class Addition(NamedTuple):
+    """The result of `compcache.frontend.add_missing` or `compcache.frontend.find_stored`: the functions, their modules, and the size of these in bytes.
+
+    `was_cached`: all of them were in the session, nothing was built.
+    """
+
+    functions: tuple[str, ...]
+    module_ids: tuple[str, ...]
+    size: int
+    was_cached: bool
+
+
+def add_missing(session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource]) -> Addition:
+    """See `compcache.frontend.add_missing`."""
+    if not functions:
+        raise ValueError("add_missing needs the name of at least one function")
+    found = find_stored(session, functions)
+    if found is not None:
+        return found
+    with single_flight(session, functions[0], absent=False) as look_again:
+        found = find_stored(session, functions) if look_again else None
+        if found is not None:
+            return found
+        inquiry = session.inquire(functions)
+        built = None
+        if inquiry is None or not inquiry.arrived(HEDGE_SECONDS) or not all(map(session.has, functions)):
+            built = _build_exporting(session, functions, build, inquiry)
+        if built is None:  # the remote store had it
+            found = find_stored(session, functions)
+            if found is not None:
+                return found
+            built = _build_exporting(session, functions, build)  # and it was pruned since
+        module_id = publish_built(session, [built])[0][0]
+        names = tuple([name for name, *_ in built.functions])
+        return Addition(names, (module_id,), _size_of(session, bytes.fromhex(module_id)), was_cached=False)
+
+
+def find_fetched(
+    session: Session, func_name: str, error: CompcacheError, request: object = None
+) -> TypedCallTarget | None:
+    """Load a function after asking the remote store for it, as long as a compile waits; None where it does not come.
+
+    `error` is how the look-up in the cache failed; `request` is that of `compcache.frontend.find`.
+    """
+    if not isinstance(error, (NotCachedError, UndefinedSymbolError)):
+        return None
+    inquiry = session.inquire((func_name,))
+    if inquiry is None:
+        return None
+    if not inquiry.arrived(HEDGE_SECONDS):
+        inquiry.give_up()
+        return None
+    try:
+        return session.loader.load(func_name, request=request)
+    except CompcacheError:
+        return None
+
+
+def find_stored(session: Session, functions: tuple[str, ...]) -> Addition | None:
+    """See `compcache.frontend.find_stored`."""
+    if not all(map(session.has, functions)):
+        return None
+    modules = dict([_first_module(session, func_name) for func_name in functions])
+    return Addition(functions, tuple(filter(None, modules)), sum(modules.values()), was_cached=True)
+
+
+def _first_module(session: Session, func_name: str) -> tuple[str, int]:
+    """The id and the size of a module that holds the function; "" and 0 if it was pruned meanwhile."""
+    for module_id, _ in session.store.find(func_name):
+        size = _size_of(session, module_id)
+        if size:
+            return module_id.hex(), size
+    return "", 0
+
+
+def _size_of(session: Session, module_id: bytes) -> int:
+    try:
+        return session.store.files.stat(session.store.module_path(module_id)).st_size
+    except OSError as error:
+        reraise_interrupt(error)
+        return 0
+
+
+def _load_fetched(session: Session, func_name: str, miss: Exception) -> TypedCallTarget:
+    """Load a function that was just downloaded from the remote store; it counts as a miss of this cache."""
+    target: TypedCallTarget = session.loader.load(func_name)
+    session.store.stats.missed(miss)
+    return target
+
+
+@overload
+def _build_exporting(session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource]) -> BuiltModule: ...
+@overload
+def _build_exporting(
+    session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None
+) -> BuiltModule | None: ...
+def _build_exporting(
+    session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None = None
+) -> BuiltModule | None:
+    """Compile a source that must export these functions; None if they came from the remote store.
+
+    The store's answer does not interrupt `build`: it is looked at again before code is generated.
+
+    Raises:
+        UndefinedSymbolError: it does not export one.
+        CompileError, LinkError, ...: as in `Cache.add_module`.
+    """
+    source = build()
+    if inquiry is not None:
+        if inquiry.arrived() and all(map(session.has, functions)):
+            return None
+        inquiry.give_up()
+    built = build_source(session, source, getattr(build, "digest", ""))
+    names = [name for name, *_ in built.functions]
+    missing = [name for name in functions if name not in names]
+    if missing:
+        shown = ", ".join(map(repr, names[:20])) or "nothing"
+        raise UndefinedSymbolError(
+            f"build() for {functions[0]!r} returned a module that exports {shown} but not "
+            f"{'that function' if len(functions) == 1 else repr(missing[0])}",
+            symbols=missing,
+        )
+    return built
+
+
+def _build_and_load(
+    session: Session, func_name: str, build: Callable[[], ModuleSource], miss: Exception, inquiry: Inquiry | None
+) -> TypedCallTarget:
+    session.store.stats.missed(miss)
+    built = _build_exporting(session, (func_name,), build, inquiry)
+    if built is None:
+        try:
+            return session.loader.load(func_name)
+        except CompcacheError:
+            built = _build_exporting(session, (func_name,), build)  # the remote module cannot be used here
+    _store(session, func_name, built)
+    try:
+        return _load_built(session, func_name, built)
+    except CompcacheError as error:
+        error.__context__ = miss
+        raise
+
+
+def _store(session: Session, func_name: str, built: BuiltModule) -> None:
+    try:
+        publish_built(session, [built])
+    except StorageError as error:
+        if not session.store.readonly:
+            warn_not_stored(func_name, error)
+        _keep(session, built)
+
+
+def _load_built(session: Session, func_name: str, built: BuiltModule) -> TypedCallTarget:
+    try:
+        return session.loader.load(func_name)
+    except (NotCachedError, StorageError):
+        _keep(session, built)  # pruned since its publication, or unreadable
+    return session.loader.load(func_name)
+
+
+def _keep(session: Session, built: BuiltModule) -> None:
+    keep_in_memory(
+        session.store, built.sections, built.functions, target=built.target, flags=built.flags, key=built.key
+    )

@@ -1,0 +1,33 @@
+"""Loads a function that was missed before: another process has stored it meanwhile, or it is compiled again for this host."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from compcache.errors import CompcacheError, IncompatibleTargetError
+from compcache.miss.retarget import load_retargeted
+
+if TYPE_CHECKING:
+    from compcache.hit.target import TypedCallTarget
+    from compcache.session import Session
+
+__all__ = ["load"]
+
+
+def load(session: Session, func_name: str) -> TypedCallTarget:
+    """The call target of a function that is stored, which counts as a hit.
+
+    Raises:
+        NotCachedError, UndefinedSymbolError, ...: what `Cache.get_target` raises.
+    """
+    started = perf_counter()
+    try:
+        target: TypedCallTarget = session.loader.load(func_name)
+    except CompcacheError as error:
+        if not session.retargets or not isinstance(error.__cause__, IncompatibleTargetError):
+            raise
+        target = load_retargeted(session, func_name, None, None, error)
+        session.store.stats.missed(error)
+    session.store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
+    return target

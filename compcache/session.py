@@ -1,0 +1,113 @@
+"""What the miss path and tools take: a cache directory with its loader, its limits and the store that it shares with other hosts.
+
+The facade makes one at the first miss and gives it to whatever is not a hit. Nothing that takes it knows the facade.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from compcache.hit.loader import Loader
+    from compcache.remote.breaker import Gate
+    from compcache.remote.client import Inquiry, RemoteStore
+    from compcache.store import Store
+
+__all__ = ["Session"]
+
+REMOTE_VARIABLE = "COMPCACHE_REMOTE"
+REMOTE_MODE_VARIABLE = "COMPCACHE_REMOTE_MODE"
+
+
+class Session:
+    """An open cache, to what is below the facade.
+
+    Args:
+        store: the directory; its recorder counts.
+        loader: loads what is there.
+        max_size: the size that additions keep the directory below, in bytes; None: what the environment says, or the default.
+        lock_timeout: for how many seconds at most a build waits for another process; None likewise.
+        retargets: whether code for other CPUs is compiled for this host.
+        remote: the URL and the mode of the remote store, None each where the environment decides.
+    """
+
+    __slots__ = ("_gates", "_remote_given", "_remotes", "loader", "lock_timeout", "max_size", "retargets", "store")
+
+    def __init__(
+        self, store: Store, loader: Loader, *, max_size: int | None, lock_timeout: float | None, retargets: bool,
+        remote: tuple[str | None, str | None],
+    ) -> None:  # fmt: skip
+        self.store = store
+        self.loader = loader
+        self.max_size = max_size
+        self.lock_timeout = lock_timeout
+        self.retargets = retargets
+        self._remote_given = remote
+        self._remotes: list[RemoteStore | None] = []  # the store that was opened, or None where there is none: at most one item
+        self._gates: list[Gate | None] = []  # likewise
+
+    def remote_url(self) -> str | None:
+        """The remote store that was given, or that the environment names."""
+        url = self._remote_given[0]
+        return url if url is not None else os.environ.get(REMOTE_VARIABLE)
+
+    def remote_mode(self) -> str | None:
+        """What may be done with it: what was given, or what the environment says."""
+        return self._remote_given[1] or os.environ.get(REMOTE_MODE_VARIABLE)
+
+    def remote(self) -> RemoteStore | None:
+        """The remote store; None where there is none.
+
+        Raises:
+            ValueError: its URL or mode is of no known kind.
+        """
+        if not self._remotes:
+            url, opened = self.remote_url(), None
+            if not self.store.readonly and (url or self._remote_given[1] is not None):
+                from compcache.remote.address import read_settings
+                from compcache.remote.client import RemoteStore
+
+                settings = read_settings(url, self.remote_mode())
+                opened = RemoteStore(self.store, settings) if settings is not None else None
+            self._remotes.append(opened)
+        return self._remotes[0]
+
+    def inquire(self, names: tuple[str, ...]) -> Inquiry | None:
+        """Ask the remote store for functions and go on; None where it is not asked."""
+        remote = self._asked_store(names)
+        return remote.inquire(names) if remote is not None else None
+
+    def fetch(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Fetch functions from the remote store; those of them that came."""
+        remote = self._asked_store(names)
+        return remote.fetch(names) if remote is not None else ()
+
+    def _asked_store(self, names: tuple[str, ...]) -> RemoteStore | None:
+        """The remote store that a miss asks for these functions; None also where it is left alone, which costs a miss little."""
+        url = self.remote_url()
+        if not url or self.store.readonly:
+            return None
+        from compcache.identity import label_of
+
+        if all(label_of(name) is None for name in names):
+            return None
+        if not self._gates:
+            from compcache.remote.breaker import Gate
+
+            self._gates.append(Gate(url.rstrip("/")) if self.remote_mode() != "off" else None)
+        gate = self._gates[0]
+        if gate is None:
+            return None
+        if gate.is_shut():
+            self.store.stats.count("remote_skipped")
+            return None
+        return self.remote()
+
+    def has(self, func_name: str) -> bool:
+        """Whether the directory holds a realization of this function that this host can call."""
+        return self.loader.holds(func_name)
+
+    def can_import(self, name: str) -> bool:
+        """Whether code may import this function or variable: it is here, or the remote store had it."""
+        return self.loader.holds(name, to_import=True) or bool(self.fetch((name,)))
