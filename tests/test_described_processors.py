@@ -86,8 +86,10 @@ def test_a_processor_contains_itself() -> None:
     assert "Nehalem" in contained() or not contained()
 
 
+@pytest.mark.stress
 @pytest.mark.timeout(300)
 def test_on_a_processor_without_avx(tmp_path: Path) -> None:
+    """The short one of the next, in each run of CI."""
     if "Nehalem" not in contained():
         pytest.skip("this processor is older")
     run_on("Nehalem", SHORT[:4], tmp_path)

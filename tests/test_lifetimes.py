@@ -23,6 +23,7 @@ from compcache import (
     NotCachedError,
     TargetUnloadedError,
     TypedCallTarget,
+    frontend,
 )
 from compcache.globals import PythonObject
 
@@ -415,16 +416,16 @@ def test_records_that_are_handed_out_are_frozen(cache: Cache) -> None:
 # ------------------------------------------------------------------- misses
 
 
-@pytest.mark.parametrize("way", ["get_target", "find_target"])
-def test_a_miss_keeps_no_object_of_its_callers(cache: Cache, way: str) -> None:
-    assert frees_callers(lambda: getattr(cache, way)("nothing"), NotCachedError)
+@pytest.mark.parametrize("way", [Cache.get_target, frontend.find])
+def test_a_miss_keeps_no_object_of_its_callers(cache: Cache, way: Callable[[Cache, str], object]) -> None:
+    assert frees_callers(lambda: way(cache, "nothing"), NotCachedError)
 
 
-@pytest.mark.parametrize("way", ["get_target", "find_target"])
-def test_a_function_that_cannot_be_loaded_keeps_no_object_of_its_callers(cache: Cache, way: str) -> None:
+@pytest.mark.parametrize("way", [Cache.get_target, frontend.find])
+def test_a_function_that_cannot_be_loaded_keeps_no_object_of_its_callers(cache: Cache, way: Callable[[Cache, str], object]) -> None:
     cache.add_modules([
         ModuleSource(caller("top", "leaf"), {"top": "i64(i64)"}, imports=["leaf"]),
         ModuleSource(adder("leaf", 1), {"leaf": "i64(i64)"}),
     ])  # fmt: skip
     cache.remove("leaf", force=True)
-    assert frees_callers(lambda: getattr(cache, way)("top"), CompcacheError)
+    assert frees_callers(lambda: way(cache, "top"), CompcacheError)
