@@ -28,6 +28,7 @@ from compcache import (
 from compcache.globals import PythonObject
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 READ_TABLE = """\
