@@ -81,7 +81,7 @@ def test_one_process_compiles_and_the_others_wait_and_load(
 
 def test_those_who_wait_load_as_soon_as_the_function_is_there(directory: Path, builds: Path) -> None:
     """They do not stand in line for the lock: the builder goes on holding it after it has published."""
-    slow = script().replace(
+    slow = script(held="time.sleep(1.5)").replace(
         "barrier()",
         """
     import compcache.miss.compile_once as place
@@ -351,12 +351,12 @@ def test_a_lock_keeps_everybody_else_out_although_its_file_comes_and_goes(direct
     """Six processes take one lock again and again; a counter that is read and written without care shows overlaps."""
     counting = """
 from compcache import Cache
-from compcache.publish.locks import wait_lock
+from compcache.publish.locks import claim
 path = directory + "-counter"
 with Cache(directory) as cache:
     barrier()
     for _ in range(60):
-        with wait_lock(cache._store, "count", timeout=60.0) as owned:
+        with claim(cache._store, "count", timeout=60.0, until=lambda: False) as owned:
             assert owned is True
             with open(path) as file:
                 value = int(file.read())
