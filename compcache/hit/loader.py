@@ -539,6 +539,7 @@ class Loader:
         """
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)
+        modules = {c.module_id: c.loaded for c in chosen.values()}
         with _lock:
             if self.closed:
                 raise StorageError(f"the cache {self.store.root} was closed while {func_name!r} was loaded")
@@ -549,8 +550,7 @@ class Loader:
             if not self._agree(chosen):
                 return None
             writes, updates = self.bindings(chosen) if planned is None else planned.bindings(runtime)
-            modules = {c.module_id: c.loaded for c in chosen.values()}
-            mine = {key: _weak(self._mine, key, m) for key, m in modules.items() if self._loaded(key) is None}
+            mine = self._new_among(modules)
             updates += [*self._table_updates(func_name, target), self._mine, mine]
             if len(chosen) > 1 and any(choice.record.signature.startswith(LINK_ONLY) for choice in chosen.values()):
                 from compcache.hit.closures.providers import provider_updates
@@ -562,6 +562,14 @@ class Loader:
                 module.committed = True
             self.decoded += sum(len(c.fills or ()) for c in chosen.values())
         return target
+
+    def _new_among(self, modules: dict[bytes, LoadedModule]) -> dict[bytes, Any]:
+        """What the table of loaded modules gets.
+
+        Not where the lock is taken: 3.12 and later compile a comprehension into the function around it, and what is raised right
+        behind one does not reach the end of a `with`.
+        """
+        return {key: _weak(self._mine, key, module) for key, module in modules.items() if self._loaded(key) is None}
 
     def _agree(self, chosen: dict[str, Choice]) -> bool:
         """Whether no module that this loader has by now is another mapping than the one that was prepared.
