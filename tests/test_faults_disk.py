@@ -29,7 +29,7 @@ from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_containe
 from compcache.formats.host import ABI_VERSION
 from compcache.formats.manifest import decode_module
 from compcache.formats.manifest_writer import ManifestWriter, encode_module, iterate_frames
-from compcache.miss import build, compile_once
+from compcache.miss import build
 from compcache.miss.build import build_source
 from compcache.publish.index_rebuild import rebuild_index
 
@@ -59,16 +59,14 @@ class Compiled:
 
     def into(self, cache: Cache) -> Cache:
         """The cache; until the test ends nothing is compiled."""
-        for place in (build, compile_once):
-            place.build_source = lambda _, source, *__, **___: self.modules[source.ir]  # type: ignore[attr-defined]
+        build.build_source = lambda _, source, *__, **___: self.modules[source.ir]
         return cache
 
 
 @pytest.fixture(autouse=True)
 def _compiles_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test has put in place of the compiler goes with it."""
-    for place in (build, compile_once):
-        monkeypatch.setattr(place, "build_source", build_source)
+    monkeypatch.setattr(build, "build_source", build_source)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import PACKAGE_ROOT, adder, constant
 
-from compcache import Cache, ModuleSource
+from compcache import Cache, Identity, ModuleSource
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,3 +69,22 @@ with Cache(directory) as c:
     lines = run(way, directory, tmp_path / "broken", script).splitlines()
     assert len(lines) == 4
     assert all(line.startswith("True compiling needs llvmlite, ") and WAYS[way][1] in line for line in lines), lines
+
+
+@pytest.mark.parametrize("way", ["absent", "broken"])
+def test_what_the_remote_store_has_needs_no_llvm(directory: Path, tmp_path: Path, way: str) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    name = Identity("f", code=1)
+    with Cache(directory, remote=store.as_uri(), remote_mode="write") as cache:
+        cache.get_or_compile(name, lambda: adder("f", 1))
+        cache.push([name])
+        assert cache.flush_uploads(60)
+    script = f"""
+from compcache import Identity, frontend
+import compcache.miss.compile_once as place
+place.HEDGE_SECONDS = 60.0  # the machine may be busy
+with Cache(directory + "-other", remote={store.as_uri()!r}) as c:
+    print(c.get_or_compile(Identity("f", code=1), lambda: None)(41), frontend.find_stored(c, [Identity("f", code=1)]) is not None)
+"""
+    assert run(way, directory, tmp_path / "broken", script) == "42 True\n"

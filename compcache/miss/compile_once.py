@@ -12,7 +12,6 @@ from compcache.errors import (
     UndefinedSymbolError,
 )
 from compcache.files import reraise_interrupt
-from compcache.miss.build import build_source
 from compcache.miss.claim import single_flight
 from compcache.miss.load import load
 from compcache.miss.publication import publish_built
@@ -205,6 +204,8 @@ def _build_exporting(
         if inquiry.arrived() and all(map(session.has, functions)):
             return None
         inquiry.give_up()
+    from compcache.miss.build import build_source  # LLVM: what the remote store has is loaded without
+
     built = build_source(session, source, getattr(build, "digest", ""))
     names = [name for name, *_ in built.functions]
     missing = [name for name in functions if name not in names]
