@@ -173,7 +173,9 @@ def words() -> dict[str, str]:
         for name in found.keys() - machine.features(other):
             found[name][word] = found[name].get(word, 0) | 1 << bit
     least = {name: version for version in range(3, -1, -1) for name in found.keys() & machine.features(_version(whole, version))}
-    parts = {name: [f"{word}:{mask:x}" for word, mask in sorted(masks.items()) if word != VERSION] for name, masks in found.items()}
+    for masks in found.values():
+        masks[VERSION] = masks.get(VERSION, 0) & ~0xFF
+    parts = {name: [f"{word}:{mask:x}" for word, mask in sorted(masks.items()) if mask] for name, masks in found.items()}
     return {name: ",".join(part + ([f"{VERSION}>{least[name]:x}"] if least[name] else [])) for name, part in sorted(parts.items())}
 
 

@@ -99,7 +99,7 @@ def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processo
     for item in filter(None, words.split(",")):
         word, by, number = item.partition(":")
         word, _, bound = item.partition(">") if not by else (word, "", "0")
-        content[word] = int(number or bound, 16)
+        content[word] = content.get(word, 0) | int(number or bound, 16)
     return Processor(content, "", cpu=lambda: cpu)
 
 
