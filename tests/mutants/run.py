@@ -72,6 +72,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._time = 1_000_000_000
         for name in COPIED:
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
         for path in [path for path in ROOT.iterdir() if path.is_file()]:
@@ -85,12 +86,18 @@ class Copy:
             command, cwd=self.folder, env=variables, capture_output=True, text=True, check=False, timeout=_SECONDS, stdin=subprocess.DEVNULL
         )
 
+    def _write(self, path: Path, text: str) -> None:
+        """Each content gets a time of its own: kept bytecode is taken for that of a file of the same size and second."""
+        path.write_text(text, encoding="utf-8")
+        self._time += 2
+        os.utime(path, (self._time, self._time))
+
     def try_out(self, mutant: Mutant) -> str:
         """What is wrong: that nothing noticed, or that it does not apply; empty where a test failed."""
         path = self.folder / mutant.file
         before = path.read_text(encoding="utf-8")
         try:
-            path.write_text(mutant.apply(before), encoding="utf-8")
+            self._write(path, mutant.apply(before))
             done = self.test(mutant.tests, mutant.options)
             if done.returncode == 0:  # on a busy machine a race may not come about
                 done = self.test(mutant.tests, mutant.options)
@@ -99,7 +106,7 @@ class Copy:
         except subprocess.TimeoutExpired:
             return ""  # a test that no longer ends has noticed
         finally:
-            path.write_text(before, encoding="utf-8")
+            self._write(path, before)
         if done.returncode == _FAILED:
             return ""
         return "SURVIVED" if done.returncode == 0 else f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
