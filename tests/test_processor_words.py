@@ -25,7 +25,7 @@ from pretended_processor import (
     words_of_description,
 )
 
-from compcache.formats.host import Processor, read_processor
+from compcache.formats.host import ABI_VERSION, Processor, platform_name, read_processor, requirement
 from compcache.targets.cpu_table import cpu_table
 from compcache.targets.processor_words import (
     SYSTEM_FEATURES,
@@ -184,3 +184,18 @@ def test_leaves_are_read_only_where_code_names_them() -> None:
     assert processor.meets(";24.0.b>1")
     assert not processor.meets(";24.0.b>2")
     assert asked == ["24.0.b"]
+
+
+def test_the_name_of_the_cpu_is_looked_up_once() -> None:
+    """It stands in a file, and ranking compares it for each requirement."""
+    asked: list[str] = []
+
+    def name() -> str:
+        asked.append("")
+        return "haswell"
+
+    processor = Processor({}, "5e", cpu=name)
+    texts = [requirement(ABI_VERSION, platform_name(), "", cpu, "", "", "") for cpu in ("haswell", "nehalem", "haswell")]
+    assert processor.rank(texts[0]) > processor.rank(texts[1]) >= 0
+    assert processor.rank(texts[2]) == processor.rank(texts[0])
+    assert len(asked) == 1

@@ -56,10 +56,10 @@ class Processor:
     """A processor, by what it says of itself.
 
     `identity` is equal for processors of the same model with the same features, empty where that is not known; `words` are
-    those that are read already; `cpu` gives LLVM's name of it, empty where nobody has asked LLVM.
+    those that are read already.
     """
 
-    __slots__ = ("_ask", "cpu", "identity", "words")
+    __slots__ = ("_ask", "_ask_cpu", "_cpu", "identity", "words")
 
     def __init__(
         self, words: Mapping[str, int], identity: str, ask: Callable[[str], int] = lambda _: 0, cpu: Callable[[], str] = str
@@ -67,7 +67,14 @@ class Processor:
         self.words = dict(words)
         self.identity = identity
         self._ask = ask
-        self.cpu = cpu
+        self._ask_cpu = cpu
+        self._cpu: str | None = None
+
+    def cpu(self) -> str:
+        """LLVM's name of it, empty where nobody has asked LLVM. It is looked up once: that reads a file."""
+        if self._cpu is None:
+            self._cpu = self._ask_cpu()
+        return self._cpu
 
     def meets(self, features: str) -> bool:
         """Whether this processor has all of these features; also False where the text is not of the form above."""

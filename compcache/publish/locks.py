@@ -126,7 +126,8 @@ def _locked(
                 if error.errno not in _NO_FLOCK:
                     raise
                 lock.release()
-                lock = _held.locks[path] = _FileLock(store, _path_of(store, f"soft {name}"), soft=True)  # of another name: that the file is there means that it is held
+                # Of another name: that the file of a soft lock is there means that it is held.
+                lock = _held.locks[path] = _FileLock(store, _path_of(store, f"soft {name}"), soft=True)
                 owned = _wait(lock, timeout, until)
             waited = time.monotonic() - started
             if waited > _WORTH_LOGGING:

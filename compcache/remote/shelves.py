@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from compcache.digest import digest, name_key
 from compcache.formats.host import ABI_VERSION, platform_name
 from compcache.targets.cpu_table import cpu_table
-from compcache.targets.processor_words import processor_with, words_with
+from compcache.targets.processor_words import processor_with, words_of
 
 if TYPE_CHECKING:
     from compcache.formats.host import Processor
@@ -36,7 +36,7 @@ def platform_shelf(platform: str | None = None, abi: int = ABI_VERSION) -> str:
 def shelf_of(requirement: str) -> str:
     """The shelf of code with this requirement: the lowest level that runs it, or that of processors like the one it was made for."""
     _, platform, _, _, made_for, made_on, features = requirement.split("\0")
-    for level, processor in _levels(platform):
+    for level, _, processor in _levels(platform):
         if processor.meets(features):
             return level
     return _SAME + (made_on or digest([made_for.encode()], size=8).hex())
@@ -44,7 +44,7 @@ def shelf_of(requirement: str) -> str:
 
 def usable_shelves(processor: Processor) -> tuple[str, ...]:
     """The shelves whose code a processor can run, the best first."""
-    levels = [level for level, least in _levels(platform_name()) if processor.meets(words_with(least))]
+    levels = [level for level, words, _ in _levels(platform_name()) if processor.meets(words)]
     return (_SAME + processor.identity, *reversed(levels))
 
 
@@ -70,7 +70,9 @@ def module_key(module_id: bytes) -> str:
 
 
 @cache
-def _levels(platform: str) -> tuple[tuple[str, Processor], ...]:
+def _levels(platform: str) -> tuple[tuple[str, str, Processor], ...]:
+    """The levels of a platform: name, words of its features, a processor that has these and no others."""
     arch = platform.partition("-")[0]
     table = cpu_table(arch, _TABLE_VERSION)
-    return tuple((level, processor_with(table.expand(level), platform, level)) for level in _LEVELS.get(arch, ())) if table else ()
+    levels = [(level, table.expand(level)) for level in _LEVELS.get(arch, ())] if table else []
+    return tuple([(level, words_of(have, arch)[0], processor_with(have, platform, level)) for level, have in levels])

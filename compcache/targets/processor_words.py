@@ -17,7 +17,7 @@ from compcache.targets.hwcaps import AARCH64
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["SYSTEM_FEATURES", "as_text", "feature_words", "missing", "names_in", "processor_with", "required", "requirement_of", "words_of", "words_with"]
+__all__ = ["SYSTEM_FEATURES", "as_text", "feature_words", "missing", "names_in", "processor_with", "required", "requirement_of", "words_of"]
 
 #: Features of the operating system's side (x86-64). No instruction of theirs is chosen by a compiler: code has them by intrinsics
 #: or assembly alone. Hypervisors hide them, so that a host rarely has all of those that its CPU's name stands for.
@@ -101,11 +101,6 @@ def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processo
         word, _, bound = item.partition(">") if not by else (word, "", "0")
         content[word] = content.get(word, 0) | int(number or bound, 16)
     return Processor(content, "", cpu=lambda: cpu)
-
-
-def words_with(processor: Processor) -> str:
-    """All that a described processor has, as words."""
-    return ",".join([f"{word}:{value:x}" for word, value in sorted(processor.words.items())])
 
 
 def missing(features: str, processor: Processor) -> tuple[str, ...]:

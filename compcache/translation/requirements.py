@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["Code", "requirements_of"]
 
 _Features = frozenset[str]
+#: Encodings that LLVM also writes for processors without the feature, which take them for another instruction with the same result (TZCNT for
+#: BSF) or for none (RDSSP). They require the feature only where the compiler was allowed to mean it.
+_READ_OTHERWISE = frozenset(("bmi", "shstk"))
 
 
 class Code(NamedTuple):
@@ -53,7 +56,7 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     basic = basic_features(platform_name())
     own = {}
     for name, features in used.items():
-        mine = features & allowed.get(name, machine.requires)
+        mine = features - (_READ_OTHERWISE - allowed.get(name, machine.requires))
         own[name] = (table.closure(mine) & table.required if table else mine) - basic
     reached = _Reached(code, own, allowed, machine.requires)
     stray = frozenset[str]().union(*[features for name, features in own.items() if name not in code.definitions])
