@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import shutil
 import signal
 import time
@@ -240,6 +243,23 @@ def test_a_claim_without_flock_is_filelocks(directory: Path, builds: Path) -> No
         crowd.release()
         assert [value for value, _ in crowd.results()] == [42] * 3
     assert count(builds) == 1
+
+
+def test_a_lock_that_the_system_does_not_give_back_fails_nobody(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with a lock is no reason that a prune fails; one that is given back at the second attempt is free for others."""
+    flock, failing = fcntl.flock, [True]
+
+    def refusing(descriptor: int, operation: int) -> None:
+        if operation == fcntl.LOCK_UN and failing and failing.pop():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", refusing)
+    with wait_lock(cache._store, "upkeep", timeout=0.1) as owned:
+        assert owned
+    assert failing == []
+    with wait_lock(cache._store, "upkeep", timeout=0.1) as owned:
+        assert owned
 
 
 def test_additions_and_hits_import_no_filelock(directory: Path) -> None:
