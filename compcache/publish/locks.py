@@ -269,14 +269,13 @@ class _FileLock:
         return f"/proc/self/fd/{self._directory.number}/{name}"
 
     def release(self) -> None:
-        """Release the lock if it is held. One that the system does not give back goes with the process."""
-        for _ in range(_ATTEMPTS if self._lock is not None else 0):
-            try:
+        """Release the lock if it is held. Where the system does not give it back, filelock tries again as the object ends."""
+        try:
+            if self._lock is not None:
                 self._lock.release(force=True)
-                break
-            except OSError as error:
-                reraise_interrupt(error)
-        self._directory = None
+        except OSError as error:
+            reraise_interrupt(error)
+        self._lock = self._directory = None
 
     def disown(self) -> None:
         """Nothing: a forked child has not what filelock holds."""
