@@ -53,7 +53,7 @@ def fill(directory: str, modules: int, *, sync: bool, first: int = 0) -> Filled:
     `sync` off nothing waits for the disk, which would take minutes for a hundred thousand files.
     """
     from compcache.files import Files
-    from compcache.publish.writer import publish_module
+    from compcache.publish.additions import add_module
     from compcache.store import Store
 
     class Unsynced(Files):
@@ -66,7 +66,7 @@ def fill(directory: str, modules: int, *, sync: bool, first: int = 0) -> Filled:
     taken = 0.0
     for sections, functions, keywords in publications:
         started = time.perf_counter()
-        publish_module(store, sections, functions, **keywords)
+        add_module(store, sections, functions, **keywords)
         elapsed = time.perf_counter() - started
         taken += elapsed
         slowest = max(slowest, elapsed)

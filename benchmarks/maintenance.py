@@ -33,7 +33,7 @@ from compcache.formats.manifest import IMAGE_SHARED, NO_ENTRY, FunctionRecord, M
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_module, encode_needs
 from compcache.hit.recorder import recorder_for
 from compcache.publish import index_merge
-from compcache.publish.writer import publish_module
+from compcache.publish.additions import add_module
 from compcache.store import Store
 from compcache.usage.module_rows import encode_rows, make_row
 
@@ -68,7 +68,7 @@ def publish(store: Store, number: int) -> None:
     table = b"CCMODULE" + (1).to_bytes(4, "little") + (2).to_bytes(4, "little") + key
     image = b"\x7fELF" + bytes(60) + table + bytes(4000)
     sections = image, writer.content(), graph_of(name, imports), b"", encode_notes(0.05, None, {})
-    module_id = publish_module(store, sections, [(name, offset, header.requirement())], target=bytes(8), flags=IMAGE_SHARED, key=key)
+    module_id = add_module(store, sections, [(name, offset, header.requirement())], target=bytes(8), flags=IMAGE_SHARED, key=key)
     store.stats.compiled(0.05)
     store.stats.added(len(image), encode_rows([make_row(module_id, sections[1], sections[4])]))
     if number % 2:
@@ -124,7 +124,7 @@ def measure(root: str, modules: int, repeat: int, only: list[str]) -> None:
     chosen = {line: words for line, words in commands(modules).items() if not only or line in only}
     print(f"{'command':<52} {'CPU s':>8} {'elapsed':>8}")
     if not only:
-        for path in (Path(root) / "module-lists-v2").glob("*"):
+        for path in (Path(root) / "module-lists-v3").glob("*"):
             path.unlink()
         _show("ls, cold", [run(root, ["ls"])])
     for line, words in chosen.items():

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import PruneProposal
     from compcache.maintain.report_types import CheckReport, PruneReport
+    from compcache.miss.entries import PendingEntries
     from compcache.remote.client import RemoteStore
     from compcache.session import Session
     from compcache.usage.module_files import Progress
@@ -176,6 +177,7 @@ class Cache:
         self._tuners: dict[str, int] | None = {} if tune and not readonly else None  # processes by func_name
         self._remote_given = remote, remote_mode
         self._opened_session: Session | None = None
+        self._entries: PendingEntries | None = None  # of data, which wait to be written
         if remote is not None or remote_mode is not None:
             self._session().remote()
         self._closed = False
@@ -287,6 +289,8 @@ class Cache:
     def close(self) -> None:
         """Invalidate every call target that was returned. Closing twice is allowed."""
         if not self._closed:
+            if self._entries is not None:
+                self._entries.flush()
             self._closed = True
             if self._tuners:
                 from compcache.miss.retarget import reap

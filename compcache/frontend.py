@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from compcache.build.source import ModuleSource
     from compcache.cache import Cache
     from compcache.hit.target import TypedCallTarget
+    from compcache.identity import Identity
     from compcache.miss.compile_once import Addition
+    from compcache.miss.entries import PendingEntries
 
 __all__ = [
     "add_missing",
@@ -26,15 +28,13 @@ __all__ = [
     "find",
     "find_stored",
     "forget_uncached",
+    "get_entry",
     "note_uncached",
-    "read_note",
+    "put_entry",
+    "remove_entry",
     "settings_of",
     "temporary_directory",
-    "write_note",
 ]
-
-#: How many notes a directory keeps.
-_MOST_NOTES = 64
 
 
 def find(cache: Cache, func_name: str, request: object = None) -> TypedCallTarget | None:
@@ -112,24 +112,85 @@ def find_stored(cache: Cache, functions: Iterable[str]) -> Addition | None:
     return stored(cache._session(), tuple(cache._names(functions)))
 
 
-def read_note(cache: Cache, name: str) -> bytes | None:
-    """What `write_note` has stored under a name; None where nothing is, or what is there cannot be believed.
+def put_entry(
+    cache: Cache, name_or_identity: str | Identity, data: bytes, *, kind: str, requires: Iterable[str] = ()
+) -> str:
+    """Store bytes that belong to cached code, in place of those of this kind and name.
 
-    A note is for what a front end has found out about the system and takes long: it may be gone at any time.
+    This process reads them at once, others when they are written: with many others in one file, within about a second, when the cache
+    is closed, or when the process exits. Of several processes that store the same name the last wins.
+
+    Args:
+        cache: where to store them.
+        name_or_identity: their name: for example that of the function that they describe.
+        data: the bytes.
+        kind: which of a front end's data they are; names of different kinds are different names. Where the data is going to be
+            unpickled the kind begins with ``pickle:``: such entries are read by caches that were opened with allow_pickle=True alone,
+            and taken from elsewhere only with a trusted signature.
+        requires: the module_ids without which they mean nothing. They are gone as soon as one of these is.
+
+    Returns:
+        An id: 32 hexadecimal digits, equal for equal names, data and modules.
+
+    Raises:
+        StorageError: the cache is read-only, or they had to be written now and could not be.
+        InvalidNameError: the name or the kind is not usable.
     """
+    name = _entry_name(cache, name_or_identity, kind)
+    cache._store.require_writable()
+    return _pending(cache).put(kind, name, bytes(data), map(bytes.fromhex, requires))
+
+
+def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> bytes | None:
+    """The bytes that `put_entry` has stored, or that came with a module (`ModuleSource.entries`); None where there are none.
+
+    Where several modules realize a function, each with its entry, it is that of one of them; `find` tells them apart.
+
+    Raises:
+        PickleNotAllowedError: the kind is one of data that is unpickled, and the cache was not opened for that.
+    """
+    name = _entry_name(cache, name_or_identity, kind)
+    record = cache._entries.find(kind, name) if cache._entries is not None else None
+    record = record or cache._store.read_entry(kind, name)
+    if record is None:
+        from compcache.formats.entry import index_name
+
+        wanted = index_name(kind, name)
+        record = cache._store.read_entry(kind, name) if wanted in cache._session().fetch((wanted,)) else None
+    return None if record is None or record.gone else record.data
+
+
+def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> None:
+    """Have no entry of this kind and name any more. Raises what `put_entry` raises."""
+    name = _entry_name(cache, name_or_identity, kind)
+    cache._store.require_writable()
+    _pending(cache).put(kind, name, b"", gone=True)
+
+
+def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:
+    from compcache.formats.entry import PICKLED
+
     cache._require_open()
-    return cache._store.read_note(name)
+    (name,) = cache._names((name_or_identity,))
+    for text, what in ((name, "name of an entry"), (kind, "kind of entries")):
+        if not isinstance(text, str) or not text or "\0" in text:
+            from compcache.build.source import check_name
+
+            check_name(text, what)
+    if kind.startswith(PICKLED) and not allows_pickle(cache):
+        from compcache.errors import PickleNotAllowedError
+
+        reason = f"entries of the kind {kind!r} are unpickled, and the cache was not opened with allow_pickle=True"
+        raise PickleNotAllowedError(reason, reason=reason)
+    return name
 
 
-def write_note(cache: Cache, name: str, data: bytes) -> None:
-    """Store a note in place of the one of this name; see `read_note`. The newest 64 are kept. A failure is harmless."""
-    cache._require_open()
-    store = cache._store
-    if not store.readonly and store.index.segments:
-        from compcache.publish.atomic_file import keep_file
-        from compcache.store import NOTES
+def _pending(cache: Cache) -> PendingEntries:
+    if cache._entries is None:
+        from compcache.miss.entries import PendingEntries
 
-        keep_file(store, NOTES, store.note_name(name), store.seal_note(name, data) + data, _MOST_NOTES)
+        cache._entries = PendingEntries(cache._session())
+    return cache._entries
 
 
 def note_uncached(cache: Cache, name: str, reason: str) -> None:
@@ -150,7 +211,7 @@ def forget_uncached(cache: Cache, name: str) -> None:
 def compact_index(cache: Cache) -> None:
     """Merge what was added one by one, so that look-ups open fewer files: for the end of a process that has added. A failure is harmless."""
     if not cache._closed and not cache._store.readonly:
-        from compcache.publish.index_merge import compact
+        from compcache.publish.additions import compact
 
         compact(cache._store)
 
@@ -183,8 +244,8 @@ def temporary_directory(cache: Cache) -> str:
 
 #: Members of `Cache` that were moved here, by their names there: functions, and what were properties.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "find_target": find, "add_realizations": add_realizations, "add_missing": add_missing, "find_stored": find_stored, "read_note": read_note,
-    "write_note": write_note, "note_uncached": note_uncached, "forget_uncached": forget_uncached, "compact_index": compact_index,
+    "find_target": find, "add_realizations": add_realizations, "add_missing": add_missing, "find_stored": find_stored,
+    "note_uncached": note_uncached, "forget_uncached": forget_uncached, "compact_index": compact_index,
 }  # fmt: skip
 _PROPERTIES: dict[str, Callable[..., Any]] = {"settings": settings_of, "allow_pickle": allows_pickle, "temporary_directory": temporary_directory}
 

@@ -21,6 +21,8 @@ from compcache.build.trial import UNTRUSTED, try_in_child
 from compcache.content.names import frozen
 from compcache.errors import CacheWarning, CompileError, LinkerError
 from compcache.formats import host
+from compcache.formats.built_module import BuiltModule
+from compcache.formats.entry import EntryRecord, encode_entry, index_name
 from compcache.formats.graph import SOURCE_DIGESTS, encode_graph, encode_notes
 from compcache.formats.manifest import NO_ENTRY, ModuleRecord
 from compcache.formats.manifest_writer import image_flag
@@ -46,28 +48,6 @@ if TYPE_CHECKING:
     from compcache.translation.requests import Request
 
 __all__ = ["BuiltModule", "Translation", "build_module", "link_module", "rebuild_module", "translate_module"]
-
-
-class BuiltModule(NamedTuple):
-    """A compiled module, ready to be published or loaded from memory.
-
-    `sections` are image, records, graph, bitcode and notes; `functions` are (func_name, record offset,
-    requirement). `header`,
-    `signatures` (one for each function) and `imports` (func_names) repeat what the records say, for who lists modules.
-    `others` are the same code for the other targets of the source.
-    """
-
-    sections: tuple[bytes, bytes, bytes, bytes, bytes]
-    functions: tuple[tuple[str, int, str], ...]
-    target: bytes
-    flags: int
-    key: bytes
-    seconds: float
-    header: ModuleRecord
-    signatures: tuple[str, ...]
-    imports: tuple[str, ...]
-    code: str  # the digest of what it was made of (compcache.content.names)
-    others: tuple[BuiltModule, ...] = ()
 
 
 class Translation(NamedTuple):
@@ -141,13 +121,14 @@ def link_module(translation: Translation, linker_for: LinkerFor = first_linker) 
 
 
 def rebuild_module(
-    recipe: Recipe, notes: Mapping[str, Any], machine: Host, linker_for: LinkerFor = first_linker
+    recipe: Recipe, notes: Mapping[str, Any], entries: Mapping[tuple[str, str], bytes], machine: Host, linker_for: LinkerFor = first_linker
 ) -> BuiltModule:
     """Make the image of a stored module again, for this host.
 
     Args:
         recipe: what it is made of.
         notes: those of the stored module, whose identity and digests of the source hold for this one as well.
+        entries: those of the stored module, by kind and name.
         machine: this host.
         linker_for: gives the linker for an object, or None.
 
@@ -162,7 +143,7 @@ def rebuild_module(
         started = time.perf_counter()
         translated = codegen.run(lambda context: translate_again(context, recipe, target, by_linker=by_linker))
         translated = translated._replace(digests=digests, seconds=time.perf_counter() - started)
-        return _finish(translated, notes.get("identity"), linker_for)
+        return _finish(translated, notes.get("identity"), entries, linker_for)
 
     try:
         with suppress(LinkerError):
@@ -185,11 +166,16 @@ def _translate_for(request: Request, is_cached: Callable[[str], bool]) -> Transl
 def _link_for(request: Request, translated: Translated, linker_for: LinkerFor) -> BuiltModule:
     with _naming_target(request):
         try:
-            return _finish(translated, request.identity, linker_for)
+            return _finish(translated, request.identity, _entries_of(request, translated), linker_for)
         except LinkerError as error:
             warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
             plain = _translate_for(request._replace(by_linker=False), request.is_cached)
-            return _finish(plain, request.identity, linker_for)
+            return _finish(plain, request.identity, _entries_of(request, plain), linker_for)
+
+
+def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str], bytes]:
+    """The entries of data of a source's functions, by kind and name."""
+    return {(kind, export.name): data for export in translated.prepared.exports for kind, data in request.entries.items()}
 
 
 @contextmanager
@@ -203,7 +189,7 @@ def _naming_target(request: Request) -> Iterator[None]:
         raise
 
 
-def _finish(translated: Translated, identity: Any, linker_for: LinkerFor) -> BuiltModule:
+def _finish(translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], linker_for: LinkerFor) -> BuiltModule:
     """Link the object, and write the sections of the module's file."""
     started = time.perf_counter()
     resolution = translated.prepared.resolution
@@ -217,7 +203,7 @@ def _finish(translated: Translated, identity: Any, linker_for: LinkerFor) -> Bui
         libraries=resolution.libraries,
         linker_for=linker_for,
     )
-    return _assemble(translated, identity, image, kind, places, started - translated.seconds)
+    return _assemble(translated, identity, entries, image, kind, places, started - translated.seconds)
 
 
 def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
@@ -247,8 +233,9 @@ def _needs_linker(translated: Translated) -> list[str]:
 
 
 def _assemble(
-    translated: Translated, identity: Any, image: bytes, kind: str, places: Mapping[str, bytes], started: float
-) -> BuiltModule:
+    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], image: bytes, kind: str,
+    places: Mapping[str, bytes], started: float,
+) -> BuiltModule:  # fmt: skip
     """The sections of the module's file."""
     prepared, entries, key = translated.prepared, translated.entries, translated.key
     platform = codegen.host_platform()
@@ -278,6 +265,9 @@ def _assemble(
         needed = header.requirement(features[export.symbol])
         offset = writer.add_function(export, entries.signatures[number], number, place, host.target_id(needed))
         functions.append((export.name, offset, needed))
+    records = [EntryRecord(kind_, name, 0, (), data, gone=False) for (kind_, name), data in entries_of_data.items()]
+    needed = header.requirement()
+    indexed = [(index_name(record.kind, record.name), writer.records.add(encode_entry(record)), needed) for record in records]
     signatures = dict(zip([export.symbol for export in prepared.exports], entries.signatures, strict=True))
     names = {export.symbol: export.name for export in prepared.exports}
     graph = encode_graph(symbol_nodes(translated.definitions, names, prepared.resolution, signatures))
@@ -292,7 +282,7 @@ def _assemble(
     sections = image, writer.records.content(), graph, bitcode, notes
     own = {name for name, *_ in functions}
     return BuiltModule(
-        sections, tuple(functions), host.target_id(header.requirement()), image_flag(kind), key, seconds, header,
+        sections, (*functions, *indexed), host.target_id(header.requirement()), image_flag(kind), key, seconds, header,
         tuple(entries.signatures), tuple([name for name in writer.imports if name not in own]),
-        translated.digests.get("code", ""),
+        translated.digests.get("code", ""), entries=tuple(records),
     )  # fmt: skip

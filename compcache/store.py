@@ -14,7 +14,7 @@ from errno import ELOOP, ENOENT, ENOTDIR
 
 from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, digest, key_suffix, mac, name_key
-from compcache.errors import FormatError, IntegrityError, StorageError
+from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Index, ModuleEntry, Stamp, entry_for
@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from compcache.errors import CompcacheError
+    from compcache.formats.entry import EntryRecord
     from compcache.formats.footer import Footer
     from compcache.formats.host import Processor
     from compcache.formats.host_file import HostFile
@@ -49,7 +49,6 @@ __all__ = [
     "MODULES",
     "MODULE_FILES",
     "MODULE_ROWS",
-    "NOTES",
     "PINS",
     "PLACES",
     "QUARANTINE",
@@ -111,10 +110,9 @@ LAYERS = Place("layers-v1/<LL>-<digest>.idx", derived=True, cleared=True)
 MERGED_LAYERS = Place("layers-v1/<digest>.all", derived=True, cleared=True)
 BUNDLES = Place("bundles-v1/<bundle and its state>.unpacked", derived=True, cleared=True)
 CLOSURES = Place("closures-v1/<key of the function>.closure", derived=True, cleared=True)
-NOTES = Place("notes-v1/<key of the name>.note", derived=True, cleared=True)
 SIGNATURES = Place("signatures-v1/<module_id>.ed25519", cleared=True)
-MODULE_ROWS = Place("module-lists-v2/modules", derived=True, cleared=True)
-MODULE_FILES = Place("module-lists-v2/files", derived=True, cleared=True)
+MODULE_ROWS = Place("module-lists-v3/modules", derived=True, cleared=True)
+MODULE_FILES = Place("module-lists-v3/files", derived=True, cleared=True)
 JOURNALS = Place("stats/<host>.journal1")
 STATISTICS = Place("stats/<unique>.stats1")
 SIZE = Place("stats/size-v2", derived=True, cleared=True)
@@ -125,11 +123,11 @@ TEMPORARY = Place("tmp/<unique>")
 QUARANTINE = Place("quarantine/<name>.<unique>", cleared=True)
 #: Every kind of file that the package writes into a cache directory.
 PLACES = (
-    TAG, MODULES, INDEX, HOSTS, LAYERS, MERGED_LAYERS, BUNDLES, CLOSURES, NOTES, SIGNATURES, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE,
+    TAG, MODULES, INDEX, HOSTS, LAYERS, MERGED_LAYERS, BUNDLES, CLOSURES, SIGNATURES, MODULE_ROWS, MODULE_FILES, JOURNALS, STATISTICS, SIZE,
     PINS, UNCACHED, LOCKS, TEMPORARY, QUARANTINE,
 )  # fmt: skip
 #: What earlier versions of the package wrote to, less the version of the format.
-FORMER_DIRECTORIES = ("runtime-v", "catalog-v", "roster-v", "refusals-v")
+FORMER_DIRECTORIES = ("runtime-v", "catalog-v", "roster-v", "refusals-v", "notes-v")
 
 _MAX_SMALL_FILE = 1 << 24
 _WRITABLE_BY_OTHERS = 0o022
@@ -559,21 +557,32 @@ class Store:
             reraise_interrupt(error)
             return None
 
-    def note_name(self, name: str) -> str:
-        """The name of the file of a note."""
-        return NOTES.file_name(name_key(name).hex() + key_suffix(self.stamp_key))
+    def read_entry(self, kind: str, name: str) -> EntryRecord | None:
+        """The entry of data that holds under this name, or the record that it is gone; None where there is none, or it cannot be read.
 
-    def seal_note(self, name: str, data: bytes) -> bytes:
-        """What tells a note of this name from a damaged one; with a key, from one that somebody without it has written."""
-        named = b"".join([b"note\0", name.encode("utf-8", "surrogatepass"), b"\0", data])
-        return mac(named, self.stamp_key)[:DIGEST_SIZE] if self.stamp_key else digest([named])
+        One whose modules are not all there is none.
+        """
+        from compcache.formats.entry import decode_entry, index_name
 
-    def read_note(self, name: str) -> bytes | None:
-        """What was noted under a name; None where nothing is, or others could have written it."""
-        data = None if self.exposed and not self.stamp_key else self.read_file(NOTES, self.note_name(name))
-        if data is None or data[:DIGEST_SIZE] != self.seal_note(name, data[DIGEST_SIZE:]):
-            return None
-        return data[DIGEST_SIZE:]
+        best: EntryRecord | None = None
+        vanished = False
+        for module_id, offset in self.find(index_name(kind, name)):
+            try:
+                with self.open_module(module_id) as file:
+                    try:
+                        record = decode_entry(file.read_record(offset))
+                    except FormatError as error:
+                        raise self.condemn(file, error) from error
+            except FileNotFoundError:
+                vanished = True  # pruned, or put together with others, since the index was read
+                continue
+            except CompcacheError:
+                continue
+            if (record.kind, record.name) == (kind, name) and (best is None or record.order > best.order):
+                best = record
+        if vanished and self._renew_index():
+            return self.read_entry(kind, name)
+        return best if best is not None and all(map(self.exists, best.requires)) else None
 
     # ---------------------------------------------------------------- removal
 

@@ -21,7 +21,7 @@ from compcache import Cache, CacheWarning, CompcacheError, ModuleSource
 from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer
 from compcache.miss.build import build_source
-from compcache.publish.writer import publish_module
+from compcache.publish.additions import add_module
 from compcache.store import Store
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def test_a_change_in_the_same_tick_as_the_publication_is_noticed(directory: Path
     files = CoarseFiles()
     store = Store(str(directory), files=files)
     sections = built.sections
-    module_id = publish_module(
+    module_id = add_module(
         store, sections, built.functions, target=built.target, flags=built.flags, key=built.key
     )
     path = module_file(directory, module_id.hex())

@@ -17,6 +17,7 @@ from compcache import (
     NotCachedError,
     UndefinedSymbolError,
     UntrustedDirectoryError,
+    frontend,
 )
 from compcache.digest import check
 from compcache.files import Files
@@ -36,8 +37,7 @@ from compcache.formats.manifest import (
 )
 from compcache.formats.manifest_writer import encode_function, encode_global, iterate_frames
 from compcache.publish import index_merge
-from compcache.publish.writer import publish_file
-from compcache.store import HOSTS, INDEX, NOTES, TEMPORARY
+from compcache.store import HOSTS, INDEX, TEMPORARY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,17 +170,15 @@ def test_notes_are_signed(directory: Path) -> None:
         cache.get_target("f")
 
 
-def test_a_note_is_believed_under_its_name_and_of_who_has_the_key(directory: Path) -> None:
-    with Cache(directory, signing_key=KEY) as cache, Cache(directory) as other:
-        store = cache._store
-
-        def note(name: str, seal: bytes) -> bytes | None:
-            publish_file(store, NOTES, store.note_name(name), seal + b"what was noted")
-            return store.read_note(name)
-
-        assert note("a name", store.seal_note("a name", b"what was noted")) == b"what was noted"
-        assert note("a name", other._store.seal_note("a name", b"what was noted")) is None
-        assert note("a name", store.seal_note("another", b"what was noted")) is None
+def test_an_entry_is_believed_of_who_has_the_key(directory: Path) -> None:
+    with Cache(directory, signing_key=KEY) as cache:
+        frontend.put_entry(cache, "a name", b"ours", kind="data")
+    with Cache(directory) as other:
+        frontend.put_entry(other, "a name", b"theirs", kind="data")
+        frontend.put_entry(other, "another", b"theirs", kind="data")
+    with Cache(directory, signing_key=KEY) as cache, pytest.warns(CacheWarning, match="signature of this cache's key"):
+        assert frontend.get_entry(cache, "a name", "data") == b"ours"
+        assert frontend.get_entry(cache, "another", "data") is None
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["unsigned", "signed"])

@@ -234,7 +234,7 @@ def test_retargeted_code_brings_its_libraries(cache: Cache, library: Path) -> No
         footer = module.footer()
         section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
         recipe = read_recipe(section, module.read_record)
-    built = rebuild_module(recipe, {}, cache._store.host())
+    built = rebuild_module(recipe, {}, {}, cache._store.host())
     assert any(name.endswith("libown.so") for name in needed_libraries(built.sections[0]))
 
 

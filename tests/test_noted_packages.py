@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import constant
 
-from compcache import Cache, ModuleSource
+from compcache import Cache, CacheWarning, ModuleSource, frontend
 from compcache.numba.lazy import installation
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.registered import distributions
-from compcache.store import NOTES
+from compcache.publish.packs import entries_of, packs_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from compcache.formats.entry import EntryRecord
 
 ENTRY_POINTS = "[numba_extensions]\ninit = other:init\n"
 
@@ -59,8 +61,11 @@ def noted(cache: Cache, site: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     return start
 
 
-def notes(cache: Cache) -> list[str]:
-    return [f"{cache._store.directory(NOTES)}/{name}" for name in cache._store.names(NOTES)]
+def notes(cache: Cache) -> list[EntryRecord]:
+    if cache._entries is not None:
+        cache._entries.flush()
+    packs = packs_in(cache._store.index.segments)
+    return [entry for pack in packs for entry in entries_of(cache._store, pack) or () if entry.kind == "packages"]
 
 
 def test_the_second_start_reads_no_metadata(noted: Callable[[], tuple[str, int]], cache: Cache) -> None:
@@ -175,12 +180,9 @@ def test_what_has_just_changed_is_not_noted(noted: Callable[[], tuple[str, int]]
 @pytest.mark.parametrize("damage", [b"", b"CCPACKS1", b"x" * 5000])
 def test_a_damaged_note_is_made_again(noted: Callable[[], tuple[str, int]], cache: Cache, damage: bytes) -> None:
     first, _ = noted()
-    (path,) = notes(cache)
-    with open(path, "rb") as file:
-        whole = file.read()
-    for data in (damage, whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1])):
-        with open(path, "wb") as file:
-            file.write(data)
+    (entry,) = notes(cache)
+    for data in (damage, entry.data[:-1]):
+        frontend.put_entry(cache, entry.name, data, kind=entry.kind)
         again, reads = noted()
         assert again == first
         assert reads
@@ -204,20 +206,18 @@ def test_an_editable_package_is_always_identified_by_its_files(
     assert notes(cache) == []
 
 
-def test_a_note_is_only_for_who_may_write_it(
-    noted: Callable[[], tuple[str, int]], cache: Cache, directory: Path
-) -> None:
+def test_a_note_is_believed_of_who_has_the_key(noted: Callable[[], tuple[str, int]], cache: Cache, directory: Path) -> None:
     first, _ = noted()
-    (path,) = notes(cache)
-    with Cache(directory, signing_key=b"key") as signed:
+    assert len(notes(cache)) == 1
+    with Cache(directory, signing_key=b"key") as signed, pytest.warns(CacheWarning, match="signature of this cache's key"):
         installation._known = (None, "", False)
         assert installation.settings_and_packages(lambda: signed) == first
-        assert len(notes(cache)) == 2, "a key has notes of its own"
-    os.remove(path)
+        assert len(notes(signed)) == 1, "what anybody could have written is not believed"
     with Cache(directory, readonly=True) as reader:
+        cache.clear()
         installation._known = (None, "", False)
         assert installation.settings_and_packages(lambda: reader) == first
-    assert not os.path.exists(path)
+    assert notes(cache) == []
 
 
 def test_a_compiler_that_is_gone_is_missed(noted: Callable[[], tuple[str, int]], site: Path) -> None:

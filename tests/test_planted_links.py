@@ -49,7 +49,7 @@ def full(_prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         cache.pin("f1")
         cache.pin("f2")
         note(cache._store, "refused", "for a reason")
-        frontend.write_note(cache, "about the system", b"content")
+        frontend.put_entry(cache, "about the system", b"content", kind="data")
         cache.prune(PrunePolicy(max_modules=1000))
         cache.stats()
     with Cache(directory, publish_key=str(new_key("test"))) as cache:
@@ -112,8 +112,8 @@ def everything(directory: Path, key: bytes | None = None) -> list[str]:
             "pin": lambda: cache.pin("f4"),
             "unpin": lambda: cache.unpin("f1"),
             "note": lambda: note(cache._store, "another", "reason"),
-            "write note": lambda: frontend.write_note(cache, "about the system", b"other"),
-            "read note": lambda: frontend.read_note(cache, "about the system"),
+            "put entry": lambda: (frontend.put_entry(cache, "about the system", b"other", kind="data"), cache._entries.flush()),  # type: ignore[union-attr]
+            "get entry": lambda: frontend.get_entry(cache, "about the system", "data"),
             "stats": cache.stats,
             "zero": cache.zero_stats,
             "modules": cache.modules,

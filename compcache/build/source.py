@@ -19,6 +19,7 @@ MAX_NAME_BYTES = 1 << 16
 _LIKE = {
     "functions": "a mapping, like {'dot': 'f64(a: f64[:], b: f64[:])'}, or None",
     "globals": "a mapping, like {'limit': 10}, or None",
+    "entries": "a mapping of kinds to bytes, like {'types': b'...'}, or None",
     "identity": "an Identity, a mapping, like {'version': '3'}, or None",
     "imports": "names, like ['dot'], a mapping of symbols to names, or None",
     "libraries": "names, like ['stdc++', 'z']",
@@ -81,6 +82,7 @@ class ModuleSource:
             $COMPCACHE_TARGETS, which is such a text.
         keep_bitcode: store the optimized code beside the image, for `show --ir` and `check --recompile`.
         identity: a `compcache.Identity`, or a mapping of named components, kept with the functions.
+        entries: bytes that belong to each of its functions, by kind: stored with them, and read by `compcache.frontend.get_entry`.
         untrusted: translate the code in a child process first, with limits of time and memory, so that code which ends LLVM or
             keeps it busy costs no more than an error. It takes about twice the time.
 
@@ -105,9 +107,10 @@ class ModuleSource:
         targets: Iterable[str] | str | None = None,
         keep_bitcode: bool = True,
         identity: Any = None,
+        entries: Mapping[str, bytes] | None = None,
         untrusted: bool = False,
     ) -> None:
-        for name, value in (("functions", functions), ("globals", globals), ("identity", identity)):
+        for name, value in (("functions", functions), ("globals", globals), ("entries", entries), ("identity", identity)):
             if value is not None and not hasattr(value, "items") and not hasattr(value, "components"):
                 raise _wrong_type(name, value)
         for name, value in (("cpu", cpu), ("features", features)):
@@ -125,6 +128,7 @@ class ModuleSource:
         self.targets = targets if targets is None else _several("targets", targets, (str,))
         self.keep_bitcode = keep_bitcode
         self.identity = identity
+        self.entries = entries
         self.untrusted = untrusted
 
     def __repr__(self) -> str:

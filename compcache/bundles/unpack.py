@@ -35,6 +35,7 @@ class _Module:
         self.sizes = footer.image, footer.records
         self.header = manifest.header
         self.functions = manifest.functions()
+        self.indexed = manifest.indexed()
         self.is_pickled = manifest.is_pickled()
         _, self.parts = encode_container(*sections, store.signing_key)
 
@@ -122,9 +123,9 @@ def _publish(store: Store, modules: list[_Module], members: dict[str, bytes], ke
         file = ModuleFile(store.files, path, module.module_id)
         flags = image_flag(module.header.image_kind)
         file.describe(*module.sizes, host.target_id(module.requirement), flags, module.header.key)
-        rows.append(store.entry_of(file, _NO_STAMP, len(module.functions)).encode())
-        entries.update([index_merge.encode_function_entry(func, module.module_id, at, needs) for func, at, needs in module.functions])
-        requirements.update([needs for _, _, needs in module.functions])
+        rows.append(store.entry_of(file, _NO_STAMP, len(module.indexed)).encode())
+        entries.update([index_merge.encode_function_entry(func, module.module_id, at, needs) for func, at, needs in module.indexed])
+        requirements.update([needs for _, _, needs in module.indexed])
     level = index_merge.segment_level(len(modules)) if modules else 0
     index_merge.publish_segment(store.index, level, sorted(entries), sorted(rows), requirements)
     store.index.refresh()

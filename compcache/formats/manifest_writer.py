@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import KEY_SIZE, check
 from compcache.errors import FormatError
+from compcache.formats.entry import ENTRY, PICKLED, EntryRecord, decode_entry, index_name
 from compcache.formats.manifest import (
     FRAME,
     FUNCTION,
     FUNCTION_HEAD,
     GLOBAL,
+    IMAGE_NONE,
     IMAGE_OBJECT,
     IMAGE_SHARED,
     MODULE,
@@ -33,9 +35,9 @@ __all__ = ["ManifestWriter", "WholeManifest", "encode_function", "encode_global"
 _U32 = Struct("<I")
 _PAIR = Struct("<II")
 _KEY_AT = 9  # where a module record holds its key: behind type, ABI and the length of the key
-#: Kinds of globals that are read by unpickling.
-_PICKLED = frozenset(("pickle", "numba"))
-_IMAGE_FLAGS = {"shared": IMAGE_SHARED, "object": IMAGE_OBJECT}
+#: The kind of globals that are read by unpickling.
+_PICKLED = "pickle"
+_IMAGE_FLAGS = {"shared": IMAGE_SHARED, "object": IMAGE_OBJECT, "data": IMAGE_NONE}
 
 
 def image_flag(kind: str) -> int:
@@ -153,9 +155,18 @@ class WholeManifest:
         self.header = decode_module(self._frames[0][1] if self._frames else b"")
 
     def functions(self) -> list[tuple[str, int, str]]:
-        """The (name, record offset, requirement) of every function, as the index has them."""
+        """The (name, record offset, requirement) of every function."""
         records = [(offset, decode_function(payload)) for offset, payload in self._of(FUNCTION)]
         return [(record.name, offset, self.header.requirement(self.header.features_of(record))) for offset, record in records]
+
+    def entries(self) -> list[tuple[int, EntryRecord]]:
+        """The entries of data, each with the offset of its record."""
+        return [(offset, decode_entry(payload)) for offset, payload in self._of(ENTRY)]
+
+    def indexed(self) -> list[tuple[str, int, str]]:
+        """What the index has of the module: its functions, and its entries under names of their own (`index_name`)."""
+        requirement = self.header.requirement()
+        return self.functions() + [(index_name(record.kind, record.name), offset, requirement) for offset, record in self.entries()]
 
     def imports(self) -> tuple[str, ...]:
         """The functions and variables that the module imports, each once."""
@@ -163,8 +174,10 @@ class WholeManifest:
         return tuple(dict.fromkeys(name for record in needs for _, name in record.imports))
 
     def is_pickled(self) -> bool:
-        """Whether loading a global of the module unpickles it."""
-        return any(decode_global(payload).kind in _PICKLED for _, payload in self._of(GLOBAL))
+        """Whether who loads a global of the module, or reads an entry of it, unpickles it."""
+        if any(decode_global(payload).kind == _PICKLED for _, payload in self._of(GLOBAL)):
+            return True
+        return any(record.kind.startswith(PICKLED) for _, record in self.entries())
 
     def _of(self, kind: bytes) -> Iterator[tuple[int, bytes]]:
         return ((offset, payload) for offset, payload in self._frames if payload[:1] == kind)

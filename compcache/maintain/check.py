@@ -35,6 +35,7 @@ from compcache.formats.manifest_writer import image_flag, iterate_frames
 from compcache.formats.module_table import has_table
 from compcache.maintain.report_types import CheckReport, CheckStep, Finding
 from compcache.publish.atomic_file import make_directories, unique_name
+from compcache.publish.packs import DATA
 from compcache.store import MODULES, PLACES, QUARANTINE, module_id_of
 from compcache.usage.module_reader import ModuleSections
 
@@ -354,12 +355,15 @@ class _Needed(NamedTuple):
     key: bytes
     symbols: int
     is_object: bool
+    is_pack: bool
     abi: int
 
 
 def _compare(image: bytes, records: bytes) -> None:
     """Check that the image holds the module table whose slots the records refer to."""
     needed = _needs_of(records)
+    if needed.is_pack:
+        return
     if not image.startswith(_ELF) and not needed.is_object:
         raise FormatError("its image is not an ELF file")
     if needed.abi != host.ABI_VERSION:
@@ -384,7 +388,7 @@ def _needs_of(records: bytes) -> _Needed:
             highest = max(highest, decode_global(payload).slot)
     if header is None:
         raise FormatError("it has no module record")
-    return _Needed(header.key, highest + 1, image_flag(header.image_kind) == IMAGE_OBJECT, header.abi)
+    return _Needed(header.key, highest + 1, image_flag(header.image_kind) == IMAGE_OBJECT, header.image_kind == DATA, header.abi)
 
 
 # --------------------------------------------------------------------------- edges
@@ -486,7 +490,7 @@ def _wanted_entries(state: _Check) -> set[bytes]:
     return {
         name_key(name) + module_id + offset.to_bytes(4, "little")
         for module_id, row in state.rows.items()
-        for name, offset in zip(row.names, row.offsets, strict=True)
+        for name, offset in row.indexed()
     }
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
-from compcache.errors import FormatError, StorageError
+from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.hit.closures.remember import remove_closures
 from compcache.maintain.pins import pinned
@@ -23,6 +23,7 @@ from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneRepor
 from compcache.maintain.unindexed import find_unindexed, index_modules
 from compcache.publish.index_merge import keep_newest, readable, replace_segments, segment_level
 from compcache.publish.locks import wait_lock
+from compcache.publish.packs import clean_packs
 from compcache.store import QUARANTINE, STATISTICS
 from compcache.usage.ledger import fold, last_uses_since, read_ledger, settle
 from compcache.usage.module_files import list_modules
@@ -30,7 +31,7 @@ from compcache.usage.module_rows import load_rows
 from compcache.usage.whole_directories import files_below, other_formats, remove_path, unused_bundles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 
     from compcache.maintain.policy import Plan
     from compcache.maintain.unindexed import Unindexed
@@ -240,19 +241,27 @@ def _entries(
     targets: dict[tuple[object, ...], int] = {}
     generations: dict[Platform, tuple[int, int]] = {}
     numbers: dict[int, tuple[int, int]] = {}  # the same by identity: rows share their platforms
+    pinned_modules = {key for key, row in rows.items() if key in spare or (pins and not pins.isdisjoint(row.names))}
     for module_id, (size, created) in present.items():
         last = used.get(module_id, 0.0)
         row = rows.get(module_id)
+        if row is not None and row.is_pack:
+            # As young, as recently used and as firmly held as what its entries belong to. It goes alone: they are made again.
+            belongs_to = {key for *_, requires in row.entries for key in requires}
+            last = max([last, *[used.get(key, 0.0) for key in belongs_to]])
+            newest = max([created, *[present[key].modified for key in belongs_to if key in present]])
+            held = module_id in spare or not pinned_modules.isdisjoint(belongs_to)
+            yield Entry(module_id, size, newest, last, (), (), module_id, module_id, held)
+            continue
         if row is None:
             yield Entry(module_id, size, created, last, (), (), module_id, None, module_id in spare)
             continue
-        _, platform, _, names, _, imports, _ = row
+        _, platform, _, names, _, imports, *_ = row
         known = numbers.get(id(platform))
         if known is None:
             target = targets.setdefault((platform.abi, platform.triple, platform.features), len(targets))
             known = numbers[id(platform)] = generations.setdefault(platform, (target, len(generations)))
-        pinned_ = module_id in spare or (bool(pins) and not pins.isdisjoint(names))
-        yield _new((module_id, size, created, last, names, imports, *known, pinned_, platform.llvm_version))
+        yield _new((module_id, size, created, last, names, imports, *known, module_id in pinned_modules, platform.llvm_version))
 
 
 _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
@@ -317,8 +326,8 @@ def _spared(store: Store, plan: Plan, present: Mapping[bytes, object], ledger: L
     return spared
 
 
-def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes]) -> None:
-    """Publish the index without the entries of modules that are gone or never existed.
+def rewrite_index(store: Store, present: Container[bytes], gone: Collection[bytes]) -> None:
+    """Publish the index without the entries of modules that are gone or never existed; what belongs to these in packs goes, too.
 
     Modules that were added meanwhile, in neither set, are looked up on disk. This is only an optimization: a failure
     to write is not an error.
@@ -326,6 +335,11 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Container[bytes
     remove_closures(store, gone)
     with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
         segments = readable(store.index)
+        try:
+            gone = {*gone, *clean_packs(store, segments, gone)}
+            segments = readable(store.index)
+        except (CompcacheError, OSError) as problem:  # what is half dead takes space
+            reraise_interrupt(problem)
         functions: set[bytes] = set()
         modules: dict[bytes, bytes] = {}
         known: dict[bytes, bool] = {}

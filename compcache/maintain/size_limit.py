@@ -21,7 +21,7 @@ from compcache.usage.size_estimate import add_to_estimate, write_estimate
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from compcache.linker import BuiltModule
+    from compcache.formats.built_module import BuiltModule
     from compcache.store import Store
 
 __all__ = ["note_additions"]

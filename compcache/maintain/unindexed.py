@@ -68,7 +68,7 @@ def _holds_functions(store: Store, module_id: bytes) -> bool:
         if store.signing_key and not is_signed_with(module.footer, store.signing_key):
             return False
     row = read_row(store, module_id)
-    return row is not None and bool(row.names)
+    return row is not None and bool(row.names or row.entries)
 
 
 def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...]:

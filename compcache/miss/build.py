@@ -12,7 +12,7 @@ from compcache.publish.host_file import linker_for
 
 if TYPE_CHECKING:
     from compcache.build.source import ModuleSource
-    from compcache.linker import BuiltModule
+    from compcache.formats.built_module import BuiltModule
     from compcache.session import Session
 
 __all__ = ["add", "build_source"]

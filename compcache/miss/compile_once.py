@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.build.source import ModuleSource
+    from compcache.formats.built_module import BuiltModule
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
-    from compcache.linker import BuiltModule
     from compcache.remote.client import Inquiry
     from compcache.session import Session
 
@@ -255,6 +255,4 @@ def _load_built(session: Session, func_name: str, built: BuiltModule) -> TypedCa
 
 
 def _keep(session: Session, built: BuiltModule) -> None:
-    keep_in_memory(
-        session.store, built.sections, built.functions, target=built.target, flags=built.flags, key=built.key
-    )
+    keep_in_memory(session.store, built)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from compcache.build.source import ModuleSource
+    from compcache.formats.built_module import BuiltModule
     from compcache.images.linkers.find import Linker
-    from compcache.linker import BuiltModule
     from compcache.session import Session
 
 __all__ = ["ModulesNotAddedError", "add_modules"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.maintain.size_limit import note_additions
-from compcache.publish.writer import publish_modules
+from compcache.publish.additions import add_modules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from compcache.linker import BuiltModule
+    from compcache.formats.built_module import BuiltModule
     from compcache.session import Session
 
 __all__ = ["publish_built"]
@@ -29,7 +29,7 @@ def publish_built(session: Session, modules: Sequence[BuiltModule]) -> list[tupl
     flat = [module for targets in all_targets for module in targets]
     if not flat:
         return []
-    module_ids = publish_modules(session.store, flat)
+    module_ids = add_modules(session.store, flat)
     note_additions(session.store, list(zip(module_ids, flat, strict=True)), session.max_size)
     remote = session.remote()
     if remote is not None and remote.writes:

@@ -21,6 +21,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.graph import decode_notes
 from compcache.formats.manifest import decode_function, decode_module
+from compcache.formats.manifest_writer import WholeManifest
 from compcache.miss.publication import publish_built
 from compcache.processes.detached import start_detached
 from compcache.publish.locks import wait_lock
@@ -28,9 +29,9 @@ from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
 
 if TYPE_CHECKING:
+    from compcache.formats.built_module import BuiltModule
     from compcache.formats.manifest import ModuleRecord
     from compcache.hit.target import TypedCallTarget
-    from compcache.linker import BuiltModule
     from compcache.session import Session
 
 __all__ = ["is_native", "load_retargeted", "reap", "start_tuning", "tune", "tune_later"]
@@ -100,9 +101,7 @@ def _retarget(session: Session, func_name: str) -> bool:
         except StorageError as error:
             if not store.readonly:
                 warn_not_stored(func_name, error)
-            keep_in_memory(
-                store, built.sections, built.functions, target=built.target, flags=built.flags, key=built.key
-            )
+            keep_in_memory(store, built)
         return True
     return False
 
@@ -122,11 +121,13 @@ def _rebuilt(session: Session, module_id: bytes) -> BuiltModule | None:
             return None
         section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
         notes = decode_notes(module.read(footer.content, footer.notes))
+        records = WholeManifest(module.read(footer.image, footer.records)).entries()
+        entries = {(record.kind, record.name): record.data for _, record in records}
         try:
             recipe = read_recipe(section, module.read_record)._replace(data=data_in(module.read(0, footer.image)))
         except FormatError:
             return None  # written by another version
-    return rebuild_module(recipe, notes, store.host(), lambda obj: linker_for(store, obj))
+    return rebuild_module(recipe, notes, entries, store.host(), lambda obj: linker_for(store, obj))
 
 
 def _is_of_this_platform(header: ModuleRecord) -> bool:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import CodeType
 
+    from compcache.formats.built_module import BuiltModule
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
-    from compcache.linker import BuiltModule
     from compcache.session import Session
     from compcache.store import Store
 

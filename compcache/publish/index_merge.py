@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.digest import DIGEST_SIZE, check, digest, name_key
+from compcache.digest import DIGEST_SIZE, KEY_SIZE, check, digest, name_key
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import (
@@ -22,15 +22,16 @@ from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from compcache.formats.index import Index, Segment
     from compcache.store import Store
 
+    MergePacks = Callable[[Store, list[Segment]], Container[bytes]]
+
 __all__ = [
     "add",
     "add_all",
-    "compact",
     "encode_function_entry",
     "encode_requirements",
     "encode_segment",
@@ -43,6 +44,7 @@ __all__ = [
     "remove_damaged",
     "replace_segments",
     "segment_level",
+    "segments_to_merge",
 ]
 
 _FANOUT = 8
@@ -124,8 +126,14 @@ def needs_merge(index: Index, most: int = _FANOUT) -> bool:
     return sum(1 for segment in index.segments if segment.level == 0) > most
 
 
-def merge(index: Index) -> None:
-    """Merge the additions, and as many levels as these fill.
+def segments_to_merge(index: Index) -> list[Segment]:
+    """The segments that `merge` would merge now."""
+    index.refresh()
+    return _choose(index.segments)[0]
+
+
+def merge(index: Index, gone: Container[bytes] = ()) -> None:
+    """Merge the additions, and as many levels as these fill, without the modules that are `gone`.
 
     Raises:
         OSError: the merged segment could not be written; nothing is lost.
@@ -135,8 +143,8 @@ def merge(index: Index) -> None:
     while True:
         chosen, level = _choose([segment for segment in index.segments if segment.name not in left_out])
         try:
-            modules = _merge_modules(chosen)
-            functions = _merge_functions(chosen)
+            modules = _merge_modules(chosen, gone)
+            functions = _merge_functions(chosen, gone)
             requirements = _merge_requirements(chosen)
         except _UnreadableError as problem:
             left_out.add(problem.segment.name)
@@ -173,7 +181,7 @@ def _choose(segments: Iterable[Segment]) -> tuple[list[Segment], int]:
     return chosen, level
 
 
-def _merge_modules(segments: Iterable[Segment]) -> list[bytes]:
+def _merge_modules(segments: Iterable[Segment], gone: Container[bytes]) -> list[bytes]:
     modules: dict[bytes, bytes] = {}
     for segment in segments:
         try:
@@ -182,11 +190,11 @@ def _merge_modules(segments: Iterable[Segment]) -> list[bytes]:
         except (FormatError, OSError) as error:
             reraise_interrupt(error)
             raise _UnreadableError(segment, error) from error
-    return [modules[key] for key in sorted(modules)]
+    return [modules[key] for key in sorted(modules) if key not in gone]
 
 
-def _merge_functions(segments: Sequence[Segment]) -> list[bytes]:
-    """The entries of all segments, sorted and without duplicates, in pieces of some thousands.
+def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> list[bytes]:
+    """The entries of all segments but of modules that are gone, sorted and without duplicates, in pieces of some thousands.
 
     Keys are uniformly distributed, so that a piece holds the keys with the same first bits.
     """
@@ -200,7 +208,8 @@ def _merge_functions(segments: Sequence[Segment]) -> list[bytes]:
             except (FormatError, OSError) as error:
                 reraise_interrupt(error)
                 raise _UnreadableError(segment, error) from error
-        pieces.append(b"".join(sorted(entries)))
+        kept = [entry for entry in entries if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] not in gone] if gone else entries
+        pieces.append(b"".join(sorted(kept)))
     return pieces
 
 
@@ -269,10 +278,11 @@ def _remove(index: Index, name: str) -> None:
         return
 
 
-def merge_additions(store: Store, index: Index | None = None, *, most: int = _FANOUT) -> None:
+def merge_additions(store: Store, index: Index | None = None, *, most: int = _FANOUT, merge_packs: MergePacks | None = None) -> None:
     """Merge the newest segments of an index if there are more than `most`, unless another process is merging them.
 
-    `index` is the one of the store, or another one in its directory.
+    `index` is the one of the store, or another one in its directory; `merge_packs` puts together the packs of these segments first, and
+    gives those that are gone then.
 
     Raises:
         OSError: the merged segment could not be written; nothing is lost.
@@ -281,12 +291,4 @@ def merge_additions(store: Store, index: Index | None = None, *, most: int = _FA
     if needs_merge(index, most):
         with try_lock(store, f"{'index' if index is store.index else index.directory}-merge") as owned:
             if owned:
-                merge(index)
-
-
-def compact(store: Store) -> None:
-    """Merge the newest segments even if they are few, unless another process is merging them. A failure is harmless."""
-    try:
-        merge_additions(store, most=1)
-    except OSError as error:
-        reraise_interrupt(error)
+                merge(index, merge_packs(store, segments_to_merge(index)) if merge_packs is not None else ())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compcache.formats.index import ModuleEntry
     from compcache.store import Store
 
-__all__ = ["describe", "index_module", "module_functions", "rebuild_index"]
+__all__ = ["describe", "index_module", "module_functions", "module_index", "rebuild_index"]
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
 
@@ -33,6 +33,15 @@ def module_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
         FormatError: a record is damaged.
     """
     return WholeManifest(module.read(module.image, module.records)).functions()
+
+
+def module_index(module: ModuleFile) -> list[tuple[str, int, str]]:
+    """The same of everything that the index has of a module: functions and entries of data.
+
+    Raises:
+        FormatError: a record is damaged.
+    """
+    return WholeManifest(module.read(module.image, module.records)).indexed()
 
 
 def describe(module: ModuleFile) -> str:
@@ -115,7 +124,7 @@ def index_module(
             raise
         return None
     try:
-        found = module_functions(module)
+        found = module_index(module)
         status = store.files.fstat(module.descriptor)
     except FormatError as error:
         store.condemn(module, error)

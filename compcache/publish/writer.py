@@ -12,20 +12,19 @@ from compcache.formats.index import Stamp
 from compcache.formats.manifest import decode_module, read_frame
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import make_directories, publish, publish_all
-from compcache.publish.quarantine import warn
 from compcache.store import MODULES, SIGNATURES, TAG, ModuleFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from compcache.files import Files
+    from compcache.formats.built_module import BuiltModule
     from compcache.formats.index import ModuleEntry
-    from compcache.linker import BuiltModule
     from compcache.store import Place, Sections, Store
 
     Addition = tuple[list[tuple[str, int, str]], ModuleEntry]
 
-__all__ = ["Publication", "keep_in_memory", "prepare_root", "publish_file", "publish_module", "publish_modules", "sign_module"]
+__all__ = ["Publication", "keep_in_memory", "prepare_root", "publish_file", "publish_modules", "sign_module"]
 
 _CACHEDIR_TAG = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -35,41 +34,20 @@ _CACHEDIR_TAG = (
 
 
 class Publication(NamedTuple):
-    """The fields of a `compcache.linker.BuiltModule` that are published in a module file and its index entries."""
+    """The fields of a `BuiltModule` that are published in a module file and its index entries."""
 
     sections: Sections
-    functions: Sequence[tuple[str, int, str]]
+    indexed: Sequence[tuple[str, int, str]]
     target: bytes
     flags: int
     key: bytes
 
 
-def publish_module(
-    store: Store,
-    sections: Sections,
-    functions: Iterable[tuple[str, int, str]],
-    *,
-    target: bytes,
-    flags: int,
-    key: bytes,
-    signs: bool = True,
-) -> bytes:
-    """Publish a module: its sections (image, records, graph, bitcode, notes) and its index entries.
-
-    A module that exists already, with the same digest, is left as it is. With `signs` it gets a signature of the store's key, if
-    there is one: not what another host has compiled.
-
-    Returns:
-        The module_id.
-
-    Raises:
-        StorageError: it could not be stored; the cache is unchanged.
-    """
-    return publish_modules(store, [Publication(sections, tuple(functions), target, flags, key)], signs=signs)[0]
-
-
 def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], *, signs: bool = True) -> list[bytes]:
-    """Publish several modules as `publish_module` does: their files are synchronized together and indexed by one segment.
+    """Publish modules: their sections and their index entries. Their files are synchronized together and indexed by one segment.
+
+    A module that exists already, with the same digest, is left as it is. With `signs` they get a signature of the store's key, if
+    there is one: not what another host has compiled.
 
     Returns:
         The module_ids.
@@ -114,7 +92,7 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
         if stamp is not None:
             stamps[module_id] = stamp
     new = [module_id for module_id in drafts if module_id not in stamps]
-    old = [m for m, stamp in stamps.items() if not _is_indexed(store, m, stamp, drafts[m].module.functions)]
+    old = [m for m, stamp in stamps.items() if not _is_indexed(store, m, stamp, drafts[m].module.indexed)]
     contents = [(store.module_path(module_id), drafts[module_id].parts) for module_id in new]
     statuses = publish_all(store.files, store.temporary, contents)
     stamps.update(zip(new, map(Stamp.of, statuses), strict=True))
@@ -125,7 +103,7 @@ def _addition(store: Store, draft: _Draft, stamp: Stamp) -> Addition:
     module = draft.module
     file = ModuleFile(store.files, store.module_path(draft.module_id), draft.module_id)
     file.describe(len(module.sections[0]), len(module.sections[1]), module.target, module.flags, module.key)
-    return list(module.functions), store.entry_of(file, stamp, len(module.functions))
+    return list(module.indexed), store.entry_of(file, stamp, len(module.indexed))
 
 
 def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> None:
@@ -159,11 +137,6 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
         reraise_interrupt(error)
         message = f"cannot store {_number(len(additions))} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=store.index.directory, errno=error.errno) from error
-    try:
-        index_merge.merge_additions(store)
-    except OSError as error:
-        reraise_interrupt(error)
-        warn(f"the index of {store.root} could not be merged: {error}")
 
 
 def _existing(store: Store, module_id: bytes) -> Stamp | None:
@@ -181,14 +154,14 @@ def _existing(store: Store, module_id: bytes) -> Stamp | None:
         return None  # a layer may have it, and cannot be read
 
 
-def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, functions: Sequence[tuple[str, int, str]]) -> bool:
-    """Whether the index has this file's stamp and an entry that it realizes these functions."""
+def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[tuple[str, int, str]]) -> bool:
+    """Whether the index has this file's stamp and what is to be found in it."""
     index = store.index
     index.refresh()
     if all(entry.stamp != stamp for entry in index.module(module_id)):
         return False
     # All entries of an addition are in one segment, so checking the first is enough.
-    return not functions or (module_id, functions[0][1]) in index.find(name_key(functions[0][0]))
+    return not indexed or (module_id, indexed[0][1]) in index.find(name_key(indexed[0][0]))
 
 
 def prepare_root(store: Store) -> None:
@@ -238,14 +211,12 @@ class _MemoryFile(ModuleFile):
         return self._content[offset : offset + size]
 
 
-def keep_in_memory(
-    store: Store, sections: Sections, functions: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes
-) -> bytes:
+def keep_in_memory(store: Store, built: BuiltModule) -> bytes:
     """Keep a module that could not be published in this store object alone; return its module_id."""
-    module_id, parts = encode_container(*sections, store.signing_key)
+    module_id, parts = encode_container(*built.sections, store.signing_key)
     module = _MemoryFile(store.files, module_id, b"".join(parts))
-    module.describe(len(sections[0]), len(sections[1]), target, flags, key)
+    module.describe(len(built.sections[0]), len(built.sections[1]), built.target, built.flags, built.key)
     store._in_memory[module_id] = module
-    for name, offset, _ in functions:
+    for name, offset, _ in built.indexed:
         store._memory_names.setdefault(name, {})[module_id, offset] = None
     return module_id

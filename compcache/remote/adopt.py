@@ -8,7 +8,8 @@ from compcache.errors import IntegrityError, PickleNotAllowedError
 from compcache.formats.footer import intact_footer, is_signed_with, sections_of
 from compcache.formats.host import target_id
 from compcache.formats.manifest_writer import WholeManifest, image_flag
-from compcache.publish.writer import publish_file, publish_module
+from compcache.publish.additions import add_module
+from compcache.publish.writer import publish_file
 from compcache.store import SIGNATURES
 
 if TYPE_CHECKING:
@@ -50,18 +51,18 @@ def adopt_module(store: Store, data: bytes, *, wanted: str, signatures: bytes) -
         StorageError: it could not be stored.
     """
     footer, sections, manifest = require_acceptable(store, data, wanted=wanted, signatures=signatures)
-    header, functions, name = manifest.header, manifest.functions(), footer.module_id.hex()
+    header, indexed, name = manifest.header, manifest.indexed(), footer.module_id.hex()
     if signatures and store.trusted_keys:
         from compcache.signing.signatures import merged_signatures
 
         known = store.read_file(SIGNATURES, SIGNATURES.file_name(name)) or b""
         merged = merged_signatures(known, signatures, store.trusted_keys, footer.module_id, header.requirement())
         publish_file(store, SIGNATURES, SIGNATURES.file_name(name), merged)
-    module_id = publish_module(
-        store, sections, functions,
+    module_id = add_module(
+        store, sections, indexed,
         target=target_id(header.requirement()), flags=image_flag(header.image_kind), key=header.key, signs=False,
     )  # fmt: skip
-    return Adopted(module_id, tuple(function for function, _, _ in functions), manifest.imports())
+    return Adopted(module_id, tuple(function for function, _, _ in indexed), manifest.imports())
 
 
 def require_acceptable(store: Store, data: bytes, *, wanted: str, signatures: bytes) -> Acceptable:
@@ -81,6 +82,6 @@ def require_acceptable(store: Store, data: bytes, *, wanted: str, signatures: by
         raise PickleNotAllowedError(
             f"module {name} holds a pickled global: such modules are taken from elsewhere only with a trusted signature"
         )
-    if wanted not in [function for function, _, _ in manifest.functions()]:
+    if wanted not in [name for name, _, _ in manifest.indexed()]:
         raise IntegrityError(f"module {name} does not define {wanted!r}", path=name)
     return Acceptable(footer, sections, manifest)

@@ -11,7 +11,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.graph import decode_notes
 from compcache.formats.manifest import decode_module
 from compcache.identity import label_of
-from compcache.publish.index_rebuild import module_functions
+from compcache.publish.index_rebuild import module_index
 from compcache.publish.quarantine import warn
 from compcache.remote import maintenance
 from compcache.remote.address import WRITE
@@ -286,10 +286,10 @@ class RemoteStore:
         with self._store.open_module(module_id) as module:
             data = module.read(0, module.size)
             header = decode_module(module.read_record(0))
-            functions = module_functions(module)
+            indexed = module_index(module)
             footer = module.footer()
             seconds = float(decode_notes(module.read(footer.content, footer.notes)).get("seconds", 0.0))
-        names = [(name, needs) for name, _, needs in functions if always or label_of(name) is not None]
+        names = [(name, needs) for name, _, needs in indexed if always or label_of(name) is not None]
         if not names:
             return None
         signatures = self._store.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex())) or b""

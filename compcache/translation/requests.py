@@ -46,6 +46,7 @@ class Request(NamedTuple):
     untrusted: bool
     digests: dict[str, str]
     by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots
+    entries: dict[str, bytes]  # of data, for each function, by kind
     is_cached: Callable[[str], bool] = bool
     assumed: dict[str, bool] | None = None  # gets what nothing provides yet (compcache.build.slots)
     overridden: Collection[str] = ()  # functions of other sources, which weak ones give way to
@@ -68,6 +69,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
             source.untrusted,
             digests,
             find_linker() is not None,
+            dict(source.entries or {}),
         )
         for cpu, features in targets
     ]  # fmt: skip

@@ -189,7 +189,7 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linker
     names = aliases(text)
     request = Request(
         recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {},
-        by_linker,
+        by_linker, {},
     )
     with codegen.borrowed_machine(machine.cpu, machine.features, recipe.level) as emitter:
         if not recipe.optimized:

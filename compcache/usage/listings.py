@@ -53,6 +53,8 @@ def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
     found = []
     for module_id in sorted(rows):
         row = rows[module_id]
+        if row.is_pack:
+            continue
         size, modified = present[module_id]
         used = counts.get(module_id, 0), last.get(module_id, 0.0)
         found.append(_summary(row, size, min(modified, now), problem_of[row.platform], used, store.source))
@@ -125,7 +127,7 @@ def _functions_in(
     found: dict[str, FunctionSummary] = {}
     several: dict[str, list[FunctionSummary]] = {}
     problem_of = _Problems(store)
-    for module_id, (_, platform, _, names, _, _, signatures) in rows.items():
+    for module_id, (_, platform, _, names, _, _, signatures, _) in rows.items():
         size, modified = present[module_id]
         created = min(modified, now)
         problem, modules_, module_used = problem_of[platform], (module_id.hex(),), last.get(module_id, 0.0)

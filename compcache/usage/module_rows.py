@@ -4,8 +4,8 @@ Look-ups never read it. It is derived: a row repeats a module's own records, and
 content a row is never out of date. Additions leave their rows in their process's statistics file; rows that are in
 neither are read from the modules, once.
 
-The file is ``"CCLISTS2" | check | msgpack [platforms, rows]``; a row is ``[module_id, number of
-its platform, seconds, names, offsets, imports, signatures]``. Platforms are separate because the list of a CPU's
+The file is ``"CCLISTS3" | check | msgpack [platforms, rows]``; a row is ``[module_id, number of
+its platform, seconds, names, offsets, imports, signatures, entries]``. Platforms are separate because the list of a CPU's
 features is longer than the rest of a row.
 """
 
@@ -20,9 +20,11 @@ from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError, MissingPackageError
 from compcache.files import reraise_interrupt
+from compcache.formats.entry import ENTRY, decode_entry, index_name
 from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function, decode_module
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish.atomic_file import publish
+from compcache.publish.packs import DATA
 from compcache.publish.quarantine import is_shortage
 from compcache.store import MODULE_ROWS
 from compcache.usage.module_reader import ModuleSections
@@ -35,8 +37,8 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from compcache.formats.built_module import BuiltModule
     from compcache.formats.manifest import ModuleRecord
-    from compcache.linker import BuiltModule
     from compcache.store import Store
     from compcache.usage.module_files import Progress
 
@@ -51,7 +53,7 @@ __all__ = [
     "row_of_built",
 ]
 
-_MAGIC = b"CCLISTS2"
+_MAGIC = b"CCLISTS3"
 _MAX_FILE = 1 << 31
 _PLATFORM_FIELDS = 2  # of a platform's item in a statistics file; a row's has those of `Row`
 _MAX_SECONDS = 1e9
@@ -70,7 +72,10 @@ class Platform(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One module: its compile time in seconds, its functions with their record offsets and signatures, its imports."""
+    """One module: its compile time in seconds, its functions with their record offsets and signatures, its imports, its entries of data.
+
+    An entry is its kind, its name, the offset of its record and the module_ids of what it requires.
+    """
 
     module_id: bytes
     platform: Platform
@@ -79,6 +84,17 @@ class Row(NamedTuple):
     offsets: tuple[int, ...]
     imports: tuple[str, ...]
     signatures: tuple[str, ...]
+    entries: tuple[tuple[str, str, int, tuple[bytes, ...]], ...] = ()
+
+    def indexed(self) -> list[tuple[str, int]]:
+        """The names under which the index has its functions and entries, with the offsets of their records."""
+        functions = list(zip(self.names, self.offsets, strict=True))
+        return functions + [(index_name(kind, name), offset) for kind, name, offset, _ in self.entries]
+
+    @property
+    def is_pack(self) -> bool:
+        """Whether it is no module but a file of entries of data."""
+        return self.platform.image_kind == DATA
 
 
 #: A row from its fields, without a constructor call in Python.
@@ -94,6 +110,7 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
     platform: Platform | None = None
     functions = []
     imports: dict[str, None] = {}
+    entries = []
     for offset, payload in iterate_frames(records):
         kind = payload[:1]
         if kind == FUNCTION:
@@ -101,6 +118,9 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
             functions.append((record.name, offset, record.signature))
         elif kind == NEEDS:
             imports.update(dict.fromkeys(_imports_of(payload)))
+        elif kind == ENTRY:
+            record_ = decode_entry(payload)
+            entries.append((record_.kind, record_.name, offset, record_.requires))
         elif kind == MODULE:
             platform = _platform_of(payload[:_KEY_AT], payload[_KEY_AT + _KEY_SIZE :])
     if platform is None:
@@ -108,7 +128,7 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
     names, offsets, signatures = zip(*functions, strict=True) if functions else ((), (), ())
     own = set(names)
     imported = tuple([name for name in imports if name not in own])
-    return Row(module_id, platform, _seconds(notes), names, offsets, imported, signatures)
+    return Row(module_id, platform, _seconds(notes), names, offsets, imported, signatures, tuple(entries))
 
 
 @lru_cache(maxsize=256)
@@ -126,7 +146,9 @@ def row_of_built(module_id: bytes, built: BuiltModule) -> Row:
     """The row of a module that was just built: equal to what `make_row` reads from its sections."""
     names, offsets, _ = zip(*built.functions, strict=True) if built.functions else ((), (), ())
     platform = _platform(built.header)
-    return Row(module_id, platform, built.seconds, names, offsets, built.imports, built.signatures)
+    places = [offset for _, offset, _ in built.indexed[len(names) :]]
+    entries = [(entry.kind, entry.name, at, entry.requires) for entry, at in zip(built.entries, places, strict=True)]
+    return Row(module_id, platform, built.seconds, names, offsets, built.imports, built.signatures, tuple(entries))
 
 
 def _imports_of(needs: bytes) -> list[str]:
@@ -172,8 +194,8 @@ def _with_types(rows: list[Row]) -> list[Row]:
     """
     if not rows:
         return rows
-    module_ids, platforms, seconds, names, offsets, imports, signatures = zip(*rows, strict=True)
-    columns = names, offsets, imports, signatures
+    module_ids, platforms, seconds, names, offsets, imports, signatures, entries = zip(*rows, strict=True)
+    columns = names, offsets, imports, signatures, entries
     times = array("d", seconds)
     if (
         {*map(type, module_ids)} != {bytes}
@@ -187,6 +209,10 @@ def _with_types(rows: list[Row]) -> list[Row]:
     array("I", chain.from_iterable(offsets))
     for texts in (names, imports, signatures):
         "".join(chain.from_iterable(texts))
+    for kind, name, offset, requires in chain.from_iterable(entries):
+        "".join(chain((kind, name)))
+        b"".join(requires)
+        array("I", (offset,))
     return rows
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 
 from compcache import frontend
+from compcache.errors import CompcacheError
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
@@ -116,6 +117,8 @@ _STAMP_SIZE = 40
 #: The directories of the path with the names of metadata in them, the paths of these and of all files that were read, each with a NUL,
 #: their states (`file_stamps`), and what was found.
 _NOTE = "([(u[u])]bbui)"
+#: The kind of the entry that has them.
+_KIND = "packages"
 
 
 def _noted_packages(cache: Cache) -> tuple[str, bool]:
@@ -125,10 +128,10 @@ def _noted_packages(cache: Cache) -> tuple[str, bool]:
         return _packages()[:2]
     where = "" if all(map(os.path.isabs, places)) else os.getcwd()
     host = os.uname().nodename if hasattr(os, "uname") else ""
-    name = "\0".join(["packages of Numba", str(FORMAT), sys.prefix, host, where, *places])
-    noted, renewed = _read_note(frontend.read_note(cache, name))
+    name = "\n".join(["packages of Numba", str(FORMAT), sys.prefix, host, where, *places])
+    noted, renewed = _read_note(frontend.get_entry(cache, name, _KIND))
     if renewed is not None:
-        frontend.write_note(cache, name, renewed)
+        _keep(cache, name, renewed)
     if noted is not None:
         return noted
     from compcache.numba.registered.distributions import metadata_in
@@ -139,8 +142,15 @@ def _noted_packages(cache: Cache) -> tuple[str, bool]:
     if None not in before and None not in listed:
         data = _encode_note(places, listed, before, found)
         if data is not None:
-            frontend.write_note(cache, name, data)
+            _keep(cache, name, data)
     return found[:2]
+
+
+def _keep(cache: Cache, name: str, data: bytes) -> None:
+    try:  # noqa: SIM105 - contextlib is a slow import
+        frontend.put_entry(cache, name, data, kind=_KIND)
+    except CompcacheError:
+        pass  # read-only: the next start looks at the packages again
 
 
 def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | None]:

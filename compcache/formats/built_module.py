@@ -1,0 +1,39 @@
+"""A module that was made and is not published yet: what its file will hold, and what indexes and listings say of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from compcache.formats.entry import EntryRecord
+    from compcache.formats.manifest import ModuleRecord
+
+__all__ = ["BuiltModule"]
+
+
+class BuiltModule(NamedTuple):
+    """A compiled module, or a pack of entries, ready to be published or loaded from memory.
+
+    `sections` are image, records, graph, bitcode and notes; `indexed` are the (name, record offset, requirement) of its functions and
+    entries, as the index has them. `header`, `functions` (func_names), `signatures` (one for each function), `imports` (func_names) and
+    `entries` repeat what the records say, for who lists modules. `code` is the digest of what it was made of (compcache.content.names).
+    `others` are the same code for the other targets of the source.
+    """
+
+    sections: tuple[bytes, bytes, bytes, bytes, bytes]
+    indexed: tuple[tuple[str, int, str], ...]
+    target: bytes
+    flags: int
+    key: bytes
+    seconds: float
+    header: ModuleRecord
+    signatures: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    code: str = ""
+    others: tuple[BuiltModule, ...] = ()
+    entries: tuple[EntryRecord, ...] = ()
+
+    @property
+    def functions(self) -> tuple[tuple[str, int, str], ...]:
+        """Those of `indexed` that are functions, which come first."""
+        return self.indexed[: len(self.signatures)]

@@ -1,0 +1,79 @@
+"""Entries of data: bytes that belong to cached code, as frames beside the records of functions.
+
+An entry is found as functions are: the index has its record under `index_name`, which no func_name equals, since these have no NUL.
+It lies in the file of the module that it describes, or in a *pack*: a module file of the image kind "data", which has no image and
+nothing but entries (`docs/format.md`, "Entries").
+
+Of several entries of one kind and name that with the highest sequence holds, of equal ones the one with the greater data; one that is
+marked as gone says that there is none.
+"""
+
+from __future__ import annotations
+
+from _struct import Struct  # what `struct` re-exports: a file less to read
+
+from compcache.digest import DIGEST_SIZE
+from compcache.errors import FormatError
+from compcache.record import Record
+
+__all__ = ["ENTRY", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name"]
+
+#: The first byte of the payload.
+ENTRY = b"E"
+#: What a kind begins with whose data its readers unpickle: who asks says so, not the file.
+PICKLED = "pickle:"
+_HEAD = Struct("<cBQIIII")  # type, whether it is gone, sequence, number of modules, the sizes of kind, name and data
+_MAX_SEQUENCE = 0xFFFFFFFFFFFFFFFF
+
+
+class EntryRecord(Record):
+    """One entry: `data` under a name, among those of its kind; `requires` are the modules (module_ids) without which it means nothing."""
+
+    __slots__ = ("kind", "name", "sequence", "requires", "data", "gone")
+    kind: str
+    name: str
+    sequence: int
+    requires: tuple[bytes, ...]
+    data: bytes
+    gone: bool
+
+    @property
+    def order(self) -> tuple[int, bool, bytes]:
+        """Of entries of one kind and name the greatest holds."""
+        return self.sequence, self.gone, self.data
+
+
+def index_name(kind: str, name: str) -> str:
+    """The name under which the index has an entry."""
+    return f"\0{kind}\0{name}"
+
+
+def encode_entry(record: EntryRecord) -> bytes:
+    """The payload of an entry's record."""
+    texts = record.kind.encode("utf-8", "surrogatepass"), record.name.encode("utf-8", "surrogatepass")
+    head = _HEAD.pack(
+        ENTRY, record.gone, min(record.sequence, _MAX_SEQUENCE), len(record.requires), len(texts[0]), len(texts[1]), len(record.data)
+    )
+    return b"".join([head, *record.requires, *texts, record.data])
+
+
+def decode_entry(payload: bytes) -> EntryRecord:
+    """The entry's record in `payload`.
+
+    Raises:
+        FormatError: it is none.
+    """
+    if len(payload) < _HEAD.size or payload[:1] != ENTRY:
+        raise FormatError(f"an entry's record has the type {payload[:1]!r}")
+    _, gone, sequence, count, kind_size, name_size, size = _HEAD.unpack_from(payload)
+    first = _HEAD.size + count * DIGEST_SIZE
+    second = first + kind_size
+    third = second + name_size
+    if third + size != len(payload) or gone > 1:
+        raise FormatError("an entry's record is damaged")
+    requires = tuple([payload[at : at + DIGEST_SIZE] for at in range(_HEAD.size, first, DIGEST_SIZE)])
+    try:
+        kind, name = payload[first:second].decode("utf-8", "surrogatepass"), payload[second:third].decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise FormatError("an entry's record holds a text that is not UTF-8") from None
+    return EntryRecord(kind, name, sequence, requires, payload[third:], bool(gone))

@@ -1,0 +1,137 @@
+"""Packs: module files that hold nothing but entries of data (miss path).
+
+One pack holds what one transaction adds. Packs merge as the segments of the index do, so that there are never more than a few: what newer
+entries have replaced goes then, and so does what belongs to modules that are gone. A process that has an older index misses the file, and
+looks at the index again.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from compcache.digest import KEY_SIZE, digest
+from compcache.errors import CompcacheError
+from compcache.files import reraise_interrupt
+from compcache.formats import host
+from compcache.formats.built_module import BuiltModule
+from compcache.formats.entry import encode_entry, index_name
+from compcache.formats.graph import encode_graph, encode_notes
+from compcache.formats.index import ModuleEntry
+from compcache.formats.manifest import IMAGE_NONE, ModuleRecord
+from compcache.formats.manifest_writer import ManifestWriter, WholeManifest, encode_module
+from compcache.publish.writer import publish_modules
+from compcache.store import SIGNATURES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator
+
+    from compcache.formats.entry import EntryRecord
+    from compcache.formats.index import Segment
+    from compcache.store import Store
+
+__all__ = ["DATA", "clean_packs", "encode_pack", "entries_of", "merge_packs", "packs_in"]
+
+#: The image kind of a pack.
+DATA = "data"
+
+
+def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
+    """A pack of these entries; of several of one kind and name it has the one that holds."""
+    ordered = _holding(entries)
+    payloads = [encode_entry(entry) for entry in ordered]
+    key = digest(payloads, size=KEY_SIZE, person=b"compcache-pack")
+    header = ModuleRecord(key, DATA, host.platform_name(), "", ("",), "", "", "", "", "", host.ABI_VERSION)
+    writer = ManifestWriter()
+    writer.add(encode_module(header))
+    needed = header.requirement()
+    indexed = [(index_name(entry.kind, entry.name), writer.add(payload), needed) for entry, payload in zip(ordered, payloads, strict=True)]
+    sections = b"", writer.content(), encode_graph(()), b"", encode_notes(0.0, None, {})
+    return BuiltModule(sections, tuple(indexed), host.target_id(needed), IMAGE_NONE, key, 0.0, header, entries=tuple(ordered))
+
+
+def packs_in(segments: Iterable[Segment]) -> dict[bytes, ModuleEntry]:
+    """The packs that index segments name, by module_id. Raises what reading them raises."""
+    entries = (ModuleEntry.decode(data) for segment in segments for data in segment.modules.entries())
+    return {entry.module_id: entry for entry in entries if entry.flags == IMAGE_NONE}
+
+
+def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
+    """The entries of a pack; None where it cannot be read (any more), or this cache does not believe it."""
+    try:
+        with store.open_module(pack, leave_stamp=False) as file:
+            return [record for _, record in WholeManifest(file.read(file.image, file.records)).entries()]
+    except (FileNotFoundError, CompcacheError):
+        return None
+
+
+def merge_packs(store: Store, segments: Iterable[Segment]) -> set[bytes]:
+    """Put the packs of segments that are about to be merged into one; the packs that are gone then. A failure is harmless."""
+    try:
+        packs = packs_in(segments)
+        return _rewrite(store, packs, store.exists) if len(packs) > 1 else set()
+    except (CompcacheError, OSError) as error:  # who merges the segments finds out which of them is damaged
+        reraise_interrupt(error)
+        return set()
+
+
+def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes]) -> set[bytes]:
+    """Rewrite the packs at least half of whose entries belong to modules that are not there; the packs that are gone then.
+
+    Args:
+        store: the cache directory.
+        segments: those of its index.
+        gone: modules that were just removed.
+
+    Raises:
+        OSError, FormatError, StorageError: as of `merge_packs`.
+    """
+    packs = packs_in(segments)
+
+    def is_there(module_id: bytes) -> bool:
+        return module_id not in gone and store.exists(module_id)
+
+    removed: set[bytes] = set()
+    for pack in packs:
+        entries = entries_of(store, pack)
+        if entries is not None and 2 * sum(all(map(is_there, entry.requires)) for entry in entries) <= len(entries):
+            removed |= _rewrite(store, {pack: packs[pack]}, is_there)
+    return removed
+
+
+def _rewrite(store: Store, packs: Iterable[bytes], is_there: Callable[[bytes], bool]) -> set[bytes]:
+    """Publish the live entries of packs as one, and remove the packs; those that are gone."""
+    contents = {pack: entries for pack in packs if not _is_signed_by_others(store, pack) and (entries := entries_of(store, pack)) is not None}
+    live = list(_live(store, contents, is_there))
+    new = publish_modules(store, [encode_pack(live)]) if live else []
+    gone = set()
+    for pack in contents:
+        if pack not in new:
+            try:
+                store.remove_module(pack)
+            except CompcacheError:
+                continue  # another user's: it stays, and holds nothing new
+            gone.add(pack)
+    return gone
+
+
+def _live(store: Store, contents: dict[bytes, list[EntryRecord]], is_there: Callable[[bytes], bool]) -> Iterator[EntryRecord]:
+    for record in _holding(chain.from_iterable(contents.values())):
+        if all(map(is_there, record.requires)) and not (record.gone and _is_last(store, record, contents)):
+            yield record
+
+
+def _holding(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
+    """Of several entries of one kind and name the one that holds; sorted by these."""
+    rows = {(entry.kind, entry.name): entry for entry in sorted(entries, key=lambda entry: entry.order)}
+    return [rows[key] for key in sorted(rows)]
+
+
+def _is_last(store: Store, record: EntryRecord, contents: Container[bytes]) -> bool:
+    """Whether nothing is left that an entry which is gone would hide."""
+    return all(pack in contents for pack, _ in store.find(index_name(record.kind, record.name)))
+
+
+def _is_signed_by_others(store: Store, pack: bytes) -> bool:
+    """Whether a pack has public signatures, which one that is made of it would lack."""
+    return store.publish_key is None and store.read_file(SIGNATURES, SIGNATURES.file_name(pack.hex())) is not None
