@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from compcache.build.source import ModuleSource
     from compcache.hit.compiled import CompiledFunctions
+    from compcache.hit.loader import Accept
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
     from compcache.inspect.descriptions import (
@@ -222,17 +223,17 @@ class Cache:
 
         return suggestion(self._store, func_name)
 
-    def _load(self, func_name: str | Identity, owner: object = None, request: object = None) -> TypedCallTarget:
+    def _load(self, func_name: str | Identity, owner: object = None, accept: Accept | None = None) -> TypedCallTarget:
         self._require_open()
         if not isinstance(func_name, str):
             func_name = _func_name_of(func_name)
         started = perf_counter()
         try:
-            target = self._loader.load(func_name, owner, request)
+            target = self._loader.load(func_name, owner, accept)
         except CompcacheError as error:
             if not self._retarget or not isinstance(error.__cause__, IncompatibleTargetError):
                 raise
-            target = self._load_retargeted(func_name, owner, request, error)
+            target = self._load_retargeted(func_name, owner, accept, error)
         if self._tuners is not None and func_name not in self._tuners:
             from compcache.miss.retarget import tune_later
 
@@ -241,7 +242,7 @@ class Cache:
         return target
 
     def _load_retargeted(
-        self, func_name: str, owner: object, request: object, error: CompcacheError
+        self, func_name: str, owner: object, accept: Accept | None, error: CompcacheError
     ) -> TypedCallTarget:
         """Compile the kept bitcode for this host and load the function again; raise `error` where that does not help."""
         try:
@@ -250,7 +251,7 @@ class Cache:
             except ImportError:  # only what runs kernels is installed
                 raise error from error.__cause__
 
-            target = load_retargeted(self._session(), func_name, owner, request, error)
+            target = load_retargeted(self._session(), func_name, owner, accept, error)
             self._store.stats.missed(error)
         finally:
             del error  # its traceback has this frame

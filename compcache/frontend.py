@@ -6,7 +6,7 @@ hands call targets on. `docs/frontend.md` has one in fifty lines. All functions 
 
 from __future__ import annotations
 
-from compcache.errors import CompcacheError
+from compcache.errors import CompcacheError, GlobalValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from compcache.identity import Identity
     from compcache.miss.compile_once import Addition
     from compcache.miss.entries import PendingEntries
+    from compcache.store import ModuleFile
 
 __all__ = [
     "add_missing",
@@ -37,7 +38,9 @@ __all__ = [
 ]
 
 
-def find(cache: Cache, func_name: str, request: object = None) -> TypedCallTarget | None:
+def find(
+    cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = None, *, kind: str = ""
+) -> TypedCallTarget | None:
     """The call target of a function, or None where it cannot be loaded; a miss is not counted.
 
     The remote store is asked for what is missing, for as long as a compile would wait for it.
@@ -45,11 +48,20 @@ def find(cache: Cache, func_name: str, request: object = None) -> TypedCallTarge
     Args:
         cache: where to look.
         func_name: the function.
-        request: what global variables that are decoded for it are given (`compcache.globals.LoadContext.request`). A definition of a
-            kind of the front end's own may refuse, and then another realization is tried: so entries are accepted or passed over.
+        accept: decides which of several realizations is taken: called with the entry of this `kind` that came with one
+            (`ModuleSource.entries`), before anything of it is loaded. One without such an entry is passed over, and so is one for which
+            it returns false, or raises a `CompcacheError` that says why.
+        kind: the kind of that entry; see `put_entry`.
+
+    Raises:
+        PickleNotAllowedError: the kind is one of data that is unpickled, and the cache was not opened for that.
     """
+    judge = None
+    if accept is not None:
+        _require_allowed(cache, kind)
+        judge = _Judge(cache, func_name, kind, accept)
     try:
-        return cache._load(func_name, request=request)
+        return cache._load(func_name, accept=judge)
     except CompcacheError as error:
         if cache._closed:
             raise
@@ -58,7 +70,33 @@ def find(cache: Cache, func_name: str, request: object = None) -> TypedCallTarge
             return None
         from compcache.miss.compile_once import find_fetched
 
-        return find_fetched(session, func_name, error, request)
+        return find_fetched(session, func_name, error, judge)
+
+
+class _Judge:
+    """Shows a front end the entries of realizations; raises where it does not accept one."""
+
+    def __init__(self, cache: Cache, func_name: str, kind: str, accept: Callable[[bytes], bool]) -> None:
+        self._store = cache._store
+        self._key = kind, func_name
+        self._accept = accept
+        self._offsets: dict[bytes, int] = {}
+
+    def __call__(self, file: ModuleFile) -> None:
+        from compcache.formats.entry import decode_entry, index_name, may_be_read
+
+        kind, name = self._key
+        if file.module_id not in self._offsets:
+            self._offsets = dict(self._store.find(index_name(kind, name)))
+        reason = f"it has no entry of the kind {kind!r} that can be believed"
+        offset = self._offsets.get(file.module_id)
+        if offset is not None and may_be_read(kind, elsewhere=file.elsewhere):
+            record = decode_entry(file.read_record(offset))
+            if (record.kind, record.name) == (kind, name):
+                if self._accept(record.data):
+                    return
+                reason = "the front end does not accept it"
+        raise GlobalValidationError(reason, reason=reason)
 
 
 def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False) -> tuple[str, ...]:
@@ -68,7 +106,7 @@ def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False)
         cache: where to store it.
         source: the code.
         alone: nothing is imported that the source does not name, whatever the cache holds; and others of its name may be there,
-            which whoever loads it tells apart (`find` with a `request`).
+            which whoever loads it tells apart (`find` with `accept`).
 
     Returns:
         The module_ids of all targets, that of the one for this host first.
@@ -151,12 +189,15 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
     """
     name = _entry_name(cache, name_or_identity, kind)
     record = cache._entries.find(kind, name) if cache._entries is not None else None
-    record = record or cache._store.read_entry(kind, name)
     if record is None:
-        from compcache.formats.entry import index_name
+        session = cache._session()
+        record = cache._store.read_entry(kind, name, alone=not session.remote_url())
+        if record is None and session.remote_url():
+            from compcache.formats.entry import index_name
+            from compcache.miss.compile_once import fetch_soon
 
-        wanted = index_name(kind, name)
-        record = cache._store.read_entry(kind, name) if wanted in cache._session().fetch((wanted,)) else None
+            if fetch_soon(session, index_name(kind, name)):
+                record = cache._store.read_entry(kind, name, alone=False)
     return None if record is None or record.gone else record.data
 
 
@@ -168,8 +209,6 @@ def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> N
 
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:
-    from compcache.formats.entry import PICKLED
-
     cache._require_open()
     (name,) = cache._names((name_or_identity,))
     for text, what in ((name, "name of an entry"), (kind, "kind of entries")):
@@ -177,12 +216,18 @@ def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> st
             from compcache.build.source import check_name
 
             check_name(text, what)
+    _require_allowed(cache, kind)
+    return name
+
+
+def _require_allowed(cache: Cache, kind: str) -> None:
+    from compcache.formats.entry import PICKLED
+
     if kind.startswith(PICKLED) and not allows_pickle(cache):
         from compcache.errors import PickleNotAllowedError
 
         reason = f"entries of the kind {kind!r} are unpickled, and the cache was not opened with allow_pickle=True"
         raise PickleNotAllowedError(reason, reason=reason)
-    return name
 
 
 def _pending(cache: Cache) -> PendingEntries:

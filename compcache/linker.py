@@ -273,7 +273,7 @@ def _assemble(
     graph = encode_graph(symbol_nodes(translated.definitions, names, prepared.resolution, signatures))
     bitcode = translated.bitcode
     resolution = prepared.resolution
-    if bitcode and not any(definition.is_machine_code for definition, _ in resolution.storage.values()):
+    if bitcode:
         storage = {name: offset for name, offset in writer.globals.items() if name in resolution.storage}
         libraries = [library.name for library in resolution.libraries]
         bitcode += write_recipe(translated.level, prepared.exports, resolution.imported(), storage, libraries, prepared.code)

@@ -557,12 +557,12 @@ class Store:
             reraise_interrupt(error)
             return None
 
-    def read_entry(self, kind: str, name: str) -> EntryRecord | None:
+    def read_entry(self, kind: str, name: str, *, alone: bool = True) -> EntryRecord | None:
         """The entry of data that holds under this name, or the record that it is gone; None where there is none, or it cannot be read.
 
-        One whose modules are not all there is none.
+        One whose modules are not all there is none, unless they may be elsewhere: in a remote store, where this one is not `alone`.
         """
-        from compcache.formats.entry import decode_entry, index_name
+        from compcache.formats.entry import decode_entry, index_name, may_be_read
 
         best: EntryRecord | None = None
         vanished = False
@@ -570,6 +570,8 @@ class Store:
             try:
                 with self.open_module(module_id) as file:
                     try:
+                        if not may_be_read(kind, elsewhere=file.elsewhere):
+                            continue
                         record = decode_entry(file.read_record(offset))
                     except FormatError as error:
                         raise self.condemn(file, error) from error
@@ -581,8 +583,8 @@ class Store:
             if (record.kind, record.name) == (kind, name) and (best is None or record.order > best.order):
                 best = record
         if vanished and self._renew_index():
-            return self.read_entry(kind, name)
-        return best if best is not None and all(map(self.exists, best.requires)) else None
+            return self.read_entry(kind, name, alone=alone)
+        return best if best is None or not alone or all(map(self.exists, best.requires)) else None
 
     # ---------------------------------------------------------------- removal
 

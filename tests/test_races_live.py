@@ -16,6 +16,7 @@ from processes import Crowd
 import compcache
 from compcache import Cache, ModuleSource, NotCachedError, UndefinedSymbolError
 from compcache.miss import publication
+from compcache.publish import additions
 from compcache.publish.index_rebuild import rebuild_index
 
 if TYPE_CHECKING:

@@ -36,8 +36,6 @@ _MAX_SIZE = 1 << 31
 class StoredDefinition:
     """A global's definition as its record has it: all that writing records needs."""
 
-    is_machine_code = False  # else there would be no recipe
-
     def __init__(self, kind: str, payload: bytes) -> None:
         self.kind = kind
         self._payload = payload

@@ -16,7 +16,7 @@ from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError
 from compcache.record import Record
 
-__all__ = ["ENTRY", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name"]
+__all__ = ["ENTRY", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "may_be_read"]
 
 #: The first byte of the payload.
 ENTRY = b"E"
@@ -46,6 +46,11 @@ class EntryRecord(Record):
 def index_name(kind: str, name: str) -> str:
     """The name under which the index has an entry."""
     return f"\0{kind}\0{name}"
+
+
+def may_be_read(kind: str, *, elsewhere: bool) -> bool:
+    """Whether entries of this kind are read of a file; nothing says of one from `elsewhere` that somebody who is trusted has made it."""
+    return not (elsewhere and kind.startswith(PICKLED))
 
 
 def encode_entry(record: EntryRecord) -> bytes:

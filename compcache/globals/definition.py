@@ -16,8 +16,6 @@ if TYPE_CHECKING:
         """The services of the loading process that a definition may use."""
 
         allow_pickle: bool
-        #: What the caller of `compcache.frontend.find` has for definitions of a kind of its own; else None.
-        request: object
 
         def address_of(self, buffer: object) -> int:
             """The address of an object's buffer."""
@@ -52,7 +50,6 @@ _HOMES = {
     "integer": "compcache.globals.scalars",
     "member": "compcache.globals.objects",
     "native": "compcache.globals.native",
-    "numba": "compcache.numba.entries.description",
     "numba-symbol": "compcache.numba.entries.helper_symbols",
     "object": "compcache.globals.objects",
     "pickle": "compcache.globals.pickled",

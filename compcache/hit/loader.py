@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
     from compcache.store import ModuleFile, Store
 
+    Accept = Callable[[ModuleFile], object]
+
 __all__ = ["Choice", "LoadedModule", "Loader"]
 
 #: How many module files a load has open at a time, and then closes; those that it maps later on it opens again.
@@ -128,17 +130,15 @@ class Source:
     """A module as one load sees it: its open file, and the mapped module once there is one.
 
     `suspended` says that the file was closed to save a descriptor, and is opened again when something is read of it. `listed` is
-    what is known of its records where a load has several modules. `request` is what the caller of the load has for the definitions of
-    global variables (`LoadContext.request`).
+    what is known of its records where a load has several modules.
     """
 
-    __slots__ = ("file", "is_whole", "listed", "loaded", "request", "suspended")
+    __slots__ = ("file", "is_whole", "listed", "loaded", "suspended")
 
-    def __init__(self, file: ModuleFile, loaded: LoadedModule | None, request: object = None) -> None:
+    def __init__(self, file: ModuleFile, loaded: LoadedModule | None) -> None:
         self.file = file
         self.loaded = loaded
         self.is_whole = loaded is None  # nothing of it is bound: the load sees all its imports
-        self.request = request
         self.suspended = False
         self.listed: Listed | None = None
 
@@ -167,12 +167,13 @@ class Source:
 
 
 class Sources(dict[bytes, Source]):
-    """The modules that one load has opened, the request that it is for, and what is known of several modules."""
+    """The modules that one load has opened, who decides about realizations of its function, and what is known of several modules."""
 
-    __slots__ = ("listing", "request")
+    __slots__ = ("accept", "listing", "root")
 
-    def __init__(self, request: object) -> None:
-        self.request = request
+    def __init__(self, root: str, accept: Accept | None) -> None:
+        self.root = root
+        self.accept = accept
         self.listing: Listing | None = None
 
 
@@ -222,9 +223,14 @@ class Loader:
 
     # ------------------------------------------------------------------- plan
 
-    def load(self, func_name: str, owner: object = None, request: object = None) -> TypedCallTarget:
-        """The call target of a function, loaded if necessary. `owner` is kept alive by the target; global variables that are
-        decoded for this load are given `request`.
+    def load(self, func_name: str, owner: object = None, accept: Accept | None = None) -> TypedCallTarget:
+        """The call target of a function, loaded if necessary.
+
+        Args:
+            func_name: the function.
+            owner: kept alive by the target.
+            accept: called with the file of each realization that could be taken; raises one of the errors that rule it out. Only one
+                that it has accepted is returned.
 
         Raises:
             NotCachedError: this host can use none of the realizations.
@@ -233,23 +239,23 @@ class Loader:
         index = self.store.index
         known = index.segments
         try:
-            return self._load(func_name, owner, request)
+            return self._load(func_name, owner, accept)
         except CompcacheError as error:
             if isinstance(error, NotCachedError) and error.__cause__ is None:
                 raise  # the look-up has looked at the disk just now
             index.refresh()
             if index.segments is known:
                 raise
-        return self._load(func_name, owner, request)  # the index has changed meanwhile
+        return self._load(func_name, owner, accept)  # the index has changed meanwhile
 
-    def _load(self, func_name: str, owner: object, request: object) -> TypedCallTarget:
+    def _load(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         target = None
         while target is None:  # again where another thread has loaded or unloaded one of the modules meanwhile
-            target = self._load_once(func_name, owner, request)
+            target = self._load_once(func_name, owner, accept)
         return target
 
-    def _load_once(self, func_name: str, owner: object, request: object) -> TypedCallTarget | None:
-        sources = Sources(request)
+    def _load_once(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget | None:
+        sources = Sources(func_name, accept)
         candidates = self.candidates(func_name)
         try:
             choice, offset, error = self._open_first(func_name, candidates, sources)
@@ -258,13 +264,13 @@ class Loader:
             if planned is not None:
                 try:
                     planned.start(self)
-                    return self._commit(func_name, planned.chosen, owner, planned)
+                    return self._commit(func_name, planned.chosen, owner, planned, chosen_by=accept)
                 except IndexError:
                     pass  # it does not fit the images: the walk finds out which file is damaged
             if choice is not None:
                 try:
                     if self._prepare_alone(choice, sources):
-                        return self._commit(func_name, {func_name: choice}, owner)
+                        return self._commit(func_name, {func_name: choice}, owner, chosen_by=accept)
                 except (CompcacheError, OSError) as failure:
                     reraise_interrupt(failure)
                     choice, error = None, failure
@@ -274,7 +280,7 @@ class Loader:
             chosen = plan.choose()
             while not self._prepare(plan, chosen):
                 chosen = plan.choose()
-            target = self._commit(func_name, chosen, owner)
+            target = self._commit(func_name, chosen, owner, chosen_by=accept)
             if target is not None and root is not None and len(sources) >= _FEWEST_PLANNED and not plan.has_errors and chosen[func_name] is root:
                 self._remember_closure(root, offset, chosen)
             return target
@@ -368,6 +374,8 @@ class Loader:
             if record.name != func_name:
                 raise FormatError(f"the record at offset {offset} is of another function")
             self.require_features(source.file, record)
+            if sources.accept is not None and func_name == sources.root:
+                sources.accept(source.open_file(self.store))
         except FormatError as error:
             raise self.condemn(sources, module_id, error) from error
         return Choice(source, record)
@@ -380,7 +388,7 @@ class Loader:
         file = self.store.open_module(module_id, entry=entry)
         try:
             self.require_usable(file)
-            source = Source(file, self._loaded(module_id), sources.request)
+            source = Source(file, self._loaded(module_id))
             if several and not entry:
                 from compcache.hit.plan import list_records
 
@@ -530,9 +538,12 @@ class Loader:
     # ----------------------------------------------------------------- commit
 
     def _commit(
-        self, func_name: str, chosen: dict[str, Choice], owner: object, planned: PlannedClosure | None = None
-    ) -> TypedCallTarget | None:
+        self, func_name: str, chosen: dict[str, Choice], owner: object, planned: PlannedClosure | None = None, *,
+        chosen_by: Accept | None,
+    ) -> TypedCallTarget | None:  # fmt: skip
         """Fill slots and tables; None where another thread has loaded one of the modules anew meanwhile.
+
+        A target that is there already is returned, unless somebody has `chosen_by` more than the name.
 
         Raises:
             IndexError: what was `planned` does not fit an image.
@@ -545,7 +556,7 @@ class Loader:
                 raise StorageError(f"the cache {self.store.root} was closed while {func_name!r} was loaded")
             known = self.targets.get(func_name)
             existing = known() if known is not None else None
-            if existing is not None:
+            if existing is not None and (chosen_by is None or _is_of(existing, chosen[func_name])):
                 return existing
             if not self._agree(chosen):
                 return None
@@ -668,6 +679,11 @@ class Loader:
         """The valid call targets that this loader returned and that are still referenced."""
         found = [weak() for weak in list(self._by_link.values())]
         return [target for target in found if target is not None]
+
+
+def _is_of(target: TypedCallTarget, choice: Choice) -> bool:
+    context = target._context
+    return context is not None and context.module is choice.loaded
 
 
 class _Impatient:

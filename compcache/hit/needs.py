@@ -195,12 +195,11 @@ def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tupl
 class _LoadContext:
     """The services of this process that definitions may use while they are loaded."""
 
-    __slots__ = ("_loader", "allow_pickle", "request")
+    __slots__ = ("_loader", "allow_pickle")
 
     def __init__(self, loader: Loader, choice: Choice) -> None:
         self._loader = loader
         self.allow_pickle = loader.allow_pickle and not choice.source.file.elsewhere
-        self.request = choice.source.request
 
     def address_of(self, buffer: object) -> int:
         """The address of an object's buffer."""

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
     from compcache.build.source import ModuleSource
     from compcache.formats.built_module import BuiltModule
+    from compcache.hit.loader import Accept
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
     from compcache.remote.client import Inquiry
     from compcache.session import Session
 
-__all__ = ["Addition", "add_missing", "compile_once", "ensure_compiled", "find_fetched", "find_stored"]
+__all__ = ["Addition", "add_missing", "compile_once", "ensure_compiled", "fetch_soon", "find_fetched", "find_stored"]
 
 #: How long a miss waits for the remote store before it begins to compile.
 HEDGE_SECONDS = 0.15
@@ -130,24 +131,31 @@ def add_missing(session: Session, functions: tuple[str, ...], build: Callable[[]
 
 
 def find_fetched(
-    session: Session, func_name: str, error: CompcacheError, request: object = None
+    session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None
 ) -> TypedCallTarget | None:
     """Load a function after asking the remote store for it, as long as a compile waits; None where it does not come.
 
-    `error` is how the look-up in the cache failed; `request` is that of `compcache.frontend.find`.
+    `error` is how the look-up in the cache failed; `accept` is that of `Loader.load`.
     """
     if not isinstance(error, (NotCachedError, UndefinedSymbolError)):
         return None
-    inquiry = session.inquire((func_name,))
-    if inquiry is None:
-        return None
-    if not inquiry.arrived(HEDGE_SECONDS):
-        inquiry.give_up()
+    if not fetch_soon(session, func_name):
         return None
     try:
-        return session.loader.load(func_name, request=request)
+        return session.loader.load(func_name, accept=accept)
     except CompcacheError:
         return None
+
+
+def fetch_soon(session: Session, name: str) -> bool:
+    """Ask the remote store for something, and wait as long as a compile waits; whether it is there now."""
+    inquiry = session.inquire((name,))
+    if inquiry is None:
+        return False
+    if inquiry.arrived(HEDGE_SECONDS):
+        return bool(inquiry.fetched)
+    inquiry.give_up()
+    return False
 
 
 def find_stored(session: Session, functions: tuple[str, ...]) -> Addition | None:

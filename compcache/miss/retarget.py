@@ -31,6 +31,7 @@ from compcache.publish.writer import keep_in_memory
 if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule
     from compcache.formats.manifest import ModuleRecord
+    from compcache.hit.loader import Accept
     from compcache.hit.target import TypedCallTarget
     from compcache.session import Session
 
@@ -49,7 +50,7 @@ with Cache(path, trust=trust == "1") as cache:
 
 
 def load_retargeted(
-    session: Session, func_name: str, owner: object, request: object, error: CompcacheError
+    session: Session, func_name: str, owner: object, accept: Accept | None, error: CompcacheError
 ) -> TypedCallTarget:
     """Compile realizations for this host, of the function and its imports, and load it.
 
@@ -57,7 +58,7 @@ def load_retargeted(
         session: the cache that holds it.
         func_name: the function.
         owner: an object that the target keeps alive.
-        request: what the global variables are given, as in `compcache.frontend.find`.
+        accept: as of `Loader.load`.
         error: why it could not be loaded; raised if retargeting does not help.
     """
     tried: set[str] = set()
@@ -68,7 +69,7 @@ def load_retargeted(
                 raise error
             tried.add(name)
             try:
-                return session.loader.load(func_name, owner, request)
+                return session.loader.load(func_name, owner, accept)
             except (NotCachedError, UndefinedSymbolError) as next_error:
                 error = next_error
     finally:

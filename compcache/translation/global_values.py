@@ -42,7 +42,6 @@ class _DryRun:
     """A load context that checks what can be checked without an image."""
 
     allow_pickle = True
-    request: object = None
 
     def address_of(self, buffer: object) -> int:
         """Any address: only whether the value fits is checked."""

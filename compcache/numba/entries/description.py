@@ -1,4 +1,4 @@
-"""The global variable that describes an entry: the conditions for its use, and Numba's metadata."""
+"""The description of an entry, which is stored beside its code: the conditions for its use, and Numba's metadata."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 
 from compcache.digest import digest
-from compcache.errors import GlobalValidationError, PickleNotAllowedError
-from compcache.globals import GlobalDefinition, Storage, register
+from compcache.errors import GlobalValidationError
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
+from compcache.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import ClassVar
-
-    from compcache.globals import LoadContext
     from compcache.numba.identity.dependencies import Dependency
 
-__all__ = ["KIND_IMAGE", "KIND_OBJECT", "Description", "Request"]
+__all__ = ["DESCRIPTION", "KIND_IMAGE", "KIND_OBJECT", "Description", "Request"]
 
+#: The kind of the entries of data that descriptions are (`compcache.frontend`).
+DESCRIPTION = "pickle:numba"
 #: The kinds of entries: machine code in the image, or object code as Numba serializes it.
 KIND_IMAGE, KIND_OBJECT = 1, 2
 _HEAD = Struct("<III")
@@ -28,11 +27,11 @@ _CHECKED = "(uu[(uu)]b[u])"
 
 
 class Request:
-    """A look-up of an entry by the process that wants to use it: what `compcache.frontend.find` is given.
+    """A look-up of an entry by the process that wants to use it; `accepts` is given to `compcache.frontend.find`.
 
     `lines` is a digest of the current source lines; `cpu` is the CPU that the user has chosen (`chosen_cpu`); `implementations` says which
-    implementations are known to be those of this process. The descriptions
-    that are loaded are checked against it; `found` is the first one that holds, or `only` the one that the process has just made.
+    implementations are known to be those of this process. `found` is the description that was accepted last: one that holds, or `only`
+    the one that the process has just made.
     """
 
     __slots__ = ("cpu", "found", "implementations", "lines", "only")
@@ -44,13 +43,25 @@ class Request:
         self.only = only
         self.found: Description | None = None
 
+    def accepts(self, data: bytes) -> bool:
+        """Whether the entry that this describes holds. Raises `GlobalValidationError`, which says why it does not."""
+        try:
+            description = Description.decode(data)
+        except ValueError as error:
+            raise _invalid(f"its description does not decode: {error}") from error
+        if self.only is None:
+            description.check(self)
+        elif self.only != description:
+            raise _invalid("it is not the one that was just stored")
+        self.found = description
+        return True
+
 
 def _invalid(reason: str) -> GlobalValidationError:
     return GlobalValidationError(reason, reason=reason)
 
 
-@register
-class Description(GlobalDefinition):
+class Description(Record):
     """The metadata of an entry that Numba needs besides its machine code.
 
     `lines` is a digest of the source lines, "" if the code does not report them; `dependencies` are the implementations
@@ -68,8 +79,6 @@ class Description(GlobalDefinition):
     answered: tuple[str, ...]
     pickled: bytes
     bitcode: bytes
-    kind = "numba"
-    revalidate: ClassVar[bool] = True
 
     def encode(self) -> bytes:
         """The sizes of three parts, and the parts: the conditions, the pickle, the bitcode."""
@@ -94,20 +103,6 @@ class Description(GlobalDefinition):
             raise ValueError("the names that it asked for are malformed")
         end = at + first + second
         return cls(cpu, lines, tuple(map(tuple, rows)), asked, tuple(answered), payload[at + first : end], payload[end:])
-
-    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """Check that the entry is still valid; the request keeps the description."""
-        request = context.request
-        if isinstance(request, Request):  # otherwise only the code is used, and nothing is unpickled
-            if not context.allow_pickle:
-                reason = "it is a Numba entry, which is pickled, and the cache was not opened with allow_pickle=True"
-                raise PickleNotAllowedError(reason, reason=reason)
-            if request.only is None:
-                self.check(request)
-            elif request.only != self:
-                raise _invalid("it is not the one that was just stored")
-            request.found = self
-        return bytes(storage.size), None
 
     def __repr__(self) -> str:
         parts = [f"{len(self.pickled)} bytes of description", f"{len(self.bitcode)} bytes of code to link"]

@@ -19,16 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADDRESS",
-    "DESCRIPTION",
     "CannotLink",
     "ImageSource",
-    "describe_module",
+    "address_function",
     "load_exception_classes",
     "prepare_image",
 ]
-
-DESCRIPTION = "compcache.numba.description"
-
 
 ADDRESS = "compcache.numba.address"
 
@@ -70,11 +66,6 @@ class ImageSource(NamedTuple):
     globals: dict[str, Any]
 
 
-def describe_module() -> str:
-    """The address function and the description alone, as assembly; for entries without an image."""
-    return f"@{DESCRIPTION} = external global ptr\n" + address_function(())
-
-
 def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
     """The printed code of a finished Numba library for a shared object that provides these symbols, if it defines them.
 
@@ -93,7 +84,7 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
     text = load_exception_classes(resolve_recursion(text, defined))
     used = [name for name in declared if name not in unused and not name.startswith("llvm.")]
     symbols = (*[name for name in wanted if name in defined], *environments)
-    text += f"\n@{DESCRIPTION} = external global ptr\n" + address_function(symbols)
+    text += address_function(symbols)
     named = functions_named([_plain(found[1]) for found in _VARIABLE.finditer(text)] if NAMED in text else ())
     return ImageSource(text, symbols, tuple(environments), {**_helpers(used), **named})
 
@@ -142,12 +133,11 @@ def address_function(symbols: Sequence[str]) -> str:
     blocks = "\n".join(f's{n}:\n  ret ptr @"{_quoted(name)}"' for n, name in enumerate(symbols))
     return f"""
 define ptr @{ADDRESS}(i64 %number) {{
-  %description = load volatile ptr, ptr @{DESCRIPTION}
   switch i64 %number, label %none [
 {cases}
   ]
 none:
-  ret ptr %description
+  ret ptr null
 {blocks}
 }}
 """

@@ -16,7 +16,7 @@ from numba.core.environment import Environment, lookup_environment
 
 from compcache import frontend
 from compcache.numba.compilation import libraries, native_code, scopes
-from compcache.numba.entries.description import KIND_OBJECT, Description, Request
+from compcache.numba.entries.description import DESCRIPTION, KIND_OBJECT, Description, Request
 from compcache.numba.entries.generators import restore_generator
 from compcache.numba.entries.helper_symbols import helper_address
 from compcache.numba.entries.mapped_library import (
@@ -40,7 +40,7 @@ __all__ = ["find", "load_library", "load_result", "run_image", "with_types"]
 def find(cache: Cache, name: str, lines: str, implementations: str = "") -> tuple[TypedCallTarget, Description] | None:
     """The first entry of this name that is valid in this process; one with these implementations (`Description.implementations`) is."""
     request = Request(lines, chosen_cpu(), implementations=implementations)
-    target = frontend.find(cache, name, request)
+    target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION)
     return (target, request.found) if target is not None and request.found is not None else None
 
 
@@ -155,7 +155,7 @@ def _recorded(description: Description) -> libraries.Recorded:
 def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], library: Any) -> None:
     """Let this process run what was just stored of a library, so that no other code needs to be generated for it."""
     request = Request("", only=description)
-    target = frontend.find(cache, name, request)
+    target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION)
     if target is None or request.found is None:
         return
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}

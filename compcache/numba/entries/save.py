@@ -1,7 +1,8 @@
 """Stores compiled overloads in a cache directory.
 
 An entry is a module of the cache under a readable name that ends with the overload's key. Its image holds the machine
-code if that can be linked as a shared object; else the object code, as Numba serializes it, is part of the description.
+code if that can be linked as a shared object; else the object code, as Numba serializes it, is part of the description, which comes with
+the module as an entry of data.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from compcache import frontend
 from compcache.errors import CompileError, LinkError
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
-from compcache.numba.entries.description import KIND_IMAGE, KIND_OBJECT, Description
+from compcache.numba.entries.description import DESCRIPTION, KIND_IMAGE, KIND_OBJECT, Description
 from compcache.numba.entries.generators import next_symbol
 from compcache.numba.entries.held_objects import why_copied
 from compcache.numba.entries.named_addresses import with_names
@@ -153,15 +154,16 @@ def publish(
     from compcache.build.ir_text import passes_vectors
     from compcache.build.source import Function, ModuleSource
 
-    text = source.text if source else image_source.describe_module()
-    globals_ = dict(source.globals) if source else {}
+    text = source.text if source else image_source.address_function(())
     cpu, features = compiled_for()
     portable = not description.is_machine_code and not description.cpu and not passes_vectors(text)
     frontend.add_realizations(cache, ModuleSource(
         text,
         {name: Function("ptr(i64)", symbol=image_source.ADDRESS, shown=shown_signature(signature))},
-        {**globals_, image_source.DESCRIPTION: description},
+        source.globals if source else None,
+        entries={DESCRIPTION: description.encode()},
         optimize=0,
+        keep_bitcode=not description.is_machine_code,
         cpu=None if portable else cpu,
         features=features,
         targets=targets if portable else None,

@@ -1,6 +1,6 @@
 """Stores and loads the records of overloads for processes that start without Numba.
 
-For each compiled overload there is a small record besides the backend's entry: a module whose only function returns a text.
+For each compiled overload there is a small record besides the backend's entry: an entry of data.
 Its name has the function, the argument types and the key from `content` and `installation`. The record has the name of the
 entry with the code, the numbers of its wrapper and environments there, and the constants of the environments.
 """
@@ -14,7 +14,7 @@ from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.content import NotLazy, content_of
 from compcache.numba.lazy.installation import settings_and_packages
 from compcache.numba.lazy.installed import installed_backend
-from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
+from compcache.numba.lazy.marshalled import load_marshalled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RECORD",
+    "START",
     "Key",
     "Loaded",
     "Record",
     "count_hit",
-    "fields_text",
     "find_fields",
     "find_record",
-    "find_text",
     "key_of",
     "load_entry",
     "open_cache",
@@ -104,7 +103,7 @@ def key_of(function: Any, options: dict[str, Any], types: str, given: Sequence[A
         data = text.encode("utf-8", "surrogatepass")
         state.update(len(data).to_bytes(8, "little") + data)
     shown = types if len(types) <= _MOST_SHOWN else f"{types[:_MOST_SHOWN]}..."
-    return Key(f"{function.__module__}.{function.__qualname__}({shown}) without Numba-{state.hexdigest()}", content, tuple(given))
+    return Key(f"{function.__module__}.{function.__qualname__}({shown})-{state.hexdigest()}", content, tuple(given))
 
 
 _MOST_SHOWN = 400
@@ -151,28 +150,19 @@ def find_record(cache: Cache, key: Key) -> Record | None:
     return None if fields is None else Record(*fields)
 
 
+#: The kind of the entries: environments in them are unpickled.
+START = "pickle:numba start"
 #: The shape of a record's fields (`load_marshalled`).
 RECORD = "(uuui[(ib)])"
 
 
-def find_text(cache: Cache, key: Key) -> str | None:
-    """The text that is stored under a key (`fields_text`)."""
-    target = frontend.find(cache, key.name)
-    return None if target is None else target()
-
-
 def find_fields(cache: Cache, key: Key, shape: str) -> Any:
     """What is stored under a key: tuples, texts, numbers (`load_marshalled`); None where there is nothing of this shape."""
-    text = find_text(cache, key)
+    data = frontend.get_entry(cache, key.name, START)
     try:
-        return None if text is None else load_marshalled(bytes.fromhex(text), shape)
+        return None if data is None else load_marshalled(data, shape)
     except ValueError:
         return None
-
-
-def fields_text(fields: Any) -> str:
-    """The text under which `find_fields` finds these."""
-    return dump_marshalled(fields).hex()
 
 
 def load_entry(cache: Cache, record: Record) -> Loaded | None:
@@ -181,11 +171,11 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
     Raises:
         NotLazy: it needs a symbol that only Numba provides.
     """
-    from compcache.numba.entries.description import Request
+    from compcache.numba.entries.description import DESCRIPTION, Request
 
     request = Request(record.lines, implementations=record.implementations)
     try:
-        target = frontend.find(cache, record.entry, request)
+        target = frontend.find(cache, record.entry, request.accepts, kind=DESCRIPTION)
     except CompcacheError:
         return None
     if target is None or request.found is None:

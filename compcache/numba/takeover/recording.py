@@ -7,12 +7,14 @@ import pickle
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache import frontend
 from compcache.errors import CacheWarning, CompcacheError
 from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
 from compcache.numba.lazy.argument_types import FUNCTION, class_text, type_text
 from compcache.numba.lazy.content import NotLazy
-from compcache.numba.lazy.entries import Key, Record, fields_text, find_text, key_of, open_cache
+from compcache.numba.lazy.entries import START, Key, Record, key_of, open_cache
 from compcache.numba.lazy.installation import packages_are_those_of_keys
+from compcache.numba.lazy.marshalled import dump_marshalled
 from compcache.numba.takeover.made import state_of_dispatcher
 
 if TYPE_CHECKING:
@@ -39,7 +41,6 @@ __all__ = [
 _ENVIRONMENT = "_ZN08NumbaEnv"
 #: The offset of an environment's fields in `compcache.numba.lazy._dispatch` and in Numba's `_dynfunc`.
 _ENVIRONMENT_FIELDS = object.__basicsize__
-_SYMBOL = "compcache.numba.record"
 
 
 def key_before(state: State, args: Sequence[Any]) -> Key | None:
@@ -233,26 +234,16 @@ def store_fields(backend: Backend, key: Key, fields: tuple[Any, ...]) -> None:
 
 
 def store_records(backend: Backend, records: Sequence[tuple[Key, tuple[Any, ...]]]) -> None:
-    """Store what `find_fields` finds under each of these keys, in one module: to link one takes longer than all else."""
-    from compcache.build.source import Function, ModuleSource
-
+    """Store what `find_fields` finds under each of these keys."""
     cache = backend.cache
-    source: list[str] = []
-    functions: dict[str, Function] = {}
     for key, fields in records:
-        known = find_text(cache, key)
-        text = fields_text(fields)
-        if known == text or key.name in functions:
-            continue
-        if known is not None:
-            cache.remove(key.name, force=True)  # with what was stored at the same time, which is recorded again when it is missed
-        number = len(functions)
-        functions[key.name] = Function("cstr()", symbol=f"{_SYMBOL}.{number}")
-        source.append(f"""
-@text.{number} = private constant [{len(text) + 1} x i8] c"{text}\\00"
-define ptr @{_SYMBOL}.{number}() {{
-  ret ptr @text.{number}
-}}
-""")
-    if functions:
-        cache.add_module(ModuleSource("".join(source), functions, optimize=0))
+        stored = frontend.find_stored(cache, _entries_in(fields))
+        frontend.put_entry(cache, key.name, dump_marshalled(fields), kind=START, requires=stored.module_ids if stored is not None else ())
+
+
+def _entries_in(fields: tuple[Any, ...]) -> tuple[str, ...]:
+    """The entries that what is stored under a key names: one for an overload or a loop, else one for each signature."""
+    first, second, *_ = fields
+    if isinstance(first, str):
+        return (first,)
+    return tuple(record[0] for record in (second if isinstance(first, list) else (first,)))

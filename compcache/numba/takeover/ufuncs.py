@@ -6,12 +6,13 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from compcache import frontend
 from compcache.errors import CompcacheError
 from compcache.numba.compilation.history import note_code
 from compcache.numba.dispatch.gufunc_cache import wrapper_symbol
 from compcache.numba.entries.description import Description
 from compcache.numba.lazy.content import NotLazy
-from compcache.numba.lazy.entries import Record, find_text, key_of
+from compcache.numba.lazy.entries import START, Record, key_of
 from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
 from compcache.numba.takeover import made
 from compcache.numba.takeover.recording import (
@@ -127,7 +128,7 @@ def _recording_loop(
     """Let Numba compile a loop for these types (None: no process looks for it by its types), and record it if possible."""
     before = {id(other.state): set(other.real.overloads) for other in made.all_made}
     key = _key_for(state, types) if types is not None else None
-    is_known = key is not None and find_text(backend.cache, key) is not None
+    is_known = key is not None and frontend.get_entry(backend.cache, key.name, START) is not None
     result = compile_()
     if is_known or key is None or key.name != getattr(_key_for(state, types), "name", None) or not settings_are_the_environments():
         return result
