@@ -74,8 +74,8 @@ types: $(INSTALLED)
 # A copy of the work tree with another native runtime. LLVM and the interpreter are not instrumented; leaks are not looked
 # for (an interpreter that ends leaves much behind), and freed memory is not used again, which one test waits for.
 SANITIZED := build/sanitized
-SANITIZE_TESTS ?= tests/test_runtime.py tests/test_lifetimes.py tests/test_loading.py tests/test_threads.py \
-  tests/test_shapes_and_tuples.py tests/test_transactions.py tests/test_linking.py tests/test_one_mapping.py
+SANITIZE_TESTS ?= tests/hit/test_runtime.py tests/hit/test_lifetimes.py tests/hit/test_loading.py tests/hit/test_threads.py \
+  tests/hit/test_shapes_and_tuples.py tests/hit/test_transactions.py tests/hit/test_linking.py tests/hit/test_one_mapping.py
 LIBASAN = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=libubsan.so)
 
 sanitize: $(INSTALLED)
@@ -129,8 +129,8 @@ $(OLDEST_VENV)/.installed: $(BUILT_FROM)
 
 oldest: $(OLDEST_VENV)/.installed
 	$(OLDEST_VENV)/bin/python -m pytest --numprocesses auto -q --no-header -p no:cacheprovider $(PYTEST_ARGS) \
-	  tests/test_cli.py tests/test_cli_names.py tests/test_cli_graph.py tests/test_cli_ls_show.py tests/test_loading.py \
-	  tests/test_facade.py tests/test_batch_command.py tests/test_processor_words.py
+	  tests/cli/test_cli.py tests/cli/test_cli_names.py tests/cli/test_cli_graph.py tests/cli/test_cli_ls_show.py tests/hit/test_loading.py \
+	  tests/test_facade.py tests/cli/test_batch_command.py tests/targets/test_processor_words.py
 
 DOCS_VENV ?= .venv-docs
 

@@ -7,7 +7,7 @@ kernels of scalars, for kernels of arrays, and for a package of 300 functions of
 what the kernel charges it (user and system); the goals are for the minima. Calls are timed in this process's own time.
 NumPy's BLAS starts a thread for each processor, and these look for work for some 100 ms before they sleep. A process that ends before that
 is charged for what its threads do while it does something else: programs with NumPy are measured with one thread (`ONE_THREAD`) as well.
-Packages of other people follow, as far as they are installed (`tests/numba_packages.py`, $COMPCACHE_TEST_ENVIRONMENTS).
+Packages of other people follow, as far as they are installed (`tests/numba/numba_packages.py`, $COMPCACHE_TEST_ENVIRONMENTS).
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import shutil
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +27,11 @@ _VARIABLES = ("DIR", "SIGNING_KEY", "MAX_SIZE", "LOCK_TIMEOUT", "LOCKS")
 #: How long an example takes tells what else the machine does.
 settings.register_profile("compcache", deadline=None)
 settings.load_profile("compcache")
+
+
+if (spec := importlib.util.find_spec("numba")) is None or spec.origin is None:
+    # Where Numba is not installed, Python takes tests/numba for a package of that name.
+    sys.modules["numba"] = None  # type: ignore[assignment]
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -72,6 +72,19 @@ def sum_of(name: str, callees: Iterable[str]) -> str:
     return "\n".join([*lines, f"  ret i64 {total}", "}"]) + "\n"
 
 
+def compile_object(ir: str, triple: str = "") -> bytes:
+    """The object file of position-independent code, of this platform where none is named."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    module = llvm.parse_assembly(ir)
+    module.triple = triple or llvm.get_process_triple()
+    target_machine = llvm.Target.from_triple(module.triple).create_target_machine(reloc="pic", codemodel="default")
+    code: bytes = target_machine.emit_object(module)
+    return code
+
+
 def run_fresh(directory: os.PathLike[str] | str, script: str, **environment: str) -> Any:
     """What `script` left in `result`, after a run in a process with nothing in memory but what it imports.
 

@@ -1,4 +1,4 @@
-"""Caches that take this machine for another one."""
+"""Caches that take this machine for another one, and modules whose machine code depends on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,49 @@ from compcache.targets.processor_words import processor_with
 if TYPE_CHECKING:
     from compcache import Cache
 
-__all__ = ["host_like", "on_host"]
+__all__ = ["LOOP", "NEEDS_AVX2", "SUM", "host_like", "on_host"]
+
+LOOP = """\
+define void @scale(ptr noalias %a, i64 %n) {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%next, %loop]
+  %p = getelementptr double, ptr %a, i64 %i
+  %x = load double, ptr %p
+  %y = fmul double %x, 3.0
+  store double %y, ptr %p
+  %next = add i64 %i, 1
+  %done = icmp eq i64 %next, %n
+  br i1 %done, label %out, label %loop
+out:
+  ret void
+}
+"""
+SUM = """\
+define double @sum(ptr %a, i64 %n) {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%next, %loop]
+  %s = phi double [0.0, %entry], [%t, %loop]
+  %p = getelementptr double, ptr %a, i64 %i
+  %x = load double, ptr %p
+  %t = fadd fast double %s, %x
+  %next = add i64 %i, 1
+  %done = icmp eq i64 %next, %n
+  br i1 %done, label %out, label %loop
+out:
+  ret double %t
+}
+"""
+NEEDS_AVX2 = """\
+declare <32 x i8> @llvm.x86.avx2.pshuf.b(<32 x i8>, <32 x i8>)
+define <32 x i8> @shuffle(<32 x i8> %a, <32 x i8> %b) {
+  %c = call <32 x i8> @llvm.x86.avx2.pshuf.b(<32 x i8> %a, <32 x i8> %b)
+  ret <32 x i8> %c
+}
+"""
 
 
 def on_host(cache: Cache, host: Host) -> Cache:

@@ -29,7 +29,9 @@ __all__ = [
     "READING",
     "ConflictError",
     "Crash",
+    "DyingFiles",
     "FaultyFiles",
+    "KilledError",
     "MockDirectory",
     "Operation",
     "cache_on",
@@ -476,3 +478,29 @@ class FaultyFiles(Files):
     def mutations(self) -> Iterator[Operation]:
         """The operations so far that change something."""
         return (operation for operation in self.operations if operation.mutates)
+
+
+class KilledError(Exception):
+    """What a test raises in place of a kill."""
+
+
+class DyingFiles(Files):
+    """File operations that end with an exception at the n-th one that changes the disk."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise KilledError
+
+    def unlink(self, path: str, *, dir_fd: int | None = None) -> None:  # type: ignore[override]
+        self._step()
+        os.unlink(path, dir_fd=dir_fd)
+
+    def rename(self, source: str, target: str, **directories: int) -> None:  # type: ignore[override]
+        self._step()
+        os.replace(source, target, **directories)

@@ -15,7 +15,7 @@ from helpers import PACKAGE_ROOT, FreshProcessError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Crowd"]
+__all__ = ["Crowd", "in_fork"]
 
 _FIRST = """\
 import sys, time
@@ -93,3 +93,16 @@ def _result(process: subprocess.Popen[str], deadline: float) -> Any:
     if process.returncode:
         raise FreshProcessError(f"exit status {process.returncode}\n{output}\n{errors}")
     return ast.literal_eval(output.splitlines()[-1])
+
+
+def in_fork(work: object) -> int:
+    """The exit status of a forked child that runs `work` and exits at once."""
+    pid = os.fork()
+    if pid == 0:
+        status = 99
+        try:
+            status = work()  # type: ignore[operator]
+        finally:
+            os._exit(status)
+    _, wait_status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(wait_status)

@@ -8,6 +8,7 @@ fails as well. An import for types alone counts where a parameter of that type i
 from __future__ import annotations
 
 import ast
+import fnmatch
 import functools
 import re
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PACKAGE = PACKAGE_ROOT / "compcache"
+PACKAGE, TESTS = PACKAGE_ROOT / "compcache", PACKAGE_ROOT / "tests"
 
 #: From the bottom up: folders, and the files at the top of the package. What stands on one floor does not import one
 #: another, but for the ground.
@@ -119,6 +120,32 @@ KNOWS_NOTHING_OF = {
     "formats.footer": {"files", "os"},
     "formats.graph": {"files", "os"},
     "formats.statistics": {"files", "os"},
+}
+#: Folders of tests that are named after none of the package's, and why.
+OTHER_FOLDERS = {
+    "faults": "what fails is the system, at whichever operation of whichever folder",
+    "mutants": "lines of defence of every folder, taken away",
+    "peer": "programs, compilers, packages and servers of others use the whole package",
+    "trust": "what other users leave in the way meets whichever folder opens it first",
+}
+#: Tests beside the folders, and why.
+TESTS_OF_THE_WHOLE = {
+    "test_documents": "the programs and commands of all pages",
+    "test_embeddings": "where the package runs at all",
+    "test_example_programs": "compilers that are built on the package",
+    "test_facade": "cache.py",
+    "test_identity": "identity.py",
+    "test_layering": "the folders themselves",
+    "test_mock_directory": "what tests of several folders use",
+    "test_places": "store.py, and everything that walks a cache directory",
+    "test_public_api": "what the package and its modules export",
+    "test_readme": "the README",
+    "test_site": "what pages and code both say",
+    "test_state_machine": "a whole cache against a model of it",
+    "test_tutorial": "the tutorial",
+    "test_values": "files on the ground floor",
+    "test_words": "messages, wherever they come from",
+    "test_wrong_arguments": "cache.py and the classes that it takes",
 }
 
 
@@ -325,3 +352,23 @@ def test_what_hits_run_imports_neither_other_rooms_nor_anything_slow(name: str) 
     eager = [found for found in imports_of(name) if not found.lazy]
     assert {room_of(found.name) for found in eager if found.ours} <= HIT_ROOMS
     assert HEAVY.isdisjoint(found.name for found in eager if not found.ours)
+
+
+FOLDERS_OF_TESTS = sorted({path.parent.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")} - {"."})
+
+
+@pytest.mark.parametrize("folder", FOLDERS_OF_TESTS)
+def test_the_tests_of_a_folder_are_in_one_of_its_name(folder: str, pytestconfig: pytest.Config) -> None:
+    assert (PACKAGE / folder).is_dir() != (folder in OTHER_FOLDERS), f"say in OTHER_FOLDERS why tests/{folder} mirrors nothing"
+    skipped = pytestconfig.getini("norecursedirs")
+    assert not [part for part in folder.split("/") if any(fnmatch.fnmatch(part, pattern) for pattern in skipped)]
+
+
+def test_a_test_beside_the_folders_concerns_the_whole() -> None:
+    """Others go where the tested code is: ``tests/remote/`` for ``compcache/remote/``."""
+    assert {path.stem for path in TESTS.glob("test_*.py")} == set(TESTS_OF_THE_WHOLE)
+
+
+def test_each_folder_of_tests_is_described() -> None:
+    page = (PACKAGE_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([\w/]+)/` \|", page, re.MULTILINE) == sorted({*FOLDERS_OF_TESTS, *OTHER_FOLDERS})

@@ -15,11 +15,11 @@ with the names that LLVM prints for ``-mcpu=help``, or nothing is written.
 
 A file holds, for one architecture: `implies` (each feature that says what instructions there are, and the features
 that it brings with it), `other` (features that change the code and require nothing: tuning, mitigations, modes), and `cpus` (each
-64-bit CPU's features; what they imply is left out). `tests/test_cpu_table.py` compares the files with LLVM's inliner.
+64-bit CPU's features; what they imply is left out). `tests/targets/test_cpu_table.py` compares the files with LLVM's inliner.
 
 ``x86_64-words.json`` has the bits, for all versions together: run this with the oldest and with the newest supported llvmlite. LLVM knows
-them as code alone (``getHostCPUFeatures``). So LLVM is asked about a made-up processor with every bit set (`tests/pretended_processor.py`),
-then once without each bit, and what it misses then depends on that bit. `tests/test_processor_words.py` does the same from other starts.
+them as code alone (``getHostCPUFeatures``). So LLVM is asked about a made-up processor with every bit set (`tests/targets/pretended_processor.py`),
+then once without each bit, and what it misses then depends on that bit. `tests/targets/test_processor_words.py` does the same from other starts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "targets"))
 import pretended_processor as pretended
 
 FOLDER = Path(__file__).resolve().parents[1] / "compcache" / "targets" / "tables"

@@ -107,7 +107,7 @@ def markdown(record: dict[str, Any]) -> str:
     return "\n\n".join([
         ("Of the whole process that makes the first call (small code). Instructions come from `valgrind --tool=callgrind`, which"
         " repeats to a fraction of a percent whatever the load; system calls, files and bytes from `strace -f`. Memory maps are"
-        " not counted as read. `tests/test_counted_work.py` holds compcache to budgets of such counts."),
+        " not counted as read. `tests/hit/test_counted_work.py` holds compcache to budgets of such counts."),
         rows(["", *header], body),
         "Above the empty process:",
         rows(["", *header], above),

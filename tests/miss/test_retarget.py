@@ -1,0 +1,214 @@
+"""Code that is kept of other CPUs' realizations, compiled for this host: on demand, and in the background."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from array import array
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import caller, frees_callers, run_fresh
+from hosts import NEEDS_AVX2, SUM, host_like, on_host
+from processes import Crowd
+
+from compcache import Cache, Function, ModuleSource, NotCachedError, frontend
+from compcache.formats.graph import decode_notes
+from compcache.formats.host import platform_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
+
+VALUES = array("d", range(100))
+USES_ALL = """\
+@scale = external global i64
+@table = constant [2 x ptr] [ptr @inner, ptr @inner]
+declare i64 @leaf(i64)
+define i64 @inner(i64 %x) noinline {
+  %s = load i64, ptr @scale
+  %y = mul i64 %x, %s
+  ret i64 %y
+}
+define i64 @top(i64 %x, i64 %n) {
+  %slot = getelementptr ptr, ptr @table, i64 %n
+  %f = load ptr, ptr %slot
+  %y = call i64 %f(i64 %x)
+  %z = call i64 @leaf(i64 %y)
+  ret i64 %z
+}
+"""
+
+#: To call the other function for a CPU of another width would look for its vector in other registers.
+WIDE_CALL = """\
+define <8 x float> @shuffle(ptr %f, <8 x float> %x) {
+  %y = call <8 x float> %f(<8 x float> %x)
+  ret <8 x float> %y
+}
+"""
+
+
+def older(directory: Path, cpu: str = "nehalem", **options: bool) -> Cache:
+    return on_host(Cache(directory, **options), host_like(cpu))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cpu", ["x86-64-v4", None], ids=["named", "native"])
+def test_code_for_other_cpus_is_compiled_for_this_one(cache: Cache, directory: Path, cpu: str | None) -> None:
+    if cpu is None:
+        on_host(cache, host_like("skylake-avx512"))
+    cache.add_module(ModuleSource(SUM, {"sum": "f64(f64[:])"}, cpu=cpu, identity={"made of": "a test"}))
+    with older(directory) as nehalem:
+        assert not nehalem.has("sum")
+        target = nehalem.get_target("sum")
+        assert target(VALUES) == sum(VALUES)
+        assert nehalem.has("sum")
+        module_id = target.module_id
+        mine = {r.module_id: r for r in nehalem.realizations("sum")}
+        assert mine[module_id].cpu == "nehalem"
+        assert "avx" not in mine[module_id].features
+        with nehalem._store.open_module(bytes.fromhex(module_id)) as module:
+            assert decode_notes(module.read(module.footer().content, module.footer().notes))["identity"] == {"made of": "a test"}
+        assert nehalem.check(recompile=True).findings == ()
+    with older(directory, retarget=False) as again:
+        assert again.get_target("sum").module_id == module_id
+    with older(directory) as third:
+        assert len(third.realizations("sum")) == 2
+
+
+def test_code_for_this_cpu_knows_the_source_it_was_made_of(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def source(text: str) -> ModuleSource:
+        return ModuleSource(text, {"sum": "f64(f64[:])"}, cpu="x86-64-v4")
+
+    monkeypatch.setenv("COMPCACHE_CHECK", "1")
+    cache.add_module(source(SUM))
+    with older(directory) as nehalem:
+        assert nehalem.get_target("sum")(VALUES) == sum(VALUES)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            nehalem.get_or_compile("sum", lambda: source(SUM))
+        with pytest.warns(UserWarning, match="'sum' was compiled from different code"):
+            nehalem.get_or_compile("sum", lambda: source(SUM.replace("fadd", "fsub")))
+
+
+def test_code_that_was_not_optimized_yet_gets_the_width_of_the_host(cache: Cache, directory: Path) -> None:
+    from compcache.build.kept_code import read_code
+
+    cache.add_module(ModuleSource(SUM, {"sum": "f64(f64[:])"}, cpu="x86-64-v4"))
+    with older(directory) as nehalem:
+        module_id = nehalem.get_target("sum").module_id
+        assert "ymm" not in read_code(nehalem._store, module_id).assembly(2)
+
+
+def test_imports_globals_and_tables_are_what_they_were(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource("define i64 @leaf(i64 %x) {\n  %y = add i64 %x, 1\n  ret i64 %y\n}\n", cpu="x86-64-v3"))
+    functions = {"top": Function("i64(x: i64, n: i64)", nogil=True)}
+    cache.add_module(ModuleSource(USES_ALL, functions, {"scale": 7}, imports=["leaf"], cpu="x86-64-v3"))
+    expected = cache.get_target("top").signature
+    with older(directory) as nehalem:
+        target = nehalem.get_target("top")
+        assert target(6, 1) == 43
+        assert target.signature == expected
+        assert nehalem.dependencies("top", transitive=True) == cache.dependencies("top", transitive=True)
+
+
+def test_what_a_usable_function_needs_is_retargeted(cache: Cache, directory: Path) -> None:
+    leaf = "define i64 @leaf(i64 %x) {\n  %y = add i64 %x, 1\n  ret i64 %y\n}\n"
+    cache.add_module(ModuleSource(leaf, cpu="x86-64-v3"))
+    cache.add_module(ModuleSource(caller("top", "leaf", plus=2), cpu="x86-64"))
+    with older(directory) as nehalem:
+        assert nehalem.get_target("top")(1) == 4
+
+
+@pytest.mark.usefixtures("undecoded")
+@pytest.mark.parametrize(
+    "source",
+    [
+        ModuleSource(NEEDS_AVX2, {"shuffle": None}, cpu="x86-64-v3"),
+        ModuleSource('define i64 @shuffle() {\n  call void asm "vzeroupper", ""()\n  ret i64 1\n}\n', cpu="x86-64-v3"),
+        ModuleSource("define i64 @shuffle() {\n  ret i64 1\n}\n", cpu="x86-64-v3", keep_bitcode=False),
+        ModuleSource(WIDE_CALL, {"shuffle": None}, cpu="x86-64-v3"),
+        ModuleSource('define i64 @shuffle() "target-features"="+avx2" {\n  ret i64 1\n}\n', cpu="x86-64-v3"),
+    ],
+    ids=["intrinsics", "assembly", "no-code", "vectors", "attributes"],
+)
+def test_code_that_may_need_what_the_host_lacks_stays_a_miss(cache: Cache, directory: Path, source: ModuleSource) -> None:
+    cache.add_module(source)
+    with older(directory) as nehalem, pytest.raises(NotCachedError, match="this nehalem does not have"):
+        nehalem.get_target("shuffle")
+
+
+@pytest.mark.usefixtures("undecoded")
+def test_without_retarget_it_is_a_miss(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(SUM, {"sum": "f64(f64[:])"}, cpu="x86-64-v4"))
+    with older(directory, retarget=False) as nehalem, pytest.raises(NotCachedError, match="avx512"):
+        nehalem.get_target("sum")
+
+
+def test_a_read_only_cache_keeps_what_it_compiled_in_memory(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(SUM, {"sum": "f64(f64[:])"}, cpu="x86-64-v4"))
+    with older(directory, readonly=True) as nehalem:
+        assert nehalem.get_target("sum")(VALUES) == sum(VALUES)
+    assert len(cache.realizations("sum")) == 1
+
+
+def test_it_counts_as_a_miss_that_was_compiled(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(SUM, {"sum": "f64(f64[:])"}, cpu="x86-64-v4"))
+    before = cache.stats()
+    with older(directory) as nehalem:
+        nehalem.get_target("sum")
+    after = cache.stats()
+    assert (after.misses - before.misses, after.compilations - before.compilations) == (1, 1)
+
+
+# ------------------------------------------------------------------- tuning
+
+
+def test_code_without_targets_gets_the_width_of_a_richer_host(cache: Cache, directory: Path) -> None:
+    from compcache.build.kept_code import read_code
+    from compcache.miss.retarget import tune
+
+    on_host(cache, host_like("x86-64-v2"))
+    cache.add_module(ModuleSource(SUM, {"sum": "f64(f64[:])"}))
+    with on_host(Cache(directory), host_like("haswell")) as haswell:
+        assert tune(haswell._session(), "sum")
+        found = {r.cpu: r.module_id for r in haswell.realizations("sum")}
+        assert "ymm" in read_code(haswell._store, found["haswell"]).assembly(2)
+        assert "ymm" not in read_code(haswell._store, found["x86-64-v2"]).assembly(2)
+
+TUNING = """
+import array, time
+from compcache import Cache
+barrier()
+with Cache(directory, tune=True) as cache:
+    result = cache.get_target("sum")(array.array("d", range(100))), cache.realizations("sum")[0].cpu
+"""
+
+
+def test_a_host_that_got_less_makes_its_own_in_the_background(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(SUM, {"sum": "f64(f64[:])"}, targets=["x86-64"]))
+    with Crowd(directory, [TUNING] * 8) as crowd:
+        crowd.release()
+        answers = crowd.results()
+    assert {value for value, _ in answers} == {float(sum(VALUES))}
+    cpu = cache._store.host().cpu
+    deadline = time.monotonic() + 60
+    while cpu not in {r.cpu for r in cache.realizations("sum")} and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert sorted(r.cpu for r in cache.realizations("sum")) == sorted([cpu, "x86-64"])
+    script = "from compcache import Cache\nc = Cache(directory, tune=True)\nt = c.get_target('sum')\nresult = t.module_id, c._tuners"
+    module_id, tuners = run_fresh(directory, script)
+    assert module_id == next(r.module_id for r in cache.realizations("sum") if r.cpu == cpu)
+    assert tuners == {"sum": 0}
+
+
+@pytest.mark.parametrize("way", [Cache.get_target, frontend.find])
+def test_code_for_other_cpus_only_keeps_no_object_of_those_who_look_it_up(
+    cache: Cache, directory: Path, way: Callable[[Cache, str], object]
+) -> None:
+    cache.add_module(ModuleSource(SUM, {"sum": "f64(f64[:])"}, cpu="x86-64-v4", keep_bitcode=False))
+    with older(directory) as nehalem:
+        assert frees_callers(lambda: way(nehalem, "sum"), NotCachedError)

@@ -1,0 +1,434 @@
+"""What processes count, and that the totals are right whatever happens to the files."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers import PACKAGE_ROOT, adder, module_file, run_fresh, snapshot
+from mock_directory import DyingFiles, FaultyFiles, KilledError, Operation
+
+from compcache import Cache, ModuleSource, NotCachedError
+from compcache.errors import FormatError
+from compcache.files import Files, Tree
+from compcache.formats.statistics import MISSES_ID, StatsFile, decode_stats, encode_stats
+from compcache.hit import recorder as stats_module
+from compcache.hit.recorder import Recorder
+from compcache.store import Store
+from compcache.usage import ledger as folding_module
+from compcache.usage.ledger import fold, fold_small, read_ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import FrameType
+
+HIT = """
+from compcache import Cache
+cache = Cache(directory)
+cache.get_target("f")
+result = None
+"""
+
+
+def add(cache: Cache, name: str = "f") -> str:
+    return cache.add_module(ModuleSource(adder(name, 1)))
+
+
+def test_hits_and_saved_seconds_add_up_over_processes(cache: Cache, directory: Path) -> None:
+    add(cache)
+    for _ in range(3):
+        run_fresh(directory, HIT)
+    stats = cache.stats()
+    assert (stats.hits, stats.misses, stats.loads, stats.compilations) == (3, 0, 3, 1)
+    assert stats.saved_seconds == pytest.approx(3 * stats.compile_seconds)
+    assert stats.hit_rate == 1.0
+    assert (stats.modules, stats.functions, stats.realizations) == (1, 1, 1)
+    assert stats.size == stats.added_size > 0
+
+
+def test_a_target_that_is_in_memory_is_no_hit(cache: Cache) -> None:
+    add(cache)
+    held = cache.get_target("f")
+    for _ in range(5):
+        assert cache.get_target("f") is held
+    assert cache.stats().hits == 1
+
+
+def test_misses_are_counted_once_and_by_reason(cache: Cache) -> None:
+    with pytest.raises(NotCachedError):
+        cache.get_target("nothing")
+    cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))
+    stats = cache.stats()
+    assert stats.miss_reasons == {"absent": 2}
+    assert stats.hits == 0
+    assert stats.compilations == 1
+
+
+MISSES = """
+from compcache import Cache, NotCachedError
+cache = Cache(directory)
+for name in ("f", "f", "g"):
+    try:
+        cache.get_target(name)
+    except NotCachedError:
+        pass
+result = None
+"""
+
+
+def test_misses_are_counted_for_each_function(cache: Cache, directory: Path) -> None:
+    for _ in range(2):
+        run_fresh(directory, MISSES)
+    add(cache)
+    add(cache, "other")
+    assert {row.func_name: row.misses for row in cache.functions()} == {"f": 4, "other": 0}
+    assert cache.stats().miss_reasons == {"absent": 6}
+    assert {row.func_name: (row.misses, row.uses, row.last_used) for row in cache.functions()} == {"f": (4, 0, 0.0), "other": (0, 0, 0.0)}
+    cache.zero_stats()
+    assert not any(row.misses for row in cache.functions())
+
+
+def test_a_program_that_asks_often_writes_one_line(directory: Path) -> None:
+    recorder = Recorder(Tree(Files(), str(directory)), str(directory))
+    for _ in range(5000):
+        recorder.missed(NotCachedError("absent", func_name="f"))
+    recorder.flush()
+    assert sum(path.stat().st_size for path in (directory / "stats").iterdir()) < 500
+    assert list(read_ledger(Store(str(directory))).misses().values()) == [5000]
+
+
+def test_misses_are_forgotten_a_month_after_the_last(directory: Path) -> None:
+    now = time.time()
+    month = 31 * 24 * 3600
+    uses = {(b"o" * 16, MISSES_ID): (3, now - month - 9000), (b"n" * 16, MISSES_ID): (4, now - month + 9000), (b"g" * 16, b"gone" * 4): (1, now)}
+    (directory / "stats").mkdir(parents=True)
+    for number in range(2):
+        (directory / "stats" / f"1-{number}.stats1").write_bytes(encode_stats({}, uses, [f"made-of-{number}"]))
+    fold(Store(str(directory), trust=True), lambda _: 1.0, now=now, present=())
+    assert read_ledger(Store(str(directory), trust=True)).misses() == {b"n" * 16: 8}
+
+
+def test_history_is_the_statistics_by_hour(cache: Cache, directory: Path) -> None:
+    add(cache)
+    run_fresh(directory, HIT)
+    with pytest.raises(NotCachedError):
+        cache.get_target("nothing")
+    stats, periods = cache.stats(), cache.history()
+    for name in ("hits", "misses", "saved_seconds", "compile_seconds", "added_size", "evicted_size"):
+        assert sum(getattr(period, name) for period in periods) == pytest.approx(getattr(stats, name)), name
+    assert all(period.start % 3600 == 0 and period.start <= time.time() for period in periods)
+    assert cache.history(since=time.time() + 7200) == ()
+
+
+def test_damage_is_a_reason_of_its_own_and_counted(cache: Cache, directory: Path) -> None:
+    from helpers import flip_byte
+
+    flip_byte(module_file(directory, add(cache)), 100)
+    with (
+        pytest.warns(UserWarning, match="damaged"),
+        Cache(directory) as opened,
+        pytest.raises(NotCachedError),
+    ):
+        opened.get_target("f")
+    stats = cache.stats()
+    assert stats.miss_reasons == {"damaged": 1}
+    assert stats.corrupt == 1
+
+
+def test_threads_lose_and_double_nothing(directory: Path) -> None:
+    recorder = Recorder(Tree(Files(), str(directory)), str(directory))
+
+    def work() -> None:
+        for number in range(2000):
+            recorder.hit(f"f{number % 7}", bytes([number % 5 + 1]) * 16)
+            if number % 100 == 0:
+                recorder.flush()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    recorder.flush()
+    ledger = fold(Store(str(directory)), lambda _: 1.0, now=time.time())
+    totals = {
+        name: sum(v for (_, n), v in ledger.counters.items() if n == name) for name in ("hits", "loads")
+    }
+    assert totals == {"hits": 8000, "loads": 5}
+    assert sum(count for count, _ in ledger.uses.values()) == 8000
+
+
+def test_nothing_is_lost_wherever_another_thread_writes_out_the_same_events(directory: Path) -> None:
+    recorder = Recorder(Tree(Files(), str(directory)), str(directory))
+    recorder.count("start")
+    lines = 0
+    at = -1
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != stats_module.__file__:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == at:  # as if the interpreter switched here; nothing is traced meanwhile
+                recorder.flush()
+        return trace
+
+    before = sys.gettrace()
+    rounds = 0
+    while lines >= at:
+        lines, at, rounds = 0, at + 1, rounds + 1
+        for _ in range(3):
+            recorder.count("events")
+        sys.settrace(trace)
+        try:
+            recorder.flush()
+        finally:
+            sys.settrace(before)
+    recorder.flush()
+    assert rounds > 20
+    ledger = read_ledger(Store(str(directory)))
+    totals = {name: value for (_, name), value in ledger.counters.items()}
+    assert totals == {"start": 1, "events": 3 * rounds}
+
+
+def test_who_comes_second_to_make_the_directory_of_statistics_loses_no_count(directory: Path) -> None:
+    directory.mkdir(exist_ok=True)
+
+    def other_is_faster(operation: Operation) -> None:
+        if operation.name == "mkdir":
+            (directory / "stats").mkdir()
+
+    recorder = Recorder(Tree(FaultyFiles(directory, plan=other_is_faster), str(directory)), str(directory))
+    recorder.count("events")
+    recorder.flush()
+    ledger = read_ledger(Store(str(directory)))
+    assert sum(ledger.counters.values()) == 1
+
+
+def test_a_forked_child_counts_its_own_and_not_its_parents(directory: Path) -> None:
+    script = """
+    import os
+    from compcache import Cache, ModuleSource
+    from helpers import PACKAGE_ROOT, adder
+    cache = Cache(directory)
+    cache.add_module(ModuleSource(adder("f", 1)))
+    cache.get_target("f")
+    child = os.fork()
+    if child == 0:
+        cache.get_target("f")
+        cache.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    cache.close()
+    stats = Cache(directory).stats()
+    result = stats.hits, stats.added_modules
+    """
+    tests = str(PACKAGE_ROOT / "tests")
+    assert run_fresh(
+        directory, f"sys.path.insert(0, {tests!r})\n" + "\n".join(x[4:] for x in script.splitlines())
+    ) == (2, 1)
+
+
+def test_workers_of_multiprocessing_are_counted(cache: Cache, directory: Path) -> None:
+    add(cache)
+    script = """
+    import multiprocessing
+    from compcache import Cache
+
+    def work(path):
+        cache = Cache(path)
+        for _ in range(3):
+            cache.get_target("f")
+
+    if __name__ == "__main__":
+        context = multiprocessing.get_context("fork")
+        workers = [context.Process(target=work, args=(directory,)) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    result = [worker.exitcode for worker in workers]
+    """
+    assert run_fresh(directory, script) == [0, 0]
+    assert cache.stats().hits == 6
+
+
+def test_a_readonly_cache_counts_nothing(cache: Cache, directory: Path) -> None:
+    add(cache)
+    cache.stats()
+    before = snapshot(directory)
+    with Cache(directory, readonly=True) as reader:
+        reader.get_target("f")
+        assert reader.stats().modules == 1
+    assert snapshot(directory) == before
+
+
+def test_the_environment_switches_counting_off(cache: Cache, directory: Path) -> None:
+    add(cache)
+    run_fresh(directory, HIT, COMPCACHE_STATS="0")
+    assert cache.stats().hits == 0
+
+
+def test_zeroing_forgets_the_counters_but_not_when_things_were_used(cache: Cache, directory: Path) -> None:
+    module_id = add(cache)
+    run_fresh(directory, HIT)
+    started = time.time()
+    cache.zero_stats()
+    stats = cache.stats()
+    assert (stats.hits, stats.compilations, stats.saved_seconds, stats.loads) == (0, 0, 0.0, 0)
+    assert stats.since >= started - 1
+    used = read_ledger(Store(str(directory))).last_uses()[bytes.fromhex(module_id)]
+    assert started - 60 < used <= started
+    run_fresh(directory, HIT)
+    assert cache.stats().hits == 1
+
+
+def test_since_counts_only_what_came_later(cache: Cache, directory: Path) -> None:
+    add(cache)
+    hour = int(time.time()) // 3600
+    (directory / "stats" / "old.stats1").write_bytes(encode_stats({(hour - 50, "hits"): 7}, {}))
+    run_fresh(directory, HIT)
+    assert cache.stats().hits == 8
+    assert cache.stats(since=(hour - 2) * 3600.0).hits == 1
+    assert cache.stats(since=(hour - 60) * 3600.0).hits == 8
+
+
+def fill(directory: Path, hosts: int = 6) -> Store:
+    """Journals as several hosts would leave them, sealed long ago, each with one hit."""
+    recorder = Recorder(Tree(Files(), str(directory)), str(directory))
+    stats = directory / "stats"
+    for number in range(hosts):
+        recorder.hit("f", bytes([number]) * 16)
+        recorder.flush()
+        (journal,) = stats.glob("*.journal1")
+        journal.rename(stats / f"host{number}.stats1")
+    return Store(str(directory))
+
+
+def hits(store: Store) -> float:
+    return sum(value for (_, name), value in read_ledger(store).counters.items() if name == "hits")
+
+
+@pytest.fixture
+def _settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sealed journals can be folded at once."""
+    monkeypatch.setattr(folding_module, "SETTLED_SECONDS", -10.0)
+
+
+@pytest.mark.usefixtures("_settled")
+def test_folding_leaves_one_file_and_the_same_totals(directory: Path) -> None:
+    store = fill(directory)
+    fold(store, lambda _: 0.0, now=time.time())
+    assert len(list((directory / "stats").glob("*.stats1"))) == 1
+    assert hits(store) == 6
+    fold(store, lambda _: 0.0, now=time.time())
+    assert hits(store) == 6
+
+
+@pytest.mark.usefixtures("_settled")
+@pytest.mark.parametrize("folder", ["fold", "fold_small", "zero"])
+def test_a_fold_that_is_killed_anywhere_counts_nothing_twice(
+    directory: Path, tmp_path: Path, folder: str
+) -> None:
+    fill(directory, 9)
+    steps = 0
+    finished = False
+    while not finished:
+        copy = tmp_path / f"copy{steps}"
+        shutil.copytree(directory, copy)
+        files = DyingFiles(steps)
+        try:
+            if folder == "fold":
+                fold(Store(str(copy), files=files), lambda _: 0.0, now=time.time())
+            elif folder == "zero":
+                folding_module.zero(Store(str(copy), files=files), time.time())
+            else:
+                fold_small(files, str(copy))
+            finished = True
+        except KilledError:
+            steps += 1
+        store = Store(str(copy))
+        allowed = (0, 9) if folder == "zero" else (9,)
+        total = hits(store)
+        assert total in allowed
+        fold_small(Files(), str(copy))
+        assert hits(store) == total
+        fold(store, lambda _: 0.0, now=time.time())
+        assert hits(store) == total
+    assert steps > 5
+
+
+def test_a_journal_that_was_just_sealed_is_read_but_not_folded(directory: Path) -> None:
+    """A process may have opened it before it was renamed, and write after."""
+    store = fill(directory, 2)
+    late = next((directory / "stats").glob("host1*"))
+    fold(store, lambda _: 0.0, now=time.time())
+    assert late.exists()
+    recorder = Recorder(Tree(Files(), str(directory)), str(directory))
+    recorder.hit("g", bytes(16))
+    recorder.flush()
+    (journal,) = (directory / "stats").glob("*.journal1")
+    late.write_bytes(late.read_bytes() + journal.read_bytes())
+    journal.unlink()
+    assert hits(store) == 3
+
+
+@pytest.mark.usefixtures("_settled")
+def test_two_folds_at_once_without_locks_double_nothing(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPCACHE_LOCKS", "0")
+    store = fill(directory)
+    before = {path.name: path.read_bytes() for path in (directory / "stats").iterdir()}
+    fold(store, lambda _: 0.0, now=time.time(), force=True)
+    for name, data in before.items():  # the other one had read the same files, and publishes after this one
+        (directory / "stats" / name).write_bytes(data)
+    (directory / "stats" / "late.stats1").write_bytes(encode_stats({(1, "hits"): 1}, {}, ["unrelated"]))
+    assert hits(store) == 7
+
+
+def test_torn_batches_and_strange_files_do_not_count(directory: Path) -> None:
+    store = fill(directory, 2)
+    path = directory / "stats" / "host0.stats1"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5] + whole[:20] + whole)
+    (directory / "stats" / "strange.stats1").write_bytes(b"CCSTATS1 and then rubbish")
+    (directory / "stats" / "empty.stats1").write_bytes(b"")
+    assert hits(store) == 2
+    assert read_ledger(store).torn == ("strange.stats1",)
+
+
+def test_a_sum_survives_the_round_trip_and_no_damage_goes_unnoticed() -> None:
+    content = StatsFile(
+        counters={(5, "hits"): 2.0, (6, "saved_seconds"): 0.25},
+        inputs=("a.stats1", "b.stats1"),
+        rows=b"rows",
+        size=0,
+        uses={(b"k" * 16, b"m" * 16): (3, 17.5)},
+    )
+    data = encode_stats(content.counters, content.uses, content.inputs, content.rows)
+    assert decode_stats(data) == StatsFile(content.counters, content.inputs, content.rows, len(data), content.uses)
+    for at in range(8, len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1
+        with pytest.raises(FormatError):
+            decode_stats(bytes(damaged))
+    for end in range(8, len(data)):
+        with pytest.raises(FormatError):
+            decode_stats(data[:end])
+
+
+def test_a_journal_that_has_become_long_is_folded_at_exit(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compcache.hit.recorder._LONG", 1)
+    recorder = Recorder(Tree(Files(), str(directory)), str(directory))
+    recorder.hit("f", bytes(16))
+    recorder._at_exit()
+    assert not list((directory / "stats").glob("*.journal1"))
+    assert hits(Store(str(directory))) == 1
