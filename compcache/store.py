@@ -276,7 +276,7 @@ class Store:
         StorageError: the path exists but is not a directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_owners", "_processor", "_trust", "accepted", "complaints", "exposed", "files", "index", "layers", "min_llvm", "readonly", "publish_key", "root", "signing_key", "source", "stamp_key", "stats", "temporary", "trusted_keys", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_owners", "_processor", "_trust", "complaints", "exposed", "files", "index", "layers", "min_llvm", "readonly", "publish_key", "root", "signing_key", "source", "stamp_key", "stats", "temporary", "trusted_keys", "verify")
 
     def __init__(
         self,
@@ -307,13 +307,10 @@ class Store:
         keys = "\n".join(sorted(map(str, trusted_keys)))
         self.stamp_key = signing_key or (mac(b"stamps", keys.encode()) if keys else None)
         self.temporary = self.directory(TEMPORARY)
-        self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix)
+        self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix, self.processor)
         self._host: Host | None = None
         self._processor: Processor | None = None
         self.min_llvm = ""  # code of older versions of LLVM is passed over; the facade sets it
-        self.accepted: set[bytes] = set()  # the target_ids of code that this host can run, as far as they are known
-        self.index.rank_of = self.rank
-        self.index.is_native = self.is_native
         self._in_memory: dict[bytes, ModuleFile] = {}
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
         self._checked_index = False
@@ -628,18 +625,6 @@ class Store:
             self._processor = host.read_processor(load_runtime(), self._until_boot, self._name_of_cpu)
         return self._processor
 
-    def is_native(self, requirement: str) -> bool:
-        """Whether code with this requirement was compiled for exactly this host."""
-        if not self.processor().is_native(requirement):
-            return False
-        self.accept(requirement)
-        return True
-
-    def accept(self, requirement: str) -> None:
-        """Remember that this host can run functions with this requirement, and map the modules that they are in."""
-        to_load = requirement.rpartition("\0")[0] + "\0"
-        self.accepted |= {host.target_id(requirement), host.target_id(to_load)}
-
     def has_closures(self) -> bool:
         """Whether loads may be planned for others: this directory alone decides them."""
         return not (self.layers or self.exposed or self.min_llvm or self._in_memory)
@@ -648,13 +633,6 @@ class Store:
         """The name of the planned closure of the function whose record is at this offset of a module, on this host."""
         identity = [module_id, offset.to_bytes(4, "little"), self.processor().identity.encode()]
         return CLOSURES.file_name(digest(identity).hex() + key_suffix(self.stamp_key))
-
-    def rank(self, requirement: str) -> int:
-        """How well code with this requirement fits this host; see `Processor.rank`."""
-        rank = self.processor().rank(requirement)
-        if rank != host.UNUSABLE:
-            self.accept(requirement)
-        return rank
 
     def host(self) -> Host:
         """This machine, as LLVM describes it.

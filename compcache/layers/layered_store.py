@@ -45,7 +45,6 @@ class _Layer(Store):
             options = {**options, "files": above.files}
         super().__init__(root, **{**options, "readonly": True})
         self.source = source
-        self.accepted = above.accepted
         self.complaints = above.complaints
         self.index.share_ranks(above.index)
 
