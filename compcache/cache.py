@@ -150,23 +150,19 @@ class Cache:
         for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm), ("remote", remote), ("remote_mode", remote_mode)):
             _require(name, value, (str,))
         root = absolute_path(default_directory() if path is None else os.fspath(path))
-        self._store = _open_store(
-            root, layers, signing_key, trusted_keys, publish_key, {"readonly": readonly, "verify": verify, "trust": trust}
-        )
+        options: dict[str, Any] = {"readonly": readonly, "verify": verify, "trust": trust}
         oldest = min_llvm if min_llvm is not None else os.environ.get(LLVM_VARIABLE)
         if oldest:
             from compcache.formats.manifest import version_numbers
 
             version_numbers(oldest)
-            self._store.min_llvm = oldest
-        self._store.stats = recorder_for(
-            self._store.files, root, readonly=readonly or self._store.exposed
-        )
+            options["min_llvm"] = oldest
+        options["recorder"] = recorder_for
         if os.environ.get(DEBUG_VARIABLE) or hasattr(sys.modules.get("logging"), "getLogger"):
-            from compcache.hit.log import LoggingRecorder, set_up
+            from compcache.hit.log import logging_recorder_for
 
-            set_up()
-            self._store.stats = LoggingRecorder(self._store.stats)
+            options["recorder"] = logging_recorder_for
+        self._store = _open_store(root, layers, signing_key, trusted_keys, publish_key, options)
         self._loader = Loader(self._store, allow_pickle=allow_pickle)
         self._targets = self._loader.targets
         self._max_size = max_size if max_size is None else _size_in_bytes(max_size)

@@ -23,7 +23,7 @@ from compcache.record import Record, set_field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from compcache.errors import CompcacheError
     from compcache.formats.footer import Footer
@@ -270,13 +270,17 @@ class Store:
         trust: open the directory even if other users can write to it.
         trusted_keys: accept only modules that one of these has signed, and what this store publishes itself.
         publish_key: sign what is published for readers with its public key.
+        min_llvm: pass over code that an older version of LLVM has compiled; empty for none.
+        recorder: makes what counts events, from the tree, the root and whether nothing may be written there; None counts nothing.
 
     Raises:
         UntrustedDirectoryError: the directory belongs to another user, or others can write to it.
         StorageError: the path exists but is not a directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_owners", "_processor", "_trust", "complaints", "exposed", "files", "index", "layers", "min_llvm", "readonly", "publish_key", "root", "signing_key", "source", "stamp_key", "stats", "temporary", "trusted_keys", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_owners", "_processor", "_warned", "exposed", "files", "index", "min_llvm", "readonly", "publish_key", "root", "signing_key", "stamp_key", "stats", "trust", "trusted_keys", "verify")
+    #: Read-only caches below it; see `compcache.layers`.
+    layers: tuple[Store, ...] = ()
 
     def __init__(
         self,
@@ -290,10 +294,10 @@ class Store:
         trust: bool = False,
         trusted_keys: tuple[PublicKey, ...] = (),
         publish_key: SecretKey | None = None,
+        min_llvm: str = "",
+        recorder: Callable[..., Recorder | NullRecorder] | None = None,
     ) -> None:
         self.root = root
-        self.source = root  # what the user named: a bundle, where this is the directory that it was unpacked to
-        self.layers: tuple[Store, ...] = ()  # read-only caches below it; see `compcache.layers`
         if isinstance(files, file_ops.Tree):
             self.files = files.part(root)
         else:
@@ -306,20 +310,19 @@ class Store:
         # With trusted keys, stamps are those of who checked for the same keys; they are believed in directories of this user alone.
         keys = "\n".join(sorted(map(str, trusted_keys)))
         self.stamp_key = signing_key or (mac(b"stamps", keys.encode()) if keys else None)
-        self.temporary = self.directory(TEMPORARY)
         self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix, self.processor)
         self._host: Host | None = None
         self._processor: Processor | None = None
-        self.min_llvm = ""  # code of older versions of LLVM is passed over; the facade sets it
+        self.min_llvm = min_llvm
         self._in_memory: dict[bytes, ModuleFile] = {}
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
         self._checked_index = False
-        self.complaints: set[str] = set()  # the paths that a warning was given about
-        self._trust = trust
+        self._warned: set[str] = set()  # the paths that a warning was given about
+        self.trust = trust
         self._owners: frozenset[int] | None = None  # the users whose files are used; None: of all
         self.exposed = False  # others can write here, and nothing but signatures tells what to believe
         self.check_root()
-        self.stats: Recorder | NullRecorder = NullRecorder()  # the facade sets one that counts
+        self.stats = NullRecorder() if recorder is None else recorder(self.files, root, readonly=readonly or self.exposed)
 
     def check_root(self) -> None:
         """Check who owns the directory and who can write to it.
@@ -329,7 +332,7 @@ class Store:
             StorageError: it is not a directory.
         """
         user = os.geteuid()
-        if not self._trust and not self.stamp_key:
+        if not self.trust and not self.stamp_key:
             self._owners = self.index.owners = frozenset((user,))
         try:
             status, link = self.files.status()
@@ -343,7 +346,7 @@ class Store:
                 error.strerror = "it is not a directory"
             message = f"cannot open the cache directory {self.root}: {error.strerror or error}"
             raise StorageError(message, path=self.root, errno=error.errno) from error
-        if self._trust:
+        if self.trust:
             return
         # The superuser can change what runs here in any case, as in a package that was installed for all users.
         if status.st_uid not in (user, 0) or status.st_mode & _WRITABLE_BY_OTHERS or link.st_uid not in (user, 0):
@@ -356,6 +359,16 @@ class Store:
             self._owners = self.index.owners = frozenset((user, status.st_uid))
 
     # ------------------------------------------------------------------ paths
+
+    @property
+    def source(self) -> str:
+        """What the user named: a bundle, where this is the directory that it was unpacked to."""
+        return self.root
+
+    @property
+    def temporary(self) -> str:
+        """Where files are written before they are renamed."""
+        return self.directory(TEMPORARY)
 
     def module_path(self, module_id: bytes) -> str:
         """Where a module is: for example ``<root>/modules-v1/3f/3f9c...e1.ccm``."""
@@ -458,6 +471,16 @@ class Store:
                 self.tell_unreadable(path, error)
             return False
         return True
+
+    def holds_in_memory(self, module_id: bytes) -> bool:
+        """Whether this object alone has the module, which could not be published."""
+        return module_id in self._in_memory
+
+    def hold_in_memory(self, module: ModuleFile, functions: Iterable[tuple[str, int, str]]) -> None:
+        """Have a module that could not be published, with its functions, in this object alone."""
+        self._in_memory[module.module_id] = module
+        for name, offset, _ in functions:
+            self._memory_names.setdefault(name, {})[module.module_id, offset] = None
 
     def _renew_index(self, *, look: bool = True) -> bool:
         """Read the index again, rebuilding it where it is damaged or missing; return whether it has changed."""
@@ -608,6 +631,13 @@ class Store:
         from compcache.publish.verify import condemn
 
         return condemn(self, module, error)
+
+    def is_first_warning(self, path: str) -> bool:
+        """Whether this is the first warning about a path that is asked about: each is given once."""
+        if path in self._warned:
+            return False
+        self._warned.add(path)
+        return True
 
     def quarantine(self, path: str, reason: str) -> IntegrityError:
         """Quarantine a damaged file, warn, and return the exception."""

@@ -37,16 +37,24 @@ _FLAGS_AT = 4 * 8 + 2 * 8 + 8  # in a module entry without its key: behind stamp
 class _Layer(Store):
     """A read-only cache: files that its own stamps do not vouch for are looked up among those that the writable one remembers."""
 
-    __slots__ = ("_above",)
+    __slots__ = ("_above", "_source")
 
     def __init__(self, root: str, source: str, above: LayeredStore, options: dict[str, Any]) -> None:
         self._above = above
         if root.startswith(f"{above.root}/"):  # an unpacked bundle: no link in the directory leads to it
             options = {**options, "files": above.files}
-        super().__init__(root, **{**options, "readonly": True})
-        self.source = source
-        self.complaints = above.complaints
+        super().__init__(root, **{**options, "readonly": True, "recorder": None})
+        self._source = source
         self.index.share_ranks(above.index)
+
+    @property
+    def source(self) -> str:
+        """See `Store`."""
+        return self._source
+
+    def is_first_warning(self, path: str) -> bool:
+        """See `Store`."""
+        return self._above.is_first_warning(path)
 
     def host(self) -> Host:
         """See `Store`."""
@@ -99,7 +107,7 @@ class LayeredStore(Store):
         FormatError: a file is not a bundle.
     """
 
-    __slots__ = ("_found_in", "_looked", "entries", "merged", "verified")
+    __slots__ = ("_found_in", "_looked", "entries", "layers", "merged", "verified")
 
     def __init__(self, root: str, layers: Sequence[str], options: dict[str, Any]) -> None:
         super().__init__(root, **options)

@@ -181,7 +181,7 @@ def start_tuning(session: Session, func_name: str) -> int:
     environment["COMPCACHE_PUBLISH_KEY"] = str(session.store.publish_key or "")
     if session.store.signing_key:
         environment["COMPCACHE_SIGNING_KEY"] = session.store.signing_key.decode("utf-8", "surrogateescape")
-    return start_detached(_CHILD, [session.store.root, func_name, str(int(session.store._trust))], environment)
+    return start_detached(_CHILD, [session.store.root, func_name, str(int(session.store.trust))], environment)
 
 
 def tune(session: Session, func_name: str) -> bool:

@@ -168,7 +168,7 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
 
 def _existing(store: Store, module_id: bytes) -> Stamp | None:
     """The stamp of the module's file if it exists and is intact."""
-    if module_id in store._in_memory:
+    if store.holds_in_memory(module_id):
         return None  # not known to be on disk
     try:
         with store.open_module(module_id, leave_stamp=False) as module:
@@ -245,7 +245,5 @@ def keep_in_memory(
     module_id, parts = encode_container(*sections, store.signing_key)
     module = _MemoryFile(store.files, module_id, b"".join(parts))
     module.describe(len(sections[0]), len(sections[1]), target, flags, key)
-    store._in_memory[module_id] = module
-    for name, offset, _ in functions:
-        store._memory_names.setdefault(name, {})[module_id, offset] = None
+    store.hold_in_memory(module, functions)
     return module_id
