@@ -43,7 +43,7 @@ class _Layer(Store):
         self._above = above
         if root.startswith(f"{above.root}/"):  # an unpacked bundle: no link in the directory leads to it
             options = {**options, "files": above.files}
-        super().__init__(root, **{**options, "readonly": True, "recorder": None})
+        super().__init__(root, **{**options, "readonly": True})
         self._source = source
         self.index.share_ranks(above.index)
 
