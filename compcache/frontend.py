@@ -6,6 +6,7 @@ hands call targets on. `docs/frontend.md` has one in fifty lines. All functions 
 
 from __future__ import annotations
 
+from compcache.cache import func_names_of
 from compcache.errors import CompcacheError
 
 TYPE_CHECKING = False
@@ -101,7 +102,7 @@ def add_missing(cache: Cache, functions: Iterable[str], build: Callable[[], Modu
 
     if not callable(build):
         raise TypeError(f"add_missing(): build must be a function that returns the source, not {type(build).__name__}")
-    return add(cache._session(), tuple(cache._names(functions)), build)
+    return add(cache._session(), tuple(func_names_of(functions)), build)
 
 
 def find_stored(cache: Cache, functions: Iterable[str]) -> Addition | None:
@@ -109,7 +110,7 @@ def find_stored(cache: Cache, functions: Iterable[str]) -> Addition | None:
     cache._require_open()
     from compcache.miss.compile_once import find_stored as stored
 
-    return stored(cache._session(), tuple(cache._names(functions)))
+    return stored(cache._session(), tuple(func_names_of(functions)))
 
 
 def read_note(cache: Cache, name: str) -> bytes | None:

@@ -19,7 +19,7 @@ from compcache.store import INDEX, LAYERS, MERGED_LAYERS, Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from compcache.formats.host import Processor
@@ -27,11 +27,25 @@ if TYPE_CHECKING:
     from compcache.store import ModuleFile
     from compcache.targets.host_probe import Host
 
-__all__ = ["LAYER_SHIFT", "LayeredStore"]
+__all__ = ["LAYER_SHIFT", "LayeredStore", "layer_paths"]
 
 #: In the segment of all layers the flags of a module have the number of its layer above these bits.
 LAYER_SHIFT = 16
 _FLAGS_AT = 4 * 8 + 2 * 8 + 8  # in a module entry without its key: behind stamp, two sizes and target
+
+
+def layer_paths(layers: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """The paths of the argument `layers` of a `Cache`.
+
+    Raises:
+        TypeError: they are not several paths.
+    """
+    if isinstance(layers, (str, bytes, os.PathLike)):
+        raise TypeError(f"layers are several directories, [{os.fspath(layers)!r}] for example")
+    try:
+        return [os.fspath(path) for path in layers]
+    except TypeError as error:
+        raise TypeError(f"layers are several directories, ['/opt/app/cache'] for example: {error}") from None
 
 
 class _Layer(Store):
