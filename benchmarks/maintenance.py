@@ -94,8 +94,7 @@ def timed(what: str, action: Callable[[], object]) -> None:
 
 def build(root: str, modules: int) -> str:
     """Publish modules; how long the slowest publication, with its merges, took."""
-    store = Store(root, files=NoSync())
-    store.stats = recorder_for(store.files, root, readonly=False)
+    store = Store(root, files=NoSync(), recorder=recorder_for)
     slowest = 0.0
     for number in range(modules):
         started = time.perf_counter()

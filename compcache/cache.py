@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     #: A `ModuleSource`, or LLVM code: assembly text, bitcode, an `llvmlite.ir.Module`, an `llvmlite.binding.ModuleRef`.
     Source = ModuleSource | str | bytes | Any
 
-__all__ = ["Cache", "default_directory", "find_again"]
+__all__ = ["Cache", "default_directory", "find_again", "func_names_of"]
 
 DIRECTORY_VARIABLE = "COMPCACHE_DIR"
 KEY_VARIABLE = "COMPCACHE_SIGNING_KEY"
@@ -61,8 +61,6 @@ LLVM_VARIABLE = "COMPCACHE_MIN_LLVM"
 LAYERS_VARIABLE = "COMPCACHE_LAYERS"
 TRUSTED_VARIABLE = "COMPCACHE_TRUSTED_KEYS"
 PUBLISH_VARIABLE = "COMPCACHE_PUBLISH_KEY"
-_MODULE_ID_DIGITS = 32
-_HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 #: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 
@@ -120,10 +118,10 @@ class Cache:
 
     Raises:
         UntrustedDirectoryError: another user could have written what is in the directory.
-        TypeError, ValueError: `max_size` is not a size, `remote` not a URL of a known kind, or `remote_mode` not a mode.
+        TypeError, ValueError: an argument, or what the environment says in its place, is not valid; the message says which.
 
     While `COMPCACHE_DEBUG` is set, or `logging` is imported when it is opened, it tells the logger ``compcache`` of each hit,
-    miss, compilation, wait and refusal (level DEBUG).
+    miss, compilation, wait and refusal (level DEBUG). Methods of a closed cache raise `StorageError`.
     """
 
     def __init__(
@@ -153,22 +151,8 @@ class Cache:
             _require(name, value, (str,))
         root = absolute_path(default_directory() if path is None else os.fspath(path))
         self._store = _open_store(
-            root, layers, signing_key, trusted_keys, publish_key, {"readonly": readonly, "verify": verify, "trust": trust}
+            root, layers, signing_key, trusted_keys, publish_key, min_llvm, {"readonly": readonly, "verify": verify, "trust": trust}
         )
-        oldest = min_llvm if min_llvm is not None else os.environ.get(LLVM_VARIABLE)
-        if oldest:
-            from compcache.formats.manifest import version_numbers
-
-            version_numbers(oldest)
-            self._store.min_llvm = oldest
-        self._store.stats = recorder_for(
-            self._store.files, root, readonly=readonly or self._store.exposed
-        )
-        if os.environ.get(DEBUG_VARIABLE) or hasattr(sys.modules.get("logging"), "getLogger"):
-            from compcache.hit.log import LoggingRecorder, set_up
-
-            set_up()
-            self._store.stats = LoggingRecorder(self._store.stats)
         self._loader = Loader(self._store, allow_pickle=allow_pickle)
         self._targets = self._loader.targets
         self._max_size = max_size if max_size is None else _size_in_bytes(max_size)
@@ -184,17 +168,81 @@ class Cache:
         self._closed = False
         _open[root, bool(self._store.stamp_key)] = ref(self)
 
-    # --------------------------------------------------------------- hit path
+    # ---------------------------------------------------------- compile, or find
 
-    @property
-    def path(self) -> str:
-        """The directory, absolute."""
-        return self._store.root
+    def compile(self, source: Source) -> CompiledFunctions:
+        """Compile LLVM code once ever, and return its functions, whose names are digests of the content.
+
+        The code, the functions with their signatures, the definitions of globals, the imports, the options and the CPU that is
+        asked for are digested. Where functions of that digest are stored nothing is compiled, and for assembly text
+        and bitcode LLVM is not even imported.
+
+        Args:
+            source: assembly text, bitcode, an llvmlite module, or a `ModuleSource` of these.
+
+        Returns:
+            A mapping of plain names to call targets; ``kernels["scale"]`` is ``kernels.scale``. A function is loaded when
+            it is first asked for.
+
+        Raises:
+            CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
+                result does not fail the call: one `CacheWarning`, and the functions work.
+        """
+        self._require_open()
+        from compcache.content.names import name_by_content
+        from compcache.hit.compiled import CompiledFunctions
+
+        named = name_by_content(source)
+        names = tuple(named.names.values())
+        functions = CompiledFunctions(named.names, lambda name: self.get_or_compile(name, lambda: named.source))
+        if not self.has(names[0]):
+            from compcache.miss.compile_once import ensure_compiled
+
+            ensure_compiled(self._session(), names, lambda: named.source)
+        return functions
+
+    def get_or_compile(self, func_name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
+        """Return the call target of a function, from the cache or compiled now.
+
+        Args:
+            func_name: an `Identity`, which names the function by all that it is made of, or a name of your own.
+            build: called on a miss; returns a `ModuleSource`, or LLVM code, that exports the function. With an `Identity`, the
+                function has the plain label there. Other processes that miss the same function meanwhile wait for
+                this one, for `lock_timeout` seconds at most.
+
+        Returns:
+            The call target, as `get_target` does.
+
+        Raises:
+            ReentrantCompileError: `build` asked for this same function.
+            CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
+                result does not fail the call: one `CacheWarning`, and the target works.
+        """
+        identity, func_name = func_name, _func_name_of(func_name)
+        known = self._targets.get(func_name)
+        target = known() if known is not None else None
+        if target is not None:
+            return self._checked(target, identity, build) if self._checks else target
+        try:
+            target = self._load(func_name)
+        except CompcacheError as error:
+            if self._closed:
+                raise
+            miss = error
+        else:
+            return self._checked(target, identity, build) if self._checks else target
+        from compcache.miss.compile_once import compile_once
+
+        return compile_once(self._session(), identity, func_name, build, miss)
 
     def get_target(self, func_name: str | Identity) -> TypedCallTarget:
-        """The call target of a cached function; the same object for as long as it is referenced.
+        """Return the call target of a cached function.
 
-        Here and below an `Identity` may stand for its func_name.
+        Args:
+            func_name: the function's name, or its `Identity`.
+
+        Returns:
+            What calls the function; the same object for as long as it is referenced.
 
         Raises:
             NotCachedError: the cache holds no realization that this host can use.
@@ -217,11 +265,720 @@ class Cache:
                 error.suggest = self._suggestion
             raise
 
-    def _suggestion(self, func_name: str) -> str:
-        """Similar names for the message of a `NotCachedError`, worked out when the message is read."""
-        from compcache.inspect.names import suggestion
+    def has(self, func_name: str | Identity) -> bool:
+        """Whether the cache holds a realization of this function that this host can use; ``func_name in cache`` is the same.
 
-        return suggestion(self._store, func_name)
+        It reads the index and one record at most; whether everything that the function needs is there as
+        well, only `get_target` finds out.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+        """
+        self._require_open()
+        return self._loader.holds(_func_name_of(func_name))
+
+    __contains__ = has
+
+    def add_module(self, source: ModuleSource) -> str:
+        """Compile a module and publish it, once for each of its targets.
+
+        Args:
+            source: the code, with what is exported, imported and defined.
+
+        Returns:
+            The module_id of the one for this host, 32 hexadecimal digits: the same for the same code, in every process.
+
+        Raises:
+            CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source is not
+                right; the message names the culprit.
+            StorageError: it could not be stored. In each case the cache is as it was.
+        """
+        self._require_open()
+        from compcache.miss.build import add
+
+        return add(self._session(), source)[0]
+
+    def add_modules(self, sources: Iterable[ModuleSource]) -> list[str]:
+        """Compile many modules and publish them together, which costs less for each than `add_module` does.
+
+        Sources may use what others among them define, functions and variables, in any order: a library is the list of its files.
+        A weak function gives way to one of another source.
+        As in a static library, a module is loaded when something that it defines is needed, and its constructors run then.
+
+        Args:
+            sources: what `add_module` takes; an iterator is read as far as there is work to do.
+
+        Returns:
+            The module_ids, in the order of the sources.
+
+        Raises:
+            ModulesNotAddedError: some of them could not be added. Its message and its `failures` name them; all others
+                are stored.
+            StorageError: the cache is read-only.
+        """
+        self._require_open()
+        from compcache.miss.many import add_modules
+
+        if not hasattr(sources, "__iter__"):
+            raise TypeError(f"add_modules() takes several sources, [source] for example, not one {type(sources).__name__}")
+        return list(add_modules(self._session(), sources))
+
+    # --------------------------------------------------------------- this object
+
+    @property
+    def path(self) -> str:
+        """The directory, absolute."""
+        return self._store.root
+
+    @property
+    def exists(self) -> bool:
+        """Whether the directory holds a cache: the first addition creates one."""
+        return self._store.is_cache()
+
+    @property
+    def readonly(self) -> bool:
+        """Whether it was opened with readonly=True."""
+        return self._store.readonly
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The directories of caches (or bundles) that are only read, below this one, in the order in which they are asked."""
+        return tuple([layer.source for layer in self._store.layers])
+
+    def loaded(self) -> LoadedState:
+        """The modules, call targets and mapped bytes that this object has in memory now."""
+        from compcache.inspect.descriptions import LoadedState
+
+        modules = self._loader.loaded_modules()
+        names = tuple(sorted(target._name for target in self._loader.loaded_targets()))
+        return LoadedState(
+            tuple(sorted(m.module_id.hex() for m in modules)), names, sum(m.size for m in modules)
+        )
+
+    def unload(self, func_name: str | Identity) -> bool:
+        """Invalidate the modules that hold a function, and every call target returned from them.
+
+        A running call finishes; later ones raise `TargetUnloadedError`. The code is unmapped when the
+        last object that could run it is gone.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+
+        Returns:
+            Whether there were any call targets.
+        """
+        self._require_open()
+        return self._loader.unload(_func_name_of(func_name)) > 0
+
+    def close(self) -> None:
+        """Invalidate every call target that was returned, and close the files. Closing twice is allowed."""
+        if not self._closed:
+            if self._entries is not None:
+                self._entries.flush()
+            self._closed = True
+            if self._tuners:
+                from compcache.miss.retarget import reap
+
+                reap(self._tuners)
+            self._loader.close()
+            self._store.stats.flush()
+            self._store.close()
+
+    def __enter__(self) -> Cache:
+        self._require_open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<compcache.Cache {self.path!r}{' (closed)' if self._closed else ''}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Cache cannot be copied or pickled: it holds open files, loaded code and perhaps a signing key; pass its path "
+            "and open it where it is needed, with the key or trust that is there (call targets can be pickled)"
+        )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What was a part of this class and is of `compcache.frontend` now, with a warning."""
+            if name.startswith("_"):
+                raise AttributeError(name, name=name, obj=self)
+            from compcache.frontend import moved
+
+            return moved(self, name)
+
+    # ----------------------------------------------------------------- questions
+
+    def functions(
+        self, select: Callable[[str], object] | None = None, *, progress: Progress | None = None
+    ) -> tuple[FunctionSummary, ...]:
+        """List the stored functions.
+
+        Args:
+            select: called with each name; only functions for which it returns something true are listed. None lists all.
+            progress: called now and then with (modules read, modules to read).
+
+        Returns:
+            One summary for each function, sorted by name.
+        """
+        self._require_open()
+        from compcache.usage.listings import functions
+
+        return tuple(functions(self._store, progress, select))
+
+    def __iter__(self) -> Iterator[str]:
+        """The func_names of all stored functions, sorted."""
+        return iter([summary.func_name for summary in self.functions()])
+
+    def __len__(self) -> int:
+        """The number of func_names. Everything is listed for it; `info` counts cheaper."""
+        return len(self.functions())
+
+    def __bool__(self) -> bool:
+        """True: an empty cache is a cache."""
+        return True
+
+    def labelled(self, label: str) -> tuple[str, ...]:
+        """List the functions that `Identity` or `compile` named with a label.
+
+        Args:
+            label: the label; four digits or more of the digest may follow it, behind a hyphen.
+
+        Returns:
+            Their func_names, sorted.
+        """
+        self._require_open()
+        from compcache.inspect.names import labelled
+
+        return labelled(self._store, label)
+
+    def function(self, func_name: str | Identity) -> FunctionReport:
+        """Describe all that the cache holds about one function.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+
+        Raises:
+            NotCachedError: no module on disk holds it.
+        """
+        self._require_open()
+        from compcache.inspect.functions import describe_function
+
+        with _Suggesting(self):
+            return describe_function(self._store, self._loader, _func_name_of(func_name))
+
+    def realizations(self, func_name: str | Identity) -> tuple[Realization, ...]:
+        """List every stored copy of a function, those that this host cannot use included; empty where there is none.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+        """
+        self._require_open()
+        from compcache.inspect.functions import realizations
+
+        return realizations(self._store, self._loader, _func_name_of(func_name))
+
+    def dependencies(self, func_name: str | Identity, transitive: bool = False) -> tuple[str, ...]:
+        """List the functions that a function refers to after optimization.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+            transitive: include what these refer to, and so on.
+
+        Returns:
+            Their func_names, nearest first.
+
+        Raises:
+            NotCachedError: the function is not in the cache.
+        """
+        self._require_open()
+        from compcache.inspect.functions import dependencies
+
+        with _Suggesting(self):
+            return dependencies(self._store, self._loader, _func_name_of(func_name), transitive=transitive)
+
+    def graph(
+        self, names: Iterable[str | Identity] | str | None = None, reverse: bool = False, *, progress: Progress | None = None
+    ) -> FunctionGraph:
+        """Return the dependencies of functions, transitively and across modules.
+
+        Args:
+            names: the functions, by their names or identities; None for all.
+            reverse: lead the edges the other way, from each function to what refers to it.
+            progress: called now and then with (modules read, modules to read).
+
+        Raises:
+            NotCachedError: one of `names` is not in the cache.
+        """
+        self._require_open()
+        from compcache.inspect.call_graph import cache_graph
+
+        chosen = None if names is None else func_names_of(names)
+        with _Suggesting(self):
+            return cache_graph(self._store, self._loader, chosen, reverse=reverse, progress=progress)
+
+    def ir(self, func_name: str | Identity, *, module_id: str | None = None, whole_module: bool = False) -> str:
+        """Return the optimized LLVM assembly of a stored function.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+            module_id: of which realization; the first digits will do. None is the one that a load would choose.
+            whole_module: return the code of its module instead.
+
+        Raises:
+            NotCachedError: no such realization is stored.
+            NoCodeError: the module was stored without its code.
+        """
+        self._require_open()
+        from compcache.inspect.assembly import function_ir
+
+        with _Suggesting(self):
+            return function_ir(self._store, self._loader, _func_name_of(func_name), module_id, whole_module=whole_module)
+
+    def asm(self, func_name: str | Identity, *, module_id: str | None = None, whole_module: bool = False) -> str:
+        """Return the native assembly of a stored function.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+            module_id: of which realization, as for `ir`.
+            whole_module: return the code of its module instead.
+
+        Raises:
+            NotCachedError, NoCodeError: as for `ir`.
+        """
+        self._require_open()
+        from compcache.inspect.assembly import function_asm
+
+        with _Suggesting(self):
+            return function_asm(self._store, self._loader, _func_name_of(func_name), module_id, whole_module=whole_module)
+
+    def explain(
+        self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None
+    ) -> Explanation:
+        """Explain why a function can or cannot be loaded: each realization, the stored variants nearest to it, and what the remote store
+        says, which is asked for that.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+            identity: what the function is made of, if the caller has that: variants are compared with it.
+            progress: called now and then with (modules read, modules to read).
+        """
+        self._require_open()
+        from compcache.inspect.explain import explain
+
+        if identity is not None and not hasattr(identity, "components"):
+            raise TypeError(f"explain(): identity must be a compcache.Identity, not {type(identity).__name__}")
+        name = _func_name_of(func_name)
+        remote = self._session().remote()
+        answer = remote.explain(name) if remote is not None else None
+        return explain(self._store, self._loader, name, identity, progress, answer)
+
+    def modules(self, *, progress: Progress | None = None) -> tuple[ModuleSummary, ...]:
+        """List the stored modules.
+
+        Args:
+            progress: called now and then with (modules read, modules to read).
+
+        Returns:
+            One summary for each module, sorted by module_id, those of layers last.
+        """
+        self._require_open()
+        from compcache.usage.listings import modules
+
+        return tuple(modules(self._store, progress))
+
+    def module(self, module_id: str) -> ModuleSummary:
+        """Describe one stored module.
+
+        Args:
+            module_id: its 32 hexadecimal digits, as `modules` and `add_module` give them.
+
+        Raises:
+            FileNotFoundError: it is not there, or damaged.
+            ValueError: `module_id` does not have that form.
+        """
+        self._require_open()
+        from compcache.usage.listings import describe_module
+
+        return describe_module(self._store, module_id)
+
+    def info(self, *, progress: Progress | None = None) -> CacheInfo:
+        """Describe the cache as a whole: where it is, how much is in it, what would be used to fill it. No module is opened.
+
+        Args:
+            progress: called now and then with (modules read, modules to read).
+        """
+        self._require_open()
+        from compcache.inspect.functions import cache_info
+
+        return cache_info(self._store, self._max_size, progress)
+
+    def stats(self, since: float | None = None, *, progress: Progress | None = None) -> CacheStats:
+        """Count the contents of the cache, and add up the counters of all processes that use it.
+
+        Args:
+            since: count only from this time on, in seconds since the epoch, to the hour.
+            progress: called now and then with (modules read, modules to read).
+        """
+        self._require_open()
+        from compcache.usage.statistics import cache_stats
+
+        self._store.stats.flush()
+        return cache_stats(self._store, self._max_size, since, progress)
+
+    def history(self, since: float | None = None, *, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
+        """Return the counters of `stats` over time.
+
+        Args:
+            since: only from this time on, in seconds since the epoch, to the hour.
+            progress: called now and then with (modules read, modules to read).
+
+        Returns:
+            The hours in which something was counted, days where that is a month ago; the oldest first.
+        """
+        self._require_open()
+        from compcache.usage.statistics import history
+
+        self._store.stats.flush()
+        return history(self._store, since, progress)
+
+    def zero_stats(self) -> None:
+        """Set the counters that `stats` shows to zero. Times of last use are kept.
+
+        Raises:
+            StorageError: the cache is read-only, or another process is folding its statistics.
+        """
+        self._require_open()
+        from compcache.usage.statistics import zero_stats
+
+        self._store.stats.flush()
+        zero_stats(self._store)
+
+    # --------------------------------------------------------------- maintenance
+
+    def prune(
+        self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None
+    ) -> PruneReport:
+        """Remove modules by policy, least recently used first.
+
+        Nothing goes that something which stays needs. What is loaded, here or elsewhere, stays mapped and works.
+
+        Args:
+            policy: which modules to remove.
+            dry_run: remove nothing, and report what would be removed.
+            progress: called now and then with (modules read, modules to read).
+
+        Raises:
+            StorageError: the cache is read-only, or a file could not be removed.
+        """
+        self._require_open()
+        from compcache.maintain.prune import prune
+
+        self._store.stats.flush()
+        return prune(self._store, policy, dry_run=dry_run, progress=progress)
+
+    def propose_prune(self, policy: PrunePolicy, *, progress: Progress | None = None) -> PruneProposal:
+        """Plan a prune for inspection, to be carried out by `carry_out`.
+
+        Args:
+            policy: which modules to remove.
+            progress: called now and then with (modules read, modules to read).
+
+        Returns:
+            The plan; its `report` is that of a dry run.
+        """
+        self._require_open()
+        from compcache.maintain.prune import propose
+
+        self._store.stats.flush()
+        return propose(self._store, policy, progress=progress, fold_statistics=not self.readonly)
+
+    def carry_out(self, proposal: PruneProposal) -> PruneReport:
+        """Carry out a planned prune, except for modules that were pinned, used or imported since.
+
+        Args:
+            proposal: what `propose_prune` returned.
+
+        Raises:
+            StorageError: the cache is read-only, or a file could not be removed.
+        """
+        self._require_open()
+        from compcache.maintain.prune import carry_out
+
+        return carry_out(self._store, proposal)
+
+    def check(
+        self,
+        *,
+        repair: bool = False,
+        checksums: bool = True,
+        recompile: bool = False,
+        progress: Progress | None = None,
+    ) -> CheckReport:
+        """Look for damage: checksums, records against images, missing imports, the index, leftovers, permissions.
+
+        Args:
+            repair: put damaged files in quarantine, rebuild the index, remove leftovers, correct permissions.
+            checksums: read every module in full; without, only their records.
+            recompile: compile the code that is kept beside images again, and compare the result with the module.
+            progress: called now and then with (modules read, modules to read).
+
+        Returns:
+            What each step checked, and what it found. A directory without a cache is reported as an error.
+
+        Raises:
+            StorageError: `repair` is set and the cache is read-only.
+        """
+        self._require_open()
+        from compcache.maintain.check import check, report_absence
+
+        if not self.exists:
+            return report_absence(self._store)
+        return check(
+            self._store, repair=repair, checksums=checksums, recompile=recompile, progress=progress
+        )
+
+    def pin(self, func_name: str | Identity) -> bool:
+        """Keep a function and its dependencies from being pruned. It need not be cached yet.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+
+        Returns:
+            Whether it was not pinned before.
+
+        Raises:
+            StorageError: the cache is read-only, or could not be written.
+        """
+        self._require_open()
+        from compcache.maintain.pins import pin
+
+        return pin(self._store, _func_name_of(func_name))
+
+    def unpin(self, func_name: str | Identity) -> bool:
+        """Undo `pin`.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+
+        Returns:
+            Whether it was pinned.
+
+        Raises:
+            StorageError: the cache is read-only, or could not be written.
+        """
+        self._require_open()
+        from compcache.maintain.pins import unpin
+
+        return unpin(self._store, _func_name_of(func_name))
+
+    def pinned(self) -> tuple[str, ...]:
+        """The pinned functions, sorted."""
+        self._require_open()
+        from compcache.maintain.pins import pinned
+
+        return pinned(self._store)
+
+    def remove(self, func_name: str | Identity, force: bool = False) -> tuple[str, ...]:
+        """Remove every realization of a function, and its pin. Loaded code stays loaded.
+
+        Args:
+            func_name: the function's name, or its `Identity`.
+            force: remove it even if its modules hold other functions, others import it or it is pinned.
+
+        Returns:
+            The ids of the removed modules.
+
+        Raises:
+            NotCachedError: the function is not in the cache.
+            FunctionInUseError: it is in use as above; nothing was removed.
+            StorageError: the cache is read-only, or a file could not be removed.
+        """
+        self._require_open()
+        from compcache.maintain.remove import remove_function
+
+        with _Suggesting(self):
+            return remove_function(self._store, _func_name_of(func_name), force=force)
+
+    def remove_module(self, module_id: str) -> bool:
+        """Remove one module with everything that it realizes. Loaded code stays loaded.
+
+        Args:
+            module_id: its 32 hexadecimal digits, as `modules` and `add_module` give them.
+
+        Returns:
+            Whether it existed.
+
+        Raises:
+            StorageError: the cache is read-only, or the file could not be removed.
+            ValueError: `module_id` does not have that form.
+        """
+        self._require_open()
+        from compcache.maintain.remove import remove_module
+
+        return remove_module(self._store, module_id)
+
+    def clear(self) -> int:
+        """Remove every module and return their number. Loaded code, statistics and pins stay.
+
+        Raises:
+            StorageError: the cache is read-only, or a file could not be removed.
+        """
+        self._require_open()
+        from compcache.maintain.clear import clear
+
+        return clear(self._store)
+
+    # ------------------------------------------------------------------- bundles
+
+    def export(
+        self,
+        names: Iterable[str | Identity],
+        path: str | os.PathLike[str],
+        targets: Iterable[str] | str | None = None,
+        *,
+        closure: bool = True,
+        minisign: bool = False,
+    ) -> tuple[str, ...]:
+        """Write functions to a bundle: one file, a ZIP archive, for `import_bundle` or to be used as a layer.
+
+        The same modules give the same bytes, in every process and on every host. Modules keep their signatures; with a
+        `publish_key` that key signs them as well.
+
+        Args:
+            names: the functions, at least one, by their names or identities.
+            path: the file; one of this name is replaced.
+            targets: CPUs (see `ModuleSource`): of each function what a host of each of these would use. None is every realization.
+            closure: include all functions that these ones import, transitively.
+            minisign: write a signature of the whole file by the `publish_key` beside it (``<path>.minisig``), which `minisign -V` checks
+                against the key that ``compcache key show --minisign`` prints.
+
+        Returns:
+            The func_names in the bundle, sorted.
+
+        Raises:
+            ValueError: no function is named, or there is no `publish_key` for `minisign`.
+            NotCachedError: one of the functions is not in the cache, or has no realization for a target.
+            StorageError: the file could not be written.
+        """
+        self._require_open()
+        from compcache.bundles.export import export
+
+        wanted = func_names_of(names)
+        with _Suggesting(self):
+            return export(self._store, wanted, absolute_path(os.fspath(path)), targets, closure=closure, minisign=minisign)
+
+    def import_bundle(
+        self, path: str | os.PathLike[str], *, trusted_keys: Iterable[str] | str | None = None
+    ) -> tuple[str, ...]:
+        """Add the modules of a bundle, all of them or none.
+
+        Args:
+            path: the bundle.
+            trusted_keys: public keys beside those of the cache (``name:base64``, or ``@path``). If there are any, one of them must have
+                signed each module.
+
+        Returns:
+            The func_names of all functions in it, sorted.
+
+        Raises:
+            FormatError: the file is not a bundle, or damaged, or a part of it is missing.
+            IntegrityError: a module is not signed, and there are trusted keys or it holds pickled values.
+            StorageError: the bundle could not be read, or the cache could not be written.
+        """
+        self._require_open()
+        from compcache.bundles.unpack import import_bundle
+
+        keys: Any = ()
+        if trusted_keys:
+            from compcache.signing.keys import parse_publics
+
+            keys = parse_publics(trusted_keys)
+        return import_bundle(self._store, absolute_path(os.fspath(path)), keys)
+
+    # -------------------------------------------------------------- remote store
+
+    @property
+    def remote(self) -> RemoteStore | None:
+        """The remote store that the cache was opened with, for its `status`, `verify` and `collect_garbage`."""
+        self._require_open()
+        return self._session().remote()
+
+    def has_many(self, names: Iterable[str | Identity]) -> tuple[bool, ...]:
+        """Ask for many functions at once, here and then in the remote store.
+
+        Args:
+            names: the functions, by their names or identities.
+
+        Returns:
+            For each function, in the order of `names`, whether either has code of it that this host can use.
+        """
+        self._require_open()
+        wanted = func_names_of(names)
+        known = {name: self.has(name) for name in wanted}
+        absent = [name for name, there in known.items() if not there]
+        remote = self._session().remote()
+        if absent and remote is not None:
+            known.update(zip(absent, remote.has(absent), strict=True))
+        return tuple(known[name] for name in wanted)
+
+    def prefetch(self, names: Iterable[str | Identity], *, plain: bool = True) -> tuple[str, ...]:
+        """Fetch functions that are not cached, and all that they import, from the remote store.
+
+        Args:
+            names: the functions, by their names or identities.
+            plain: fetch names that do not stand for content as well.
+
+        Returns:
+            The func_names of those that came.
+        """
+        self._require_open()
+        remote = self._session().remote()
+        absent = [name for name in func_names_of(names) if not self.has(name)]
+        return remote.fetch(absent, plain=plain, insists=True) if remote is not None else ()
+
+    def push(self, names: Iterable[str | Identity]) -> int:
+        """Upload the modules of functions, and of all that these import, to the remote store in the background.
+
+        What is pushed together makes a pack as well: `prefetch` of the same functions takes one request.
+
+        Args:
+            names: the functions, by their names or identities.
+
+        Returns:
+            How many modules were queued; `flush_uploads` waits for them.
+
+        Raises:
+            NotCachedError: a function is not in the cache.
+            ValueError: the cache has no remote store that may be written to.
+        """
+        self._require_open()
+        remote = self._session().remote()
+        if remote is None or not remote.writes:
+            raise ValueError("push needs a remote store to write to: open the cache with remote= and remote_mode='write'")
+        wanted = dict.fromkeys([each for name in func_names_of(names) for each in (name, *self.dependencies(name, transitive=True))])
+        found = dict.fromkeys([each.module_id for function in wanted for each in self.realizations(function)])
+        count = sum([remote.offer(bytes.fromhex(module_id), always=True) for module_id in found])
+        remote.pack(wanted)
+        return count
+
+    def flush_uploads(self, timeout: float = 60.0) -> bool:
+        """Wait until what was compiled or pushed is in the remote store.
+
+        Args:
+            timeout: for how many seconds at most.
+
+        Returns:
+            Whether nothing is left to upload.
+        """
+        self._require_open()
+        remote = self._session().remote()
+        return remote is None or remote.flush(timeout) == 0
+
+    # ---------------------------------------------- what the methods above share
 
     def _load(self, func_name: str | Identity, owner: object = None, accept: Accept | None = None) -> TypedCallTarget:
         self._require_open()
@@ -257,118 +1014,12 @@ class Cache:
             del error  # its traceback has this frame
         return target
 
-    @staticmethod
-    def _names(names: Any) -> list[str]:
-        return _func_names_of(names)
+    def _checked(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
+        """A hit, after a warning where it was compiled from something else than `build` returns now."""
+        from compcache.miss.staleness import check_hit
 
-    def _require_open(self) -> None:
-        if self._closed:
-            raise StorageError(
-                f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path
-            )
-
-    def has(self, func_name: str | Identity) -> bool:
-        """Whether the cache holds a realization of this function that this host can use.
-
-        It reads the index and one record at most; whether everything that the function needs is there as
-        well, only `get_target` finds out.
-        """
-        self._require_open()
-        return self._loader.holds(_func_name_of(func_name))
-
-    __contains__ = has
-
-    def unload(self, func_name: str | Identity) -> bool:
-        """Invalidate the function's module and every call target returned from it; return whether any existed.
-
-        A running call finishes; later ones raise `TargetUnloadedError`. The code is unmapped when the
-        last object that could run it is gone.
-        """
-        self._require_open()
-        return self._loader.unload(_func_name_of(func_name)) > 0
-
-    def close(self) -> None:
-        """Invalidate every call target that was returned. Closing twice is allowed."""
-        if not self._closed:
-            if self._entries is not None:
-                self._entries.flush()
-            self._closed = True
-            if self._tuners:
-                from compcache.miss.retarget import reap
-
-                reap(self._tuners)
-            self._loader.close()
-            self._store.stats.flush()
-            self._store.close()
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """What was a part of this class and is of `compcache.frontend` now, with a warning."""
-            if name.startswith("_"):
-                raise AttributeError(name, name=name, obj=self)
-            from compcache.frontend import moved
-
-            return moved(self, name)
-
-    def __enter__(self) -> Cache:
-        self._require_open()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a Cache cannot be copied or pickled: it holds open files, loaded code and perhaps a signing key; pass its path "
-            "and open it where it is needed, with the key or trust that is there (call targets can be pickled)"
-        )
-
-    def __repr__(self) -> str:
-        return f"<compcache.Cache {self.path!r}{' (closed)' if self._closed else ''}>"
-
-    def loaded(self) -> LoadedState:
-        """The modules, call targets and mapped bytes that this object has in memory now."""
-        from compcache.inspect.descriptions import LoadedState
-
-        modules = self._loader.loaded_modules()
-        names = tuple(sorted(target._name for target in self._loader.loaded_targets()))
-        return LoadedState(
-            tuple(sorted(m.module_id.hex() for m in modules)), names, sum(m.size for m in modules)
-        )
-
-    @property
-    def exists(self) -> bool:
-        """Whether the directory holds a cache: the first addition creates one."""
-        return self._store.is_cache()
-
-    @property
-    def readonly(self) -> bool:
-        """Whether it was opened with readonly=True."""
-        return self._store.readonly
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """The directories of caches (or bundles) that are only read, below this one, in the order in which they are asked."""
-        return tuple([layer.source for layer in self._store.layers])
-
-    # -------------------------------------------------------------- miss path
-
-    def add_module(self, source: ModuleSource) -> str:
-        """Compile a module and publish it, once for each of its targets.
-
-        Returns:
-            The module_id of the one for this host: the same for the same code, in every process.
-
-        Raises:
-            CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source is not
-                right; the message names the culprit.
-            StorageError: it could not be stored. In each case the cache is as it was.
-        """
-        self._require_open()
-        from compcache.miss.build import add
-
-        return add(self._session(), source)[0]
+        check_hit(self._session(), target, name, build)
+        return target
 
     def _session(self) -> Session:
         """This cache, to the miss path."""
@@ -381,528 +1032,17 @@ class Cache:
             )  # fmt: skip
         return self._opened_session
 
-    def add_modules(self, sources: Iterable[ModuleSource]) -> list[str]:
-        """Compile many modules and publish them together, which costs less for each than `add_module` does.
-
-        Sources may use what others among them define, functions and variables, in any order: a library is the list of its files.
-        A weak function gives way to one of another source.
-        As in a static library, a module is loaded when something that it defines is needed, and its constructors run then.
-
-        Args:
-            sources: what `add_module` takes; an iterator is read as far as there is work to do.
-
-        Returns:
-            The module_ids, in the order of the sources.
-
-        Raises:
-            ModulesNotAddedError: some of them could not be added. Its message and its `failures` name them; all others
-                are stored.
-            StorageError: the cache is read-only.
-        """
-        self._require_open()
-        from compcache.miss.many import add_modules
-
-        if not hasattr(sources, "__iter__"):
-            raise TypeError(f"add_modules() takes several sources, [source] for example, not one {type(sources).__name__}")
-        return list(add_modules(self._session(), sources))
-
-    @property
-    def remote(self) -> RemoteStore | None:
-        """The remote store that the cache was opened with, for its `status`, `verify` and `collect_garbage`."""
-        self._require_open()
-        return self._session().remote()
-
-    def prefetch(self, names: Iterable[str | Identity], *, plain: bool = True) -> tuple[str, ...]:
-        """Fetch functions that are not cached, and all that they import, from the remote store; those that came.
-
-        Names that do not stand for content are fetched as well, unless `plain` is false: they were named here on purpose.
-        """
-        self._require_open()
-        remote = self._session().remote()
-        absent = [name for name in _func_names_of(names) if not self.has(name)]
-        return remote.fetch(absent, plain=plain, insists=True) if remote is not None else ()
-
-    def has_many(self, names: Iterable[str | Identity]) -> tuple[bool, ...]:
-        """For each function whether the cache, or else the remote store, has code of it that this host can use."""
-        self._require_open()
-        wanted = _func_names_of(names)
-        known = {name: self.has(name) for name in wanted}
-        absent = [name for name, there in known.items() if not there]
-        remote = self._session().remote()
-        if absent and remote is not None:
-            known.update(zip(absent, remote.has(absent), strict=True))
-        return tuple(known[name] for name in wanted)
-
-    def push(self, names: Iterable[str | Identity]) -> int:
-        """Upload the modules of functions, and of all that these import, to the remote store in the background.
-
-        What is pushed together makes a pack as well: `prefetch` of the same functions takes one request.
-
-        Returns:
-            How many modules were queued; `flush_uploads` waits for them.
-
-        Raises:
-            NotCachedError: a function is not in the cache.
-            ValueError: the cache has no remote store that may be written to.
-        """
-        self._require_open()
-        remote = self._session().remote()
-        if remote is None or not remote.writes:
-            raise ValueError("push needs a remote store to write to: open the cache with remote= and remote_mode='write'")
-        wanted = dict.fromkeys([each for name in _func_names_of(names) for each in (name, *self.dependencies(name, transitive=True))])
-        found = dict.fromkeys([each.module_id for function in wanted for each in self.realizations(function)])
-        count = sum([remote.offer(bytes.fromhex(module_id), always=True) for module_id in found])
-        remote.pack(wanted)
-        return count
-
-    def flush_uploads(self, timeout: float = 60.0) -> bool:
-        """Wait until what was compiled or pushed is in the remote store, for so many seconds at most; whether it is."""
-        self._require_open()
-        remote = self._session().remote()
-        return remote is None or remote.flush(timeout) == 0
-
-    def compile(self, source: Source) -> CompiledFunctions:
-        """Compile LLVM code once ever, and return its functions, whose names are digests of the content.
-
-        The code, the functions with their signatures, the definitions of globals, the imports, the options and the CPU that is
-        asked for are digested. Where functions of that digest are stored nothing is compiled, and for assembly text
-        and bitcode LLVM is not even imported.
-
-        Args:
-            source: assembly text, bitcode, an llvmlite module, or a `ModuleSource` of these.
-
-        Returns:
-            A mapping of plain names to call targets; ``kernels["scale"]`` is ``kernels.scale``. A function is loaded when
-            it is first asked for.
-
-        Raises:
-            CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
-                result does not fail the call: one `CacheWarning`, and the functions work.
-        """
-        self._require_open()
-        from compcache.content.names import name_by_content
-        from compcache.hit.compiled import CompiledFunctions
-
-        named = name_by_content(source)
-        names = tuple(named.names.values())
-        functions = CompiledFunctions(named.names, lambda name: self.get_or_compile(name, lambda: named.source))
-        if not self.has(names[0]):
-            from compcache.miss.compile_once import ensure_compiled
-
-            ensure_compiled(self._session(), names, lambda: named.source)
-        return functions
-
-    def get_or_compile(self, func_name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
-        """The call target of a function, from the cache or compiled now.
-
-        Args:
-            func_name: the function: an `Identity`, which names it by all that it is made of, or a name of your own.
-            build: called on a miss; returns a `ModuleSource`, or LLVM code, that exports the function. With an `Identity`, the
-                function has the plain label there. Other processes that miss the same function meanwhile wait for
-                this one, for a bounded time.
-
-        Raises:
-            ReentrantCompileError: `build` asked for this same function.
-            CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
-                result does not fail the call: one `CacheWarning`, and the target works.
-        """
-        identity, func_name = func_name, _func_name_of(func_name)
-        known = self._targets.get(func_name)
-        target = known() if known is not None else None
-        if target is not None:
-            return self._checked(target, identity, build) if self._checks else target
-        try:
-            target = self._load(func_name)
-        except CompcacheError as error:
-            if self._closed:
-                raise
-            miss = error
-        else:
-            return self._checked(target, identity, build) if self._checks else target
-        from compcache.miss.compile_once import compile_once
-
-        return compile_once(self._session(), identity, func_name, build, miss)
-
-    def _checked(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
-        """A hit, after a warning where it was compiled from something else than `build` returns now."""
-        from compcache.miss.staleness import check_hit
-
-        check_hit(self._session(), target, name, build)
-        return target
-
-    # -------------------------------------------------------------- questions
-
-    def __iter__(self) -> Iterator[str]:
-        """The func_names of all stored functions, sorted."""
-        return iter([summary.func_name for summary in self.functions()])
-
-    def __len__(self) -> int:
-        """The number of func_names. Everything is listed for it; `info` counts cheaper."""
-        return len(self.functions())
-
-    def __bool__(self) -> bool:
-        """True: an empty cache is a cache."""
-        return True
-
-    def functions(
-        self, select: Callable[[str], object] | None = None, *, progress: Progress | None = None
-    ) -> tuple[FunctionSummary, ...]:
-        """The stored functions, or those whose names `select` accepts, sorted by name.
-
-        `progress` is called with (done, all) now and then, here and below.
-        """
-        self._require_open()
-        from compcache.usage.listings import functions
-
-        return tuple(functions(self._store, progress, select))
-
-    def labelled(self, label: str) -> tuple[str, ...]:
-        """The func_names that `Identity` or `compile` made for this label; a part of the digest may follow it."""
-        self._require_open()
-        from compcache.inspect.names import labelled
-
-        return labelled(self._store, label)
-
-    def modules(self, *, progress: Progress | None = None) -> tuple[ModuleSummary, ...]:
-        """The stored modules, sorted by module_id."""
-        self._require_open()
-        from compcache.usage.listings import modules
-
-        return tuple(modules(self._store, progress))
-
-    def module(self, module_id: str) -> ModuleSummary:
-        """One stored module.
-
-        Raises:
-            FileNotFoundError: it is not there, or cannot be read.
-        """
-        self._require_open()
-        from compcache.usage.listings import describe_module
-
-        return describe_module(self._store, _module_key(module_id).hex())
-
-    def function(self, func_name: str | Identity) -> FunctionReport:
-        """Everything that the cache holds about one function.
-
-        Raises:
-            NotCachedError: no module on disk holds it.
-        """
-        self._require_open()
-        from compcache.inspect.functions import describe_function
-
-        with _Suggesting(self):
-            return describe_function(self._store, self._loader, _func_name_of(func_name))
-
-    def realizations(self, func_name: str | Identity) -> tuple[Realization, ...]:
-        """Every stored copy of a function, those that this host cannot use included."""
-        self._require_open()
-        from compcache.inspect.functions import realizations
-
-        return realizations(self._store, self._loader, _func_name_of(func_name))
-
-    def dependencies(self, func_name: str | Identity, transitive: bool = False) -> tuple[str, ...]:
-        """The functions that a function refers to directly, or with `transitive` also indirectly, after optimization.
-
-        Raises:
-            NotCachedError: the function is not in the cache.
-        """
-        self._require_open()
-        from compcache.inspect.functions import dependencies
-
-        with _Suggesting(self):
-            return dependencies(self._store, self._loader, _func_name_of(func_name), transitive=transitive)
-
-    def graph(
-        self, names: Iterable[str | Identity] | str | None = None, reverse: bool = False, *, progress: Progress | None = None
-    ) -> FunctionGraph:
-        """The dependencies of functions, transitively and across modules; of all functions where `names` is None.
-
-        With `reverse` the edges lead the other way: from each function to what refers to it.
-
-        Raises:
-            NotCachedError: one of `names` is not in the cache.
-        """
-        self._require_open()
-        from compcache.inspect.call_graph import cache_graph
-
-        chosen = None if names is None else _func_names_of(names)
-        with _Suggesting(self):
-            return cache_graph(self._store, self._loader, chosen, reverse=reverse, progress=progress)
-
-    def ir(self, func_name: str | Identity, *, module_id: str | None = None, whole_module: bool = False) -> str:
-        """The optimized LLVM assembly of a stored function.
-
-        Args:
-            func_name: the function.
-            module_id: of which realization, where a prefix will do; None is the one that a load would choose.
-            whole_module: the code of its module instead.
-
-        Raises:
-            NotCachedError: no such realization is stored.
-            NoCodeError: the module was stored without its code.
-        """
-        self._require_open()
-        from compcache.inspect.assembly import function_ir
-
-        with _Suggesting(self):
-            return function_ir(self._store, self._loader, _func_name_of(func_name), module_id, whole_module=whole_module)
-
-    def asm(self, func_name: str | Identity, *, module_id: str | None = None, whole_module: bool = False) -> str:
-        """The native assembly of a stored function; arguments and errors are those of `ir`."""
-        self._require_open()
-        from compcache.inspect.assembly import function_asm
-
-        with _Suggesting(self):
-            return function_asm(self._store, self._loader, _func_name_of(func_name), module_id, whole_module=whole_module)
-
-    def explain(
-        self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None
-    ) -> Explanation:
-        """Explain why a function can or cannot be loaded: its realizations, the stored variants nearest to it, and what the
-        remote store says, which is asked for that.
-
-        Args:
-            func_name: the function.
-            identity: what it is made of, if the caller has that: variants are compared with it.
-            progress: see `functions`.
-        """
-        self._require_open()
-        from compcache.inspect.explain import explain
-
-        if identity is not None and not hasattr(identity, "components"):
-            raise TypeError(f"explain(): identity must be a compcache.Identity, not {type(identity).__name__}")
-        name = _func_name_of(func_name)
-        remote = self._session().remote()
-        answer = remote.explain(name) if remote is not None else None
-        return explain(self._store, self._loader, name, identity, progress, answer)
-
-    def info(self, *, progress: Progress | None = None) -> CacheInfo:
-        """The cache as a whole: where it is, how much is in it, what would be used to fill it. No module is opened."""
-        self._require_open()
-        from compcache.inspect.functions import cache_info
-
-        return cache_info(self._store, self._max_size, progress)
-
-    def stats(self, since: float | None = None, *, progress: Progress | None = None) -> CacheStats:
-        """Contents of the cache, and the counters of all processes that use it.
-
-        Args:
-            since: count only from this time on, in seconds since the epoch, to the hour.
-            progress: see `functions`.
-        """
-        self._require_open()
-        from compcache.usage.statistics import cache_stats
-
-        self._store.stats.flush()
-        return cache_stats(self._store, self._max_size, since, progress)
-
-    def history(self, since: float | None = None, *, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
-        """The counters of `stats` over time: the hours in which something was counted, days where that is a month ago.
-
-        Args:
-            since: only from this time on, in seconds since the epoch, to the hour.
-            progress: see `functions`.
-        """
-        self._require_open()
-        from compcache.usage.statistics import history
-
-        self._store.stats.flush()
-        return history(self._store, since, progress)
-
-    def zero_stats(self) -> None:
-        """Set the counters that `stats` shows to zero. Times of last use are kept.
-
-        Raises:
-            StorageError: the cache is read-only, or another process is folding its statistics.
-        """
-        self._require_open()
-        from compcache.usage.statistics import zero_stats
-
-        self._store.stats.flush()
-        zero_stats(self._store)
-
-    # ------------------------------------------------------------ maintenance
-
-    def prune(
-        self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None
-    ) -> PruneReport:
-        """Remove modules by policy, least recently used first; with `dry_run` only report them.
-
-        Nothing goes that something which stays needs. What is loaded, here or elsewhere, stays mapped and works.
-
-        Raises:
-            StorageError: the cache is read-only, or a file could not be removed.
-        """
-        self._require_open()
-        from compcache.maintain.prune import prune
-
-        self._store.stats.flush()
-        return prune(self._store, policy, dry_run=dry_run, progress=progress)
-
-    def propose_prune(self, policy: PrunePolicy, *, progress: Progress | None = None) -> PruneProposal:
-        """Plan a prune for inspection, to be carried out by `carry_out`; its `report` is that of a dry run."""
-        self._require_open()
-        from compcache.maintain.prune import propose
-
-        self._store.stats.flush()
-        return propose(self._store, policy, progress=progress, fold_statistics=not self.readonly)
-
-    def carry_out(self, proposal: PruneProposal) -> PruneReport:
-        """Carry out what `propose_prune` planned, except for modules that were pinned, used or imported since.
-
-        Raises:
-            StorageError: the cache is read-only, or a file could not be removed.
-        """
-        self._require_open()
-        from compcache.maintain.prune import carry_out
-
-        return carry_out(self._store, proposal)
-
-    def remove(self, func_name: str | Identity, force: bool = False) -> tuple[str, ...]:
-        """Remove every realization of a function and return the ids of the removed modules. Loaded code stays loaded.
-
-        Raises:
-            NotCachedError: the function is not in the cache.
-            FunctionInUseError: its modules hold other functions, others import it or it is pinned; `force` removes
-                it all the same.
-            StorageError: the cache is read-only, or a file could not be removed.
-        """
-        self._require_open()
-        from compcache.maintain.remove import remove_function
-
-        with _Suggesting(self):
-            return remove_function(self._store, _func_name_of(func_name), force=force)
-
-    def remove_module(self, module_id: str) -> bool:
-        """Remove one module with everything that it realizes; return whether it existed.
-
-        Raises:
-            StorageError: the cache is read-only, or the file could not be removed.
-        """
-        self._require_open()
-        from compcache.maintain.remove import remove_modules
-
-        self._store.require_writable()
-        return bool(remove_modules(self._store, [_module_key(module_id)]))
-
-    def clear(self) -> int:
-        """Remove every module and return their number. Loaded code stays loaded."""
-        self._require_open()
-        from compcache.maintain.clear import clear
-
-        return clear(self._store)
-
-    def export(
-        self,
-        names: Iterable[str],
-        path: str | os.PathLike[str],
-        targets: Iterable[str] | str | None = None,
-        *,
-        closure: bool = True,
-        minisign: bool = False,
-    ) -> tuple[str, ...]:
-        """Write functions to a bundle: one file, a ZIP archive, for `import_bundle` or to be used as a layer.
-
-        The same modules give the same bytes, in every process and on every host. Modules keep their signatures; with a
-        `publish_key` that key signs them as well.
-
-        Args:
-            names: the functions, at least one.
-            path: the file; one of this name is replaced.
-            targets: of each function what a host of each of these CPUs would use (see `ModuleSource`); None is every realization.
-            closure: include all functions that these ones import, transitively.
-            minisign: write a signature of the whole file by the `publish_key` beside it (``<path>.minisig``), which `minisign -V` checks
-                against the key that ``compcache key show --minisign`` prints.
-
-        Returns:
-            The func_names in the bundle, sorted.
-
-        Raises:
-            ValueError: no function is named, or there is no `publish_key` for `minisign`.
-            NotCachedError: one of the functions is not in the cache, or has no realization for a target.
-            StorageError: the file could not be written.
-        """
-        self._require_open()
-        from compcache.bundles.export import export
-
-        wanted = _func_names_of(names)
-        with _Suggesting(self):
-            return export(self._store, wanted, absolute_path(os.fspath(path)), targets, closure=closure, minisign=minisign)
-
-    def import_bundle(
-        self, path: str | os.PathLike[str], *, trusted_keys: Iterable[str] | str | None = None
-    ) -> tuple[str, ...]:
-        """Add the modules of a bundle, all of them or none.
-
-        Args:
-            path: the bundle.
-            trusted_keys: public keys beside those of the cache. If there are any, one of them must have signed each module.
-
-        Returns:
-            The func_names of all functions in it, sorted.
-
-        Raises:
-            FormatError: the file is not a bundle, or damaged, or a part of it is missing.
-            IntegrityError: a module is not signed, and there are trusted keys or it holds pickled values.
-            StorageError: the bundle could not be read, or the cache could not be written.
-        """
-        self._require_open()
-        from compcache.bundles.unpack import import_bundle
-
-        keys: Any = ()
-        if trusted_keys:
-            from compcache.signing.keys import parse_publics
-
-            keys = parse_publics(trusted_keys)
-        return import_bundle(self._store, absolute_path(os.fspath(path)), keys)
-
-    def check(
-        self,
-        *,
-        repair: bool = False,
-        checksums: bool = True,
-        recompile: bool = False,
-        progress: Progress | None = None,
-    ) -> CheckReport:
-        """Look for damage: checksums, records against images, dangling edges, the index, leftovers, permissions.
-
-        Args:
-            repair: put damaged files in quarantine, rebuild the index, remove leftovers, set permissions right.
-            checksums: read every module whole; without, only what is ahead and behind of the code.
-            recompile: translate the code that is kept beside images again, and compare it with the module.
-            progress: see `functions`.
-
-        A directory that is not a cache is reported as an error.
-        """
-        self._require_open()
-        from compcache.maintain.check import check, report_absence
-
-        if not self.exists:
-            return report_absence(self._store)
-        return check(
-            self._store, repair=repair, checksums=checksums, recompile=recompile, progress=progress
-        )
-
-    def pin(self, func_name: str | Identity) -> bool:
-        """Keep a function and its dependencies from being pruned; return whether it was not pinned before."""
-        self._require_open()
-        from compcache.maintain.pins import pin
-
-        return pin(self._store, _func_name_of(func_name))
-
-    def unpin(self, func_name: str | Identity) -> bool:
-        """Undo `pin`; return whether the function was pinned."""
-        self._require_open()
-        from compcache.maintain.pins import unpin
-
-        return unpin(self._store, _func_name_of(func_name))
-
-    def pinned(self) -> tuple[str, ...]:
-        """The pinned functions, sorted."""
-        self._require_open()
-        from compcache.maintain.pins import pinned
-
-        return pinned(self._store)
+    def _suggestion(self, func_name: str) -> str:
+        """Similar names for the message of a `NotCachedError`, worked out when the message is read."""
+        from compcache.inspect.names import suggestion
+
+        return suggestion(self._store, func_name)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StorageError(
+                f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path
+            )
 
 
 class _Suggesting:
@@ -940,9 +1080,10 @@ def _open_store(
     signing_key: bytes | str | None,
     trusted_keys: Iterable[str] | str | None,
     publish_key: str | None,
+    min_llvm: str | None,
     options: dict[str, Any],
 ) -> Store:
-    """The store of a directory, with layers and keys as given, or else those of the environment."""
+    """The store of a directory, with what is not given as the environment has it."""
     if signing_key is not None and not signing_key:
         raise ValueError("signing_key is empty: pass None for a cache without signatures")
     key = signing_key if signing_key is not None else os.environ.get(KEY_VARIABLE)
@@ -954,22 +1095,24 @@ def _open_store(
         from compcache.signing.keys import chosen_keys
 
         options["trusted_keys"], options["publish_key"] = chosen_keys(trusted, publishing)
-    if layers or (layers is None and os.environ.get(LAYERS_VARIABLE)):
-        from compcache.layers.layered_store import LayeredStore
+    oldest = min_llvm if min_llvm is not None else os.environ.get(LLVM_VARIABLE)
+    if oldest:
+        from compcache.formats.manifest import version_numbers
 
-        return LayeredStore(root, _layer_paths(layers), options)
-    return Store(root, **options)
+        version_numbers(oldest)
+        options["min_llvm"] = oldest
+    options["recorder"] = recorder_for
+    if os.environ.get(DEBUG_VARIABLE) or hasattr(sys.modules.get("logging"), "getLogger"):
+        from compcache.hit.log import logging_recorder_for
 
-
-def _layer_paths(layers: Iterable[str | os.PathLike[str]] | None) -> list[str]:
+        options["recorder"] = logging_recorder_for
     if layers is None:
-        return [path for path in os.environ.get(LAYERS_VARIABLE, "").split(os.pathsep) if path]
-    if isinstance(layers, (str, bytes, os.PathLike)):
-        raise TypeError(f"layers are several directories, [{os.fspath(layers)!r}] for example")
-    try:
-        return [os.fspath(path) for path in layers]
-    except TypeError as error:
-        raise TypeError(f"layers are several directories, ['/opt/app/cache'] for example: {error}") from None
+        layers = [path for path in os.environ.get(LAYERS_VARIABLE, "").split(os.pathsep) if path]
+    if layers:
+        from compcache.layers.layered_store import LayeredStore, layer_paths
+
+        return LayeredStore(root, layer_paths(layers), options)
+    return Store(root, **options)
 
 
 def _func_name_of(name: str | Identity) -> str:
@@ -981,19 +1124,13 @@ def _func_name_of(name: str | Identity) -> str:
     return func_name
 
 
-def _func_names_of(names: Any) -> list[str]:
-    """Several functions, or one."""
+def func_names_of(names: Any) -> list[str]:
+    """The names of several functions, or of one, each given as such or as an `Identity`."""
     if isinstance(names, str) or hasattr(names, "func_name"):
         return [_func_name_of(names)]
     if not hasattr(names, "__iter__"):
         raise TypeError(f"the names of functions are several str or compcache.Identity, like ['dot'], not {type(names).__name__}")
     return [_func_name_of(name) for name in names]
-
-
-def _module_key(module_id: str) -> bytes:
-    if not isinstance(module_id, str) or len(module_id) != _MODULE_ID_DIGITS or not _HEXADECIMAL.issuperset(module_id):
-        raise ValueError(f"a module_id has {_MODULE_ID_DIGITS} hexadecimal digits, as modules() lists them, unlike {module_id!r}")
-    return bytes.fromhex(module_id)
 
 
 def _open_cache(path: str, *, signed: bool) -> Cache | None:

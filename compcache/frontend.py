@@ -6,6 +6,7 @@ hands call targets on. `docs/frontend.md` has one in fifty lines. All functions 
 
 from __future__ import annotations
 
+from compcache.cache import func_names_of
 from compcache.errors import CompcacheError, GlobalValidationError
 
 TYPE_CHECKING = False
@@ -139,7 +140,7 @@ def add_missing(cache: Cache, functions: Iterable[str], build: Callable[[], Modu
 
     if not callable(build):
         raise TypeError(f"add_missing(): build must be a function that returns the source, not {type(build).__name__}")
-    return add(cache._session(), tuple(cache._names(functions)), build)
+    return add(cache._session(), tuple(func_names_of(functions)), build)
 
 
 def find_stored(cache: Cache, functions: Iterable[str]) -> Addition | None:
@@ -147,7 +148,7 @@ def find_stored(cache: Cache, functions: Iterable[str]) -> Addition | None:
     cache._require_open()
     from compcache.miss.compile_once import find_stored as stored
 
-    return stored(cache._session(), tuple(cache._names(functions)))
+    return stored(cache._session(), tuple(func_names_of(functions)))
 
 
 def put_entry(
@@ -210,7 +211,7 @@ def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> N
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:
     cache._require_open()
-    (name,) = cache._names((name_or_identity,))
+    (name,) = func_names_of((name_or_identity,))
     for text, what in ((name, "name of an entry"), (kind, "kind of entries")):
         if not isinstance(text, str) or not text or "\0" in text:
             from compcache.build.source import check_name

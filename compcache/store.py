@@ -23,7 +23,7 @@ from compcache.record import Record, set_field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from compcache.formats.entry import EntryRecord
     from compcache.formats.footer import Footer
@@ -268,13 +268,17 @@ class Store:
         trust: open the directory even if other users can write to it.
         trusted_keys: accept only modules that one of these has signed, and what this store publishes itself.
         publish_key: sign what is published for readers with its public key.
+        min_llvm: pass over code that an older version of LLVM has compiled; empty for none.
+        recorder: makes what counts events, from the tree, the root and whether nothing may be written there; None counts nothing.
 
     Raises:
         UntrustedDirectoryError: the directory belongs to another user, or others can write to it.
         StorageError: the path exists but is not a directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_owners", "_processor", "_trust", "accepted", "complaints", "exposed", "files", "index", "layers", "min_llvm", "readonly", "publish_key", "root", "signing_key", "source", "stamp_key", "stats", "temporary", "trusted_keys", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_owners", "_processor", "_warned", "exposed", "files", "index", "min_llvm", "readonly", "publish_key", "root", "signing_key", "stamp_key", "stats", "trust", "trusted_keys", "verify")
+    #: Read-only caches below it; see `compcache.layers`.
+    layers: tuple[Store, ...] = ()
 
     def __init__(
         self,
@@ -288,10 +292,10 @@ class Store:
         trust: bool = False,
         trusted_keys: tuple[PublicKey, ...] = (),
         publish_key: SecretKey | None = None,
+        min_llvm: str = "",
+        recorder: Callable[..., Recorder | NullRecorder] | None = None,
     ) -> None:
         self.root = root
-        self.source = root  # what the user named: a bundle, where this is the directory that it was unpacked to
-        self.layers: tuple[Store, ...] = ()  # read-only caches below it; see `compcache.layers`
         if isinstance(files, file_ops.Tree):
             self.files = files.part(root)
         else:
@@ -304,23 +308,19 @@ class Store:
         # With trusted keys, stamps are those of who checked for the same keys; they are believed in directories of this user alone.
         keys = "\n".join(sorted(map(str, trusted_keys)))
         self.stamp_key = signing_key or (mac(b"stamps", keys.encode()) if keys else None)
-        self.temporary = self.directory(TEMPORARY)
-        self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix)
+        self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix, self.processor)
         self._host: Host | None = None
         self._processor: Processor | None = None
-        self.min_llvm = ""  # code of older versions of LLVM is passed over; the facade sets it
-        self.accepted: set[bytes] = set()  # the target_ids of code that this host can run, as far as they are known
-        self.index.rank_of = self.rank
-        self.index.is_native = self.is_native
+        self.min_llvm = min_llvm
         self._in_memory: dict[bytes, ModuleFile] = {}
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
         self._checked_index = False
-        self.complaints: set[str] = set()  # the paths that a warning was given about
-        self._trust = trust
+        self._warned: set[str] = set()  # the paths that a warning was given about
+        self.trust = trust
         self._owners: frozenset[int] | None = None  # the users whose files are used; None: of all
         self.exposed = False  # others can write here, and nothing but signatures tells what to believe
         self.check_root()
-        self.stats: Recorder | NullRecorder = NullRecorder()  # the facade sets one that counts
+        self.stats = NullRecorder() if recorder is None else recorder(self.files, root, readonly=readonly or self.exposed)
 
     def check_root(self) -> None:
         """Check who owns the directory and who can write to it.
@@ -330,7 +330,7 @@ class Store:
             StorageError: it is not a directory.
         """
         user = os.geteuid()
-        if not self._trust and not self.stamp_key:
+        if not self.trust and not self.stamp_key:
             self._owners = self.index.owners = frozenset((user,))
         try:
             status, link = self.files.status()
@@ -344,7 +344,7 @@ class Store:
                 error.strerror = "it is not a directory"
             message = f"cannot open the cache directory {self.root}: {error.strerror or error}"
             raise StorageError(message, path=self.root, errno=error.errno) from error
-        if self._trust:
+        if self.trust:
             return
         # The superuser can change what runs here in any case, as in a package that was installed for all users.
         if status.st_uid not in (user, 0) or status.st_mode & _WRITABLE_BY_OTHERS or link.st_uid not in (user, 0):
@@ -357,6 +357,16 @@ class Store:
             self._owners = self.index.owners = frozenset((user, status.st_uid))
 
     # ------------------------------------------------------------------ paths
+
+    @property
+    def source(self) -> str:
+        """What the user named: a bundle, where this is the directory that it was unpacked to."""
+        return self.root
+
+    @property
+    def temporary(self) -> str:
+        """Where files are written before they are renamed."""
+        return self.directory(TEMPORARY)
 
     def module_path(self, module_id: bytes) -> str:
         """Where a module is: for example ``<root>/modules-v1/3f/3f9c...e1.ccm``."""
@@ -459,6 +469,16 @@ class Store:
                 self.tell_unreadable(path, error)
             return False
         return True
+
+    def holds_in_memory(self, module_id: bytes) -> bool:
+        """Whether this object alone has the module, which could not be published."""
+        return module_id in self._in_memory
+
+    def hold_in_memory(self, module: ModuleFile, functions: Iterable[tuple[str, int, str]]) -> None:
+        """Have a module that could not be published, with its functions, in this object alone."""
+        self._in_memory[module.module_id] = module
+        for name, offset, _ in functions:
+            self._memory_names.setdefault(name, {})[module.module_id, offset] = None
 
     def _renew_index(self, *, look: bool = True) -> bool:
         """Read the index again, rebuilding it where it is damaged or missing; return whether it has changed."""
@@ -623,6 +643,13 @@ class Store:
 
         return condemn(self, module, error)
 
+    def is_first_warning(self, path: str) -> bool:
+        """Whether this is the first warning about a path that is asked about: each is given once."""
+        if path in self._warned:
+            return False
+        self._warned.add(path)
+        return True
+
     def quarantine(self, path: str, reason: str) -> IntegrityError:
         """Quarantine a damaged file, warn, and return the exception."""
         from compcache.publish.quarantine import quarantine
@@ -639,18 +666,6 @@ class Store:
             self._processor = host.read_processor(load_runtime(), self._until_boot, self._name_of_cpu)
         return self._processor
 
-    def is_native(self, requirement: str) -> bool:
-        """Whether code with this requirement was compiled for exactly this host."""
-        if not self.processor().is_native(requirement):
-            return False
-        self.accept(requirement)
-        return True
-
-    def accept(self, requirement: str) -> None:
-        """Remember that this host can run functions with this requirement, and map the modules that they are in."""
-        to_load = requirement.rpartition("\0")[0] + "\0"
-        self.accepted |= {host.target_id(requirement), host.target_id(to_load)}
-
     def has_closures(self) -> bool:
         """Whether loads may be planned for others: this directory alone decides them."""
         return not (self.layers or self.exposed or self.min_llvm or self._in_memory)
@@ -659,13 +674,6 @@ class Store:
         """The name of the planned closure of the function whose record is at this offset of a module, on this host."""
         identity = [module_id, offset.to_bytes(4, "little"), self.processor().identity.encode()]
         return CLOSURES.file_name(digest(identity).hex() + key_suffix(self.stamp_key))
-
-    def rank(self, requirement: str) -> int:
-        """How well code with this requirement fits this host; see `Processor.rank`."""
-        rank = self.processor().rank(requirement)
-        if rank != host.UNUSABLE:
-            self.accept(requirement)
-        return rank
 
     def host(self) -> Host:
         """This machine, as LLVM describes it.

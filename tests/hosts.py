@@ -62,7 +62,6 @@ def on_host(cache: Cache, host: Host) -> Cache:
     """The cache, from now on on that host."""
     cache._store._host = host
     cache._store._processor = host.processor
-    cache._store.accepted.clear()
     cache._store.index._ranks.clear()
     return cache
 

@@ -222,8 +222,7 @@ def cache_on(files: FaultyFiles) -> Cache:
     """A cache whose operations on its directory go through the double."""
     cache = Cache(files.root)
     cache._store.close()
-    cache._store = Store(files.root, files=files)
-    cache._store.stats = recorder_for(cache._store.files, files.root, readonly=False)
+    cache._store = Store(files.root, files=files, recorder=recorder_for)
     cache._loader = Loader(cache._store, allow_pickle=False)
     cache._targets = cache._loader.targets
     return cache

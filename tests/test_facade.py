@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -207,6 +209,19 @@ def test_methods_that_moved_to_front_ends_still_answer(filled: Cache) -> None:
         assert filled.find_target("nobody") is None  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="'Cache' object has no attribute 'find_targets'"):
         filled.find_targets  # type: ignore[attr-defined] # noqa: B018 - asked for
+
+
+def test_the_reference_begins_with_what_users_meet_first() -> None:
+    members = [name for name in vars(Cache) if not name.startswith("_")]
+    assert members[:4] == ["compile", "get_or_compile", "get_target", "has"]
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Cache) if not name.startswith("_") and callable(getattr(Cache, name))])
+def test_the_reference_describes_each_parameter(name: str) -> None:
+    member = getattr(Cache, name)
+    described = re.findall(r"^    (\w+): ", inspect.getdoc(member) or "", re.MULTILINE)
+    parameters = list(inspect.signature(member).parameters)[1:]
+    assert described[: len(parameters)] == parameters
 
 
 def test_the_facade_is_for_users() -> None:

@@ -56,10 +56,10 @@ class Processor:
     """A processor, by what it says of itself.
 
     `identity` is equal for processors of the same model with the same features, empty where that is not known; `words` are
-    those that are read already.
+    those that are read already. `accepted` are the target_ids of code that it can run, as far as they are known.
     """
 
-    __slots__ = ("_ask", "_ask_cpu", "_cpu", "identity", "words")
+    __slots__ = ("_ask", "_ask_cpu", "_cpu", "accepted", "identity", "words")
 
     def __init__(
         self, words: Mapping[str, int], identity: str, ask: Callable[[str], int] = lambda _: 0, cpu: Callable[[], str] = str
@@ -69,6 +69,7 @@ class Processor:
         self._ask = ask
         self._ask_cpu = cpu
         self._cpu: str | None = None
+        self.accepted: set[bytes] = set()
 
     def cpu(self) -> str:
         """LLVM's name of it, empty where nobody has asked LLVM. It is looked up once: that reads a file."""
@@ -99,6 +100,11 @@ class Processor:
             self.words[name] = self._ask(name)
         return self.words[name]
 
+    def accept(self, requirement: str) -> None:
+        """Remember that functions with this requirement can run here, and that the modules that they are in can be mapped."""
+        to_load = requirement.rpartition("\0")[0] + "\0"
+        self.accepted |= {target_id(requirement), target_id(to_load)}
+
     def rank(self, requirement: str) -> int:
         """How well code fits this processor: UNUSABLE, or the more the better, up to NATIVE.
 
@@ -110,6 +116,7 @@ class Processor:
         _, _, _, cpu, made_for, made_on, features = requirement.split("\0")
         if not self.meets(features):
             return UNUSABLE
+        self.accept(requirement)
         if made_on and made_on == self.identity:
             return NATIVE
         shared = lacking = 0

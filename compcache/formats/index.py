@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
+    from compcache.formats.host import Processor
+
 __all__ = [
     "Index",
     "ModuleEntry",
@@ -292,13 +294,17 @@ def _is_segment_name(name: str, suffix: str) -> bool:
 class Index:
     """The segments of one directory, as this process last saw them.
 
-    A look-up that finds nothing looks at the directory again; one that finds something does not.
+    A look-up that finds nothing looks at the directory again; one that finds something does not. Realizations are ranked for the
+    `processor`, which is asked for when the first is; without one all fit.
     """
 
-    __slots__ = ("_hint", "_ranks", "gathered", "ignored", "_segments", "damaged", "directory", "files", "is_native", "owners", "problem", "rank_of", "suffix", "temporary")
+    __slots__ = ("_hint", "_processor", "_ranks", "gathered", "ignored", "_segments", "damaged", "directory", "files", "owners", "problem", "suffix", "temporary")
 
-    def __init__(self, files: file_ops.Files, directory: str, temporary: str, suffix: str) -> None:
+    def __init__(
+        self, files: file_ops.Files, directory: str, temporary: str, suffix: str, processor: Callable[[], Processor] | None = None
+    ) -> None:
         self.files = files
+        self._processor = processor
         self.directory = directory
         self.temporary = temporary
         self.suffix = suffix
@@ -310,8 +316,6 @@ class Index:
         self.damaged: dict[str, str] = {}
         self.owners: frozenset[int] | None = None  # the users whose files are believed; None: of all
         self.problem = ""  # why the index, or a part of it, could not be read when it was last tried
-        self.rank_of: Callable[[str], int] = lambda _: NATIVE  # how well a requirement fits this host,
-        self.is_native: Callable[[str], bool] = lambda _: True  # and whether nothing can fit better
         self._ranks: dict[bytes, int] = {}
 
     @property
@@ -362,7 +366,7 @@ class Index:
 
     def share_ranks(self, other: Index) -> None:
         """Rank requirements as another index does, and learn what it learns of them."""
-        self.rank_of, self.is_native, self._ranks = other.rank_of, other.is_native, other._ranks
+        self._processor, self._ranks = other._processor, other._ranks
 
     def find(self, key: bytes, rest: list[tuple[int, tuple[bytes, int]]] | None = None) -> Iterator[tuple[bytes, int]]:
         """The (module_id, offset of the function's record) of every realization, without duplicates, the best first.
@@ -410,7 +414,7 @@ class Index:
     def _look_for_native(self, segment: Segment, number: bytes) -> None:
         """Learn whether the requirement of this number is that of code which was compiled for exactly this host."""
         text = self._requirements(segment).get(number)
-        if text is not None and self.is_native(text):
+        if text is not None and (self._processor is None or self._processor().is_native(text)):
             self._ranks[number] = NATIVE
 
     def _rank(self, segment: Segment, value: bytes) -> int:
@@ -419,7 +423,7 @@ class Index:
         text = self._requirements(segment).get(number)
         if text is None:
             return 0
-        rank = self._ranks[number] = self.rank_of(text)
+        rank = self._ranks[number] = self._processor().rank(text) if self._processor is not None else NATIVE
         return rank
 
     def _requirements(self, segment: Segment) -> dict[bytes, str]:

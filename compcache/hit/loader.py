@@ -432,14 +432,14 @@ class Loader:
 
     def require_usable(self, file: ModuleFile) -> None:
         """Raise `IncompatibleTargetError` if this host cannot run the code of a module, or the cache was opened not to."""
-        if file.target_id not in self.store.accepted or self.store.min_llvm:
+        if file.target_id not in self.store.processor().accepted or self.store.min_llvm:
             from compcache.hit.plan import require_usable
 
             require_usable(self.store, file)
 
     def require_features(self, file: ModuleFile, record: FunctionRecord) -> None:
         """Raise `IncompatibleTargetError` if this host lacks what the function requires."""
-        if record.target_id not in self.store.accepted:
+        if record.target_id not in self.store.processor().accepted:
             from compcache.hit.plan import require_features
 
             require_features(self.store, file, record)

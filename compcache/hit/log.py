@@ -11,14 +11,16 @@ import sys
 from typing import TYPE_CHECKING
 
 from compcache.hit.miss import miss_reason
+from compcache.hit.recorder import recorder_for
 from compcache.store import NullRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from compcache.files import Tree
     from compcache.hit.recorder import Recorder
 
-__all__ = ["LoggingRecorder", "set_up"]
+__all__ = ["logging_recorder_for"]
 
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 _SHOWN_NAMES = 3
@@ -26,7 +28,13 @@ _SHORT_ID = 12
 _logger = logging.getLogger("compcache")
 
 
-def set_up() -> None:
+def logging_recorder_for(files: Tree, root: str, *, readonly: bool) -> LoggingRecorder:
+    """A recorder that logs, and counts as that of `recorder_for` does."""
+    _set_up()
+    return LoggingRecorder(recorder_for(files, root, readonly=readonly))
+
+
+def _set_up() -> None:
     """With `COMPCACHE_DEBUG`, log to standard error unless the program has configured logging; once per process."""
     if os.environ.get(DEBUG_VARIABLE, "").lower() in ("", "0", "off", "no", "false"):
         return

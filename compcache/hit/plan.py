@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from compcache.errors import LinkError
+    from compcache.formats.host import Processor
     from compcache.formats.index import Index
     from compcache.formats.manifest import FunctionRecord
     from compcache.hit.loader import Choice, Loader, Source, Sources
@@ -454,7 +455,8 @@ def require_usable(store: Store, file: ModuleFile) -> None:
     """
     if store.min_llvm:
         _require_llvm(store, file)
-    if file.target_id in store.accepted:
+    accepted = store.processor().accepted
+    if file.target_id in accepted:
         return
     platform = host.platform_name()
     record = decode_module(file.read_record(0))
@@ -471,7 +473,7 @@ def require_usable(store: Store, file: ModuleFile) -> None:
             "here, or on the oldest system that is to use it",
             module_id=module,
         )
-    store.accepted.add(file.target_id)
+    accepted.add(file.target_id)
 
 
 def _require_llvm(store: Store, file: ModuleFile) -> None:
@@ -492,17 +494,17 @@ def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> 
     """
     header = decode_module(file.read_record(0))
     features = header.features_of(record)
-    if not store.processor().meets(features):
+    processor = store.processor()
+    if not processor.meets(features):
         module = file.module_id.hex()
         raise IncompatibleTargetError(
-            f"function {record.name!r} of module {module} was compiled for {header.cpu} and uses {_lacking(store, features)}", module_id=module
+            f"function {record.name!r} of module {module} was compiled for {header.cpu} and uses {_lacking(processor, features)}", module_id=module
         )
-    store.accept(header.requirement(features))
+    processor.accept(header.requirement(features))
 
 
-def _lacking(store: Store, features: str) -> str:
-    """What of these features this processor lacks, and that it does, in words."""
+def _lacking(processor: Processor, features: str) -> str:
+    """What of these features the processor lacks, and that it does, in words."""
     from compcache.targets.processor_words import missing
 
-    processor = store.processor()
     return f"{', '.join(missing(features, processor)[:8])}, which this {processor.cpu() or 'processor'} does not have"

@@ -19,7 +19,7 @@ from compcache.store import INDEX, LAYERS, MERGED_LAYERS, Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from compcache.formats.host import Processor
@@ -27,27 +27,48 @@ if TYPE_CHECKING:
     from compcache.store import ModuleFile
     from compcache.targets.host_probe import Host
 
-__all__ = ["LAYER_SHIFT", "LayeredStore"]
+__all__ = ["LAYER_SHIFT", "LayeredStore", "layer_paths"]
 
 #: In the segment of all layers the flags of a module have the number of its layer above these bits.
 LAYER_SHIFT = 16
 _FLAGS_AT = 4 * 8 + 2 * 8 + 8  # in a module entry without its key: behind stamp, two sizes and target
 
 
+def layer_paths(layers: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """The paths of the argument `layers` of a `Cache`.
+
+    Raises:
+        TypeError: they are not several paths.
+    """
+    if isinstance(layers, (str, bytes, os.PathLike)):
+        raise TypeError(f"layers are several directories, [{os.fspath(layers)!r}] for example")
+    try:
+        return [os.fspath(path) for path in layers]
+    except TypeError as error:
+        raise TypeError(f"layers are several directories, ['/opt/app/cache'] for example: {error}") from None
+
+
 class _Layer(Store):
     """A read-only cache: files that its own stamps do not vouch for are looked up among those that the writable one remembers."""
 
-    __slots__ = ("_above",)
+    __slots__ = ("_above", "_source")
 
     def __init__(self, root: str, source: str, above: LayeredStore, options: dict[str, Any]) -> None:
         self._above = above
         if root.startswith(f"{above.root}/"):  # an unpacked bundle: no link in the directory leads to it
             options = {**options, "files": above.files}
         super().__init__(root, **{**options, "readonly": True})
-        self.source = source
-        self.accepted = above.accepted
-        self.complaints = above.complaints
+        self._source = source
         self.index.share_ranks(above.index)
+
+    @property
+    def source(self) -> str:
+        """See `Store`."""
+        return self._source
+
+    def is_first_warning(self, path: str) -> bool:
+        """See `Store`."""
+        return self._above.is_first_warning(path)
 
     def host(self) -> Host:
         """See `Store`."""
@@ -100,7 +121,7 @@ class LayeredStore(Store):
         FormatError: a file is not a bundle.
     """
 
-    __slots__ = ("_found_in", "_looked", "entries", "merged", "verified")
+    __slots__ = ("_found_in", "_looked", "entries", "layers", "merged", "verified")
 
     def __init__(self, root: str, layers: Sequence[str], options: dict[str, Any]) -> None:
         super().__init__(root, **options)

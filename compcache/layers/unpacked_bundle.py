@@ -67,7 +67,7 @@ def name_of_state(path: str, status: os.stat_result) -> str:
 
 def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
     """Check that nobody else could have written a bundle; modules that must be signed need no such check."""
-    if store._trust or store.stamp_key:
+    if store.trust or store.stamp_key:
         return
     user = os.geteuid()
     others = {status.st_uid, os.lstat(path).st_uid} - {user, 0}

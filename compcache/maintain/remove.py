@@ -9,6 +9,7 @@ from compcache.files import reraise_interrupt
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
 from compcache.usage.ledger import read_ledger
+from compcache.usage.listings import module_key
 from compcache.usage.module_files import list_modules
 from compcache.usage.module_rows import load_rows
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from compcache.store import Store
     from compcache.usage.module_rows import Row
 
-__all__ = ["remove_function", "remove_modules"]
+__all__ = ["remove_function", "remove_module", "remove_modules"]
 
 
 def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, ...]:
@@ -38,6 +39,12 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
     removed = remove_modules(store, sorted(holders))
     unpin(store, func_name)
     return tuple([module_id.hex() for module_id in removed])
+
+
+def remove_module(store: Store, module_id: str) -> bool:
+    """See `Cache.remove_module`."""
+    store.require_writable()
+    return bool(remove_modules(store, [module_key(module_id)]))
 
 
 def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:

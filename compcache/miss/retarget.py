@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from compcache.hit.target import TypedCallTarget
     from compcache.session import Session
 
-__all__ = ["is_native", "load_retargeted", "reap", "start_tuning", "tune", "tune_later"]
+__all__ = ["load_retargeted", "loads_native_code", "reap", "start_tuning", "tune", "tune_later"]
 
 _CHILD = """
 import os
@@ -139,7 +139,7 @@ def _is_of_this_platform(header: ModuleRecord) -> bool:
 # ------------------------------------------------------------------- tuning
 
 
-def is_native(session: Session, func_name: str) -> bool:
+def loads_native_code(session: Session, func_name: str) -> bool:
     """Whether the realization of the function that would be loaded was compiled for exactly this host."""
     store = session.store
     for module_id, offset in store.find(func_name):
@@ -147,7 +147,7 @@ def is_native(session: Session, func_name: str) -> bool:
             with store.open_module(module_id) as module:
                 header = decode_module(module.read_record(0))
                 features = header.features_of(decode_function(module.read_record(offset)))
-                return store.rank(header.requirement(features)) == host.NATIVE
+                return store.processor().rank(header.requirement(features)) == host.NATIVE
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             continue
@@ -160,7 +160,7 @@ def tune_later(session: Session, tuners: dict[str, int], func_name: str) -> None
     `tuners` maps func_names to the ids of the processes that the cache has started; 0 if none runs.
     """
     reap(tuners)
-    tuners[func_name] = 0 if is_native(session, func_name) else start_tuning(session, func_name)
+    tuners[func_name] = 0 if loads_native_code(session, func_name) else start_tuning(session, func_name)
 
 
 def reap(tuners: dict[str, int]) -> None:
@@ -183,10 +183,10 @@ def start_tuning(session: Session, func_name: str) -> int:
     environment["COMPCACHE_PUBLISH_KEY"] = str(session.store.publish_key or "")
     if session.store.signing_key:
         environment["COMPCACHE_SIGNING_KEY"] = session.store.signing_key.decode("utf-8", "surrogateescape")
-    return start_detached(_CHILD, [session.store.root, func_name, str(int(session.store._trust))], environment)
+    return start_detached(_CHILD, [session.store.root, func_name, str(int(session.store.trust))], environment)
 
 
 def tune(session: Session, func_name: str) -> bool:
     """Make and store a realization for exactly this host, unless there is one or another process is tuning."""
     with wait_lock(session.store, "tune " + (session.store.processor().identity or "host"), timeout=0) as owned:
-        return owned is not False and not is_native(session, func_name) and _retarget(session, func_name)
+        return owned is not False and not loads_native_code(session, func_name) and _retarget(session, func_name)

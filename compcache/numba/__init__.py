@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         vectorize,
     )
     from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.hooks.versions import SUPPORTED
 
 __all__ = [
     "SUPPORTED",
@@ -51,9 +52,6 @@ __all__ = [
     "uninstall",
     "vectorize",
 ]
-
-#: The versions of Numba that this backend supports: from the first up to, but not including, the second.
-SUPPORTED = ((0, 66), (0, 69))
 
 
 def install(
@@ -89,7 +87,7 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
 
     lazy = lazy and "numba" not in sys.modules
     if not lazy:
-        from compcache.numba.compilation.garbage import few_collections
+        from compcache.numba.lazy.garbage import few_collections
 
         with few_collections(lasting=True):
             return _install_now(cache, options, is_first=is_first, lazy=False)
@@ -152,9 +150,10 @@ def _put_in(backend: Backend, *, is_first: bool) -> Any:
         hooks.install(is_first=is_first)
     except (AttributeError, KeyError) as error:
         from compcache.numba.hooks.private_names import moved
+        from compcache.numba.hooks.versions import numba_version
 
         names = ", ".join(private.name for private in moved()) or str(error)
-        raise RuntimeError(f"compcache.numba does not support this Numba, {_numba_version()}: it lacks {names}") from error
+        raise RuntimeError(f"compcache.numba does not support this Numba, {numba_version()}: it lacks {names}") from error
     return hooks
 
 
@@ -192,6 +191,10 @@ def __getattr__(name: str) -> Any:
         from compcache.numba.declarations import decorators
 
         value = getattr(decorators, name)
+    elif name == "SUPPORTED":
+        from compcache.numba.hooks import versions
+
+        value = versions.SUPPORTED
     elif name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     else:
@@ -281,18 +284,7 @@ def package(
     return names
 
 
-def _numba_version() -> str:
-    import numba
-
-    return str(numba.__version__)
-
-
 def _require_supported() -> None:
-    import numba
+    from compcache.numba.hooks.versions import require_supported
 
-    version = tuple(int(part) for part in numba.__version__.split(".")[:2] if part.isdigit())
-    if not SUPPORTED[0] <= version < SUPPORTED[1]:
-        low, high = (".".join(map(str, bound)) for bound in SUPPORTED)
-        raise RuntimeError(
-            f"compcache.numba supports Numba from {low} up to, but not including, {high};  this is {numba.__version__}"
-        )
+    require_supported()

@@ -78,6 +78,5 @@ def warn_not_stored(func_name: str, error: Exception) -> None:
 
 def warn_once(store: Store, path: str, message: str) -> None:
     """Warn, unless this cache object has warned about the same thing before."""
-    if path not in store.complaints:
-        store.complaints.add(path)
+    if store.is_first_warning(path):
         warn(message)

@@ -141,7 +141,7 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
 
 def _existing(store: Store, module_id: bytes) -> Stamp | None:
     """The stamp of the module's file if it exists and is intact."""
-    if module_id in store._in_memory:
+    if store.holds_in_memory(module_id):
         return None  # not known to be on disk
     try:
         with store.open_module(module_id, leave_stamp=False) as module:
@@ -216,7 +216,5 @@ def keep_in_memory(store: Store, built: BuiltModule) -> bytes:
     module_id, parts = encode_container(*built.sections, store.signing_key)
     module = _MemoryFile(store.files, module_id, b"".join(parts))
     module.describe(len(built.sections[0]), len(built.sections[1]), built.target, built.flags, built.key)
-    store._in_memory[module_id] = module
-    for name, offset, _ in built.indexed:
-        store._memory_names.setdefault(name, {})[module_id, offset] = None
+    store.hold_in_memory(module, built.indexed)
     return module_id

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from compcache.usage.module_files import Progress
     from compcache.usage.snapshot import Overview
 
-__all__ = ["describe_module", "functions", "modules"]
+__all__ = ["describe_module", "functions", "module_key", "modules"]
 
 _NEVER = (0, 0.0)
+_MODULE_ID_DIGITS = 32
+_HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
 
 def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummary]:
@@ -73,14 +75,26 @@ class _Problems(dict[Platform, str]):
         return problem
 
 
+def module_key(module_id: str) -> bytes:
+    """The bytes of a module_id as users have it.
+
+    Raises:
+        ValueError: it does not have its form.
+    """
+    if not isinstance(module_id, str) or len(module_id) != _MODULE_ID_DIGITS or not _HEXADECIMAL.issuperset(module_id):
+        raise ValueError(f"a module_id has {_MODULE_ID_DIGITS} hexadecimal digits, as modules() lists them, unlike {module_id!r}")
+    return bytes.fromhex(module_id)
+
+
 def describe_module(store: Store, module_id: str) -> ModuleSummary:
     """Describe one module.
 
     Raises:
         FileNotFoundError: it does not exist or is damaged.
         StorageError: it cannot be read.
+        ValueError: `module_id` does not have its form.
     """
-    key = bytes.fromhex(module_id)
+    key = module_key(module_id)
     holder = next((place for place in (store, *store.layers) if Store.exists(place, key)), store)
     path = holder.module_path(key)
     try:

@@ -22,6 +22,7 @@ from compcache.formats.footer import (
     module_digest,
 )
 from compcache.formats.graph import decode_graph, decode_notes
+from compcache.formats.host import Processor
 from compcache.formats.index import Index, ModuleEntry, Stamp
 from compcache.formats.manifest import (
     FunctionRecord,
@@ -376,14 +377,14 @@ def test_damaged_requirements_are_noticed_and_rank_nothing(tmp_path: Path) -> No
     add(index, [("f", 1, "needs")], entry_of(1))
     (path,) = (tmp_path / "index").iterdir()
     path.write_bytes(path.read_bytes()[:-1] + b"X")
-    reader = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix)
     ranked: list[str] = []
 
-    def is_native(text: str) -> bool:
-        ranked.append(text)
-        return False
+    class Ranking(Processor):
+        def is_native(self, requirement: str) -> bool:
+            ranked.append(requirement)
+            return False
 
-    reader.is_native = is_native
+    reader = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix, lambda: Ranking({}, ""))
     list(reader.find(name_key("f")))
     assert (ranked, list(reader.damaged)) == ([], [path.name])
 

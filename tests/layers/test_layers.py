@@ -166,7 +166,9 @@ def settle(place: Path) -> None:
     time.sleep(0.15)
 
 
-def test_a_damaged_file_of_a_layer_is_passed_over_and_left_where_it_is(directory: Path, tmp_path: Path) -> None:
+def test_a_damaged_file_of_a_layer_is_passed_over_and_left_where_it_is(
+    directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     layer, other = tmp_path / "layer", fill(tmp_path / "other", "f")
     fill(layer, "f")
     (path,) = layer.rglob("*.ccm")
@@ -174,9 +176,14 @@ def test_a_damaged_file_of_a_layer_is_passed_over_and_left_where_it_is(directory
     data[len(data) // 3] ^= 1
     path.write_bytes(data)
     before = snapshot(layer)
-    with Cache(directory, layers=[layer, other]) as cache, pytest.warns(CacheWarning, match="is damaged"):
+    with (
+        caplog.at_level("DEBUG", logger="compcache"),
+        Cache(directory, layers=[layer, other]) as cache,
+        pytest.warns(CacheWarning, match="is damaged"),
+    ):
         assert cache.get_target("f")(1) == 1
     assert snapshot(layer) == before
+    assert any(message.startswith(f"refused {path}") for message in caplog.messages)
 
 
 def test_a_layer_that_others_can_write_to_is_refused(directory: Path, tmp_path: Path) -> None:

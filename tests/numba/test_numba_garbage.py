@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from compcache.numba.compilation.garbage import few_collections
+from compcache.numba.lazy.garbage import few_collections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

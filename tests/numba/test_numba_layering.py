@@ -21,7 +21,6 @@ FLOORS = (
 #: What points up, and why.
 DOORS = {
     ("declarations", "takeover"): "what is declared and not stored is compiled by Numba",
-    ("lazy", "compilation"): "Numba is imported with few walks for garbage, which is no matter of compilation alone",
     ("lazy", "takeover"): "a lazy function that meets something unknown becomes Numba's own dispatcher",
     ("lazy", "entries"): "the request of an entry is one class, whoever makes it",
 }
@@ -48,7 +47,7 @@ def imported(path: Path) -> Iterator[str]:
         else:
             names = []
         yield from (
-            name.removeprefix("compcache.numba.") for name in names if name.startswith("compcache.numba.")
+            name.removeprefix("compcache.numba").removeprefix(".") for name in names if f"{name}.".startswith("compcache.numba.")
         )
         todo += ast.iter_child_nodes(node)
 
@@ -59,6 +58,12 @@ def test_imports_point_to_the_same_folder_or_down(path: Path) -> None:
     for name in imported(path):
         other = name.partition(".")[0] if (BACKEND / name.partition(".")[0]).is_dir() else ""
         assert other == own or FLOOR_OF[other] < FLOOR_OF[own] or (own, other) in DOORS, f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("door", sorted(DOORS))
+def test_a_door_is_in_use(door: tuple[str, str]) -> None:
+    files = [path for path in FILES if folder_of(path) == door[0]]
+    assert any(name.partition(".")[0] == door[1] for path in files for name in imported(path))
 
 
 @pytest.mark.parametrize("folder", FLOOR_OF)

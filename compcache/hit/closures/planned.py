@@ -153,8 +153,9 @@ def _decode(loader: Loader, root: Choice, content: bytes, sources: Sources) -> P
     at += len(bindings)
     texts = content[at : at + text_size].decode("utf-8", "surrogatepass").split("\0")
     first = min(requirements * REQUIREMENT_PARTS, len(texts))
+    processor = loader.store.processor()
     for start in range(0, first, REQUIREMENT_PARTS):
-        if loader.store.rank("\0".join(texts[start : start + REQUIREMENT_PARTS])) == UNUSABLE:
+        if processor.rank("\0".join(texts[start : start + REQUIREMENT_PARTS])) == UNUSABLE:
             raise FormatError("this host lacks what a function of the closure requires")
     last = first + natives
     if loader.runtime().find_undefined(tuple(texts[first:last])) is not None:

@@ -97,7 +97,7 @@ def _encode(store: Store, groups: list[list[Choice]], in_order: list[Choice]) ->
         return None
     text = "\0".join(texts).encode("utf-8", "surrogatepass")
     may_give_way = any(choice.record.signature.startswith(WEAK) for choice in by_name.values())
-    all_best = all(map(store.is_native, requirements)) and not may_give_way
+    all_best = all(map(store.processor().is_native, requirements)) and not may_give_way
     starts = {numbers[choice.module_id]: choice.start for choice in in_order if choice.start is not None}
     counts = len(groups), len(functions), len(starts), len(rows), len(requirements), len(natives), len(text)
     head = HEAD.pack(NO_STATE if all_best else store.index.state(), *counts)

@@ -18,12 +18,8 @@ from compcache.numba.declarations.references import (
     TypeConstructor,
     exception_named,
 )
-from compcache.numba.declarations.registrations import (
-    OF_CONTAINERS,
-    OF_EXTENDING,
-    OF_STRUCTREF,
-    WrapperAddressProtocol,
-)
+from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddressProtocol
+from compcache.numba.declarations.structrefs import OF_CONTAINERS, OF_STRUCTREF
 from compcache.numba.declarations.types import CONSTRUCTORS, type_named
 from compcache.numba.lazy.c_helpers import configured_threads, has_numba
 from compcache.numba.lazy.stand_ins import is_probe, real_numba, stand_in_of

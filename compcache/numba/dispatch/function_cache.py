@@ -11,7 +11,6 @@ from numba.core import compiler, sigutils, typing
 from numba.core.targetconfig import ConfigStack
 
 from compcache.numba.compilation import history, scopes
-from compcache.numba.compilation.garbage import few_collections
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
 from compcache.numba.entries.names import func_name_of
@@ -19,6 +18,7 @@ from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
 from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
+from compcache.numba.lazy.garbage import few_collections
 
 if TYPE_CHECKING:
     from compcache.numba.dispatch.backend import Backend

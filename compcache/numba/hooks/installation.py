@@ -14,11 +14,11 @@ from numba.core import caching, ccallback, dispatcher, entrypoints
 from numba.np.ufunc import ufuncbuilder, wrappers
 
 from compcache.numba.compilation import scopes
-from compcache.numba.compilation.garbage import few_collections
 from compcache.numba.dispatch.backend import Backend
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.hooks import recorders
 from compcache.numba.hooks.replacements import Replacements
+from compcache.numba.lazy.garbage import few_collections
 
 if TYPE_CHECKING:
     from collections.abc import Callable

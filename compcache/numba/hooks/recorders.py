@@ -16,7 +16,6 @@ from numba.core.typing import context, templates
 from numba.np.ufunc import wrappers
 
 from compcache.numba.compilation import libraries, native_code, scopes
-from compcache.numba.compilation.garbage import few_collections
 from compcache.numba.dispatch.backend import Backend
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.entries.mapped_library import make_entry_point
@@ -26,6 +25,7 @@ from compcache.numba.fingerprints.library_code import is_library_module
 from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.identity.extension_types import is_users_type
+from compcache.numba.lazy.garbage import few_collections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

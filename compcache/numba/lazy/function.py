@@ -45,9 +45,12 @@ class LazyFunction:
     def __class__(self) -> Any:
         """The class of Numba's dispatchers once Numba is imported: before that no caller can compare with it."""
         if has_numba():
-            from compcache.numba.takeover.dispatchers import class_of
+            real = _dispatch.get_real(self)
+            if real is not None:
+                return type(real)
+            from numba.core.registry import CPUDispatcher
 
-            return class_of(self)
+            return CPUDispatcher
         return type(self)
 
     def __get__(self, owner: Any, cls: Any = None) -> Any:
@@ -89,7 +92,7 @@ class LazyFunction:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         real = _real(self)
-        from compcache.numba.takeover.pickles import reduce_real
+        from compcache.numba.lazy.pickles import reduce_real
 
         return reduce_real(real, protocol)
 

@@ -35,7 +35,7 @@ def real_numba() -> Any:
     """Numba itself, imported if it is not."""
     if "numba" in sys.modules and stand_in_of() is None:
         return _import_numba()
-    from compcache.numba.compilation.garbage import few_collections
+    from compcache.numba.lazy.garbage import few_collections
 
     with few_collections(lasting=True):
         return _import_numba()
@@ -207,7 +207,7 @@ class LazyObject:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         real = made(self)
-        from compcache.numba.takeover.pickles import reduce_real
+        from compcache.numba.lazy.pickles import reduce_real
 
         return reduce_real(real, protocol)
 

@@ -28,17 +28,7 @@ if TYPE_CHECKING:
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.lazy.state import State
 
-__all__ = ["class_of", "real_dispatcher"]
-
-
-def class_of(function: Any) -> Any:
-    """The class of the dispatcher that a function has, or would have."""
-    real = _dispatch.get_real(function)
-    if real is not None:
-        return type(real)
-    from numba.core.registry import CPUDispatcher
-
-    return CPUDispatcher
+__all__ = ["real_dispatcher"]
 
 
 def real_dispatcher(function: Any) -> Any:

@@ -57,13 +57,13 @@ _private_backend: Backend | None = None
 def backend_for_lazy() -> Backend | None:
     """The installed backend, else one for lazy functions alone; None if it does not support this version of Numba."""
     global _private_backend  # noqa: PLW0603 - Numba is one per process
-    import compcache.numba
+    from compcache.numba.hooks.versions import require_supported
 
     installed: Backend | None = installed_backend()
     if installed is not None:
         return installed
     try:
-        compcache.numba._require_supported()
+        require_supported()
     except RuntimeError:
         return None
     if _private_backend is None:

@@ -1,0 +1,60 @@
+"""Looks for temporary and damaged files, and for files that compcache did not write."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from compcache.maintain.checks.state import DIRECTORIES
+from compcache.maintain.policy import PrunePolicy
+from compcache.maintain.prune import clear_leftovers, find_leftovers
+from compcache.store import MODULES, PLACES, QUARANTINE, module_id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from compcache.maintain.checks.state import CheckState
+    from compcache.store import Store
+
+__all__ = ["check_leftovers"]
+
+
+def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
+    """Look for temporary files, damaged files and files that compcache did not write."""
+    store = state.store
+    found = find_leftovers(store, PrunePolicy(), time.time())
+    removed = {file.path for file in clear_leftovers(store, found)} if state.repair else set()
+    for file in found:
+        done = file.path in removed
+        what = "" if done else "; repair or prune removes it"
+        state.find(
+            "leftover",
+            file.path,
+            f"{file.path}: {file.reason}, {file.size} bytes{what}",
+            note=True,
+            repaired=done,
+        )
+    strangers = list(_strangers(store))
+    for path in strangers:
+        state.find(
+            "stranger", path, f"{path} was not written by compcache; delete it if it is not needed", note=True
+        )
+    quarantined = len(store.names(QUARANTINE))
+    return len(found) + len(strangers), {
+        "leftovers": len(found),
+        "strangers": len(strangers),
+        "quarantined": quarantined,
+    }
+
+
+def _strangers(store: Store) -> Iterator[str]:
+    base = store.directory(MODULES)
+    for fan in store.names_in(base):
+        for name in store.names_in(f"{base}/{fan}"):
+            if module_id_of(name) is None or name[:2] != fan:
+                yield f"{base}/{fan}/{name}"
+    for directory in DIRECTORIES:
+        kinds = [place for place in PLACES if place.directory == directory]
+        for name in store.names_in(f"{store.root}/{directory}") if MODULES not in kinds else ():
+            if not any(kind.includes(name) for kind in kinds):
+                yield f"{store.root}/{directory}/{name}"

@@ -1,0 +1,161 @@
+"""Checks that modules are as they were published: their records, every byte, and the code that is kept beside images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.errors import CompcacheError, FormatError
+from compcache.files import FILE_MODE, reraise_interrupt
+from compcache.formats import host
+from compcache.formats.footer import is_signed_with, require_intact
+from compcache.formats.manifest import (
+    FUNCTION,
+    GLOBAL,
+    IMAGE_OBJECT,
+    MODULE,
+    NEEDS,
+    NO_ENTRY,
+    NO_SLOT,
+    decode_function,
+    decode_global,
+    decode_module,
+    decode_needs,
+)
+from compcache.formats.manifest_writer import image_flag, iterate_frames
+from compcache.formats.module_table import has_table
+from compcache.maintain.checks.permissions import check_mode
+from compcache.publish.packs import DATA
+from compcache.usage.ledger import read_ledger
+from compcache.usage.module_files import status_of_modules
+from compcache.usage.module_reader import ModuleSections
+from compcache.usage.module_rows import load_rows
+
+if TYPE_CHECKING:
+    from compcache.maintain.checks.state import CheckState
+    from compcache.store import Store
+
+__all__ = ["check_code", "check_content", "check_records"]
+
+_ELF = b"\x7fELF"
+
+
+def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
+    """Check that every module's records decode."""
+    store = state.store
+    state.present = status_of_modules(store)
+    state.rows = load_rows(store, state.present, lambda: read_ledger(store).rows(), state.progress)
+    for module_id, status in list(state.present.items()):
+        if status.st_mode & 0o022:
+            check_mode(state, store.module_path(module_id), status, FILE_MODE)
+        if module_id not in state.rows:
+            state.unusable_for(module_id, _why_unreadable(store, module_id))
+    functions = sum(len(row.names) for row in state.rows.values())
+    return len(state.present), {"functions": functions}
+
+
+def _why_unreadable(store: Store, module_id: bytes) -> Exception:
+    try:
+        with ModuleSections(store, module_id) as reader:
+            list(iterate_frames(reader.records()))
+    except (OSError, FormatError) as error:
+        reraise_interrupt(error)
+        return error
+    return FormatError("its records do not decode")
+
+
+def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
+    """Check every byte against the digests, and the symbols of the image against the records."""
+    size = 0
+    total = len(state.present)
+    for number, module_id in enumerate(list(state.present)):
+        if state.progress is not None and number % 64 == 0:
+            state.progress(number, total)
+        try:
+            with ModuleSections(state.store, module_id) as reader:
+                size += reader.size
+                _verify(reader)
+                signed = not state.store.signing_key or is_signed_with(reader.footer, state.store.signing_key)
+            if not signed:
+                _foreign(state, module_id)
+        except FileNotFoundError:
+            continue
+        except (OSError, FormatError) as error:
+            reraise_interrupt(error)
+            state.unusable_for(module_id, error)
+    return total, {"size": size}
+
+
+def _foreign(state: CheckState, module_id: bytes) -> None:
+    """Report an intact module that others have added: it is theirs, and stays."""
+    path = state.store.module_path(module_id)
+    message = f"{path} does not carry the signature of this cache's key and is not used; it is there for others"
+    state.find("unsigned", module_id.hex(), message, note=True)
+
+
+def _verify(reader: ModuleSections) -> None:
+    """Raise `FormatError` with the reason if a module is not as it was published."""
+    require_intact(reader.footer, reader.module_id, reader.read)
+    _compare(reader.image(), reader.records())
+
+
+class _Needed(NamedTuple):
+    """The module table that the records of a module require of its image."""
+
+    key: bytes
+    symbols: int
+    is_object: bool
+    is_pack: bool
+    abi: int
+
+
+def _compare(image: bytes, records: bytes) -> None:
+    """Check that the image holds the module table whose slots the records refer to."""
+    needed = _needs_of(records)
+    if needed.is_pack:
+        return
+    if not image.startswith(_ELF) and not needed.is_object:
+        raise FormatError("its image is not an ELF file")
+    if needed.abi != host.ABI_VERSION:
+        return
+    if not has_table(image, needed.key, needed.abi, needed.symbols):
+        raise FormatError("its image does not hold the symbols that its records name")
+
+
+def _needs_of(records: bytes) -> _Needed:
+    header = None
+    highest = -1
+    for _, payload in iterate_frames(records):
+        kind = payload[:1]
+        if kind == MODULE:
+            header = decode_module(payload)
+        elif kind == FUNCTION:
+            record = decode_function(payload)
+            highest = max(highest, record.function, -1 if record.entry == NO_ENTRY else record.entry)
+        elif kind == NEEDS:
+            highest = max([highest, *[slot for slot, _ in decode_needs(payload).imports if slot != NO_SLOT]])
+        elif kind == GLOBAL:
+            highest = max(highest, decode_global(payload).slot)
+    if header is None:
+        raise FormatError("it has no module record")
+    return _Needed(header.key, highest + 1, image_flag(header.image_kind) == IMAGE_OBJECT, header.image_kind == DATA, header.abi)
+
+
+def check_code(state: CheckState) -> tuple[int, dict[str, int]]:
+    """Check that the stored bitcode compiles, and gives the code of the module."""
+    from compcache.maintain.recompile import recompile
+
+    kept = compared = 0
+    total = len(state.present)
+    for number, module_id in enumerate(list(state.present)):
+        if state.progress is not None and number % 8 == 0:
+            state.progress(number, total)
+        try:
+            done = recompile(state.store, module_id.hex())
+            kept += done.translated
+            compared += done.compared
+        except FileNotFoundError:
+            continue
+        except (OSError, CompcacheError) as error:
+            reraise_interrupt(error)
+            state.unusable_for(module_id, error)
+    return total, {"recompiled": kept, "compared": compared}

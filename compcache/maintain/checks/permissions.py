@@ -1,0 +1,63 @@
+"""Checks that other users cannot write to what code is loaded from."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from compcache.files import DIRECTORY_MODE, reraise_interrupt
+from compcache.maintain.checks.state import DIRECTORIES
+from compcache.store import MODULES
+
+if TYPE_CHECKING:
+    from compcache.maintain.checks.state import CheckState
+    from compcache.store import Store
+
+__all__ = ["check_mode", "check_permissions"]
+
+
+def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
+    """Check that other users cannot write to the directories that code is loaded from."""
+    store = state.store
+    if not hasattr(os, "getuid"):
+        return 0, {}
+    checked = 0
+    paths = [store.root, *[f"{store.root}/{name}" for name in DIRECTORIES]]
+    base = store.directory(MODULES)
+    paths += [f"{base}/{fan}" for fan in store.names_in(base)]
+    for path in paths:
+        try:
+            status = store.files.lstat(path)
+        except OSError as error:
+            reraise_interrupt(error)
+            continue
+        checked += 1
+        check_mode(state, path, status, DIRECTORY_MODE)
+    return checked, {}
+
+
+def check_mode(state: CheckState, path: str, status: os.stat_result, wanted: int) -> None:
+    """Report a file or directory that other users could exchange or write to, and set its mode to `wanted` if repair is requested."""
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISLNK(status.st_mode):
+        state.find(
+            "permissions", path, f"{path} is a symbolic link, which compcache does not create; remove it"
+        )
+    elif status.st_uid not in (os.getuid(), 0):
+        state.find(
+            "permissions", path, f"{path} belongs to user {status.st_uid}, who could run code as you; change its owner"
+        )
+    elif mode & 0o022:
+        done = state.repair and _set_mode(state.store, path, wanted)
+        what = "" if done else f"; run 'chmod go-w {path}', or repair"
+        state.find("permissions", path, f"other users can write to {path} ({mode:04o}){what}", repaired=done)
+
+
+def _set_mode(store: Store, path: str, mode: int) -> bool:
+    try:
+        store.files.chmod(path, mode)
+    except OSError as error:
+        reraise_interrupt(error)
+        return False
+    return True

@@ -1,0 +1,94 @@
+"""What the steps of a check share: the directory, its modules, and what was found so far."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from compcache.errors import CompcacheError
+from compcache.files import reraise_interrupt
+from compcache.maintain.report_types import Finding
+from compcache.publish.atomic_file import make_directories, unique_name
+from compcache.store import PLACES, QUARANTINE
+
+if TYPE_CHECKING:
+    from compcache.store import Store
+    from compcache.usage.module_files import Progress
+    from compcache.usage.module_rows import Row
+
+__all__ = ["DIRECTORIES", "CheckState"]
+
+#: The directories of a cache, below its root.
+DIRECTORIES = tuple(dict.fromkeys([place.directory for place in PLACES if place.directory]))
+
+
+class CheckState:
+    """State shared by the steps: the directory, its modules, and the findings so far."""
+
+    def __init__(self, store: Store, *, repair: bool, progress: Progress | None) -> None:
+        self.store = store
+        self.repair = repair
+        self.progress = progress
+        self.step = ""
+        self.findings: list[Finding] = []
+        self.present: dict[bytes, os.stat_result] = {}
+        self.rows: dict[bytes, Row] = {}
+        self.unusable: set[bytes] = set()
+
+    def find(
+        self, kind: str, subject: str, message: str, *, note: bool = False, repaired: bool = False
+    ) -> None:
+        """Add a finding."""
+        severity = "note" if note else "error"
+        self.findings.append(Finding(self.step, kind, severity, subject, message, repaired))
+
+    def unusable_for(self, module_id: bytes, error: Exception) -> None:
+        """Report what is wrong with a module, and repair that if asked to, unless it was removed meanwhile.
+
+        Only what was read is damaged: a file that cannot be read now, for lack of permission, descriptors or memory or
+        because of the disk, stays.
+        """
+        if not self.store.exists(module_id):
+            self.forget(module_id)
+            return
+        path = self.store.module_path(module_id)
+        if isinstance(error, OSError) and error.errno is not None:
+            reason = str(error) if isinstance(error, CompcacheError) else error.strerror
+            self.find("unreadable", module_id.hex(), f"{path} cannot be checked: {reason}")
+            self.forget(module_id)
+            self.unusable.add(module_id)
+            return
+        self._damaged(module_id, path, str(error))
+
+    def _damaged(self, module_id: bytes, path: str, reason: str) -> None:
+        done = self.repair and _set_aside(self.store, path)
+        what = (
+            "it was moved to quarantine"
+            if done
+            else "repair moves it to quarantine, and its functions are compiled again"
+        )
+        self.find("damaged", module_id.hex(), f"{path} is damaged: {reason}; {what}", repaired=done)
+        self.forget(module_id)
+        if not done:
+            self.unusable.add(module_id)
+
+    def forget(self, module_id: bytes) -> None:
+        """Exclude a module from the later steps."""
+        self.present.pop(module_id, None)
+        self.rows.pop(module_id, None)
+
+    def is_provided(self, name: str) -> bool:
+        """Whether a module holds a function now, one added since the check began included."""
+        return any(self.store.exists(module_id) for module_id, _ in self.store.find_all(name))
+
+
+def _set_aside(store: Store, path: str) -> bool:
+    target = store.path(QUARANTINE, f"{os.path.basename(path)}.{unique_name()}")
+    try:
+        make_directories(store.files, os.path.dirname(target))
+        store.files.rename(path, target)
+    except OSError as error:
+        reraise_interrupt(error)
+        return False
+    store.stats.count("corrupt")
+    return True
