@@ -12,6 +12,7 @@ import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.arch.known import architecture
 from compcache.build import codegen
 from compcache.build.pic import INITIALIZE
 from compcache.build.recipe import write_recipe
@@ -30,7 +31,7 @@ from compcache.images.linkers.find import find_linker
 from compcache.targets.cpu_table import basic_features
 from compcache.targets.libc import libc_requirement
 from compcache.targets.machine import machine_for
-from compcache.targets.processor_words import SYSTEM_FEATURES, requirement_of, words_of
+from compcache.targets.processor_words import requirement_of, words_of
 from compcache.translation.emission import table_symbols
 from compcache.translation.requests import requests_of, unparsed
 from compcache.translation.translate import translate, translate_again
@@ -257,7 +258,7 @@ def _assemble(
     features = {
         symbol: requirement_of(names, basic, platform, machine.processor) for symbol, names in translated.requires.items()
     }
-    made_for, _ = words_of(machine.requires - basic - SYSTEM_FEATURES, platform.partition("-")[0])
+    made_for, _ = words_of(machine.requires - basic - architecture(platform).system_features.keys(), platform.partition("-")[0])
     header = ModuleRecord(
         key, kind, platform, machine.cpu, tuple(dict.fromkeys(features.values())) or ("",), libc, machine.features, codegen.llvm_version(), made_for,
         machine.processor if machine.is_exact else "", host.ABI_VERSION,

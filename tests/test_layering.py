@@ -27,7 +27,9 @@ PACKAGE = PACKAGE_ROOT / "compcache"
 #: another, but for the ground.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "files", "digest", "record", "signature", "identity", "depgraph", "llvm"),
-    ("formats", "globals", "images", "processes"),
+    ("arch",),
+    ("formats", "globals", "processes"),
+    ("images",),
     ("targets",),
     ("store",),
     ("hit", "layers", "signing"),

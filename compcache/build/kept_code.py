@@ -13,12 +13,13 @@ from compcache.build import codegen
 from compcache.build.pic import find_constructors, with_init_arrays
 from compcache.errors import CompcacheError, FormatError
 from compcache.formats.manifest import decode_module
-from compcache.images.elf import code_sections, has_fixed_code, is_elf
+from compcache.images.elf.parts import is_elf
+from compcache.images.elf.reading import code_sections, has_fixed_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.images.elf import CodeSection
+    from compcache.images.elf.reading import CodeSection
     from compcache.store import Store
 
 __all__ = ["LEVELS", "KeptCode", "NoCodeError", "read_code"]

@@ -8,8 +8,10 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CacheWarning, CompileError, FormatError, LinkerError, UndefinedSymbolError
-from compcache.images import elf, platform_symbols
+from compcache.images import platform_symbols
 from compcache.images.archives import Archive, is_archive
+from compcache.images.elf import patching, reading
+from compcache.images.elf.parts import is_elf
 from compcache.images.libraries import Library, advice_on_run_time, open_libraries, unusual_directories
 from compcache.images.linkers.find import find_linker, is_chosen
 from compcache.images.linkers.link import link_shared
@@ -55,7 +57,7 @@ def link_image(
     libraries: Sequence[Library | Archive],
     linker_for: LinkerFor,
 ) -> tuple[bytes, str, dict[str, bytes]]:
-    """The image of an object, its kind, "shared" or "object", and by symbol the places of its imports (`elf.take_places`).
+    """The image of an object, its kind, "shared" or "object", and by symbol the places of its imports (`elf.patching.take_places`).
 
     Args:
         obj: the object of a module.
@@ -72,20 +74,20 @@ def link_image(
         CompileError: no linker is installed, or it fails, and the module needs one.
         LinkerError: there is none or it fails, and nothing but the imports and the entry points needs one.
     """
-    if not elf.is_elf(obj):
+    if not is_elf(obj):
         _require_plain(needs_linker, "there is no linker")
         return obj, "object", {}
-    undefined = [symbol for symbol in elf.undefined_symbols(obj) if symbol not in entries.symbols]
+    undefined = [symbol for symbol in reading.undefined_symbols(obj) if symbol not in entries.symbols]
     platform = [s for s in undefined if s not in imports and platform_symbols.is_platform_symbol(s)]
     named = _from_libraries([symbol for symbol in undefined if symbol not in imports], platform, libraries)
     _check_undefined([symbol for symbol in undefined if symbol not in named and symbol not in imports], weak)
     needs_linker = [*needs_linker, *(f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items())]
     always = [s for s in undefined if (s.startswith(_ALWAYS_THERE) or s in platform or s in named) and s not in imports]
-    weakened = elf.rename_versioned(elf.weaken_undefined(obj, keep=[*always, *entries.symbols]))
+    weakened = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]))
     linker = linker_for(obj)
     if linker is not None:
         versions = {symbol: platform_symbols.versioned_name(symbol) for symbol in platform}
-        plain, weakened = weakened, elf.rename_undefined(weakened, {name: version for name, version in versions.items() if version})
+        plain, weakened = weakened, patching.rename_undefined(weakened, {name: version for name, version in versions.items() if version})
     if linker is None:
         if not is_chosen():
             _warn_of_no_linker()
@@ -109,18 +111,18 @@ def link_image(
         return plain, "object", {}
     if archives:
         _check_archives(image, {*imports, *weak})
-    return _take_places(elf.protect_dynamic(image), imports, export)
+    return _take_places(patching.protect_dynamic(image), imports, export)
 
 
 def _check_archives(image: bytes, known: Collection[str]) -> None:
     """What the members of static libraries use must be there as well, unless they refer to it weakly, as Rust's to functions of later libcs."""
     missing = [
         symbol
-        for symbol in elf.dynamic_required(image)
+        for symbol in reading.dynamic_required(image)
         if symbol and symbol not in known and not symbol.startswith(_ALWAYS_THERE)
         and not platform_symbols.is_platform_symbol(symbol) and not platform_symbols.in_process(symbol)
     ]  # fmt: skip
-    provided = set(elf.needed_libraries(image)) if missing else set()
+    provided = set(reading.needed_libraries(image)) if missing else set()
     missing = [symbol for symbol in missing if not any(_defines(name, symbol) for name in provided)]
     if missing:
         raise UndefinedSymbolError(
@@ -139,7 +141,7 @@ def _take_places(image: bytes, imports: Collection[str], table: str) -> tuple[by
     if not imports:
         return image, "shared", {}
     try:
-        image, places = elf.take_places(image, imports, table)
+        image, places = patching.take_places(image, imports, table)
     except FormatError as error:
         raise CompileError(f"the code cannot be bound to what it imports: {error}") from error
     return image, "shared", places

@@ -7,7 +7,8 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import IntegrityError
-from compcache.images import elf
+from compcache.images.elf.parts import is_elf
+from compcache.images.elf.reading import undefined_symbols
 from compcache.images.llvm_thread import in_llvm_thread
 from compcache.images.native_target import initialize, target_machine
 from compcache.llvm import llvm
@@ -46,8 +47,8 @@ def _link(obj: bytes, symbol: str) -> LinkedObject:
     builder = llvm.JITLibraryBuilder()
     builder.add_object_img(obj)
     builder.export_symbol(symbol)
-    if elf.is_elf(obj):
-        for name, address in _addresses(elf.undefined_symbols(obj)):
+    if is_elf(obj):
+        for name, address in _addresses(undefined_symbols(obj)):
             builder.import_symbol(name, address)
     else:
         builder.add_current_process()

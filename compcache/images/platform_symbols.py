@@ -12,14 +12,16 @@ import ctypes
 import functools
 from typing import TYPE_CHECKING
 
+from compcache.arch.known import architecture
 from compcache.files import reraise_interrupt
+from compcache.formats.host import platform_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = ["address_of", "all_paths", "in_process", "is_platform_symbol", "mapped_path", "platform_library", "platform_paths", "versioned_name"]
 
-_LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2")
+_LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2")
 
 
 #: What a library has under no version of its own, only for programs that ask for it: how compilers ask for the CPU's features.
@@ -29,7 +31,7 @@ _VERSIONED = dict.fromkeys(("__cpu_model", "__cpu_indicator_init"), ("libgcc_s.s
 @functools.cache
 def _platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
     found = []
-    for name in _LIBRARIES:
+    for name in filter(None, (*_LIBRARIES, architecture(platform_name()).dynamic_linker)):
         try:
             found.append((name, ctypes.CDLL(name)))
         except OSError as error:

@@ -6,7 +6,8 @@ import re
 
 from compcache.errors import FormatError
 from compcache.formats.host import this_libc
-from compcache.images import elf
+from compcache.images.elf.parts import is_elf
+from compcache.images.elf.reading import dynamic_undefined, needed_versions, undefined_symbols
 
 __all__ = ["libc_requirement"]
 
@@ -21,13 +22,13 @@ def libc_requirement(image: bytes) -> str:
     A shared object says which versions of symbols it was bound to. What names no version needs the kind of library that
     it was made with, whose structures and calling conventions the code was written for.
     """
-    if not elf.is_elf(image):
+    if not is_elf(image):
         return ""
     try:
-        undefined = set(elf.dynamic_undefined(image))
-        versions = [name for names in elf.needed_versions(image).values() for name in names]
+        undefined = set(dynamic_undefined(image))
+        versions = [name for names in needed_versions(image).values() for name in names]
     except FormatError:  # a relocatable object
-        undefined, versions = set(elf.undefined_symbols(image)), []
+        undefined, versions = set(undefined_symbols(image)), []
     kind, _, _ = this_libc().partition(" ")
     numbers = [tuple(map(int, m.groups())) for m in map(_GLIBC_VERSION.fullmatch, versions) if m]
     if numbers:
