@@ -45,6 +45,8 @@ def recompile(store: Store, module_id: str) -> Recompiled:
         code = read_code(store, module_id)
     except NoCodeError:
         return Recompiled(translated=False, compared=False)
+    if not code.is_translatable():
+        return Recompiled(translated=False, compared=False)
     with store.open_module(bytes.fromhex(module_id)) as module:
         graph = read_graph(module)
         functions = {name for name, *_ in module_functions(module)}
