@@ -1,7 +1,7 @@
 """The miss path: from a module's source to the sections of a module file.
 
 `compcache.translation` makes an object of the source, in LLVM's thread; here it is linked into a shared object
-(`compcache.images.linked_image`), and what the file says of it is put together. The linker knows no directory: it asks
+(`compcache.images.making`), and what the file says of it is put together. The linker knows no directory: it asks
 `is_cached` whether the cache holds a function, and hands back a `BuiltModule`.
 """
 
@@ -12,6 +12,7 @@ import warnings
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.arch.known import architecture
 from compcache.build import codegen
 from compcache.build.pic import INITIALIZE
 from compcache.build.recipe import write_recipe
@@ -27,12 +28,12 @@ from compcache.formats.graph import SOURCE_DIGESTS, encode_graph, encode_notes
 from compcache.formats.manifest import NO_ENTRY, ModuleRecord
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
-from compcache.images.linked_image import first_linker, link_image
+from compcache.images.kinds import make_side
 from compcache.images.linkers.find import find_linker
+from compcache.images.making import first_linker, make_image
 from compcache.targets.cpu_table import basic_features
-from compcache.targets.libc import libc_requirement
 from compcache.targets.machine import machine_for
-from compcache.targets.processor_words import SYSTEM_FEATURES, requirement_of, words_of
+from compcache.targets.processor_words import requirement_of, words_of
 from compcache.translation.emission import table_symbols
 from compcache.translation.requests import requests_of, unparsed
 from compcache.translation.translate import translate, translate_again
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from compcache.build.ir_text import Definition
     from compcache.build.recipe import Recipe
-    from compcache.images.linked_image import LinkerFor
+    from compcache.images.making import LinkerFor
     from compcache.targets.host_probe import Host
     from compcache.translation.emission import Translated
     from compcache.translation.requests import Request
@@ -193,7 +194,7 @@ def _finish(translated: Translated, identity: Any, entries: Mapping[tuple[str, s
     """Link the object, and write the sections of the module's file."""
     started = time.perf_counter()
     resolution = translated.prepared.resolution
-    image, kind, places = link_image(
+    image, kind, places = make_image(
         translated.object,
         entries=translated.entry_objects,
         export=TABLE_SYMBOL,
@@ -239,12 +240,12 @@ def _assemble(
     """The sections of the module's file."""
     prepared, entries, key = translated.prepared, translated.entries, translated.key
     platform = codegen.host_platform()
-    machine, libc = translated.machine, libc_requirement(image)
+    machine, libc = translated.machine, make_side(kind).requires(image)
     basic = basic_features(platform)
     features = {
         symbol: requirement_of(names, basic, platform, machine.processor) for symbol, names in translated.requires.items()
     }
-    made_for, _ = words_of(machine.requires - basic - SYSTEM_FEATURES, platform.partition("-")[0])
+    made_for, _ = words_of(machine.requires - basic - architecture(platform).system_features.keys(), platform.partition("-")[0])
     header = ModuleRecord(
         key, kind, platform, machine.cpu, tuple(dict.fromkeys(features.values())) or ("",), libc, machine.features, codegen.llvm_version(), made_for,
         machine.processor if machine.is_exact else "", host.ABI_VERSION,

@@ -74,7 +74,7 @@ def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def undecoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machine code is not looked into: functions require all that they were compiled for, however little they do."""
-    monkeypatch.setattr(machine_code, "_decoder", lambda: None)
+    monkeypatch.setattr(machine_code, "_reader_of", lambda _: None)
 
 
 @pytest.fixture

@@ -28,7 +28,9 @@ PACKAGE, TESTS = PACKAGE_ROOT / "compcache", PACKAGE_ROOT / "tests"
 #: another, but for the ground.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "files", "digest", "record", "signature", "identity", "depgraph", "llvm"),
-    ("formats", "globals", "images", "processes"),
+    ("arch",),
+    ("formats", "globals", "processes"),
+    ("images",),
     ("targets",),
     ("store",),
     ("hit", "layers", "signing"),

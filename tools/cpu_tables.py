@@ -1,4 +1,4 @@
-"""Writes `compcache/targets/tables/`: which features each CPU name of LLVM stands for, and which bits of CPUID tell of each.
+"""Writes `compcache/arch/tables/`: which features each CPU name of LLVM stands for, and which bits of CPUID tell of each.
 
     python tools/cpu_tables.py            (with the llvmlite whose LLVM is wanted; Linux, x86-64)
 
@@ -39,7 +39,7 @@ from llvmlite.binding import ffi
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "targets"))
 import pretended_processor as pretended
 
-FOLDER = Path(__file__).resolve().parents[1] / "compcache" / "targets" / "tables"
+FOLDER = Path(__file__).resolve().parents[1] / "compcache" / "arch" / "tables"
 ARCHITECTURES = {"x86_64": "X86", "aarch64": "AArch64"}
 #: Names that stand for others (`ProcessorAlias` in ``AArch64Processors.td``): LLVM lists them and has no row for them.
 ALIASES = {
@@ -109,9 +109,9 @@ def detectable(arch: str, names: set[str], tuning: set[str]) -> set[str]:
     """The features that a host can be asked for: what code may require."""
     if arch == "x86_64":
         return set(llvm.get_host_cpu_features()) - tuning - NEVER_REQUIRED
-    from compcache.targets.hwcaps import AARCH64
+    from compcache.arch.known import architecture
 
-    return {feature for _, _, feature in AARCH64} & names
+    return architecture(arch).feature_words().keys() & names
 
 
 def table(library: Library, arch: str) -> dict[str, object]:

@@ -10,6 +10,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from compcache.arch.known import architecture
 from compcache.errors import CompileError, FormatError, IncompatibleTargetError
 from compcache.formats import host
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
@@ -43,10 +44,6 @@ __all__ = [
 _T = TypeVar("_T")
 _Plain: TypeAlias = "str | bytes | tuple[bytes, ...] | llvm.ModuleRef"
 _NO_TRIPLE = ("", "unknown-unknown-unknown")  # the latter is what `llvmlite.ir.Module` writes by itself
-#: Features without which 64-bit code of a calling convention cannot be made, and those that contradict the triple.
-_BASIC_FEATURES = frozenset(("64bit", "64bit-mode", "cmov", "cx8", "fp-armv8", "fxsr", "mmx", "neon", "sse", "sse2", "x87"))
-#: What is off in 64-bit code. Front ends that write down all features (Zig) name these with a minus.
-_OTHER_MODES = frozenset(("16bit-mode", "32bit-mode", "soft-float", "x32"))
 
 
 def llvm_version() -> str:
@@ -65,7 +62,7 @@ def platform_of(triple: str) -> str:
     Front ends write ``x86_64-unknown-linux6.18.44-gnu2.36.0`` and the like; ``x86_64-linux-elf`` is what matters.
     """
     arch, _, rest = triple.partition("-")
-    arch = {"amd64": "x86_64", "arm64": "aarch64", "x64": "x86_64"}.get(arch, arch)
+    arch = architecture(arch).name
     rest = rest.lower()
     for mark, system, image in (
         ("darwin", "darwin", "macho"), ("macos", "darwin", "macho"), ("ios", "ios", "macho"),
@@ -229,14 +226,14 @@ def is_suspicious(attributes: Iterable[tuple[str, str]]) -> bool:
 
 
 def _is_plain(kind: str, value: str) -> bool:
-    table = table_of(host_platform())
+    table, arch = table_of(host_platform()), architecture(host_platform())
     if kind != "target-features":
         return value in ("", llvm.get_host_cpu_name()) or (table is not None and value in table.cpus)
     for part in filter(None, value.split(",")):
         sign, name = part[:1], part[1:]
         if sign not in "+-" or table is None or not table.knows(name):
             return False
-        if (sign == "+" and name in _OTHER_MODES) or (sign == "-" and name in _BASIC_FEATURES):
+        if (sign == "+" and name in arch.other_modes) or (sign == "-" and name in arch.basic_features):
             return False
     return True
 

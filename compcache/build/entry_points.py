@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.arch.known import architecture
 from compcache.build.ir_text import Head, leading_type, parse_head, quote
 from compcache.digest import digest
 from compcache.errors import SignatureError, SignatureMismatchError
-from compcache.formats.host import ABI_VERSION
+from compcache.formats.host import ABI_VERSION, platform_name
 from compcache.formats.module_table import TABLE_MAGIC, TABLE_SYMBOL
 from compcache.identity import label_of
 from compcache.signature import (
@@ -62,7 +63,9 @@ _BY_LLVM_TYPE = {
 _SYMBOL_SIZE = 8  # bytes of a digest
 _IN_MEMORY = ("byval(", "sret(", "byref(", "preallocated(", "inalloca(", "inreg", "nest", "swift")
 _BEFORE_TYPE = re.compile(r"\A[^{\[<]*(?=[{\[<])")  # linkage, visibility and attributes before an aggregate
-_CONVENTIONS = ("fastcc", "coldcc", "tailcc", "preserve_", "win64cc", "x86_", "x86_64_sysvcc", "cc ", "swift", "ghccc")
+_CONVENTIONS = (
+    "fastcc", "coldcc", "tailcc", "preserve_", "win64cc", *architecture(platform_name()).conventions, "cc ", "swift", "ghccc",
+)  # fmt: skip
 _DECLARATIONS = """\
 declare i64 @PyLong_AsLongLong(ptr)
 declare double @PyFloat_AsDouble(ptr)

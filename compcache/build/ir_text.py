@@ -13,6 +13,9 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.arch.known import architecture
+from compcache.formats.host import platform_name
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -52,8 +55,7 @@ _OUTWARD = re.compile(
     r"^declare (?!.*@llvm\.).*|^define (?!internal |private ).*|\b(?:call|invoke) [^@%\n]*%[^\s(]+\(.*", re.MULTILINE
 )
 _BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64, "ptr": 64}
-#: Vectors of this width have registers on every CPU of x86-64 and AArch64.
-_COMMON_WIDTH = 128
+_COMMON_WIDTH = architecture(platform_name()).vector_bits
 _TYPE_NAME = re.compile(r'%("[^"]*"|[-$.\w]+)')
 
 

@@ -13,12 +13,14 @@ from compcache.build import codegen
 from compcache.build.pic import find_constructors, with_init_arrays
 from compcache.errors import CompcacheError, FormatError
 from compcache.formats.manifest import decode_module
-from compcache.images.elf import code_sections, has_fixed_code, is_elf
+from compcache.images.elf.reading import code_sections
+from compcache.images.kinds import is_known, make_side
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.images.elf import CodeSection
+    from compcache.formats.manifest import ModuleRecord
+    from compcache.images.elf.reading import CodeSection
     from compcache.store import Store
 
 __all__ = ["LEVELS", "KeptCode", "NoCodeError", "read_code"]
@@ -35,11 +37,11 @@ class NoCodeError(CompcacheError, LookupError):
 class KeptCode:
     """The bitcode of a module, what it is for, and the image that was made of it."""
 
-    def __init__(self, bitcode: bytes, image: bytes, cpu: str, features: str, llvm_version: str) -> None:
+    def __init__(self, bitcode: bytes, image: bytes, record: ModuleRecord) -> None:
         self.bitcode = bitcode
         self.image = image
-        self.target = cpu, features
-        self.llvm_version = llvm_version
+        self.record = record
+        self.target = record.cpu, record.machine_features
         self._objects: dict[int, bytes] = {}
 
     def object(self, level: int) -> bytes:
@@ -68,12 +70,15 @@ class KeptCode:
     def is_comparable(self) -> bool:
         """Whether compiling it here must give the machine code of the image.
 
-        Another LLVM may choose other instructions, and on some architectures linking moves code.
+        Another LLVM may choose other instructions; and the kind of the image says what of them is in it.
         """
-        if self.llvm_version != codegen.llvm_version():
+        if self.record.llvm_version != codegen.llvm_version() or not self.is_translatable():
             return False
-        emitted = self.object(LEVELS[0])
-        return is_elf(emitted) and has_fixed_code(emitted)
+        return make_side(self.record.image_kind).is_comparable(self.object(LEVELS[0]))
+
+    def is_translatable(self) -> bool:
+        """Whether the code is for this platform, and of an image of a kind that is known here."""
+        return self.record.triple == codegen.host_platform() and is_known(self.record.image_kind)
 
     def level(self) -> int | None:
         """The level of the code generator that made the image; None where no level gives its code."""
@@ -116,7 +121,7 @@ def read_code(store: Store, module_id: str) -> KeptCode:
         bitcode = zlib.decompressobj().decompress(packed, _MAX_BITCODE)
     except zlib.error as error:
         raise FormatError(f"the bitcode of module {module_id} does not decode: {error}") from error
-    return KeptCode(bitcode, image, record.cpu, record.machine_features, record.llvm_version)
+    return KeptCode(bitcode, image, record)
 
 
 def _occurs(image: bytes, section: CodeSection, start: int, end: int) -> bool:

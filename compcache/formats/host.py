@@ -25,7 +25,6 @@ __all__ = [
     "ABI_VERSION",
     "NATIVE",
     "UNUSABLE",
-    "WORDS",
     "Processor",
     "libc_serves",
     "platform_name",
@@ -44,11 +43,6 @@ UNUSABLE, NATIVE = -1, 1 << 30
 
 _REQUIREMENT_FIELDS = 7
 _ABI_TEXT = str(ABI_VERSION)
-#: The words that the native runtime reads at once (`processor.c`), by architecture; others are read where code names them.
-WORDS = {
-    "x86_64": ("1.0.a", "1.0.c", "1.0.d", "xcr0", "7.0.b", "7.0.c", "7.0.d", "7.1.a", "7.1.d", "80000001.0.c", "80000001.0.d"),
-    "aarch64": ("hwcap", "hwcap2", "hwcap3"),
-}
 _SHARED, _SAME_CPU = 1 << 16, 1 << 15  # in ranks: a bit that the code was compiled for and that the host has; the name of its CPU
 
 
@@ -140,25 +134,9 @@ def read_processor(runtime: Any, until_boot: Callable[[bytes], str | None], cpu:
     holds until the next boot. `cpu` gives LLVM's name of it.
     """
     content: bytes = runtime.processor()
-    architecture = _PLATFORM.partition("-")[0]
-    names = WORDS.get(architecture, ())
-    words = dict(zip(names, memoryview(content).cast("Q"), strict=False))
-    if "7.0.b" in words and not words["1.0.c"] >> 28 & 1:  # leaf 7 was not asked
-        for name in names[4:9]:
-            del words[name]
-
-    def ask(name: str) -> int:
-        if name.count(".") != 2:  # noqa: PLR2004 - leaf, subleaf, register
-            return 0
-        leaf, subleaf, register = name.split(".")
-        answer: tuple[int, ...] = runtime.cpuid(int(leaf, 16), int(subleaf, 16))
-        return answer["abcd".index(register)] if answer else 0
-
-    if names and content:
-        identity = digest([_PLATFORM.encode(), content], size=12).hex()
-    else:
-        identity = until_boot(content) or ""
-    return Processor(words, identity, ask, cpu)
+    words = runtime.processor_words(content)
+    identity = digest([_PLATFORM.encode(), content], size=12).hex() if words else until_boot(content) or ""
+    return Processor(words, identity, runtime.processor_word, cpu)
 
 
 def _platform_name() -> str:

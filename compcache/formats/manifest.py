@@ -39,8 +39,10 @@ __all__ = [
     "GLOBAL",
     "IMAGE_NONE",
     "IMAGE_OBJECT",
+    "IMAGE_OTHER",
     "IMAGE_SHARED",
     "LINK_ONLY",
+    "MAPPED_IN_PLACE",
     "MERGED",
     "MODULE",
     "NEEDS",
@@ -83,8 +85,11 @@ VARIABLE = "= variable "
 MERGED = "= merged variable "
 #: And of one of these that gives way to a definition which is not merged.
 WEAK = "= merged variable (weak) "
-#: How an image is loaded, as the index remembers it: by the dynamic linker, or through ORC; a file of entries has none.
-IMAGE_SHARED, IMAGE_OBJECT, IMAGE_NONE = 1, 2, 3
+#: How an image is loaded, as the index remembers it: by the dynamic linker, through ORC, or as the kind does that the module record names; a
+#: file of entries of data has none.
+IMAGE_SHARED, IMAGE_OBJECT, IMAGE_OTHER, IMAGE_NONE = 1, 2, 3, 4
+#: Of these, those that the native runtime maps out of the module's own file.
+MAPPED_IN_PLACE = frozenset((IMAGE_SHARED,))
 
 #: The first byte of a payload: which record it is.
 MODULE, FUNCTION, NEEDS, GLOBAL = b"M", b"F", b"N", b"G"
@@ -93,7 +98,7 @@ MODULE, FUNCTION, NEEDS, GLOBAL = b"M", b"F", b"N", b"G"
 class ModuleRecord(Record):
     """The fields that hold for a whole module.
 
-    `key` (16 bytes) is what the image's module table repeats; `image_kind` is "shared", "object" or "data" (no image). `features` are what its
+    `key` (16 bytes) is what the image's module table repeats; `image_kind` names the kind of its image (`compcache.images.kinds`). `features` are what its
     functions require of a processor, each text once. `libc` is the C library that it needs; `cpu` and `machine_features` are what LLVM was given,
     `made_for` is what these allowed it to use, `made_on` the processor that the code was compiled for exactly. The forms are those of
     `compcache.formats.host`.

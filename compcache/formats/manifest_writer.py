@@ -6,7 +6,6 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from compcache.digest import KEY_SIZE, check
-from compcache.errors import FormatError
 from compcache.formats.entry import ENTRY, PICKLED, EntryRecord, decode_entry, index_name
 from compcache.formats.manifest import (
     FRAME,
@@ -15,6 +14,7 @@ from compcache.formats.manifest import (
     GLOBAL,
     IMAGE_NONE,
     IMAGE_OBJECT,
+    IMAGE_OTHER,
     IMAGE_SHARED,
     MODULE,
     NEEDS,
@@ -41,15 +41,8 @@ _IMAGE_FLAGS = {"shared": IMAGE_SHARED, "object": IMAGE_OBJECT, "data": IMAGE_NO
 
 
 def image_flag(kind: str) -> int:
-    """How an image of this kind is loaded, as index entries say it.
-
-    Raises:
-        FormatError: this package knows no such kind.
-    """
-    try:
-        return _IMAGE_FLAGS[kind]
-    except KeyError:
-        raise FormatError(f"the image kind {kind!r} is not known") from None
+    """How an image of this kind is loaded, as index entries say it."""
+    return _IMAGE_FLAGS.get(kind, IMAGE_OTHER)
 
 
 def _text(value: str) -> bytes:

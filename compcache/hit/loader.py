@@ -29,7 +29,7 @@ from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # w
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import CompcacheError, FormatError, LinkError, NotCachedError, StorageError
 from compcache.files import reraise_interrupt
-from compcache.formats.manifest import IMAGE_OBJECT, LINK_ONLY, NO_ENTRY, FunctionRecord, decode_function
+from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit.runtime import load_runtime
 from compcache.hit.target import TargetContext
 from compcache.store import CLOSURES
@@ -432,7 +432,7 @@ class Loader:
 
     def require_usable(self, file: ModuleFile) -> None:
         """Raise `IncompatibleTargetError` if this host cannot run the code of a module, or the cache was opened not to."""
-        if file.target_id not in self.store.processor().accepted or self.store.min_llvm:
+        if file.target_id not in self.store.processor().accepted or self.store.min_llvm or file.flags not in MAPPED_IN_PLACE:
             from compcache.hit.plan import require_usable
 
             require_usable(self.store, file)
@@ -499,9 +499,7 @@ class Loader:
 
     def _map_image(self, file: ModuleFile) -> Any:
         try:
-            if file.flags == IMAGE_OBJECT:
-                return self._map_object(file)
-            return self._map_file(file) or self._map_copy(file)
+            return self._map_file(file) or self._load_image(file)
         except (OSError, ValueError) as error:
             reraise_interrupt(error)
             if isinstance(error, CompcacheError):
@@ -510,25 +508,19 @@ class Loader:
             raise LinkError(f"module {name} cannot be mapped: {error}", module_id=name) from error
 
     def _map_file(self, file: ModuleFile) -> Any:
-        """The image, mapped from the open file; None where this process has it mapped, or it cannot be mapped."""
+        """The image, mapped from the open file; None where its kind is not mapped so, this process has it mapped, or it cannot be mapped."""
+        if file.flags not in MAPPED_IN_PLACE:
+            return None
         try:
             return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key)
         except OSError as error:
             reraise_interrupt(error)
             return None  # a noexec mount
 
-    def _map_copy(self, file: ModuleFile) -> Any:
-        from compcache.images.anonymous_file import anonymous_file
+    def _load_image(self, file: ModuleFile) -> Any:
+        from compcache.images.kinds import load_image
 
-        copy = anonymous_file(file.read(0, file.image))
-        return self.runtime().map_image(copy.number, os.fsencode(file.path), file.key)
-
-    def _map_object(self, file: ModuleFile) -> Any:
-        from compcache.formats.module_table import TABLE_SYMBOL
-        from compcache.images.orc import link_object
-
-        linked = link_object(file.read(0, file.image), TABLE_SYMBOL)
-        return self.runtime().adopt_image(linked.address, file.key, linked)
+        return load_image(self.runtime(), file)
 
     def _decode(self, choice: Choice) -> list[tuple[GlobalRecord, bytes, Kept]]:
         from compcache.hit.needs import decode_globals

@@ -17,6 +17,7 @@ from compcache.formats import host
 from compcache.formats.index import Segment
 from compcache.formats.manifest import (
     LINK_ONLY,
+    MAPPED_IN_PLACE,
     NO_ENTRY,
     VARIABLE,
     WEAK,
@@ -456,10 +457,14 @@ def require_usable(store: Store, file: ModuleFile) -> None:
     if store.min_llvm:
         _require_llvm(store, file)
     accepted = store.processor().accepted
-    if file.target_id in accepted:
+    if file.target_id in accepted and file.flags in MAPPED_IN_PLACE:
         return
     platform = host.platform_name()
     record = decode_module(file.read_record(0))
+    if file.flags not in MAPPED_IN_PLACE:
+        from compcache.images.kinds import require_known
+
+        require_known(record, file.module_id)
     module = file.module_id.hex()
     if record.abi != host.ABI_VERSION or record.triple != platform:
         raise IncompatibleTargetError(

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compcache.arch.known import KNOWN
 from compcache.errors import FormatError
-from compcache.images import elf
+from compcache.images.elf.parts import is_elf
+from compcache.images.elf.reading import named_sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +27,7 @@ _OTHER_OBJECTS = {
     b"\xcf\xfa\xed\xfe": "a Mach-O object",
     b"\xca\xfe\xba\xbe": "a Mach-O universal file",
     b"MZ": "a Windows program",
-    b"d\x86": "a COFF object",
+    **{known.coff_magic: "a COFF object" for known in KNOWN if known.coff_magic},
 }
 _SECTIONS = (".llvm.lto", ".llvmbc")
 _HEADER = 60
@@ -35,7 +37,7 @@ _ADVICE = "compile with -emit-llvm, -flto or -ffat-lto-objects"
 
 def holds_machine_code(data: bytes) -> bool:
     """Whether the bytes are an object file or an archive, of any platform."""
-    return elf.is_elf(data) or data.startswith((_ARCHIVE, _THIN, *_OTHER_OBJECTS))
+    return is_elf(data) or data.startswith((_ARCHIVE, _THIN, *_OTHER_OBJECTS))
 
 
 def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
@@ -56,10 +58,10 @@ def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
 
 
 def _of_object(data: bytes) -> bytes:
-    if not elf.is_elf(data):
+    if not is_elf(data):
         kind = next((kind for magic, kind in _OTHER_OBJECTS.items() if data.startswith(magic)), "no object file")
         raise FormatError(f"it is {kind}, and holds no LLVM bitcode that can be read: {_ADVICE}")
-    for name, content in elf.named_sections(data, _SECTIONS):
+    for name, content in named_sections(data, _SECTIONS):
         if content.startswith(BITCODE_MAGIC):
             return content
         raise FormatError(f"it is an ELF file whose section {name} is not LLVM bitcode: {_ADVICE}")

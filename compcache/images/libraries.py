@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError, LibraryError
 from compcache.files import reraise_interrupt
-from compcache.images import elf
 from compcache.images.archives import Archive, is_archive, open_archive
+from compcache.images.elf.reading import dynamic_defined, needed_libraries
 from compcache.images.platform_symbols import mapped_path
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Library(NamedTuple):
 def _defined(path: str) -> frozenset[str]:
     """The symbols that a shared library defines; none where it cannot be read."""
     try:
-        return frozenset(elf.dynamic_defined(_content(path)))
+        return frozenset(dynamic_defined(_content(path)))
     except (OSError, FormatError) as error:
         reraise_interrupt(error)
         return frozenset()
@@ -113,7 +113,7 @@ def _defined(path: str) -> frozenset[str]:
 
 def _needed(path: str) -> tuple[str, ...]:
     try:
-        return elf.needed_libraries(_content(path))
+        return needed_libraries(_content(path))
     except (OSError, FormatError) as error:
         reraise_interrupt(error)
         return ()
@@ -213,7 +213,10 @@ def advice_on_run_time(symbol: str) -> str | None:
     if symbol.startswith("_R") and any(crate in symbol for crate in _RUST_CRATES):
         symbol = _RUST_NAMES[0]
     if symbol.startswith("__ubsan_handle_") and symbol.endswith(("_minimal", "_minimal_abort")):
-        return "pass archives=['libclang_rt.ubsan_minimal.a'] of `clang -print-runtime-dir` (or ..._minimal-x86_64.a), or compile without -fsanitize-minimal-runtime"
+        return (
+            "pass archives=['libclang_rt.ubsan_minimal.a'] of `clang -print-runtime-dir` (or ..._minimal-ARCHITECTURE.a), or compile without "
+            "-fsanitize-minimal-runtime"
+        )
     library = next((library for prefixes, library in _RUNTIME_LIBRARIES if symbol.startswith(prefixes)), None)
     if library is None:
         return next((option for prefixes, option in _RUNTIMES if symbol.startswith(prefixes)), None)

@@ -12,16 +12,22 @@ import ctypes
 import functools
 from typing import TYPE_CHECKING
 
+from compcache.arch.known import architecture
 from compcache.files import reraise_interrupt
+from compcache.formats.host import platform_name, this_libc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["address_of", "all_paths", "in_process", "is_platform_symbol", "mapped_path", "platform_library", "platform_paths", "versioned_name"]
+__all__ = [
+    "ALWAYS_THERE", "address_of", "all_paths", "in_process", "is_platform_symbol", "mapped_path", "needed_libc", "platform_library",
+    "platform_paths", "versioned_name",
+]  # fmt: skip
 
-_LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2")
-
-
+_LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2")
+#: What entry points and generated code refer to, the interpreter's functions and what linkers make; always there, hence never weak,
+#: and in no C library.
+ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
 #: What a library has under no version of its own, only for programs that ask for it: how compilers ask for the CPU's features.
 _VERSIONED = dict.fromkeys(("__cpu_model", "__cpu_indicator_init"), ("libgcc_s.so.1", "GCC_4.8.0"))
 
@@ -29,7 +35,7 @@ _VERSIONED = dict.fromkeys(("__cpu_model", "__cpu_indicator_init"), ("libgcc_s.s
 @functools.cache
 def _platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
     found = []
-    for name in _LIBRARIES:
+    for name in filter(None, (*_LIBRARIES, architecture(platform_name()).dynamic_linker)):
         try:
             found.append((name, ctypes.CDLL(name)))
         except OSError as error:
@@ -124,3 +130,12 @@ def platform_paths(symbols: Iterable[str]) -> list[str]:
 def all_paths() -> list[str]:
     """The paths of all platform libraries."""
     return [path for path in (mapped_path(name) for name, _ in _platform()) if path]
+
+
+def needed_libc(undefined: Iterable[str]) -> str:
+    """The C library that code needs for symbols without versions, as in ``glibc``; empty where it needs none.
+
+    It is the kind of library that the code was made with, whose structures and calling conventions it was written for.
+    """
+    kind, _, _ = this_libc().partition(" ")
+    return kind if any(not name.startswith(ALWAYS_THERE) for name in undefined) else ""

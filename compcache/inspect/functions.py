@@ -130,7 +130,9 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
     from compcache import __version__
     from compcache.build import codegen
     from compcache.formats import host
+    from compcache.images.kinds import make_side
     from compcache.images.linkers.find import find_linkers
+    from compcache.images.making import usual_kind
     from compcache.usage.limits import effective_limit
     from compcache.usage.module_files import list_modules
     from compcache.usage.statistics import hits_and_misses
@@ -157,7 +159,7 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
         other_size=_size_below(store.root, leave_out=MODULES.directory),
         quarantined=len(store.names(QUARANTINE)),
         linker=_describe_linker(store, linkers),
-        loader="shared objects through dlopen" if linkers else "objects through ORC",
+        loader=make_side(usual_kind()).LOADED,
         platform=host.platform_name(),
         cpu=machine.cpu,
         features=machine.features,

@@ -14,7 +14,8 @@ from compcache.build import codegen
 from compcache.build.ir_text import read_module
 from compcache.build.kept_code import LEVELS, NoCodeError, read_code
 from compcache.errors import FormatError
-from compcache.images.elf import is_elf, undefined_symbols
+from compcache.images.elf.parts import is_elf
+from compcache.images.elf.reading import undefined_symbols
 from compcache.publish.index_rebuild import module_functions
 from compcache.usage.module_reader import read_graph
 
@@ -43,6 +44,8 @@ def recompile(store: Store, module_id: str) -> Recompiled:
     try:
         code = read_code(store, module_id)
     except NoCodeError:
+        return Recompiled(translated=False, compared=False)
+    if not code.is_translatable():
         return Recompiled(translated=False, compared=False)
     with store.open_module(bytes.fromhex(module_id)) as module:
         graph = read_graph(module)

@@ -22,6 +22,7 @@ from compcache.formats import host
 from compcache.formats.graph import decode_notes
 from compcache.formats.manifest import decode_function, decode_module
 from compcache.formats.manifest_writer import WholeManifest
+from compcache.images.kinds import is_known
 from compcache.miss.publication import publish_built
 from compcache.processes.detached import start_detached
 from compcache.publish.locks import wait_lock
@@ -108,7 +109,7 @@ def _retarget(session: Session, func_name: str) -> bool:
 
 
 def _rebuilt(session: Session, module_id: bytes) -> BuiltModule | None:
-    """The module compiled for this host; None if it is for another platform or has no stored bitcode."""
+    """The module compiled for this host; None if it is for another platform, of a kind that is not known here, or has no stored bitcode."""
     from compcache.build.large_data.variables import data_in
     from compcache.build.recipe import read_recipe
     from compcache.linker import rebuild_module
@@ -118,7 +119,7 @@ def _rebuilt(session: Session, module_id: bytes) -> BuiltModule | None:
     with store.open_module(module_id) as module:
         footer = module.footer()
         header = decode_module(module.read_record(0))
-        if not _is_of_this_platform(header) or not footer.bitcode:
+        if not _is_of_this_platform(header) or not is_known(header.image_kind) or not footer.bitcode:
             return None
         section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
         notes = decode_notes(module.read(footer.content, footer.notes))

@@ -18,6 +18,7 @@ from compcache.formats import host
 from compcache.images.archives import HAS_STATE, Archive
 from compcache.images.libraries import open_libraries
 from compcache.images.linkers.find import find_linker
+from compcache.targets.cpu_table import baseline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["share_run_times"]
 
-_BASELINES = {"x86_64": "x86-64", "aarch64": "generic"}
 _lock = threading.Lock()
 
 
@@ -64,5 +64,4 @@ def _source(functions: list[str], archive: Archive) -> ModuleSource:
     for name in functions:
         lines.append(f'define hidden void @"{shared_function(name, archive)}"(...) "thunk" {{')
         lines += [f'  musttail call void (...) @"{name}"(...)', "  ret void", "}"]
-    cpu = _BASELINES.get(host.platform_name().partition("-")[0])
-    return ModuleSource("\n".join([*lines, ""]), archives=[archive.name], cpu=cpu)
+    return ModuleSource("\n".join([*lines, ""]), archives=[archive.name], cpu=baseline(host.platform_name()))

@@ -18,6 +18,7 @@ import tomllib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.arch.known import architecture
 from compcache.errors import CompcacheError
 from compcache.formats.host import platform_name
 from compcache.numba.kernels.find import DIRECTORY
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["Settings", "build_kernels", "read_settings", "wheel_tag"]
-
-_BASELINES = {"x86_64": "x86-64", "aarch64": "armv8-a"}
 
 
 class Settings(NamedTuple):
@@ -62,8 +61,7 @@ def read_settings(root: str) -> Settings | None:
     if unknown:
         raise ValueError(f"[tool.compcache] has no setting {min(unknown)!r}: there are kernels and targets")
     kernels = _texts(table, "kernels")
-    arch = platform_name().partition("-")[0]
-    return Settings(kernels, _texts(table, "targets") if "targets" in table else (_BASELINES.get(arch, "native"),))
+    return Settings(kernels, _texts(table, "targets") if "targets" in table else (architecture(platform_name()).package_target,))
 
 
 def _texts(table: dict[str, Any], name: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from compcache.arch.known import architecture
 from compcache.digest import digest, name_key
 from compcache.formats.host import ABI_VERSION, platform_name
 from compcache.targets.cpu_table import cpu_table
@@ -22,10 +23,6 @@ __all__ = ["card_key", "module_key", "pack_key", "platform_shelf", "shelf_of", "
 LAYOUT = "ccr2"
 _SAME = "cpu-"  # and the identity of a processor
 _TABLE_VERSION = 22  # of LLVM's tables: levels must mean the same on every host of a fleet
-_LEVELS = {
-    "x86_64": ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"),
-    "aarch64": ("generic",),
-}
 
 
 def platform_shelf(platform: str | None = None, abi: int = ABI_VERSION) -> str:
@@ -74,5 +71,5 @@ def _levels(platform: str) -> tuple[tuple[str, str, Processor], ...]:
     """The levels of a platform: name, words of its features, a processor that has these and no others."""
     arch = platform.partition("-")[0]
     table = cpu_table(arch, _TABLE_VERSION)
-    levels = [(level, table.expand(level)) for level in _LEVELS.get(arch, ())] if table else []
+    levels = [(level, table.expand(level)) for level in architecture(arch).levels] if table else []
     return tuple([(level, words_of(have, arch)[0], processor_with(have, platform, level)) for level, have in levels])

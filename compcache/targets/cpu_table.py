@@ -1,6 +1,6 @@
 """CPU names and feature lists in LLVM's terms, expanded to the set of ISA features that code for them may use.
 
-llvmlite does not expand CPU names. The tables beside this file (``tables/llvm<major>-<arch>.json``, written by
+llvmlite does not expand CPU names. The tables of the architectures (``arch/tables/llvm<major>-<arch>.json``, written by
 ``tools/cpu_tables.py`` from LLVM's own) do. For an LLVM that has no table of its own the next older one is used: names are
 added between versions, and what they mean hardly ever changes.
 
@@ -16,16 +16,13 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from compcache.arch.known import architecture
 from compcache.errors import CompileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = ["CpuTable", "baseline", "basic_features", "cpu_table", "table_of"]
-
-#: What the code generator has before any name: LLVM's own start for the 64-bit triples.
-_START = {"x86_64": ("64bit", "sse2"), "aarch64": ()}
-_BASELINES = {"x86_64": "x86-64", "aarch64": "generic"}
 
 
 class CpuTable:
@@ -74,7 +71,7 @@ class CpuTable:
             features: ``+name`` adds a feature and all that it implies, ``-name`` takes away it and all that imply it.
         """
         have: set[str] = set()
-        for name in (*_START[self.arch], *self.cpus.get(cpu, ())):
+        for name in (*architecture(self.arch).first_features, *self.cpus.get(cpu, ())):
             have |= self._reach(name, self._implies)
         for part in filter(None, features.split(",")):
             if part[0] == "-":
@@ -112,7 +109,7 @@ def _advice(name: str, known: Iterable[str]) -> str:
 @functools.cache
 def cpu_table(arch: str, major: int) -> CpuTable | None:
     """The table of an architecture for a major version of LLVM; None for an architecture that has none."""
-    folder = resources.files("compcache.targets") / "tables"
+    folder = resources.files("compcache.arch") / "tables"
     found = [
         (int(version), entry)
         for entry in folder.iterdir()
@@ -133,7 +130,7 @@ def table_of(platform: str) -> CpuTable | None:
 
 def baseline(platform: str) -> str:
     """LLVM's name for the least CPU of a platform or an architecture."""
-    return _BASELINES.get(platform.partition("-")[0], "generic")
+    return architecture(platform).baseline
 
 
 @functools.cache

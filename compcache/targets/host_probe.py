@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compcache.arch.known import architecture
 from compcache.formats.host import Processor, platform_name
 from compcache.record import Record
 from compcache.targets.cpu_table import table_of
@@ -44,7 +45,7 @@ def probe_host(processor: Processor) -> Host:
     told = llvm.get_host_cpu_features()
     known = feature_words(platform_name().partition("-")[0])
     have = {name for name, has in told.items() if has and (name not in known or processor.meets(known[name]))}
-    if platform_name() == "aarch64-linux-elf":  # the kernel tells more than LLVM reads
+    if platform_name().split("-")[1] in architecture(platform_name()).kernels_tell:
         have |= {name for name, words in known.items() if processor.meets(words)}
     table = table_of(platform_name())
     if table is None:

@@ -7,10 +7,10 @@ it does not know one. What code may use beyond the architecture's baseline is wo
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.arch.known import architecture
 from compcache.errors import CompileError
 from compcache.targets.cpu_table import baseline, table_of
 from compcache.targets.processor_words import as_text, required
@@ -27,7 +27,6 @@ __all__ = ["NATIVE", "TARGETS_VARIABLE", "Machine", "machine_for", "parse_target
 TARGETS_VARIABLE = "COMPCACHE_TARGETS"
 #: In place of a CPU's name: this host.
 NATIVE = "native"
-_ARM_VERSION = re.compile(r"armv([89](?:\.[0-9])?)-a")
 
 
 class Machine(NamedTuple):
@@ -98,8 +97,6 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
 
 
 def _architecture_version(name: str, changes: str, table: CpuTable) -> tuple[str, str]:
-    """A version of the AArch64 architecture (``armv8.2-a``) as LLVM has it: a feature of its baseline CPU."""
-    match = _ARM_VERSION.fullmatch(name)
-    if match is None or table.arch != "aarch64":
-        return name, changes
-    return baseline(table.arch), ",".join(filter(None, (f"+v{match[1]}a", changes)))
+    """A version of the architecture (``armv8.2-a``) as LLVM has it: changes to its baseline CPU."""
+    own = architecture(table.arch).version_changes(name)
+    return (name, changes) if own is None else (baseline(table.arch), ",".join(filter(None, (own, changes))))

@@ -1,30 +1,22 @@
 """LLVM's names of CPU features, as words of the processor: ``+avx2`` is ``1.0.c:18000000,7.0.b:20,xcr0:6``.
 
-For x86-64 the table is written by ``tools/cpu_tables.py``, which asks LLVM itself under made-up answers of CPUID; for AArch64 it
-is `compcache.targets.hwcaps`. What a processor says of itself without any name, and what texts of words mean, is in `compcache.formats.host`.
+Which words tell of a feature is in the files of the architectures (`compcache.arch`). What a processor says of itself without any name, and
+what texts of words mean, is in `compcache.formats.host`.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from functools import cache, lru_cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
-from compcache.formats.host import WORDS, Processor, platform_name
-from compcache.targets.hwcaps import AARCH64
+from compcache.arch.known import architecture
+from compcache.formats.host import Processor, platform_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["SYSTEM_FEATURES", "as_text", "feature_words", "missing", "names_in", "processor_with", "required", "requirement_of", "words_of"]
-
-#: Features of the operating system's side (x86-64). No instruction of theirs is chosen by a compiler: code has them by intrinsics
-#: or assembly alone. Hypervisors hide them, so that a host rarely has all of those that its CPU's name stands for.
-SYSTEM_FEATURES = frozenset((
-    "clzero", "enqcmd", "fsgsbase", "hreset", "invpcid", "mwaitx", "pconfig", "pku", "ptwrite", "rdpru", "sgx", "shstk",
-    "uintr", "usermsr", "wbnoinvd", "xsavec", "xsaveopt", "xsaves",
-))  # fmt: skip
+__all__ = ["as_text", "feature_words", "missing", "names_in", "processor_with", "required", "requirement_of", "words_of"]
 
 
 def as_text(features: Iterable[str]) -> str:
@@ -45,13 +37,7 @@ def required(features: str) -> frozenset[str]:
 @cache
 def feature_words(arch: str) -> Mapping[str, str]:
     """For each feature of an architecture whose bits are known, its words; empty for architectures without a table."""
-    if arch == "aarch64":
-        return {name: f"{word}:{sum(1 << bit for bit in bits):x}" for word, bits, name in AARCH64}
-    if arch != "x86_64":
-        return {}
-    table = resources.files("compcache.targets") / "tables" / "x86_64-words.json"
-    content: dict[str, str] = json.loads(table.read_text())
-    return content
+    return architecture(arch).feature_words()
 
 
 def words_of(features: Iterable[str], arch: str) -> tuple[str, list[str]]:
@@ -95,7 +81,7 @@ def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processo
     """A processor that has these features and no others."""
     arch = platform.partition("-")[0]
     words, _ = words_of(features, arch)
-    content = dict.fromkeys(WORDS.get(arch, ()), 0)
+    content = {re.split("[:>]", item)[0]: 0 for text in feature_words(arch).values() for item in text.split(",")}
     for item in filter(None, words.split(",")):
         word, by, number = item.partition(":")
         word, _, bound = item.partition(">") if not by else (word, "", "0")

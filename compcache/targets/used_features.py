@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from compcache.arch.known import KNOWN, architecture
 from compcache.errors import CompileError
+from compcache.formats.host import platform_name
 from compcache.targets.cpu_table import baseline, table_of
-from compcache.targets.processor_words import SYSTEM_FEATURES, required
+from compcache.targets.processor_words import required
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +21,7 @@ __all__ = [
     "TARGET_ATTRIBUTE",
     "check_attributes",
     "function_features",
+    "own_intrinsics",
     "target_attributes",
     "used_by",
     "uses_beyond",
@@ -32,26 +35,10 @@ _GROUP = re.compile(r"attributes #(\d+) = \{(.*)\}")
 _OF_GROUP = re.compile(r"#(\d+)")
 _STRING = re.compile(r'"[^"]*"')
 _FEATURES = re.compile(r'("target-features"=")([^"]*)(")')
-#: The feature that the intrinsics ``llvm.x86.<family>.*`` belong to, where it has another name.
-_FAMILIES = {
-    "aesni": "aes", "atomic": "64bit", "avx512": "avx512f", "pclmulqdq": "pclmul", "rdrand": "rdrnd", "sse41": "sse4.1", "sse42": "sse4.2",
-    "sha1msg1": "sha", "sha256msg1": "sha", "xgetbv": "xsave", "flags": "64bit", "int": "64bit", "rdtsc": "64bit", "rdtscp": "64bit",
-}  # fmt: skip
-#: The instructions of the features of the operating system's side, and so the intrinsics, by what each is called; another's
-#: intrinsic or assembly that has the word in its name counts, too, which does no harm.
-_SYSTEM_INSTRUCTIONS = {
-    "fsgsbase": ("rdfsbase", "rdgsbase", "wrfsbase", "wrgsbase"),
-    "mwaitx": ("mwaitx", "monitorx"),
-    "pku": ("rdpkru", "wrpkru"),
-    "sgx": ("enclu", "encls", "enclv"),
-    "shstk": ("ssp", "wrss", "wruss", "setssbsy", "clrssbsy"),
-    "uintr": ("clui", "stui", "testui", "senduipi", "uiret"),
-    "usermsr": ("urdmsr", "uwrmsr"),
-    "xsaves": ("xsaves", "xrstors"),
-}
 #: Directives of assembly that may spell any instruction.
 _SPELLED_OUT = re.compile(r"\.(?:byte|short|word|long|int|quad|octa|hword|[248]byte|ascii|incbin|include|insn|macro)\b|\.value\b")
-_INTRINSICS = re.compile(r"@llvm\.x86\.[\w.]+")
+_INTRINSIC = re.compile(r"@(llvm\.[\w.]+)")
+_OF_ARCHITECTURES = tuple([known.intrinsics for known in KNOWN if known.intrinsics])
 _ASSEMBLY = re.compile(r'\basm (?:(?:sideeffect|alignstack|inteldialect|unwind) )*("[^"]*")')
 
 
@@ -129,14 +116,15 @@ def used_by(code: str, features: frozenset[str]) -> frozenset[str]:
     their instructions, or assembly that may spell any. A compiler that is told to compile for a CPU (``-march=native``) lists all that
     such CPUs can have, also what a hypervisor hides from this one.
     """
-    system = features & SYSTEM_FEATURES
+    instructions = architecture(platform_name()).system_features
+    system = features & instructions.keys()
     if not system:
         return features
     assembly = "".join(_strings_of_assembly(code))
     if _SPELLED_OUT.search(assembly):
         return features
-    written = assembly + " ".join(_INTRINSICS.findall(code))
-    return features - {name for name in system if not any(word in written for word in _SYSTEM_INSTRUCTIONS.get(name, (name,)))}
+    written = assembly + " ".join(own_intrinsics(_INTRINSIC.findall(code)))
+    return features - {name for name in system if not any(word in written for word in instructions[name] or (name,))}
 
 
 def _strings_of_assembly(code: str) -> Iterator[str]:
@@ -148,10 +136,19 @@ def _strings_of_assembly(code: str) -> Iterator[str]:
         at = code.find("asm ", at + 1)
 
 
+def own_intrinsics(names: Iterable[str]) -> list[str]:
+    """Of the names of functions, those of intrinsics that belong to an architecture."""
+    return [name for name in names if name.startswith(_OF_ARCHITECTURES)]
+
+
 def uses_beyond(intrinsics: Iterable[str], features: frozenset[str]) -> bool:
-    """Whether some of these intrinsics of x86-64 may be of a feature that is not among these: LLVM ends the process over them.
+    """Whether some of these intrinsics may be of a feature that is not among these: LLVM ends the process over them.
 
     Functions may have the features themselves; that is for LLVM to say.
     """
-    families = {name.split(".")[2].partition("_")[0] for name in intrinsics}
-    return any(_FAMILIES.get(family, family) not in features for family in families)
+    for name in intrinsics:
+        known = next((one.intrinsic_features for one in KNOWN if one.intrinsics and name.startswith(one.intrinsics)), None)
+        family = name.split(".")[2].partition("_")[0]
+        if known is not None and known.get(family, family) not in features:
+            return True
+    return False

@@ -26,8 +26,8 @@ from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
 from compcache.errors import CompileError
 from compcache.formats.host import platform_name
-from compcache.images.elf import set_aside
-from compcache.images.linked_image import EntryObjects
+from compcache.images.elf.patching import set_aside
+from compcache.images.making import EntryObjects
 from compcache.images.static_runtime import FINALIZE
 from compcache.targets.cpu_table import baseline
 from compcache.translation.requirements import Code, requirements_of

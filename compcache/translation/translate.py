@@ -45,6 +45,7 @@ from compcache.images.archives import Archive
 from compcache.targets.used_features import (
     TARGET_ATTRIBUTE,
     check_attributes,
+    own_intrinsics,
     target_attributes,
     uses_beyond,
     without_unknown_features,
@@ -183,7 +184,7 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linker
     _require_portable(text, values, machine)
     attributes = _attributes_of(text, values)
     machine = _safe_machine(machine, attributes)
-    intrinsics = _intrinsics(values, "llvm.x86.", "llvm.aarch64.")
+    intrinsics = _intrinsics(values)
     if intrinsics or codegen.is_suspicious([p for t in attributes.values() for p in TARGET_ATTRIBUTE.findall(t)]):
         codegen.in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
     names = aliases(text)
@@ -201,12 +202,12 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linker
         return emit(module, str(module), context, emitter, request, prepared)
 
 
-def _intrinsics(values: GlobalValues, *families: str) -> list[str]:
-    return [function.name for function in values.functions if function.name.startswith(families)]
+def _intrinsics(values: GlobalValues) -> list[str]:
+    return own_intrinsics([function.name for function in values.functions])
 
 
 def _require_portable(text: str, values: GlobalValues, machine: Machine) -> None:
-    if uses_beyond(_intrinsics(values, "llvm.x86."), machine.requires):
+    if uses_beyond(_intrinsics(values), machine.requires):
         raise CompileError("the code uses intrinsics of features that this host does not have")
     if has_assembly(text):
         raise CompileError("the code has inline assembly, which may use any feature")
@@ -228,7 +229,7 @@ def _try_if_suspicious(printed: str, values: GlobalValues, request: Request, att
     machine = request.machine
     pairs = {("target-cpu", machine.cpu), ("target-features", machine.features)}
     pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}
-    if codegen.is_suspicious(pairs) or uses_beyond(_intrinsics(values, "llvm.x86."), machine.requires):
+    if codegen.is_suspicious(pairs) or uses_beyond(_intrinsics(values), machine.requires):
         codegen.in_caller(try_in_child, printed, machine, request.level)
 
 

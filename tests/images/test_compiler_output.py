@@ -14,7 +14,7 @@ from helpers import adder, caller
 
 from compcache import Cache, CompileError, ModuleSource, SignatureError, UndefinedSymbolError
 from compcache.build import codegen
-from compcache.images import elf
+from compcache.images.elf import patching, reading
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,10 +162,10 @@ def test_names_with_versions_are_shared_objects(
 def test_renaming_gives_each_symbol_a_name_of_its_own() -> None:
     text = "".join(adder("x", n).replace("@x", f'@"{name}"') for n, name in enumerate(["a@b", "a@@b", "a.b", "a..b", "xa@b"]))
     obj = codegen.run(lambda context: emit(codegen.parse(text, context)))
-    renamed = elf.rename_versioned(obj)
-    names = [name for section in elf.code_sections(renamed) for _, _, name in section.functions]
+    renamed = patching.rename_versioned(obj)
+    names = [name for section in reading.code_sections(renamed) for _, _, name in section.functions]
     assert sorted(names) == ["a..b", "a..b.0", "a.b", "a.b.0", "xa.b"]
-    assert elf.rename_versioned(renamed) == renamed
+    assert patching.rename_versioned(renamed) == renamed
 
 
 @pytest.mark.skipif(shutil.which("clang") is None, reason="there is no clang")

@@ -11,7 +11,7 @@ from helpers import run_fresh
 
 from compcache import Cache, LibraryError, ModuleSource, UndefinedSymbolError
 from compcache.build.recipe import read_recipe
-from compcache.images.elf import needed_libraries
+from compcache.images.elf.reading import needed_libraries
 from compcache.linker import rebuild_module
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import pytest
 from helpers import compile_object, run_fresh
 
 from compcache.errors import FormatError, LinkerError
-from compcache.images import elf
+from compcache.images.elf import patching, reading
 from compcache.images.linkers.find import LINKER_VARIABLE, Linker, find_linker, find_linkers
 from compcache.images.linkers.link import link_shared
 
@@ -253,13 +253,13 @@ def test_platforms_without_elf_have_no_linker(platform: str, monkeypatch: pytest
 
 
 def test_a_linked_object_loads_and_runs(linker: Linker, module: bytes, tmp_path: Path) -> None:
-    objects = [elf.weaken_undefined(module), compile_object(HELPER_IR)]
+    objects = [patching.weaken_undefined(module), compile_object(HELPER_IR)]
     image = link_shared(linker, objects, soname="module")
     library = load(image, tmp_path)
     assert library.indirect(21) == 42
     assert library.helped(4) == 40
-    assert elf.machine(image) == elf.machine(module)
-    assert elf.dynamic_undefined(image) == ("nobody_provides_this",)
+    assert reading.architecture_of(image) == reading.architecture_of(module)
+    assert reading.dynamic_undefined(image) == ("nobody_provides_this",)
 
 
 def test_strong_undefined_symbols_fail_at_load_and_weak_ones_are_null(
@@ -268,7 +268,7 @@ def test_strong_undefined_symbols_fail_at_load_and_weak_ones_are_null(
     helper = compile_object(HELPER_IR)
     with pytest.raises(OSError, match="undefined symbol: nobody_provides_this"):
         load(link_shared(linker, [module, helper], soname="strong"), tmp_path)
-    weak = link_shared(linker, [elf.weaken_undefined(module), helper], soname="weak")
+    weak = link_shared(linker, [patching.weaken_undefined(module), helper], soname="weak")
     assert load(weak, tmp_path).is_missing() == 1
 
 
@@ -291,7 +291,7 @@ def test_the_same_arguments_give_the_same_bytes_wherever_they_are_linked(
 
 
 def test_only_exported_names_are_visible(linker: Linker, module: bytes, tmp_path: Path) -> None:
-    objects = [elf.weaken_undefined(module), compile_object(HELPER_IR)]
+    objects = [patching.weaken_undefined(module), compile_object(HELPER_IR)]
     everything = load(link_shared(linker, objects, soname="all"), tmp_path)
     assert all(hasattr(everything, name) for name in ("twice", "indirect", "helped", "helper"))
     assert ctypes.c_int64.in_dll(everything, ODD_NAME).value == 7
@@ -312,12 +312,12 @@ def test_a_library_is_needed_where_it_provides_a_strong_symbol(
         path = tmp_path / name
         path.write_bytes(link_shared(linker, [compile_object(ir)], soname=str(path)))
         paths.append(str(path))
-    strong = elf.weaken_undefined(module, keep={"helper"})
+    strong = patching.weaken_undefined(module, keep={"helper"})
     image = link_shared(linker, [strong], soname="module", libraries=paths)
-    assert elf.needed_libraries(image) == (paths[0],)
+    assert reading.needed_libraries(image) == (paths[0],)
     assert load(image, tmp_path).helped(6) == 60
-    weak = link_shared(linker, [elf.weaken_undefined(module)], soname="module", libraries=paths)
-    assert elf.needed_libraries(weak) == ()
+    weak = link_shared(linker, [patching.weaken_undefined(module)], soname="module", libraries=paths)
+    assert reading.needed_libraries(weak) == ()
 
 
 def test_library_paths_are_relative_to_the_caller(
@@ -328,7 +328,7 @@ def test_library_paths_are_relative_to_the_caller(
         link_shared(any_linker, [compile_object(HELPER_IR)], soname="helper")
     )
     image = link_shared(any_linker, [module], soname="module", libraries=["-lhelper.so"])
-    assert elf.needed_libraries(image) == ("helper",)
+    assert reading.needed_libraries(image) == ("helper",)
 
 
 def test_the_soname_never_meets_a_shell(any_linker: Linker, module: bytes, scratch: Path) -> None:
@@ -536,7 +536,7 @@ def test_a_linker_that_takes_no_files_in_memory_gets_a_directory(
     script = f'echo "$*" >> "{tmp_path}/runs"; case "$*" in *image.so*) exec {shlex.join(any_linker.argv)} "$@";; esac; exit 1'
     odd = Linker((make_program(tmp_path / "bin", "ld", script),), "test")
     for _ in range(2):
-        assert load(link_shared(odd, [elf.weaken_undefined(module)], soname="module"), tmp_path).twice(4) == 8
+        assert load(link_shared(odd, [patching.weaken_undefined(module)], soname="module"), tmp_path).twice(4) == 8
     runs = (tmp_path / "runs").read_text().splitlines()
     assert ["image.so" in run for run in runs] == [False, True, True]  # what does not work is not tried again
     assert leftovers(scratch) == []

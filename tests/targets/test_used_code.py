@@ -10,12 +10,14 @@ from helpers import adder, constant, run_fresh
 from hosts import LOOP, host_like, on_host
 
 from compcache import Cache, ModuleSource, NotCachedError
+from compcache.arch import x86_64
 from compcache.formats.host import platform_name
-from compcache.targets import machine_code
 from compcache.targets.processor_words import required
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from compcache.arch.architecture import CodeReader
 
 pytest.importorskip("iced_x86")
 pytestmark = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
@@ -120,10 +122,16 @@ def test_where_something_cannot_be_told_all_is_required(cache: Cache, code: str)
     assert {"avx2", "fma", "bmi2"} <= features_of(cache, "f")
 
 
+def _reader() -> CodeReader:
+    reader = x86_64.ARCHITECTURE.code_reader()
+    assert reader is not None
+    return reader
+
+
 def test_bytes_that_cannot_be_decoded_say_nothing() -> None:
-    assert machine_code._used(bytes.fromhex("0fafc7c3")) == frozenset()  # imul, ret
-    assert machine_code._used(bytes.fromhex("f30fb8c7c3")) == frozenset(("popcnt",))
-    assert machine_code._used(bytes.fromhex("0fafc706")) is None  # 06 was PUSH ES, and is nothing in 64-bit code
+    assert _reader().used(bytes.fromhex("0fafc7c3")) == frozenset()  # imul, ret
+    assert _reader().used(bytes.fromhex("f30fb8c7c3")) == frozenset(("popcnt",))
+    assert _reader().used(bytes.fromhex("0fafc706")) is None  # 06 was PUSH ES, and is nothing in 64-bit code
 
 
 def test_without_the_disassembler_all_is_required_and_everything_works(directory: Path) -> None:
@@ -160,9 +168,9 @@ def test_every_feature_of_the_disassembler_is_known_or_narrows_nothing() -> None
     from iced_x86 import CpuidFeature
 
     names = {name for name in vars(CpuidFeature) if name.isupper()}
-    assert not machine_code._EVERYWHERE & machine_code._NAMES.keys()
-    assert names >= machine_code._EVERYWHERE | machine_code._NAMES.keys()
+    assert not x86_64._EVERYWHERE & x86_64._NAMES.keys()
+    assert names >= x86_64._EVERYWHERE | x86_64._NAMES.keys()
     from compcache.targets.processor_words import feature_words
 
-    assert set(machine_code._NAMES.values()) <= feature_words("x86_64").keys()
+    assert set(x86_64._NAMES.values()) <= feature_words("x86_64").keys()
     assert sys.modules["iced_x86"] is not None

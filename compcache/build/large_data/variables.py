@@ -1,7 +1,7 @@
 """Takes the values of large variables out of a module, so that neither printing nor keeping its code costs their size.
 
 Printed, a byte of a constant is two to four characters, which are searched several times; as bitcode it is written bit by bit.
-So LLVM emits an object of the large variables alone, from which their bytes are read (`compcache.images.elf.data_of`), and in the module
+So LLVM emits an object of the large variables alone, from which their bytes are read (`compcache.images.elf.reading.data_of`), and in the module
 takes a placeholder their place: zeros of that size, `externally_initialized`, so that nothing is concluded from them, in a section of its
 own. Code is optimized, searched, kept and emitted so; the object gets the bytes before it is linked (`with_data`), and who compiles
 kept code again reads them from the same sections of the stored image (`data_in`). A variable whose value holds addresses stays as it is.
@@ -16,7 +16,8 @@ from compcache.build import codegen
 from compcache.build.ir_text import long_lines, quote
 from compcache.build.trial import has_assembly
 from compcache.errors import CompileError, FormatError
-from compcache.images import elf
+from compcache.images.elf.patching import with_sections
+from compcache.images.elf.reading import data_of, sections_like
 from compcache.llvm import llvm
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], 
     check(outline)
     if _is_unsafe(outline):
         return {}
-    found = elf.data_of(_object_of(module, context, names, has_aliases=_has_aliases(outline)), names, _PLACES)
+    found = data_of(_object_of(module, context, names, has_aliases=_has_aliases(outline)), names, _PLACES)
     found = {name: datum for name, datum in found.items() if len(datum.content) >= _LARGE}
     sections = {name: f"{_PREFIX}{number}" for number, name in enumerate(sorted(found))}
     lines = [_placeholder(name, len(d.content), sections[name], d.alignment, d.writable) for name, d in found.items()]
@@ -83,7 +84,7 @@ def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], 
 
 def with_data(obj: bytes, data: Mapping[str, bytes]) -> bytes:
     """The object with the values that were taken out of its module."""
-    return elf.with_sections(obj, data) if data else obj
+    return with_sections(obj, data) if data else obj
 
 
 def data_in(image: bytes) -> dict[str, bytes]:
@@ -93,7 +94,7 @@ def data_in(image: bytes) -> dict[str, bytes]:
         CompileError: the image cannot be read.
     """
     try:
-        return elf.sections_like(image, _PREFIX)
+        return sections_like(image, _PREFIX)
     except FormatError as error:
         raise CompileError(f"the data of the stored image cannot be read: {error}") from error
 

@@ -7,7 +7,7 @@
  *   records.c    which functions a module has, as its records say
  *   marshalled.c whether bytes are what marshal makes of values of a shape
  *   commit.c     stores into the memory of images, together with the tables that record them
- *   processor.c  what the processor says of itself
+ *   processor.c  what the processor says of itself; how it is asked is in processor_*.h
  *   paths.c      opens files below a directory, following no links; open descriptors
  *   module.c     the extension module and its state
  *
@@ -101,7 +101,8 @@ PyObject *buffer_address(PyObject *module, PyObject *object);
 
 /* processor.c */
 PyObject *processor(PyObject *module, PyObject *nothing);
-PyObject *cpuid(PyObject *module, PyObject *args);
+PyObject *processor_words(PyObject *module, PyObject *content);
+PyObject *processor_word(PyObject *module, PyObject *name);
 
 /* paths.c */
 extern PyType_Spec descriptor_spec;

@@ -20,7 +20,8 @@ from compcache.errors import LinkerError
 from compcache.files import reraise_interrupt
 from compcache.images.anonymous_file import anonymous_file
 from compcache.images.archives import is_archive
-from compcache.images.elf import hide_symbols, is_elf
+from compcache.images.elf.parts import is_elf
+from compcache.images.elf.patching import hide_symbols
 from compcache.images.linkers.find import CHOICES
 
 if TYPE_CHECKING:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError, FormatError
 from compcache.files import FILE_MODE, reraise_interrupt
-from compcache.formats import host
 from compcache.formats.footer import is_signed_with, require_intact
 from compcache.formats.manifest import (
     FUNCTION,
     GLOBAL,
-    IMAGE_OBJECT,
     MODULE,
     NEEDS,
     NO_ENTRY,
@@ -21,10 +19,9 @@ from compcache.formats.manifest import (
     decode_module,
     decode_needs,
 )
-from compcache.formats.manifest_writer import image_flag, iterate_frames
-from compcache.formats.module_table import has_table
+from compcache.formats.manifest_writer import iterate_frames
+from compcache.images.kinds import Table, check_image
 from compcache.maintain.checks.permissions import check_mode
-from compcache.publish.packs import DATA
 from compcache.usage.ledger import read_ledger
 from compcache.usage.module_files import status_of_modules
 from compcache.usage.module_reader import ModuleSections
@@ -98,30 +95,14 @@ def _verify(reader: ModuleSections) -> None:
     _compare(reader.image(), reader.records())
 
 
-class _Needed(NamedTuple):
-    """The module table that the records of a module require of its image."""
-
-    key: bytes
-    symbols: int
-    is_object: bool
-    is_pack: bool
-    abi: int
-
-
 def _compare(image: bytes, records: bytes) -> None:
     """Check that the image holds the module table whose slots the records refer to."""
-    needed = _needs_of(records)
-    if needed.is_pack:
-        return
-    if not image.startswith(_ELF) and not needed.is_object:
-        raise FormatError("its image is not an ELF file")
-    if needed.abi != host.ABI_VERSION:
-        return
-    if not has_table(image, needed.key, needed.abi, needed.symbols):
-        raise FormatError("its image does not hold the symbols that its records name")
+    kind, table = _needs_of(records)
+    check_image(kind, image, table)
 
 
-def _needs_of(records: bytes) -> _Needed:
+def _needs_of(records: bytes) -> tuple[str, Table]:
+    """The kind of a module's image, and the module table that the records require of it."""
     header = None
     highest = -1
     for _, payload in iterate_frames(records):
@@ -137,7 +118,7 @@ def _needs_of(records: bytes) -> _Needed:
             highest = max(highest, decode_global(payload).slot)
     if header is None:
         raise FormatError("it has no module record")
-    return _Needed(header.key, highest + 1, image_flag(header.image_kind) == IMAGE_OBJECT, header.image_kind == DATA, header.abi)
+    return header.image_kind, Table(header.key, header.abi, highest + 1)
 
 
 def check_code(state: CheckState) -> tuple[int, dict[str, int]]:

@@ -5,5 +5,5 @@ from PyInstaller.utils.hooks import collect_data_files, collect_submodules
 #: Only programs that import these have use for them, and for Numba.
 _ON_REQUEST = ("compcache.numba", "compcache.packaging", "compcache.cli")
 
-datas = collect_data_files("compcache", includes=["targets/tables/*.json"])
+datas = collect_data_files("compcache", includes=["arch/tables/*.json"])
 hiddenimports = collect_submodules("compcache", filter=lambda name: not name.startswith(_ON_REQUEST))

@@ -1,4 +1,4 @@
-"""The second loader: objects through llvmlite's ORC, where no linker is installed or the platform is not ELF."""
+"""Relocatable objects in a load: through llvmlite's ORC."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import IntegrityError
-from compcache.images import elf
+from compcache.formats.module_table import TABLE_SYMBOL
+from compcache.images.elf.parts import is_elf
+from compcache.images.elf.reading import undefined_symbols
+from compcache.images.kinds import require_table
 from compcache.images.llvm_thread import in_llvm_thread
 from compcache.images.native_target import initialize, target_machine
 from compcache.llvm import llvm
@@ -15,7 +18,9 @@ from compcache.llvm import llvm
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["LinkedObject", "link_object"]
+    from compcache.images.kinds import ImageFile, Table
+
+__all__ = ["LinkedObject", "check", "link_object", "load"]
 
 _numbers = itertools.count()
 
@@ -25,6 +30,17 @@ class LinkedObject(NamedTuple):
 
     address: int
     tracker: Any
+
+
+def load(runtime: Any, file: ImageFile) -> Any:
+    """See `LoadSide.load`."""
+    linked = link_object(file.read(0, file.image), TABLE_SYMBOL)
+    return runtime.adopt_image(linked.address, file.key, linked)
+
+
+def check(image: bytes, table: Table) -> None:
+    """See `LoadSide.check`."""
+    require_table(image, table)
 
 
 @functools.cache
@@ -46,8 +62,8 @@ def _link(obj: bytes, symbol: str) -> LinkedObject:
     builder = llvm.JITLibraryBuilder()
     builder.add_object_img(obj)
     builder.export_symbol(symbol)
-    if elf.is_elf(obj):
-        for name, address in _addresses(elf.undefined_symbols(obj)):
+    if is_elf(obj):
+        for name, address in _addresses(undefined_symbols(obj)):
             builder.import_symbol(name, address)
     else:
         builder.add_current_process()

@@ -1,4 +1,4 @@
-"""From a relocatable object to the image of a module: a shared object where a linker is installed, else the object itself."""
+"""From a relocatable object to the image of a module, of the first kind that can be made: a shared object, else the object itself."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ import warnings
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.errors import CacheWarning, CompileError, FormatError, LinkerError, UndefinedSymbolError
-from compcache.images import elf, platform_symbols
-from compcache.images.archives import Archive, is_archive
-from compcache.images.libraries import Library, advice_on_run_time, open_libraries, unusual_directories
-from compcache.images.linkers.find import find_linker, is_chosen
-from compcache.images.linkers.link import link_shared
+from compcache.errors import CacheWarning, LinkerError, UndefinedSymbolError
+from compcache.images import platform_symbols
+from compcache.images.elf import patching, reading
+from compcache.images.elf.parts import is_elf
+from compcache.images.libraries import advice_on_run_time
+from compcache.images.linkers.find import find_linker, find_linkers, is_chosen
+from compcache.images.object import make as objects
+from compcache.images.shared import make as shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from compcache.images.archives import Archive
+    from compcache.images.libraries import Library
     from compcache.images.linkers.find import Linker
 
     #: Gives the linker for an object; None where there is none.
     LinkerFor = Callable[[bytes], Linker | None]
 
-__all__ = ["EntryObjects", "first_linker", "link_image"]
+__all__ = ["EntryObjects", "first_linker", "make_image", "usual_kind"]
 
-_SONAME = "compcache-module.so"
-#: What entry points and generated code refer to; always there, hence never weak.
-_ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
 _OWN_RUN_TIME = "name the static library of the compiler's run time in archives= (`clang --print-libgcc-file-name`)"
-_SHOWN = 5
-_MOST_SHOWN = 20
 
 
 class EntryObjects(NamedTuple):
@@ -44,7 +43,7 @@ def first_linker(_: bytes) -> Linker | None:
     return find_linker()
 
 
-def link_image(
+def make_image(
     obj: bytes,
     *,
     entries: EntryObjects,
@@ -55,7 +54,7 @@ def link_image(
     libraries: Sequence[Library | Archive],
     linker_for: LinkerFor,
 ) -> tuple[bytes, str, dict[str, bytes]]:
-    """The image of an object, its kind, "shared" or "object", and by symbol the places of its imports (`elf.take_places`).
+    """The image of an object, the name of its kind, and by symbol the places of its imports (`elf.patching.take_places`).
 
     Args:
         obj: the object of a module.
@@ -72,77 +71,44 @@ def link_image(
         CompileError: no linker is installed, or it fails, and the module needs one.
         LinkerError: there is none or it fails, and nothing but the imports and the entry points needs one.
     """
-    if not elf.is_elf(obj):
-        _require_plain(needs_linker, "there is no linker")
-        return obj, "object", {}
-    undefined = [symbol for symbol in elf.undefined_symbols(obj) if symbol not in entries.symbols]
+    if not is_elf(obj):
+        return _as_object(obj, needs_linker, "there is no linker")
+    undefined = [symbol for symbol in reading.undefined_symbols(obj) if symbol not in entries.symbols]
     platform = [s for s in undefined if s not in imports and platform_symbols.is_platform_symbol(s)]
     named = _from_libraries([symbol for symbol in undefined if symbol not in imports], platform, libraries)
     _check_undefined([symbol for symbol in undefined if symbol not in named and symbol not in imports], weak)
     needs_linker = [*needs_linker, *(f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items())]
-    always = [s for s in undefined if (s.startswith(_ALWAYS_THERE) or s in platform or s in named) and s not in imports]
-    weakened = elf.rename_versioned(elf.weaken_undefined(obj, keep=[*always, *entries.symbols]))
+    always = [s for s in undefined if (s.startswith(platform_symbols.ALWAYS_THERE) or s in platform or s in named) and s not in imports]
+    plain = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]))
     linker = linker_for(obj)
-    if linker is not None:
-        versions = {symbol: platform_symbols.versioned_name(symbol) for symbol in platform}
-        plain, weakened = weakened, elf.rename_undefined(weakened, {name: version for name, version in versions.items() if version})
     if linker is None:
         if not is_chosen():
             _warn_of_no_linker()
-        _require_plain(needs_linker, "there is no linker")
+        made = _as_object(plain, needs_linker, "there is no linker")
         if entries.symbols:
             raise LinkerError("there is no linker any more")
-        return weakened, "object", {}
+        return made
     try:
-        shared = [path for path in dict.fromkeys(named.values()) if not is_archive(path)]
-        archives = [library.name for library in libraries if isinstance(library, Archive)] if len(shared) < len({*named.values()}) else []
-        paths = [*archives, *platform_symbols.platform_paths(platform), *shared]
-        if archives:  # whose members may use all that a linker has by itself, and one another
-            given = [library.file() for library in libraries if isinstance(library, Library)]
-            paths = [*archives, *shared, *filter(None, given), *platform_symbols.all_paths()]
-        image = link_shared(linker, [weakened, *entries.codes], soname=_SONAME, libraries=paths, run_paths=unusual_directories(shared), export=[export])
+        image, places = shared.make(
+            [plain, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports, known=weak
+        )
     except LinkerError as error:
-        _require_plain(needs_linker, str(error))
+        made = _as_object(plain, needs_linker, str(error))
         if imports or entries.symbols:
             raise
         warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
-        return plain, "object", {}
-    if archives:
-        _check_archives(image, {*imports, *weak})
-    return _take_places(elf.protect_dynamic(image), imports, export)
+        return made
+    return image, shared.KIND, places
 
 
-def _check_archives(image: bytes, known: Collection[str]) -> None:
-    """What the members of static libraries use must be there as well, unless they refer to it weakly, as Rust's to functions of later libcs."""
-    missing = [
-        symbol
-        for symbol in elf.dynamic_required(image)
-        if symbol and symbol not in known and not symbol.startswith(_ALWAYS_THERE)
-        and not platform_symbols.is_platform_symbol(symbol) and not platform_symbols.in_process(symbol)
-    ]  # fmt: skip
-    provided = set(elf.needed_libraries(image)) if missing else set()
-    missing = [symbol for symbol in missing if not any(_defines(name, symbol) for name in provided)]
-    if missing:
-        raise UndefinedSymbolError(
-            f"the archives use {', '.join(map(repr, sorted(missing)[:_MOST_SHOWN]))}, which nothing provides: name the archives or shared "
-            "libraries that have them in archives= or libraries=",
-            symbols=sorted(missing),
-        )
+def _as_object(obj: bytes, needs_linker: Sequence[str], why: str) -> tuple[bytes, str, dict[str, bytes]]:
+    objects.require_possible(needs_linker, why)
+    return obj, objects.KIND, {}
 
 
-def _defines(library: str, symbol: str) -> bool:
-    found = open_libraries((library,))[0]
-    return found.path_of(symbol) is not None
-
-
-def _take_places(image: bytes, imports: Collection[str], table: str) -> tuple[bytes, str, dict[str, bytes]]:
-    if not imports:
-        return image, "shared", {}
-    try:
-        image, places = elf.take_places(image, imports, table)
-    except FormatError as error:
-        raise CompileError(f"the code cannot be bound to what it imports: {error}") from error
-    return image, "shared", places
+def usual_kind() -> str:
+    """The kind of the images that are made here, unless a linker fails."""
+    return shared.KIND if find_linkers() else objects.KIND
 
 
 @cache
@@ -168,21 +134,12 @@ def _from_libraries(
     return dict(sorted(found.items()))
 
 
-def _require_plain(needs_linker: Sequence[str], why: str) -> None:
-    """Refuse features that need the dynamic linker in an object that is loaded without it."""
-    if needs_linker:
-        raise CompileError(
-            f"the module has {', '.join(needs_linker[:_SHOWN])}, which needs a shared object, but {why}: install a linker "
-            "(pip install 'compcache[linker]', or ld, lld or mold)"
-        )
-
-
 def _check_undefined(undefined: Iterable[str], weak: Collection[str]) -> None:
     """Refuse code whose own helper routines (compiler-rt) are not available in the process."""
     missing = [
         symbol
         for symbol in undefined
-        if not symbol.startswith(_ALWAYS_THERE)
+        if not symbol.startswith(platform_symbols.ALWAYS_THERE)
         and not platform_symbols.is_platform_symbol(symbol)
         and not platform_symbols.in_process(symbol)
         and symbol not in weak

@@ -1,16 +1,26 @@
-"""CPU features on AArch64 Linux: bits of the auxiliary vector, as names of LLVM's features.
+"""AArch64.
 
-LLVM itself parses `/proc/cpuinfo`, which shows another machine's CPU under an emulator and names fewer features. The bits
-are the kernel's (``arch/arm64/include/uapi/asm/hwcap.h``, ``Documentation/arch/arm64/elf_hwcaps.rst``). A feature that no
-bit tells of is not among what code may require: it is of the operating system's side, or has no instruction that a compiler chooses.
+Features are bits of the kernel's auxiliary vector. LLVM itself parses `/proc/cpuinfo`, which shows another machine's CPU under an emulator
+and names fewer features. The bits are the kernel's (``arch/arm64/include/uapi/asm/hwcap.h``, ``Documentation/arch/arm64/elf_hwcaps.rst``).
+A feature that no bit tells of is not among what code may require: it is of the operating system's side, or has no instruction that a
+compiler chooses. No disassembler for Python tells the features of instructions.
 """
 
 from __future__ import annotations
 
-__all__ = ["AARCH64"]
+import re
 
-#: (word of `compcache.formats.host`, the bits that must all be set, LLVM's feature)
-AARCH64: tuple[tuple[str, tuple[int, ...], str], ...] = (
+from compcache.arch.architecture import Architecture, Relocations
+
+__all__ = ["ARCHITECTURE"]
+
+_VERSION = re.compile(r"armv([89](?:\.[0-9])?)-a")
+#: https://github.com/ARM-software/abi-aa/blob/main/aaelf64/aaelf64.rst
+_ABS64, _GLOB_DAT, _JUMP_SLOT = 257, 1025, 1026
+_INSTRUCTION = 4
+
+#: (word of the processor, the bits that must all be set, LLVM's feature)
+_HWCAPS: tuple[tuple[str, tuple[int, ...], str], ...] = (
     ("hwcap", (0,), "fp-armv8"),
     ("hwcap", (1,), "neon"),
     ("hwcap", (3, 4), "aes"),
@@ -96,3 +106,35 @@ AARCH64: tuple[tuple[str, tuple[int, ...], str], ...] = (
     ("hwcap3", (2,), "lsfe"),
 )
 
+
+def _feature_words() -> dict[str, str]:
+    return {name: f"{word}:{sum(1 << bit for bit in bits):x}" for word, bits, name in _HWCAPS}
+
+
+def _version_changes(name: str) -> str | None:
+    """LLVM has a version of the architecture as a feature of the baseline."""
+    match = _VERSION.fullmatch(name)
+    return f"+v{match[1]}a" if match is not None else None
+
+
+def _changed(offset: int, kind: int) -> tuple[int, int]:
+    start = offset & -_INSTRUCTION
+    return start, start + (8 if kind == _ABS64 else _INSTRUCTION)
+
+
+ARCHITECTURE = Architecture(
+    "aarch64",
+    spellings=("arm64",),
+    package_target="armv8-a",
+    levels=("generic",),
+    basic_features=frozenset(("fp-armv8", "neon")),
+    version_changes=_version_changes,
+    feature_words=_feature_words,
+    kernels_tell=frozenset(("linux",)),
+    intrinsics="llvm.aarch64.",
+    conventions=("aarch64_",),
+    elf_machine=183,
+    relocations=Relocations((_ABS64,), (_GLOB_DAT, _JUMP_SLOT), _changed),
+    coff_magic=b"d\xaa",
+    dynamic_linker="ld-linux-aarch64.so.1",
+)

@@ -1,0 +1,87 @@
+"""What differs between CPU architectures; the defaults hold for one of which nothing is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Architecture", "CodeReader", "Relocations"]
+
+
+class Relocations(NamedTuple):
+    """Types of relocations, by their numbers in ELF files.
+
+    `with_addend` store the address of a symbol plus the addend, `in_table` in the global offset table, without it. `changed` gives the
+    range of bytes that linking may change for a relocation of a section of code, by offset and type; None where linking moves code.
+    """
+
+    with_addend: tuple[int, ...] = ()
+    in_table: tuple[int, ...] = ()
+    changed: Callable[[int, int], tuple[int, int]] | None = None
+
+
+class CodeReader(Protocol):
+    """Tells of machine code what it uses."""
+
+    def used(self, code: bytes) -> frozenset[str] | None:
+        """The features that some instructions use, by LLVM's names; None where something is not understood."""
+
+    def is_padding(self, code: bytes) -> bool:
+        """Whether the bytes only fill the space between functions."""
+
+
+class Architecture(NamedTuple):
+    """A CPU architecture; 64-bit and little-endian."""
+
+    #: As modules and systems name it: the first part of ``x86_64-linux-elf``.
+    name: str
+    #: What triples call it as well. How systems do stands in `compcache.formats.host`, as hits name their platform.
+    spellings: tuple[str, ...] = ()
+
+    # What describes a CPU.
+    #: LLVM's name for the least CPU.
+    baseline: str = "generic"
+    #: The CPU that packages are built for unless they name one.
+    package_target: str = "native"
+    #: The levels of CPUs by which remote stores keep modules apart, the least first. All hosts of a fleet must agree on them.
+    levels: tuple[str, ...] = ()
+    #: What the code generator has before any name of a CPU: LLVM's own start for the triple.
+    first_features: tuple[str, ...] = ()
+    #: Features without which code of the calling convention cannot be made.
+    basic_features: frozenset[str] = frozenset()
+    #: Features that contradict the triple. Front ends that write down all features (Zig) name these with a minus.
+    other_modes: frozenset[str] = frozenset()
+    #: A version of the architecture, such as ``armv8.2-a``, as changes to the baseline; None for other names.
+    version_changes: Callable[[str], str | None] = lambda _: None
+
+    # What describes a host.
+    #: For each feature whose bits are known, the words of the processor that tell of it (docs/format.md, "Requirements").
+    feature_words: Callable[[], Mapping[str, str]] = dict
+    #: Systems whose kernels tell of more features than LLVM looks for.
+    kernels_tell: frozenset[str] = frozenset()
+
+    # What code uses.
+    #: Features of the operating system's side, and what their instructions, and so their intrinsics, are called; nothing where that is the
+    #: feature's name. Another's intrinsic or assembly that has the word in its name counts, too, which does no harm.
+    system_features: Mapping[str, tuple[str, ...]] = {}
+    #: How the names of its intrinsics begin.
+    intrinsics: str = ""
+    #: By the first word of an intrinsic's name the feature that it belongs to, where it has another name; None where names tell nothing.
+    intrinsic_features: Mapping[str, str] | None = None
+    #: Gives what reads machine code, or None where that is not installed.
+    code_reader: Callable[[], CodeReader | None] = lambda: None
+
+    # How code is called and linked.
+    #: How the names of its own calling conventions begin in LLVM's code.
+    conventions: tuple[str, ...] = ()
+    #: Vectors of so many bits have registers on every CPU.
+    vector_bits: int = 128
+    #: Its number in ELF files (`e_machine`), 0 where it has none here.
+    elf_machine: int = 0
+    relocations: Relocations = Relocations()
+    #: What COFF objects begin with.
+    coff_magic: bytes = b""
+    #: The name of the dynamic linker, which defines symbols as well.
+    dynamic_linker: str = ""

@@ -1,0 +1,9 @@
+"""RISC-V, 64-bit: without a table of CPUs or of features, so that code serves the processor that it was compiled on."""
+
+from __future__ import annotations
+
+from compcache.arch.architecture import Architecture, Relocations
+
+__all__ = ["ARCHITECTURE"]
+
+ARCHITECTURE = Architecture("riscv64", elf_machine=243, relocations=Relocations((2,), (5,)))

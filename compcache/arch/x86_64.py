@@ -1,0 +1,165 @@
+"""x86-64.
+
+The bits of CPUID that tell of a feature are in `tables/x86_64-words.json`, which ``tools/cpu_tables.py`` writes: it asks LLVM itself under
+made-up answers of CPUID. Which features machine code uses is read by a disassembler that knows the feature of each instruction (`iced-x86`).
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from compcache.arch.architecture import Architecture, Relocations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from compcache.arch.architecture import CodeReader
+
+__all__ = ["ARCHITECTURE"]
+
+#: The feature that the intrinsics ``llvm.x86.<family>.*`` belong to, where it has another name.
+_FAMILIES = {
+    "aesni": "aes", "atomic": "64bit", "avx512": "avx512f", "pclmulqdq": "pclmul", "rdrand": "rdrnd", "sse41": "sse4.1", "sse42": "sse4.2",
+    "sha1msg1": "sha", "sha256msg1": "sha", "xgetbv": "xsave", "flags": "64bit", "int": "64bit", "rdtsc": "64bit", "rdtscp": "64bit",
+}  # fmt: skip
+#: Features of the operating system's side. No instruction of theirs is chosen by a compiler: code has them by intrinsics or assembly
+#: alone. Hypervisors hide them, so that a host rarely has all of those that its CPU's name stands for.
+_SYSTEM_FEATURES = {
+    "clzero": (),
+    "enqcmd": (),
+    "fsgsbase": ("rdfsbase", "rdgsbase", "wrfsbase", "wrgsbase"),
+    "hreset": (),
+    "invpcid": (),
+    "mwaitx": ("mwaitx", "monitorx"),
+    "pconfig": (),
+    "pku": ("rdpkru", "wrpkru"),
+    "ptwrite": (),
+    "rdpru": (),
+    "sgx": ("enclu", "encls", "enclv"),
+    "shstk": ("ssp", "wrss", "wruss", "setssbsy", "clrssbsy"),
+    "uintr": ("clui", "stui", "testui", "senduipi", "uiret"),
+    "usermsr": ("urdmsr", "uwrmsr"),
+    "wbnoinvd": (),
+    "xsavec": (),
+    "xsaveopt": (),
+    "xsaves": ("xsaves", "xrstors"),
+}
+#: https://gitlab.com/x86-psABIs/x86-64-ABI (relocation types, and which may be relaxed)
+_OF_8_BYTES = frozenset((1, 16, 17, 18, 24, 25, 27, 28, 29, 30, 31, 33))
+_THROUGH_GOT = frozenset((9, *range(41, 49)))
+_ABS64, _GLOB_DAT, _JUMP_SLOT = 1, 6, 7
+_OPCODE = 4  # bytes of the instruction before the operand, at most
+#: The names of `iced_x86.CpuidFeature` that every x86-64 processor has, that system calls and old coprocessors go by, or whose
+#: instructions do nothing where the feature is missing (hints).
+_EVERYWHERE = frozenset((
+    "CET_IBT", "CLFSH", "CMOV", "CPUID", "CX8", "FPU", "FPU287", "FPU387", "FXSR", "HLE", "HLE_OR_RTM", "INTEL186", "INTEL286", "INTEL386",
+    "INTEL486", "INTEL8086", "MMX", "MSR", "MULTIBYTENOP", "PAUSE", "PREFETCHITI", "PREFETCHWT1", "RDTSCP", "SSE", "SSE2", "SYSCALL",
+    "TSC", "X64",
+))  # fmt: skip
+#: LLVM's names for the others. What stands in neither is not understood, and narrows nothing.
+_NAMES = {
+    "ADX": "adx", "AES": "aes", "AESKLE": "kl", "AMX_BF16": "amx-bf16", "AMX_COMPLEX": "amx-complex", "AMX_FP16": "amx-fp16",
+    "AMX_INT8": "amx-int8", "AMX_TILE": "amx-tile", "AVX": "avx", "AVX2": "avx2", "AVX512BW": "avx512bw", "AVX512CD": "avx512cd",
+    "AVX512DQ": "avx512dq", "AVX512F": "avx512f", "AVX512VL": "avx512vl", "AVX512_BF16": "avx512bf16",
+    "AVX512_BITALG": "avx512bitalg", "AVX512_FP16": "avx512fp16", "AVX512_IFMA": "avx512ifma", "AVX512_VBMI": "avx512vbmi",
+    "AVX512_VBMI2": "avx512vbmi2", "AVX512_VNNI": "avx512vnni", "AVX512_VP2INTERSECT": "avx512vp2intersect",
+    "AVX512_VPOPCNTDQ": "avx512vpopcntdq", "AVX_IFMA": "avxifma", "AVX_NE_CONVERT": "avxneconvert", "AVX_VNNI": "avxvnni",
+    "AVX_VNNI_INT16": "avxvnniint16", "AVX_VNNI_INT8": "avxvnniint8", "BMI1": "bmi", "BMI2": "bmi2", "CET_SS": "shstk",
+    "CLDEMOTE": "cldemote", "CLFLUSHOPT": "clflushopt", "CLWB": "clwb", "CLZERO": "clzero", "CMPCCXADD": "cmpccxadd",
+    "CMPXCHG16B": "cx16", "ENQCMD": "enqcmd", "F16C": "f16c", "FMA": "fma", "FMA4": "fma4", "FSGSBASE": "fsgsbase", "GFNI": "gfni",
+    "HRESET": "hreset", "INVPCID": "invpcid", "KL": "kl", "LWP": "lwp", "LZCNT": "lzcnt", "MONITORX": "mwaitx", "MOVBE": "movbe",
+    "MOVDIR64B": "movdir64b", "MOVDIRI": "movdiri", "PCLMULQDQ": "pclmul", "PCONFIG": "pconfig", "PKU": "pku", "POPCNT": "popcnt",
+    "PREFETCHW": "prfchw", "PTWRITE": "ptwrite", "RAO_INT": "raoint", "RDPID": "rdpid", "RDPRU": "rdpru", "RDRAND": "rdrnd",
+    "RDSEED": "rdseed", "RTM": "rtm", "SERIALIZE": "serialize", "SGX1": "sgx", "SHA": "sha", "SHA512": "sha512", "SM3": "sm3",
+    "SM4": "sm4", "SSE3": "sse3", "SSE4A": "sse4a", "SSE4_1": "sse4.1", "SSE4_2": "sse4.2", "SSSE3": "ssse3", "TBM": "tbm",
+    "TSXLDTRK": "tsxldtrk", "UINTR": "uintr", "VAES": "vaes", "VPCLMULQDQ": "vpclmulqdq", "WAITPKG": "waitpkg",
+    "WBNOINVD": "wbnoinvd", "WIDE_KL": "widekl", "XOP": "xop", "XSAVE": "xsave", "XSAVEC": "xsavec", "XSAVEOPT": "xsaveopt",
+    "XSAVES": "xsaves",
+}  # fmt: skip
+#: Instructions of which the disassembler says less: in 64-bit mode the first processors lacked them.
+_BY_MNEMONIC = {"LAHF": "sahf", "SAHF": "sahf"}
+_BITS = 64
+
+
+
+def _feature_words() -> dict[str, str]:
+    table = resources.files("compcache.arch") / "tables" / "x86_64-words.json"
+    content: dict[str, str] = json.loads(table.read_text())
+    return content
+
+
+def _changed(offset: int, kind: int) -> tuple[int, int]:
+    """A whole instruction where linkers may relax it."""
+    start = offset - _OPCODE if kind in _THROUGH_GOT else offset
+    return max(start, 0), offset + (8 if kind in _OF_8_BYTES else 4)
+
+
+class _Reader:
+    """Reads machine code with `iced-x86`; the features of instructions' forms are kept as they are met."""
+
+    def __init__(self, decoder: Any, features: Mapping[int, str], special: Mapping[int, str], padding: frozenset[int]) -> None:
+        self._decoder = decoder
+        self._names = features  # of the disassembler
+        self._special = special  # by mnemonic
+        self._padding = padding  # mnemonics
+        self._known: dict[int, frozenset[str] | None] = {}
+
+    def used(self, code: bytes) -> frozenset[str] | None:
+        """See `CodeReader.used`."""
+        forms = set()
+        for instruction in self._decoder(_BITS, code):
+            form = instruction.code
+            if form not in forms:
+                forms.add(form)
+                if form not in self._known:
+                    self._known[form] = self._features_of(instruction)
+        features = [self._known[form] for form in forms]
+        return None if None in features else frozenset[str]().union(*filter(None, features))
+
+    def _features_of(self, instruction: Any) -> frozenset[str] | None:
+        if instruction.is_invalid:
+            return None
+        if instruction.mnemonic in self._special:
+            return frozenset((self._special[instruction.mnemonic],))
+        wanted = {self._names.get(number, "") for number in instruction.cpuid_features()} - _EVERYWHERE
+        return frozenset(_NAMES[name] for name in wanted) if wanted <= _NAMES.keys() else None
+
+    def is_padding(self, code: bytes) -> bool:
+        """See `CodeReader.is_padding`."""
+        return not code or all(instruction.mnemonic in self._padding for instruction in self._decoder(_BITS, code))
+
+
+@cache
+def _code_reader() -> CodeReader | None:
+    try:
+        from iced_x86 import CpuidFeature, Decoder, Mnemonic
+    except Exception:  # noqa: BLE001 - a broken installation is none
+        return None
+    names = {value: name for name, value in vars(CpuidFeature).items() if name.isupper()}
+    special = {getattr(Mnemonic, name): feature for name, feature in _BY_MNEMONIC.items()}
+    return _Reader(Decoder, names, special, frozenset((Mnemonic.NOP, Mnemonic.INT3)))
+
+
+ARCHITECTURE = Architecture(
+    "x86_64",
+    spellings=("amd64", "x64"),
+    baseline="x86-64",
+    package_target="x86-64",
+    levels=("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"),
+    first_features=("64bit", "sse2"),
+    basic_features=frozenset(("64bit", "64bit-mode", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2", "x87")),
+    other_modes=frozenset(("16bit-mode", "32bit-mode", "soft-float", "x32")),
+    feature_words=_feature_words,
+    system_features=_SYSTEM_FEATURES,
+    intrinsics="llvm.x86.",
+    intrinsic_features=_FAMILIES,
+    code_reader=_code_reader,
+    conventions=("x86_",),
+    elf_machine=62,
+    relocations=Relocations((_ABS64,), (_GLOB_DAT, _JUMP_SLOT), _changed),
+    coff_magic=b"d\x86",
+    dynamic_linker="ld-linux-x86-64.so.2",
+)

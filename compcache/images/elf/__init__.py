@@ -1,0 +1,1 @@
+"""ELF files as bytes: their parts, what they say (`reading`), and files like them with other bytes (`patching`)."""

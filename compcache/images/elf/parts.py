@@ -1,0 +1,230 @@
+"""The parts of an ELF file that is held as bytes: 64-bit, little-endian, nothing else. No I/O.
+
+Layout: System V gABI, https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html
+(ELF header, sections and symbol tables in chapter 4, the dynamic section in chapter 5).
+
+Everything is found through the section headers, so an image that was stripped of them is refused. Bytes that
+are not of the format, or end too early, raise `FormatError`, and no other exception.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "ET_DYN",
+    "ET_REL",
+    "SECTION",
+    "SHF_ALLOC",
+    "SHT_DYNAMIC",
+    "SHT_DYNSYM",
+    "SHT_NOBITS",
+    "SHT_PROGBITS",
+    "SHT_RELA",
+    "SHT_SYMTAB",
+    "STB_GLOBAL",
+    "STB_WEAK",
+    "SYMBOL",
+    "Header",
+    "Section",
+    "Symbol",
+    "find_section",
+    "is_elf",
+    "named",
+    "object_symbols",
+    "read_bytes",
+    "read_header",
+    "read_linked_strings",
+    "read_sections",
+    "read_string",
+    "read_symbols",
+    "read_table",
+]
+
+_MAGIC = b"\x7fELF"
+_CLASSES = {1: "32-bit", 2: "64-bit"}
+_ENCODINGS = {1: "little-endian", 2: "big-endian"}
+ET_REL, ET_DYN = 1, 3
+_FILE_TYPES = {
+    ET_REL: "a relocatable object",
+    2: "an executable",
+    ET_DYN: "a shared object",
+    4: "a core file",
+}
+SHT_PROGBITS, SHT_SYMTAB, SHT_RELA, SHT_DYNAMIC, SHT_NOBITS, SHT_DYNSYM = 1, 2, 4, 6, 8, 11
+SHF_ALLOC = 2
+_SHN_UNDEF = 0
+_STB_LOCAL, STB_GLOBAL, STB_WEAK = 0, 1, 2
+
+# One format per record of the file; "x" skips the fields that are not read here.
+_HEADER = Struct("<4sBB10xHH20xQ10xHHH")
+SECTION = Struct("<IIQ8xQQIIQQ")
+SYMBOL = Struct("<IBBHQQ")
+
+
+class Header(NamedTuple):
+    """The ELF header, as far as it is read here."""
+
+    magic: bytes
+    bits: int
+    encoding: int
+    type: int
+    machine: int
+    section_offset: int
+    section_size: int
+    section_count: int
+    names_section: int
+
+
+class Section(NamedTuple):
+    """A section header."""
+
+    name: int
+    type: int
+    flags: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+
+class Symbol(NamedTuple):
+    """An entry of a symbol table."""
+
+    position: int  # of its record in the file
+    name: str
+    info: int
+    other: int
+    section: int
+    value: int
+    size: int
+
+    @property
+    def defined(self) -> bool:
+        """Whether the file has what the symbol stands for."""
+        return self.section != _SHN_UNDEF
+
+    @property
+    def binding(self) -> int:
+        """One of the ``STB_`` numbers."""
+        return self.info >> 4
+
+    @property
+    def type(self) -> int:
+        """One of the ``STT_`` numbers."""
+        return self.info & 0xF
+
+
+def is_elf(data: bytes) -> bool:
+    """Whether the bytes start as an ELF file does, of whatever class and byte order."""
+    return data[: len(_MAGIC)] == _MAGIC
+
+
+def read_header(data: bytes) -> Header:
+    """The ELF header of a file of the class and byte order that are supported."""
+    if not is_elf(data):
+        raise FormatError(f"not an ELF file: it starts with {data[: len(_MAGIC)]!r}")
+    header = Header._make(_HEADER.unpack(read_bytes(data, 0, _HEADER.size, "the ELF header")))
+    bits = _CLASSES.get(header.bits, f"class {header.bits}")
+    encoding = _ENCODINGS.get(header.encoding, f"encoding {header.encoding}")
+    if (bits, encoding) != ("64-bit", "little-endian"):
+        raise FormatError(f"an ELF file of {bits} and {encoding}; only 64-bit and little-endian is supported")
+    return header
+
+
+def read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
+    """Every section header of a file that must be of `file_type`."""
+    header = read_header(data)
+    if header.type != file_type:
+        found = _FILE_TYPES.get(header.type, f"of type {header.type}")
+        raise FormatError(f"the ELF file is {found}, and not {_FILE_TYPES[file_type]}")
+    if header.section_offset == 0:
+        return ()
+    if header.section_size != SECTION.size:
+        raise FormatError(f"section headers of {header.section_size} bytes, and not {SECTION.size}")
+    count = header.section_count or _extended_count(data, header.section_offset)
+    records = read_bytes(data, header.section_offset, count * SECTION.size, "the section headers")
+    return tuple(map(Section._make, SECTION.iter_unpack(records)))
+
+
+def _extended_count(data: bytes, offset: int) -> int:
+    """The number of sections where the ELF header has no room for it: the size field of the first section."""
+    return Section._make(SECTION.unpack(read_bytes(data, offset, SECTION.size, "a section header"))).size
+
+
+def find_section(sections: tuple[Section, ...], section_type: int) -> Section | None:
+    """The first section of a type."""
+    return next((section for section in sections if section.type == section_type), None)
+
+
+def object_symbols(data: bytes) -> Iterator[Symbol]:
+    """The non-local symbols of a relocatable object; none where it has no symbol table."""
+    sections = read_sections(data, ET_REL)
+    table = find_section(sections, SHT_SYMTAB)
+    return iter(()) if table is None else read_symbols(data, sections, table)
+
+
+def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) -> Iterator[tuple[str, Section]]:
+    """Sections with their names; those that the file does not hold only where `every` is set."""
+    header = read_header(data)
+    if header.names_section >= len(sections):
+        return
+    table = sections[header.names_section]
+    strings = read_bytes(data, table.offset, table.size, "a string table")
+    for section in sections:
+        if every or section.type != SHT_NOBITS:
+            yield read_string(strings, section.name), section
+
+
+def read_symbols(
+    data: bytes, sections: tuple[Section, ...], table: Section, *, local: bool = False
+) -> Iterator[Symbol]:
+    """The non-local symbols of a table, which leaves out the null symbol; with `local` all."""
+    records = read_table(data, table, SYMBOL)
+    strings = read_linked_strings(data, sections, table)
+    position = table.offset
+    for name, info, *rest in SYMBOL.iter_unpack(records):
+        if info >> 4 != _STB_LOCAL or local:
+            yield Symbol(position, read_string(strings, name), info, *rest)
+        position += SYMBOL.size
+
+
+def read_table(data: bytes, table: Section, record: Struct) -> bytes:
+    """The content of a section that is an array of `record`."""
+    if table.entry_size != record.size or table.size % record.size:
+        raise FormatError(
+            f"a table of {table.size} bytes and {table.entry_size} per entry, not {record.size}"
+        )
+    return read_bytes(data, table.offset, table.size, "a table of symbols, relocations or dynamic entries")
+
+
+def read_linked_strings(data: bytes, sections: tuple[Section, ...], table: Section) -> bytes:
+    """The string table that belongs to a section."""
+    if table.link >= len(sections):
+        raise FormatError(f"a reference to section {table.link} of {len(sections)}")
+    strings = sections[table.link]
+    return read_bytes(data, strings.offset, strings.size, "a string table")
+
+
+def read_string(strings: bytes, offset: int) -> str:
+    """The string that begins at an offset of a string table."""
+    # Searching from beyond the end finds nothing, whatever the offset.
+    end = strings.find(b"\0", offset)
+    if end < 0:
+        raise FormatError(f"no terminated string at {offset} of a string table of {len(strings)} bytes")
+    return strings[offset:end].decode("utf-8", "surrogateescape")
+
+
+def read_bytes(data: bytes, offset: int, size: int, what: str) -> bytes:
+    """A range of the file; `what` names it in the error where the file ends before."""
+    if offset + size > len(data):
+        raise FormatError(f"{what} should end at byte {offset + size} of {len(data)}: truncated or damaged")
+    return data[offset : offset + size]

@@ -1,0 +1,235 @@
+"""ELF files that are held as bytes with some of their bytes changed: references made weak, definitions hidden or set aside, symbols
+renamed, relocations taken out. Every function raises `FormatError` where the bytes are not of the format.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, count
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from compcache.arch.known import architecture_of_elf
+from compcache.errors import FormatError
+from compcache.images.elf.parts import (
+    ET_DYN,
+    ET_REL,
+    SECTION,
+    SHF_ALLOC,
+    SHT_DYNSYM,
+    SHT_RELA,
+    SHT_SYMTAB,
+    STB_GLOBAL,
+    STB_WEAK,
+    SYMBOL,
+    find_section,
+    named,
+    object_symbols,
+    read_bytes,
+    read_header,
+    read_linked_strings,
+    read_sections,
+    read_symbols,
+    read_table,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from compcache.images.elf.parts import Symbol
+
+__all__ = [
+    "hide_symbols",
+    "protect_dynamic",
+    "rename_undefined",
+    "rename_versioned",
+    "set_aside",
+    "take_places",
+    "weaken_undefined",
+    "with_sections",
+]
+
+_SHN_UNDEF = 0
+_STT_TLS = 6
+_STV_DEFAULT, _STV_HIDDEN, _STV_PROTECTED = 0, 2, 3
+_DYNAMIC_RELOCATION = Struct("<QIIq")
+_PLACE = Struct("<qq")
+_PROGRAM_HEADERS = Struct("<32xQ14xHH")
+_SEGMENT = Struct("<II")  # type and flags
+_PT_DYNAMIC, _PF_W = 2, 2
+_PROGRAM_HEADER_SIZE = 56
+_INFO_AT, _OTHER_AT = 4, 5  # where st_info and st_other lie in a symbol
+_PLACE_AT = 24  # where sh_offset and sh_size lie in a section header
+_SYMBOL_NAME = Struct("<I")
+_SYMBOL_FIELDS = Struct("<BBHQQ")  # of a symbol, behind its name
+_SECTION_PLACE = Struct("<QQ")
+
+
+def weaken_undefined(data: bytes, keep: Collection[str] = ()) -> bytes:
+    """The same object with its undefined symbols made weak, except those in `keep`.
+
+    `dlopen(RTLD_NOW)` refuses an image when one strong symbol is missing from the process; a weak one is then
+    null, and only the code that uses it is affected. Thread-local symbols keep their binding: null means
+    nothing for them. Linkers record a library as needed, and the version of its symbol, only for the sake of a
+    strong reference; without a version, glibc binds to the oldest one (`pow`, `memcpy`). So `keep` should name
+    what a library provides. Raises `FormatError`.
+    """
+    kept = frozenset(keep)
+    edits = []
+    for symbol in object_symbols(data):
+        strong = symbol.binding == STB_GLOBAL and symbol.type != _STT_TLS
+        if strong and not symbol.defined and symbol.name not in kept:
+            edits.append((symbol.position + _INFO_AT, bytes([STB_WEAK << 4 | symbol.type])))
+    return _patched(data, edits)
+
+
+def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
+    """The same object with the symbols that it defines made hidden, except those in `keep`.
+
+    Objects that are linked together still see each other's hidden symbols; the dynamic symbol table of the
+    image does not have them. Unlike in a version script, any name will do. Raises `FormatError`.
+    """
+    kept = frozenset(keep)
+    edits = []
+    for symbol in object_symbols(data):
+        visible = symbol.other & 3 in (_STV_DEFAULT, _STV_PROTECTED)
+        if visible and symbol.defined and symbol.name not in kept:
+            edits.append((symbol.position + _OTHER_AT, bytes([symbol.other & ~3 | _STV_HIDDEN])))
+    return _patched(data, edits)
+
+
+def rename_versioned(data: bytes) -> bytes:
+    """The same object with other names for what it defines under a name with ``@`` (``k@1``, ``vcall@@16``, `.symver`).
+
+    Linkers take what follows for a version, and want a script that defines it. No other symbol gets a name that is in use.
+    The new names are in a copy of the string table at the end of the file. Raises `FormatError`.
+    """
+    symbols = [symbol for symbol in object_symbols(data) if "@" in symbol.name and symbol.defined]
+    taken = {symbol.name for symbol in object_symbols(data)} if symbols else set()
+    return _renamed(data, [(symbol, _free_name(symbol.name.replace("@", "."), taken)) for symbol in symbols])
+
+
+def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
+    """The same object with other names for symbols that it leaves undefined. Raises `FormatError`."""
+    symbols = [symbol for symbol in object_symbols(data) if symbol.name in names and not symbol.defined]
+    return _renamed(data, [(symbol, names[symbol.name]) for symbol in symbols])
+
+
+def _renamed(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes:
+    """With new names for symbols: they are in a copy of the string table at the end of the file."""
+    if not names:
+        return data
+    sections = read_sections(data, ET_REL)
+    number = next(number for number, section in enumerate(sections) if section.type == SHT_SYMTAB)
+    table = sections[number].link
+    strings = bytearray(read_linked_strings(data, sections, sections[number]))
+    edits = []
+    for symbol, name in names:
+        edits.append((symbol.position, _SYMBOL_NAME.pack(len(strings))))
+        strings += name.encode("utf-8", "surrogateescape") + b"\0"
+    start = read_header(data).section_offset + table * SECTION.size
+    edits.append((start + _PLACE_AT, _SECTION_PLACE.pack(len(data), len(strings))))
+    return _patched(data, edits) + bytes(strings)
+
+
+def set_aside(data: bytes, names: Mapping[str, str]) -> bytes:
+    """The same object with definitions under other names, which it refers to and leaves undefined; references to the old names
+    stay, and are undefined.
+
+    Raises `FormatError` where a name is not defined, or the other one not referred to.
+    """
+    symbols = {symbol.name: symbol for symbol in object_symbols(data)}
+    patched = bytearray(data)
+    for name, other in names.items():
+        old, new = symbols.get(name), symbols.get(other)
+        if old is None or new is None or not old.defined or new.defined:
+            raise FormatError(f"the object does not define {name!r}, or does not refer to {other!r}")
+        fields = SYMBOL.unpack_from(data, old.position)
+        visible = new.other & ~3 | _STV_HIDDEN
+        _SYMBOL_FIELDS.pack_into(patched, new.position + _INFO_AT, STB_GLOBAL << 4 | old.type, visible, *fields[3:])
+        _SYMBOL_FIELDS.pack_into(patched, old.position + _INFO_AT, STB_GLOBAL << 4, _STV_DEFAULT, _SHN_UNDEF, 0, 0)
+    return bytes(patched)
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    """A name like this one that is not taken; it is then."""
+    candidates = chain([name], (f"{name}.{number}" for number in count()))
+    free = next(candidate for candidate in candidates if candidate not in taken)
+    taken.add(free)
+    return free
+
+
+def take_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes, dict[str, bytes]]:
+    """The same shared object without the relocations of some undefined symbols, and the places that these would have filled.
+
+    A place is two i64: where the image holds the address of the symbol, as the distance from that of the symbol `table`, and what is
+    to be added to the address. Without them the dynamic linker neither looks the symbols up nor stores anything. Raises `FormatError`
+    where a relocation stores anything else than an address.
+    """
+    sections = read_sections(data, ET_DYN)
+    dynamic = find_section(sections, SHT_DYNSYM)
+    if dynamic is None:
+        raise FormatError("the shared object has no dynamic symbol table, or no section header for it")
+    symbols = list(read_symbols(data, sections, dynamic, local=True))
+    start = next((symbol.value for symbol in symbols if symbol.name == table), None)
+    if start is None:
+        raise FormatError(f"the shared object does not define {table}")
+    wanted = {number: symbol.name for number, symbol in enumerate(symbols) if symbol.name in names and not symbol.defined}
+    with_addend, in_table, _ = architecture_of_elf(read_header(data).machine).relocations
+    patched = bytearray(data)
+    found: dict[str, bytes] = {}
+    for section in sections:
+        if section.type != SHT_RELA or not section.flags & SHF_ALLOC:
+            continue
+        records = read_table(data, section, _DYNAMIC_RELOCATION)
+        for index, (place, kind, number, addend) in enumerate(_DYNAMIC_RELOCATION.iter_unpack(records)):
+            name = wanted.get(number)
+            if name is None:
+                continue
+            if kind not in with_addend and kind not in in_table:
+                raise FormatError(f"the relocation of {name!r} is of type {kind}, which does not store an address")
+            found[name] = found.get(name, b"") + _PLACE.pack(place - start, addend if kind in with_addend else 0)
+            _DYNAMIC_RELOCATION.pack_into(patched, section.offset + index * _DYNAMIC_RELOCATION.size, place, 0, 0, 0)
+    return bytes(patched), found
+
+
+def protect_dynamic(data: bytes) -> bytes:
+    """The same shared object with a dynamic section that the dynamic linker leaves as it is.
+
+    From version 2.35 on, glibc writes addresses into that section unless the program header forbids it (`l_ld_readonly`): a page of private
+    memory for each image, which one without relocations does without. Raises `FormatError`.
+    """
+    read_header(data)
+    start, size, number = _PROGRAM_HEADERS.unpack_from(data)
+    if number and size != _PROGRAM_HEADER_SIZE:
+        raise FormatError(f"program headers of {size} bytes, and not {_PROGRAM_HEADER_SIZE}")
+    patched = bytearray(data)
+    for at in range(start, start + _PROGRAM_HEADER_SIZE * number, _PROGRAM_HEADER_SIZE):
+        kind, flags = _SEGMENT.unpack(read_bytes(data, at, _SEGMENT.size, "program header"))
+        if kind == _PT_DYNAMIC:
+            _SEGMENT.pack_into(patched, at, kind, flags & ~_PF_W)
+    return bytes(patched)
+
+
+def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
+    """The same object with other contents of the same length in those of its sections that have one of these names.
+
+    Raises `FormatError` where one of them has another length.
+    """
+    edits = []
+    for name, section in named(data, read_sections(data, ET_REL)):
+        if name in contents:
+            if len(contents[name]) != section.size:
+                raise FormatError(f"the section {name} has {section.size} bytes, and not {len(contents[name])}")
+            edits.append((section.offset, contents[name]))
+    return _patched(data, edits)
+
+
+def _patched(data: bytes, edits: Iterable[tuple[int, bytes]]) -> bytes:
+    """The same bytes with others from some offsets on, copied once: objects may be large. Edits do not overlap."""
+    rest = memoryview(data)
+    parts: list[bytes | memoryview] = []
+    at = 0
+    for offset, new in sorted(edits):
+        parts += [rest[at:offset], new]
+        at = offset + len(new)
+    return b"".join([*parts, rest[at:]]) if parts else data

@@ -1,0 +1,243 @@
+"""What ELF files that are held as bytes say: which symbols an object leaves undefined, what its code and its data are, and what a
+shared object asks of its process. Every function raises `FormatError` where the bytes are not of the format.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.arch.known import architecture_of_elf
+from compcache.errors import FormatError
+from compcache.images.elf.parts import (
+    ET_DYN,
+    ET_REL,
+    SHT_DYNAMIC,
+    SHT_DYNSYM,
+    SHT_PROGBITS,
+    SHT_RELA,
+    SHT_SYMTAB,
+    STB_WEAK,
+    find_section,
+    named,
+    object_symbols,
+    read_bytes,
+    read_header,
+    read_linked_strings,
+    read_sections,
+    read_string,
+    read_symbols,
+    read_table,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from compcache.arch.architecture import Architecture
+    from compcache.images.elf.parts import Symbol
+
+__all__ = [
+    "CodeSection",
+    "Datum",
+    "architecture_of",
+    "code_sections",
+    "data_of",
+    "dynamic_defined",
+    "dynamic_required",
+    "dynamic_undefined",
+    "has_fixed_code",
+    "named_sections",
+    "needed_libraries",
+    "needed_versions",
+    "sections_like",
+    "undefined_symbols",
+]
+
+_SHT_GNU_VERNEED = 0x6FFFFFFE
+_SHF_WRITE, _SHF_EXECINSTR = 1, 4
+_STT_FUNC = 2
+_DT_NULL, _DT_NEEDED = 0, 1
+_RELOCATION = Struct("<QI4x8x")
+_DYNAMIC = Struct("<qQ")
+_VERNEED = Struct("<2xHIII")
+_VERNAUX = Struct("<4x4xII")
+
+
+class CodeSection(NamedTuple):
+    """Machine code of a relocatable object, before linking has filled anything in.
+
+    `places` are what linking may change, as (offset, end) in order; `functions` are (offset, end, name).
+    """
+
+    code: bytes
+    places: tuple[tuple[int, int], ...]
+    functions: tuple[tuple[int, int, str], ...]
+
+
+class Datum(NamedTuple):
+    """The initial value of a variable in a relocatable object, and how its section is mapped."""
+
+    content: bytes
+    alignment: int
+    writable: bool
+
+
+def architecture_of(data: bytes) -> Architecture:
+    """The architecture that the file is for; `FormatError` where it is not an ELF file."""
+    return architecture_of_elf(read_header(data).machine)
+
+
+def has_fixed_code(data: bytes) -> bool:
+    """Whether linking an object leaves its instructions where they are; `FormatError` where it is not an ELF file."""
+    return architecture_of(data).relocations.changed is not None
+
+
+def undefined_symbols(data: bytes) -> tuple[str, ...]:
+    """The names that a relocatable object uses and does not define, in the order of its symbol table.
+
+    Both strong and weak references count, and so do the names that code generation adds by itself, such as
+    `__tls_get_addr` or `_GLOBAL_OFFSET_TABLE_`. An object without a symbol table has none. Raises `FormatError`.
+    """
+    return tuple(symbol.name for symbol in object_symbols(data) if not symbol.defined)
+
+
+def dynamic_undefined(data: bytes) -> tuple[str, ...]:
+    """The names that a shared object expects of its process, in the order of its dynamic symbol table.
+
+    Both strong and weak references count. Raises `FormatError`.
+    """
+    return tuple([symbol.name for symbol in _dynamic_symbols(data) if not symbol.defined])
+
+
+def dynamic_required(data: bytes) -> tuple[str, ...]:
+    """Those of `dynamic_undefined` without which a shared object cannot be loaded: weak references may stay without a definition."""
+    return tuple([symbol.name for symbol in _dynamic_symbols(data) if not symbol.defined and symbol.binding != STB_WEAK])
+
+
+def dynamic_defined(data: bytes) -> tuple[str, ...]:
+    """The names that a shared object defines for others. Raises `FormatError`."""
+    return tuple([symbol.name for symbol in _dynamic_symbols(data) if symbol.defined])
+
+
+def _dynamic_symbols(data: bytes) -> Iterator[Symbol]:
+    sections = read_sections(data, ET_DYN)
+    table = find_section(sections, SHT_DYNSYM)
+    if table is None:
+        raise FormatError("the shared object has no dynamic symbol table, or no section header for it")
+    return read_symbols(data, sections, table)
+
+
+def needed_libraries(data: bytes) -> tuple[str, ...]:
+    """The libraries that loading a shared object loads first (`DT_NEEDED`), in order. Raises `FormatError`."""
+    sections = read_sections(data, ET_DYN)
+    table = find_section(sections, SHT_DYNAMIC)
+    if table is None:
+        raise FormatError("the shared object has no dynamic section, or no section header for it")
+    records = read_table(data, table, _DYNAMIC)
+    strings = read_linked_strings(data, sections, table)
+    needed: list[str] = []
+    for tag, value in _DYNAMIC.iter_unpack(records):
+        if tag == _DT_NULL:
+            break
+        if tag == _DT_NEEDED:
+            needed.append(read_string(strings, value))
+    return tuple(needed)
+
+
+def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
+    """The symbol versions that a shared object needs of each library (``.gnu.version_r``). Raises `FormatError`.
+
+    Layout: Linux Standard Base Core Specification 5.0, "Symbol Versioning", `Elf64_Verneed` and `Elf64_Vernaux`.
+    """
+    sections = read_sections(data, ET_DYN)
+    table = find_section(sections, _SHT_GNU_VERNEED)
+    if table is None:
+        return {}
+    content = read_bytes(data, table.offset, table.size, "the needed versions")
+    strings = read_linked_strings(data, sections, table)
+    found: dict[str, tuple[str, ...]] = {}
+    for at, (names_count, library, first) in _chain(content, _VERNEED, 0, table.info):
+        names = [read_string(strings, name) for _, (name,) in _chain(content, _VERNAUX, at + first, names_count)]
+        found[read_string(strings, library)] = tuple(names)
+    return found
+
+
+def _chain(content: bytes, record: Struct, at: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The place and the fields of `count` records, each of which ends with the distance to the next one."""
+    for _ in range(count):
+        if at + record.size > len(content):
+            raise FormatError("the needed versions are truncated or damaged")
+        *fields, distance = record.unpack_from(content, at)
+        yield at, tuple(fields)
+        at += distance
+
+
+def named_sections(data: bytes, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    """The sections of a relocatable object that have one of these names, with their content. Raises `FormatError`."""
+    for name, section in named(data, read_sections(data, ET_REL)):
+        if name in names:
+            yield name, read_bytes(data, section.offset, section.size, f"the section {name}")
+
+
+def sections_like(data: bytes, prefix: str) -> dict[str, bytes]:
+    """The sections of an object or a shared object whose names begin so, with their content. Raises `FormatError`."""
+    sections = read_sections(data, read_header(data).type)
+    return {
+        name: read_bytes(data, section.offset, section.size, f"the section {name}")
+        for name, section in named(data, sections)
+        if name.startswith(prefix)
+    }
+
+
+def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dict[str, Datum]:
+    """The values of variables that a relocatable object defines in sections of these names (`places`).
+
+    Left out are those that linking would change, and those that the file does not hold (.bss). Raises `FormatError`.
+    """
+    sections = read_sections(data, ET_REL)
+    usable = {
+        number
+        for number, (name, section) in enumerate(named(data, sections, every=True))
+        if section.type == SHT_PROGBITS and name in places
+    }
+    usable -= {table.info for table in sections if table.type == SHT_RELA}
+    found = {}
+    for symbol in object_symbols(data):
+        if symbol.name in names and symbol.section in usable:
+            section = sections[symbol.section]
+            content = read_bytes(data, section.offset + symbol.value, symbol.size, f"the variable {symbol.name}")
+            alignment = section.alignment if not symbol.value else min(section.alignment, symbol.value & -symbol.value)
+            found[symbol.name] = Datum(content, max(alignment, 1), bool(section.flags & _SHF_WRITE))
+    return found
+
+
+def code_sections(data: bytes) -> tuple[CodeSection, ...]:
+    """The sections of a relocatable object that hold machine code.
+
+    Raises `FormatError`, also where linking may move code (`has_fixed_code`).
+    """
+    architecture = architecture_of(data)
+    changed = architecture.relocations.changed
+    if changed is None:
+        raise FormatError(f"linking moves the code of the architecture {architecture.name}")
+    sections = read_sections(data, ET_REL)
+    names = find_section(sections, SHT_SYMTAB)
+    symbols = () if names is None else tuple(read_symbols(data, sections, names, local=True))
+    found = []
+    for number, section in enumerate(sections):
+        if section.type != SHT_PROGBITS or not section.flags & _SHF_EXECINSTR or not section.size:
+            continue
+        code = read_bytes(data, section.offset, section.size, "a section of code")
+        places = [
+            changed(*relocation)
+            for table in sections
+            if table.type == SHT_RELA and table.info == number
+            for relocation in _RELOCATION.iter_unpack(read_table(data, table, _RELOCATION))
+        ]
+        functions = [
+            (symbol.value, symbol.value + symbol.size, symbol.name)
+            for symbol in symbols
+            if symbol.section == number and symbol.type == _STT_FUNC
+        ]
+        found.append(CodeSection(code, tuple(sorted(places)), tuple(sorted(functions))))
+    return tuple(found)

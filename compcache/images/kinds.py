@@ -1,0 +1,138 @@
+"""The kinds of images by their names in module records, and what each of them answers to.
+
+A kind has two sides, each a module: one that hits use (`LoadSide`) and one that works with LLVM (`MakeSide`). A kind whose images the
+native runtime maps out of the module's file is named by its number in `compcache.formats.manifest`, too (`MAPPED_IN_PLACE`): its hits
+import nothing of it. Modules of a kind that is not known here are stored, listed, shown, pruned and passed on like all others.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+from compcache.errors import FormatError, IncompatibleTargetError
+from compcache.formats.host import ABI_VERSION
+from compcache.formats.manifest import decode_module
+from compcache.formats.module_table import has_table
+
+if TYPE_CHECKING:
+    from compcache.formats.manifest import ModuleRecord
+
+__all__ = ["ImageFile", "LoadSide", "MakeSide", "Table", "check_image", "is_known", "load_image", "make_side", "register", "require_known", "require_table"]
+
+#: By the name of a kind the modules of its two sides; imported where one is asked for.
+_KINDS = {
+    "shared": ("compcache.images.shared.load", "compcache.images.shared.make"),
+    "object": ("compcache.images.object.load", "compcache.images.object.make"),
+}
+
+
+class ImageFile(Protocol):
+    """An open module file, as far as a kind needs it; `image` is the number of bytes of the image, which the file begins with."""
+
+    path: str
+    key: bytes
+    image: int
+
+    def read(self, offset: int, size: int, /) -> bytes:
+        """Bytes of the file."""
+
+    def read_record(self, offset: int, /) -> bytes:
+        """The payload of a record."""
+
+
+class Table(NamedTuple):
+    """The module table that the records of a module require of its image: key, ABI version, least number of symbols."""
+
+    key: bytes
+    abi: int
+    symbols: int
+
+
+class LoadSide(Protocol):
+    """What hits, and checks of a cache, ask of a kind."""
+
+    def load(self, runtime: Any, file: ImageFile) -> Any:
+        """The image, an object of the native runtime. Raises `OSError`, `ValueError` or `CompcacheError` where it cannot be loaded."""
+
+    def check(self, image: bytes, table: Table) -> None:
+        """Raise `FormatError` where the bytes are not an image of this kind, or lack what the records name."""
+
+
+class MakeSide(Protocol):
+    """What is asked of a kind where LLVM is."""
+
+    #: How images of this kind are loaded, in words.
+    LOADED: str
+
+    def requires(self, image: bytes) -> str:
+        """The C library that an image needs: kind and least version, as in ``glibc 2.14``; empty where it needs none."""
+
+    def is_comparable(self, obj: bytes) -> bool:
+        """Whether the machine code of an object that LLVM has emitted is in the image that was made of it."""
+
+
+def register(kind: str, load_module: str, make_module: str) -> None:
+    """Make a kind known to this process.
+
+    Args:
+        kind: its name in module records.
+        load_module: the full name of the module that is its `LoadSide`.
+        make_module: that of its `MakeSide`; it may be the same.
+
+    Raises:
+        ValueError: another kind has the name, or it is empty.
+    """
+    sides = load_module, make_module
+    if not kind or _KINDS.setdefault(kind, sides) != sides:
+        raise ValueError(f"a kind of images needs a name of its own, not {kind!r}")
+
+
+def is_known(kind: str) -> bool:
+    """Whether this process can load images of a kind."""
+    return kind in _KINDS
+
+
+def require_known(header: ModuleRecord, module_id: bytes) -> None:
+    """Check that this process can load images of a module's kind.
+
+    Raises:
+        IncompatibleTargetError: it cannot.
+    """
+    if not is_known(header.image_kind):
+        name = module_id.hex()
+        raise IncompatibleTargetError(
+            f"module {name} has an image of the kind {header.image_kind!r} for {header.triple}, which this version of compcache does not load: "
+            "install a version that does, or import the package that registers this kind",
+            module_id=name,
+        )
+
+
+def load_image(runtime: Any, file: ImageFile) -> Any:
+    """The image of an open module, whose kind is known. Raises what `LoadSide.load` does."""
+    return _load_side(decode_module(file.read_record(0)).image_kind).load(runtime, file)
+
+
+def check_image(kind: str, image: bytes, table: Table) -> None:
+    """Check the bytes of an image; those of a kind that is not known here are as they were published, and no more can be said.
+
+    Raises:
+        FormatError: they are not of the kind, or lack what the records name.
+    """
+    if is_known(kind):
+        _load_side(kind).check(image, table)
+
+
+def require_table(image: bytes, table: Table) -> None:
+    """Check that an image holds a module table, unless that is one of another version. Raises `FormatError`."""
+    if table.abi == ABI_VERSION and not has_table(image, table.key, table.abi, table.symbols):
+        raise FormatError("its image does not hold the symbols that its records name")
+
+
+def _load_side(kind: str) -> LoadSide:
+    return cast("LoadSide", import_module(_KINDS[kind][0]))
+
+
+def make_side(kind: str) -> MakeSide:
+    """The side of a known kind that works with LLVM."""
+    return cast("MakeSide", import_module(_KINDS[kind][1]))

@@ -1,0 +1,1 @@
+"""Shared objects: what a linker makes of a module, and the dynamic linker maps."""

@@ -1,0 +1,121 @@
+"""Shared objects: how a linker makes one of a relocatable object, and what it requires."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from compcache.errors import CompileError, FormatError, UndefinedSymbolError
+from compcache.images import platform_symbols
+from compcache.images.archives import Archive, is_archive
+from compcache.images.elf.parts import is_elf
+from compcache.images.elf.patching import protect_dynamic, rename_undefined, take_places
+from compcache.images.elf.reading import (
+    dynamic_required,
+    dynamic_undefined,
+    has_fixed_code,
+    needed_libraries,
+    needed_versions,
+)
+from compcache.images.libraries import Library, open_libraries, unusual_directories
+from compcache.images.linkers.link import link_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from compcache.images.linkers.find import Linker
+
+__all__ = ["KIND", "LOADED", "is_comparable", "make", "requires"]
+
+#: As module records name the kind.
+KIND = "shared"
+LOADED = "shared objects through dlopen"
+_SONAME = "compcache-module.so"
+_GLIBC_VERSION = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)*")
+_MOST_SHOWN = 20
+
+
+def make(
+    objects: Sequence[bytes],
+    linker: Linker,
+    *,
+    export: str,
+    platform: Collection[str],
+    named: Mapping[str, str],
+    libraries: Sequence[Library | Archive],
+    imports: Collection[str],
+    known: Collection[str],
+) -> tuple[bytes, dict[str, bytes]]:
+    """The shared object, and by symbol the places of its imports (`take_places`).
+
+    Args:
+        objects: that of the module, whose references are weak where they may be, then those of its entry points.
+        linker: the linker to use.
+        export: the one symbol that the image lets others see.
+        platform: the symbols that it takes from the platform's libraries.
+        named: those that it takes from libraries which the source names, and the files that define them.
+        libraries: all libraries that the source names.
+        imports: the symbols whose addresses are filled in when code is loaded.
+        known: the symbols that may be missing beside these.
+
+    Raises:
+        LinkerError: the linker fails.
+        UndefinedSymbolError: members of archives use what nothing provides.
+        CompileError: an import is used in a way that leaves no place for its address.
+    """
+    versions = {symbol: version for symbol in platform if (version := platform_symbols.versioned_name(symbol))}
+    shared = [path for path in dict.fromkeys(named.values()) if not is_archive(path)]
+    archives = [library.name for library in libraries if isinstance(library, Archive)] if len(shared) < len({*named.values()}) else []
+    paths = [*platform_symbols.platform_paths(platform), *shared]
+    if archives:  # whose members may use all that a linker has by itself, and one another
+        given = [library.file() for library in libraries if isinstance(library, Library)]
+        paths = [*archives, *shared, *filter(None, given), *platform_symbols.all_paths()]
+    code = [rename_undefined(objects[0], versions), *objects[1:]]
+    image = link_shared(linker, code, soname=_SONAME, libraries=paths, run_paths=unusual_directories(shared), export=[export])
+    if archives:
+        _check_archives(image, {*imports, *known})
+    return _without_imports(protect_dynamic(image), imports, export)
+
+
+def _check_archives(image: bytes, known: Collection[str]) -> None:
+    """What the members of static libraries use must be there as well, unless they refer to it weakly, as Rust's to functions of later libcs."""
+    missing = [
+        symbol
+        for symbol in dynamic_required(image)
+        if symbol and symbol not in known and not symbol.startswith(platform_symbols.ALWAYS_THERE)
+        and not platform_symbols.is_platform_symbol(symbol) and not platform_symbols.in_process(symbol)
+    ]  # fmt: skip
+    provided = set(needed_libraries(image)) if missing else set()
+    missing = [symbol for symbol in missing if not any(_defines(name, symbol) for name in provided)]
+    if missing:
+        raise UndefinedSymbolError(
+            f"the archives use {', '.join(map(repr, sorted(missing)[:_MOST_SHOWN]))}, which nothing provides: name the archives or shared "
+            "libraries that have them in archives= or libraries=",
+            symbols=sorted(missing),
+        )
+
+
+def _defines(library: str, symbol: str) -> bool:
+    found = open_libraries((library,))[0]
+    return found.path_of(symbol) is not None
+
+
+def _without_imports(image: bytes, imports: Collection[str], table: str) -> tuple[bytes, dict[str, bytes]]:
+    if not imports:
+        return image, {}
+    try:
+        return take_places(image, imports, table)
+    except FormatError as error:
+        raise CompileError(f"the code cannot be bound to what it imports: {error}") from error
+
+
+def requires(image: bytes) -> str:
+    """See `MakeSide.requires`. A shared object says which versions of symbols it was bound to."""
+    versions = [name for names in needed_versions(image).values() for name in names]
+    numbers = [tuple(map(int, m.groups())) for m in map(_GLIBC_VERSION.fullmatch, versions) if m]
+    return "glibc {}.{}".format(*max(numbers)) if numbers else platform_symbols.needed_libc(dynamic_undefined(image))
+
+
+def is_comparable(obj: bytes) -> bool:
+    """See `MakeSide.is_comparable`. On some architectures linking moves code."""
+    return is_elf(obj) and has_fixed_code(obj)
