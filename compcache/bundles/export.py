@@ -10,8 +10,10 @@ from compcache.bundles.layout import LISTING, content_only, module_member, signa
 from compcache.errors import CompcacheError, CompileError, NotCachedError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
+from compcache.formats.footer import encode_container
 from compcache.formats.manifest import decode_function, decode_module
 from compcache.publish.atomic_file import unique_name
+from compcache.publish.packs import encode_pack, entries_of, packs_in
 from compcache.signing.minisign import SUFFIX, minisign_signature
 from compcache.store import SIGNATURES
 from compcache.targets.machine import NATIVE, machine_for, parse_targets
@@ -19,7 +21,7 @@ from compcache.targets.processor_words import processor_with
 from compcache.usage.module_rows import make_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from compcache.formats.host import Processor
     from compcache.signing.keys import SecretKey
@@ -65,6 +67,9 @@ def export(
             new = [other for other in rows[module_id].imports if closure and other not in seen]
             seen.update(new)
             wanted += new
+    pack = _pack_of(store, chosen, seen)
+    if pack is not None:
+        key, chosen[key], signatures[key] = pack
     members = {module_member(key): data for key, data in chosen.items()}
     members |= {signature_member(key): data for key, data in signatures.items() if data}
     members[LISTING] = "".join(sorted(lines)).encode("utf-8", "surrogateescape")
@@ -139,6 +144,27 @@ def _read(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
 
         known = add_signature(known, store.publish_key, module_id, requirement)
     return data, row, known
+
+
+def _pack_of(store: Store, modules: Collection[bytes], names: Collection[str]) -> tuple[bytes, bytes, bytes] | None:
+    """A pack of the entries of data that belong to modules or are named as functions are: its id, the content of its file, its signatures."""
+    found = [
+        entry
+        for place in (store, *store.layers)
+        for pack in packs_in(place.index.segments)
+        for entry in entries_of(place, pack) or ()
+        if not entry.gone and all(key in modules for key in entry.requires) and (entry.requires or entry.name in names)
+    ]
+    if not found:
+        return None
+    built = encode_pack(found)
+    module_id, parts = encode_container(*built.sections, None)
+    known = b""
+    if store.publish_key is not None:
+        from compcache.signing.signatures import add_signature
+
+        known = add_signature(known, store.publish_key, module_id, built.header.requirement())
+    return module_id, content_only(b"".join(parts)), known
 
 
 def _write(path: str, members: dict[str, bytes], signer: SecretKey | None) -> None:

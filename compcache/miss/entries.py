@@ -85,6 +85,11 @@ class PendingEntries:
         try:
             if self._leaving:
                 publish_built(self._session, [encode_pack(self._leaving.values())])
+        except BaseException:
+            if len(self._waiting) + len(self._leaving) <= _MOST:  # else there is no end of them
+                self._waiting = {**self._leaving, **self._waiting}
+                _unwritten[id(self)] = self
+            raise
         finally:
             self._leaving = {}
 

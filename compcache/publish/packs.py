@@ -15,7 +15,7 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.built_module import BuiltModule
-from compcache.formats.entry import encode_entry, index_name
+from compcache.formats.entry import encode_entry, index_name, may_be_read
 from compcache.formats.graph import encode_graph, encode_notes
 from compcache.formats.index import ModuleEntry
 from compcache.formats.manifest import IMAGE_NONE, ModuleRecord
@@ -57,10 +57,11 @@ def packs_in(segments: Iterable[Segment]) -> dict[bytes, ModuleEntry]:
 
 
 def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
-    """The entries of a pack; None where it cannot be read (any more), or this cache does not believe it."""
+    """The entries of a pack that may be read of it; None where it cannot be read (any more), or this cache does not believe it."""
     try:
         with store.open_module(pack, leave_stamp=False) as file:
-            return [record for _, record in WholeManifest(file.read(file.image, file.records)).entries()]
+            entries = WholeManifest(file.read(file.image, file.records)).entries()
+            return [record for _, record in entries if may_be_read(record.kind, elsewhere=file.elsewhere)]
     except (FileNotFoundError, CompcacheError):
         return None
 

@@ -12,6 +12,7 @@ from compcache.formats.graph import decode_notes
 from compcache.formats.manifest import decode_module
 from compcache.identity import label_of
 from compcache.publish.index_rebuild import module_index
+from compcache.publish.packs import DATA
 from compcache.publish.quarantine import warn
 from compcache.remote import maintenance
 from compcache.remote.address import WRITE
@@ -300,7 +301,8 @@ class RemoteStore:
             card = Card(name, module_id, len(data), seconds, inline, signatures)
             cards.append((card_key(platform, shelf_of(needs), name), encode_card(card)))
         replaces = not self._rejected.isdisjoint(name for name, _ in names)
-        return Upload(module_key(module_id), b"" if inline else data, cards, seconds, always, replaces)
+        # What a pack is worth is not the time that it took to write.
+        return Upload(module_key(module_id), b"" if inline else data, cards, seconds, always or header.image_kind == DATA, replaces)
 
     # ------------------------------------------------------------- maintenance
 

@@ -53,7 +53,7 @@ def cache_stats(
     }
     return CacheStats(
         directory=store.root,
-        modules=len(present),
+        modules=len(present) - sum(row.is_pack for row in rows.values()),
         functions=len(set(names)),
         realizations=len(names),
         size=sum(status.size for status in present.values()),

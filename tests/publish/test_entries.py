@@ -1,0 +1,381 @@
+"""Entries of data: bytes that front ends keep for cached code, in modules and in packs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers import adder, run_fresh
+from mock_directory import FaultyFiles, cache_on
+from processes import Crowd
+
+from compcache import (
+    Cache,
+    CacheWarning,
+    CompcacheError,
+    InvalidNameError,
+    ModuleSource,
+    PickleNotAllowedError,
+    PrunePolicy,
+    StorageError,
+    frontend,
+)
+from compcache.formats.entry import EntryRecord, decode_entry, encode_entry, index_name
+from compcache.publish.packs import entries_of, packs_in
+from compcache.signing.keys import new_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+def flush(cache: Cache) -> None:
+    if cache._entries is not None:
+        cache._entries.flush()
+
+
+def put_each(cache: Cache, names: Iterable[str], data: bytes = b"data", **options: Any) -> None:
+    """Each in a pack of its own."""
+    for name in names:
+        frontend.put_entry(cache, name, data, kind="k", **options)
+        flush(cache)
+
+
+def packs(cache: Cache) -> list[bytes]:
+    cache._store.index.refresh()
+    return [pack for pack in packs_in(cache._store.index.segments) if cache._store.exists(pack)]
+
+
+def files(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
+
+
+def test_entries_are_read_at_once_and_by_others_when_the_cache_is_closed(directory: Path) -> None:
+    with Cache(directory) as cache:
+        first = frontend.put_entry(cache, "a name", b"some bytes", kind="types")
+        assert frontend.get_entry(cache, "a name", "types") == b"some bytes"
+        assert frontend.get_entry(cache, "a name", "others") is None
+        assert frontend.get_entry(cache, "another", "types") is None
+        assert frontend.put_entry(cache, "a name", b"some bytes", kind="types") == first
+        assert frontend.put_entry(cache, "a name", b"other bytes", kind="types") != first
+    with Cache(directory, readonly=True) as cache:
+        assert frontend.get_entry(cache, "a name", "types") == b"other bytes"
+
+
+def test_a_process_that_exits_or_forks_writes_what_waits_once(directory: Path) -> None:
+    code = """
+    import os
+    from compcache import Cache, frontend
+    cache = Cache(directory)
+    frontend.put_entry(cache, "of the parent", b"1", kind="k")
+    child = os.fork()
+    if not child:
+        assert cache._entries._waiting == {}
+        os._exit(0)
+    result = os.waitpid(child, 0)[1]
+    """
+    assert run_fresh(directory, code) == 0
+    with Cache(directory) as cache:
+        assert frontend.get_entry(cache, "of the parent", "k") == b"1"
+        assert len(packs(cache)) == 1
+
+
+def test_workers_of_multiprocessing_write_what_waits(directory: Path) -> None:
+    code = """
+    import multiprocessing
+    from compcache import Cache, frontend
+    def work(number):
+        cache = Cache(directory)
+        frontend.put_entry(cache, f"of {number}", b"1", kind="k")
+    workers = [multiprocessing.get_context("fork").Process(target=work, args=(number,)) for number in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    result = [worker.exitcode for worker in workers]
+    """
+    assert run_fresh(directory, code) == [0, 0]
+    with Cache(directory) as cache:
+        assert [frontend.get_entry(cache, f"of {number}", "k") for number in range(2)] == [b"1", b"1"]
+
+
+def test_a_thousand_entries_are_a_few_files(directory: Path) -> None:
+    with Cache(directory) as cache:
+        for number in range(1000):
+            frontend.put_entry(cache, f"name {number}", bytes([number % 256]) * 600, kind="k")
+    found = files(directory)
+    assert len(found) <= 8
+    assert sum(path.stat().st_size for path in found) < 1_000_000
+    with Cache(directory) as cache:
+        assert all(frontend.get_entry(cache, f"name {number}", "k") == bytes([number % 256]) * 600 for number in range(1000))
+        assert cache.check().findings == ()
+
+
+def test_packs_that_come_one_by_one_are_put_together(cache: Cache, directory: Path) -> None:
+    put_each(cache, [f"name {number}" for number in range(80)])
+    assert len(packs(cache)) <= 9
+    assert len(list((directory / "modules-v1").rglob("*.ccm"))) == len(packs(cache))
+    with Cache(directory) as other:
+        assert all(frontend.get_entry(other, f"name {number}", "k") == b"data" for number in range(80))
+        assert other.check().findings == ()
+
+
+def test_a_process_with_an_older_index_finds_what_was_put_together(cache: Cache, directory: Path) -> None:
+    put_each(cache, ["first"])
+    with Cache(directory) as other:
+        assert frontend.get_entry(other, "first", "k") == b"data"
+        put_each(cache, [f"name {number}" for number in range(20)])
+        assert frontend.get_entry(other, "first", "k") == b"data"
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_the_last_entry_of_a_name_holds(cache: Cache, directory: Path, merges: bool) -> None:
+    for number in range(5):
+        put_each(cache, ["a name", f"name {number}"], str(number).encode())
+    frontend.remove_entry(cache, "name 3", "k")
+    flush(cache)
+    if merges:
+        put_each(cache, [f"other {number}" for number in range(20)])
+    with Cache(directory) as other:
+        assert frontend.get_entry(other, "a name", "k") == b"4"
+        assert frontend.get_entry(other, "name 3", "k") is None
+        assert frontend.get_entry(other, "name 2", "k") == b"2"
+        frontend.put_entry(other, "name 3", b"back", kind="k")
+    with Cache(directory) as other:
+        assert frontend.get_entry(other, "name 3", "k") == b"back"
+
+
+def test_of_processes_that_store_one_name_one_wins_for_all(directory: Path) -> None:
+    code = """
+    from compcache import Cache, frontend
+    with Cache(directory) as cache:
+        barrier()
+        for round in range(20):
+            frontend.put_entry(cache, "a name", f"{number} {round}".encode(), kind="k")
+            cache._entries.flush()
+    with Cache(directory) as cache:
+        result = frontend.get_entry(cache, "a name", "k")
+    """
+    with Crowd(directory, [code] * 3) as crowd:
+        crowd.release()
+        crowd.results()
+    answers = {run_fresh(directory, 'from compcache import Cache, frontend\nresult = frontend.get_entry(Cache(directory), "a name", "k")') for _ in range(3)}
+    assert len(answers) == 1
+    assert answers.pop().endswith(b" 19")
+
+
+def test_entries_are_no_functions(cache: Cache) -> None:
+    module_id = cache.add_module(ModuleSource(adder("f", 1), entries={"types": b"f64"}))
+    put_each(cache, ["f", "g"])
+    assert [function.func_name for function in cache.functions()] == ["f"]
+    assert [module.module_id for module in cache.modules()] == [module_id]
+    assert (list(cache), len(cache), cache.has("g")) == (["f"], 1, False)
+    assert cache.stats().modules == 1
+    assert frontend.get_entry(cache, "f", "types") == b"f64"
+
+
+def test_an_entry_is_gone_with_what_it_requires(cache: Cache, directory: Path) -> None:
+    module_ids = [cache.add_module(ModuleSource(adder(name, 1))) for name in ("f", "g")]
+    frontend.put_entry(cache, "of f", b"1", kind="k", requires=[module_ids[0]])
+    frontend.put_entry(cache, "of both", b"1", kind="k", requires=module_ids)
+    frontend.put_entry(cache, "of g", b"1", kind="k", requires=[module_ids[1]])
+    flush(cache)
+    cache.remove("f")
+    with Cache(directory) as other:
+        assert [frontend.get_entry(other, name, "k") for name in ("of f", "of both", "of g")] == [None, None, b"1"]
+        (pack,) = packs(other)
+        assert [entry.name for entry in entries_of(other._store, pack) or ()] == ["of g"], "half of them were dead"
+    cache.prune(PrunePolicy(match="g"))
+    assert packs(cache) == []
+    assert cache.check().findings == ()
+
+
+def test_a_pack_stays_with_what_it_belongs_to(cache: Cache) -> None:
+    """A prune by limits removes what was not used; entries are as young as their modules, and pinned with them."""
+    old, pinned = (cache.add_module(ModuleSource(adder(name, 1))) for name in ("old", "pinned"))
+    put_each(cache, ["of the old"], requires=[old])
+    put_each(cache, ["of the pinned"], requires=[pinned])
+    cache.pin("pinned")
+    cache.prune(PrunePolicy(max_modules=0))
+    assert [function.func_name for function in cache.functions()] == ["pinned"]
+    assert frontend.get_entry(cache, "of the pinned", "k") == b"data"
+    assert frontend.get_entry(cache, "of the old", "k") is None
+
+
+def test_the_index_is_made_again_with_entries(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(adder("f", 1), entries={"types": b"f64"}))
+    put_each(cache, ["a name"])
+    shutil.rmtree(directory / "index-v1")
+    with Cache(directory) as other:
+        assert frontend.get_entry(other, "a name", "k") == b"data"
+        assert frontend.get_entry(other, "f", "types") == b"f64"
+        assert other.check().findings == ()
+
+
+def test_entries_of_layers_are_read(directory: Path, tmp_path: Path) -> None:
+    with Cache(tmp_path / "below") as below:
+        frontend.put_entry(below, "a name", b"below", kind="k")
+        frontend.put_entry(below, "pickled", b"below", kind="pickle:k") if frontend.allows_pickle(below) else None
+    with Cache(directory, layers=[tmp_path / "below"]) as cache:
+        assert frontend.get_entry(cache, "a name", "k") == b"below"
+        frontend.put_entry(cache, "a name", b"here", kind="k")
+        flush(cache)
+        assert frontend.get_entry(cache, "a name", "k") == b"here"
+
+
+def test_who_does_not_unpickle_neither_stores_nor_reads_pickles(directory: Path, tmp_path: Path) -> None:
+    with Cache(directory, allow_pickle=True) as cache:
+        frontend.put_entry(cache, "a name", b"pickle", kind="pickle:k")
+    with Cache(directory) as cache:
+        with pytest.raises(PickleNotAllowedError, match="allow_pickle=True"):
+            frontend.get_entry(cache, "a name", "pickle:k")
+        with pytest.raises(PickleNotAllowedError):
+            frontend.put_entry(cache, "a name", b"pickle", kind="pickle:k")
+        with pytest.raises(PickleNotAllowedError):
+            frontend.find(cache, "a name", lambda _: True, kind="pickle:k")
+    with Cache(tmp_path / "above", layers=[directory], allow_pickle=True) as cache:
+        assert frontend.get_entry(cache, "a name", "pickle:k") is None, "nothing says who has written the layer"
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_entries_travel_in_bundles(cache: Cache, tmp_path: Path, signed: bool) -> None:
+    key = new_key("test")
+    module_id = cache.add_module(ModuleSource(adder("f", 1)))
+    other = cache.add_module(ModuleSource(adder("g", 1)))
+    put_each(cache, ["of f"], requires=[module_id])
+    put_each(cache, ["of g"], requires=[other])
+    put_each(cache, ["f"], b"about f")
+    options: dict[str, Any] = {"publish_key": str(key)} if signed else {}
+    with Cache(cache.path, **options) as exporting:
+        exporting.export(["f"], tmp_path / "f.ccb")
+    with Cache(tmp_path / "there") as there:
+        there.import_bundle(tmp_path / "f.ccb", **({"trusted_keys": [str(key.public())]} if signed else {}))
+        assert there.get_target("f")(1) == 2
+        assert [frontend.get_entry(there, name, "k") for name in ("of f", "of g", "f")] == [b"data", None, b"about f"]
+
+
+def test_pickles_are_taken_from_a_bundle_with_a_trusted_signature_only(directory: Path, tmp_path: Path) -> None:
+    with Cache(directory, allow_pickle=True) as cache:
+        module_id = cache.add_module(ModuleSource(adder("f", 1)))
+        frontend.put_entry(cache, "of f", b"pickle", kind="pickle:k", requires=[module_id])
+        flush(cache)
+        cache.export(["f"], tmp_path / "f.ccb")
+    with Cache(tmp_path / "there", allow_pickle=True) as there, pytest.raises(CompcacheError, match="pickled"):
+        there.import_bundle(tmp_path / "f.ccb")
+
+
+def test_entries_travel_through_a_remote_store(directory: Path, tmp_path: Path) -> None:
+    remote = f"file://{tmp_path / 'remote'}"
+    name = "dot-" + "0" * 32
+    with Cache(directory, remote=remote, remote_mode="write") as cache:
+        frontend.put_entry(cache, name, b"data", kind="k")
+        flush(cache)
+        assert cache.flush_uploads(30)
+    with Cache(tmp_path / "there", remote=remote) as there:
+        for _ in range(50):
+            found = frontend.get_entry(there, name, "k")
+            if found is not None:
+                break
+        assert found == b"data"
+    with Cache(tmp_path / "there") as there:
+        assert frontend.get_entry(there, name, "k") == b"data"
+
+
+def test_an_entry_decides_which_realization_is_taken(cache: Cache) -> None:
+    for number in (1, 2, 3):
+        frontend.add_realizations(cache, ModuleSource(adder("f", number), entries={"types": str(number).encode()}), alone=True)
+    frontend.add_realizations(cache, ModuleSource(adder("f", 4)), alone=True)
+    seen: list[bytes] = []
+
+    def accept(data: bytes) -> bool:
+        seen.append(data)
+        return data == wanted
+
+    for wanted in (b"2", b"3", b"1", b"2"):
+        target = frontend.find(cache, "f", accept, kind="types")
+        assert target is not None
+        assert target(0) == int(wanted)
+    wanted = b"5"
+    assert frontend.find(cache, "f", accept, kind="types") is None
+    assert set(seen) == {b"1", b"2", b"3"}
+
+
+def test_a_realization_that_is_loaded_is_not_taken_for_another(cache: Cache) -> None:
+    for number in (1, 2):
+        frontend.add_realizations(cache, ModuleSource(adder("f", number), entries={"types": str(number).encode()}), alone=True)
+    targets = [frontend.find(cache, "f", lambda data, wanted=wanted: data == wanted, kind="types") for wanted in (b"1", b"2", b"1")]  # type: ignore[misc]
+    assert [target(0) for target in targets if target is not None] == [1, 2, 1]
+
+
+def test_threads_put_and_get(cache: Cache) -> None:
+    def work(thread: int) -> None:
+        for number in range(100):
+            frontend.put_entry(cache, f"{thread} {number}", b"data", kind="k")
+            assert frontend.get_entry(cache, f"{thread} {number}", "k") == b"data"
+            if number % 10 == 9:
+                flush(cache)
+
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    flush(cache)
+    assert all(frontend.get_entry(cache, f"{thread} {number}", "k") for thread in range(4) for number in range(100))
+
+
+@pytest.mark.parametrize("name", ["", "a\0b"])
+def test_names_that_cannot_be_used(cache: Cache, name: str) -> None:
+    with pytest.raises(InvalidNameError):
+        frontend.put_entry(cache, name, b"", kind="k")
+    with pytest.raises(InvalidNameError):
+        frontend.put_entry(cache, "a name", b"", kind=name)
+
+
+def test_a_read_only_cache_refuses_entries(directory: Path) -> None:
+    with Cache(directory, readonly=True) as cache, pytest.raises(StorageError, match="readonly=True"):
+        frontend.put_entry(cache, "a name", b"", kind="k")
+
+
+def test_a_full_disk_at_the_end_is_told(directory: Path) -> None:
+    files_ = FaultyFiles(directory, count=lambda operation: operation.name == "write")
+    cache = cache_on(files_)
+    frontend.put_entry(cache, "a name", b"data", kind="k")
+    files_.plan = lambda _: OSError(28, os.strerror(28))
+    with pytest.raises(StorageError, match="No space left"):
+        cache.close()
+    files_.plan = None
+    assert frontend.get_entry(cache, "a name", "k") == b"data", "it waits still"
+    cache.close()
+    with Cache(directory) as other:
+        assert frontend.get_entry(other, "a name", "k") == b"data"
+
+
+def test_a_damaged_pack_is_set_aside(cache: Cache, directory: Path) -> None:
+    put_each(cache, ["a name"])
+    (pack,) = packs(cache)
+    path = cache._store.module_path(pack)
+    with open(path, "r+b") as file:
+        file.seek(200)
+        file.write(b"damage")
+    with Cache(directory) as other, pytest.warns(CacheWarning, match="damaged"):
+        assert frontend.get_entry(other, "a name", "k") is None
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        EntryRecord("k", "n", 0, (), b"", gone=False), EntryRecord("k", "n\ud800", 2**64 - 1, (bytes(16), b"x" * 16), b"data" * 100, gone=True),
+    ],
+)  # fmt: skip
+def test_the_codec(record: EntryRecord) -> None:
+    payload = encode_entry(record)
+    assert decode_entry(payload) == record
+    for size in range(len(payload)):
+        with pytest.raises(Exception, match="entry"):
+            decode_entry(payload[:size])
+    assert index_name("a", "b") != index_name("ab", "")
