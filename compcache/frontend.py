@@ -36,6 +36,7 @@ __all__ = [
     "remove_entry",
     "settings_of",
     "temporary_directory",
+    "write_entries",
 ]
 
 
@@ -207,6 +208,17 @@ def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> N
     name = _entry_name(cache, name_or_identity, kind)
     cache._store.require_writable()
     _pending(cache).put(kind, name, b"", gone=True)
+
+
+def write_entries(cache: Cache) -> None:
+    """Write the entries that wait, for others to read: before a process ends that runs no exit handlers, or hands work on.
+
+    Raises:
+        StorageError: they could not be stored; they wait still.
+    """
+    cache._require_open()
+    if cache._entries is not None:
+        cache._entries.flush()
 
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:

@@ -32,16 +32,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def flush(cache: Cache) -> None:
-    if cache._entries is not None:
-        cache._entries.flush()
-
-
 def put_each(cache: Cache, names: Iterable[str], data: bytes = b"data", **options: Any) -> None:
     """Each in a pack of its own."""
     for name in names:
         frontend.put_entry(cache, name, data, kind="k", **options)
-        flush(cache)
+        frontend.write_entries(cache)
 
 
 def packs(cache: Cache) -> list[bytes]:
@@ -136,7 +131,7 @@ def test_the_last_entry_of_a_name_holds(cache: Cache, directory: Path, merges: b
     for number in range(5):
         put_each(cache, ["a name", f"name {number}"], str(number).encode())
     frontend.remove_entry(cache, "name 3", "k")
-    flush(cache)
+    frontend.write_entries(cache)
     if merges:
         put_each(cache, [f"other {number}" for number in range(20)])
     with Cache(directory) as other:
@@ -182,7 +177,7 @@ def test_an_entry_is_gone_with_what_it_requires(cache: Cache, directory: Path) -
     frontend.put_entry(cache, "of f", b"1", kind="k", requires=[module_ids[0]])
     frontend.put_entry(cache, "of both", b"1", kind="k", requires=module_ids)
     frontend.put_entry(cache, "of g", b"1", kind="k", requires=[module_ids[1]])
-    flush(cache)
+    frontend.write_entries(cache)
     cache.remove("f")
     with Cache(directory) as other:
         assert [frontend.get_entry(other, name, "k") for name in ("of f", "of both", "of g")] == [None, None, b"1"]
@@ -222,7 +217,7 @@ def test_entries_of_layers_are_read(directory: Path, tmp_path: Path) -> None:
     with Cache(directory, layers=[tmp_path / "below"]) as cache:
         assert frontend.get_entry(cache, "a name", "k") == b"below"
         frontend.put_entry(cache, "a name", b"here", kind="k")
-        flush(cache)
+        frontend.write_entries(cache)
         assert frontend.get_entry(cache, "a name", "k") == b"here"
 
 
@@ -261,7 +256,7 @@ def test_pickles_are_taken_from_a_bundle_with_a_trusted_signature_only(directory
     with Cache(directory, allow_pickle=True) as cache:
         module_id = cache.add_module(ModuleSource(adder("f", 1)))
         frontend.put_entry(cache, "of f", b"pickle", kind="pickle:k", requires=[module_id])
-        flush(cache)
+        frontend.write_entries(cache)
         cache.export(["f"], tmp_path / "f.ccb")
     with Cache(tmp_path / "there", allow_pickle=True) as there, pytest.raises(CompcacheError, match="pickled"):
         there.import_bundle(tmp_path / "f.ccb")
@@ -272,7 +267,7 @@ def test_entries_travel_through_a_remote_store(directory: Path, tmp_path: Path) 
     name = "dot-" + "0" * 32
     with Cache(directory, remote=remote, remote_mode="write") as cache:
         frontend.put_entry(cache, name, b"data", kind="k")
-        flush(cache)
+        frontend.write_entries(cache)
         assert cache.flush_uploads(30)
     with Cache(tmp_path / "there", remote=remote) as there:
         for _ in range(50):
@@ -316,14 +311,14 @@ def test_threads_put_and_get(cache: Cache) -> None:
             frontend.put_entry(cache, f"{thread} {number}", b"data", kind="k")
             assert frontend.get_entry(cache, f"{thread} {number}", "k") == b"data"
             if number % 10 == 9:
-                flush(cache)
+                frontend.write_entries(cache)
 
     threads = [threading.Thread(target=work, args=(thread,)) for thread in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    flush(cache)
+    frontend.write_entries(cache)
     assert all(frontend.get_entry(cache, f"{thread} {number}", "k") for thread in range(4) for number in range(100))
 
 
