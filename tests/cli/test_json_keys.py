@@ -21,9 +21,11 @@ PAGE = (PACKAGE_ROOT / "docs" / "json.md").read_text()
 #: `{...}` in the table of keys: an object whose keys are names, so that they are in no table.
 _ROW = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \|", re.MULTILINE)
 COMMAND_LINES = (
-    "batch kernels/dot.ll broken.ll good.ll", "call crc32 1,2", "info", "ls", "ls --modules", "show norm", "show crc32", "show norm sieve", "show norm --ir", "show norm --asm", "graph --all", "explain norm",
+    "batch kernels/dot.ll broken.ll good.ll", "call crc32 1,2", "info", "ls", "ls --modules", "show norm", "show crc32", "show norm sieve",
+    "show norm --ir", "show norm --asm", "graph --all", "explain norm",
     "explain scale", "explain absent", "top", "stats", "config", "dir", "report", "check",
-    "prune --dry-run --max-size 0 --stale 0s", "rm --dry-run sieve", "pin norm", "unpin norm", "clear --dry-run", "export norm -o {scratch}/n.ccb",
+    "prune --dry-run --max-size 0 --stale 0s", "rm --dry-run sieve", "pin norm", "unpin norm", "clear --dry-run",
+    "export norm -o {scratch}/n.ccb",
     "import {scratch}/n.ccb",
 )  # fmt: skip
 
@@ -66,7 +68,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             cache.get_or_compile(Identity("scale", code=str(number)), partial(ModuleSource, adder("scale", number)))
         with pytest.raises(NotCachedError):
             cache.get_target("absent")
-        cache.add_module(ModuleSource("declare i64 @later()\ndefine i64 @waits() {\n  %x = call i64 @later()\n  ret i64 %x\n}", imports=["later"]))
+        cache.add_module(
+            ModuleSource("declare i64 @later()\ndefine i64 @waits() {\n  %x = call i64 @later()\n  ret i64 %x\n}", imports=["later"])
+        )
     (directory / "modules-v0").mkdir()
     (directory / "modules-v0" / "old").write_bytes(b"x" * 10)
     (scratch / "kernels").symlink_to(PACKAGE_ROOT / "examples" / "kernels")

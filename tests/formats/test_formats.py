@@ -109,10 +109,9 @@ def test_a_damaged_table_gives_right_answers_or_a_format_error(
 ) -> None:
     good = encode_table(entries, WIDTH)
     at = data.draw(st.integers(0, len(good) - 1))
-    if data.draw(st.booleans()):
-        bad = good[:at]
-    else:
-        bad = good[:at] + bytes([good[at] ^ data.draw(st.integers(1, 255))]) + good[at + 1 :]
+    bad = good[:at]
+    if not data.draw(st.booleans()):
+        bad += bytes([good[at] ^ data.draw(st.integers(1, 255))]) + good[at + 1 :]
     for number in range(0, 62, 5):
         key = digest([b"%d" % number], size=KEY_SIZE)
         try:
@@ -411,7 +410,9 @@ def manifest_bytes() -> bytes:
     writer = ManifestWriter()
     writer.add(
         encode_module(
-            ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "znver4", (FEATURES, ""), "glibc 2.14", "-x", "22.1.0", "7.0.b:20", "5e", 1)
+            ModuleRecord(
+                b"k" * 16, "shared", "x86_64-linux-elf", "znver4", (FEATURES, ""), "glibc 2.14", "-x", "22.1.0", "7.0.b:20", "5e", 1
+            )
         )
     )
     glob = writer.add(encode_global(GlobalRecord("g", 3, "int", 8, "integer", b"42")))

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 BACKEND = PACKAGE_ROOT / "compcache" / "numba"
 #: From the bottom up. Folders on one floor do not know each other; "" is what lies beside the folders: the facade.
 FLOORS = (
-    ("kernels",), ("registered",), ("lazy",), ("declarations",), ("fingerprints",), ("identity",), ("compilation",), ("entries",), ("dispatch", "exports"), ("hooks",), ("takeover",),
+    ("kernels",), ("registered",), ("lazy",), ("declarations",), ("fingerprints",), ("identity",), ("compilation",), ("entries",),
+    ("dispatch", "exports"), ("hooks",), ("takeover",),
     ("",),
 )  # fmt: skip
 #: What points up, and why.

@@ -49,7 +49,10 @@ ROOM = 200
 
 def holding(data: bytes) -> ModuleSource:
     """A module that holds bytes of somebody's choice in the definition of a global variable."""
-    text = f"@g = external global [{ROOM} x i8]\ndefine i64 @f(i64 %x) {{\n%p = load i8, ptr @g\n%q = zext i8 %p to i64\n%y = add i64 %x, %q\nret i64 %y\n}}\n"
+    text = (
+        f"@g = external global [{ROOM} x i8]\ndefine i64 @f(i64 %x) {{\n%p = load i8, ptr @g\n%q = zext i8 %p to i64\n"
+        "%y = add i64 %x, %q\nret i64 %y\n}\n"
+    )
     return ModuleSource(text, globals={"g": data})
 
 

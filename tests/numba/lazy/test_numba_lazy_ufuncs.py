@@ -86,7 +86,8 @@ calls = [
     lambda: p.callback.ctypes(2.5, 2), lambda: p.callback(2, 3), lambda: p.callback.address > 0, lambda: p.callback.__name__,
     lambda: p.callback.ctypes.argtypes, lambda: repr(p.callback), lambda: (lambda given: (p.add.at(given, [0, 0], 2.0), given))(a.copy()),
     lambda: len(p.add), lambda: len(p.dot), lambda: p.callback < 1, lambda: p.uses + 1,
-    lambda: str(inspect.signature(p.dot)), lambda: str(inspect.signature(p.add)), lambda: p.dot.__nothing__, lambda: np.asarray(p.add).shape,
+    lambda: str(inspect.signature(p.dot)), lambda: str(inspect.signature(p.add)), lambda: p.dot.__nothing__,
+    lambda: np.asarray(p.add).shape,
 ]
 result = [outcome(call) for call in calls], "numba.core" in sys.modules
 """
@@ -104,7 +105,9 @@ NUMBA_DECIDES = {
     "pickling": "outcome(lambda: __import__('pickle').loads(__import__('pickle').dumps(p.add))(1, 2))",
     "the classes": "type(__import__('numba').vectorize(['f8(f8)'])(lambda x: x)) is p.add.__class__, p.add.__class__.__name__",
     "another kind of array": "outcome(lambda: p.add(np.ma.masked_array(a, a > 1), a))",
-    "a changed global": "setattr(p, 'FACTOR', 50), outcome(lambda: p.add(1, 2)), str(p.add), outcome(lambda: p.add(1, 2)), p.callback.ctypes(1, 1)",
+    "a changed global": (
+        "setattr(p, 'FACTOR', 50), outcome(lambda: p.add(1, 2)), str(p.add), outcome(lambda: p.add(1, 2)), p.callback.ctypes(1, 1)"
+    ),
 }
 
 
@@ -215,7 +218,8 @@ def outcome(ufunc, a, by, result):
 
 answers = [outcome(p.up, name, name, name) for name in names]
 answers += [outcome(p.down, name, name, name) for name in reversed(names)]
-answers += [outcome(p.mixed, *row) for row in itertools.product(("int8", "float32", "int64"), ("float64", "int64"), ("float64", "int8", "float32"))]
+rows = itertools.product(("int8", "float32", "int64"), ("float64", "int64"), ("float64", "int8", "float32"))
+answers += [outcome(p.mixed, *row) for row in rows]
 imported = "numba" in sys.modules
 """
 
@@ -273,7 +277,9 @@ def test_one_image_has_the_loop_for_starts_with_numba_and_without(tmp_path: Path
     project.write(program=SHARED.format(decorators="compcache.numba"))
     said = [
         project.run(ASK_SHARED.replace("IMPORT", then), backend=False, COMPCACHE_DIR=str(project.cache))
-        for then in ("", "", "program.shifted.types\nimport numba.core; program.shifted.signature", "import numba.core; program.first.signatures")
+        for then in (
+            "", "", "program.shifted.types\nimport numba.core; program.shifted.signature", "import numba.core; program.first.signatures"
+        )
     ]
     assert [answer[:3] for answer in said] == [([1.0, 3.0, 5.0], "hundred", 7)] * 4
     assert [answer[3] for answer in said] == [True, False, True, True]
