@@ -5,6 +5,7 @@ Most tests run twice: where a program has registered the kind, and where nothing
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import blob_kind
 import pytest
 from blob_kind import KIND, PLATFORM, add_blob, as_kind, blob_module
 from cli_process import compcache
-from helpers import adder, caller, constant, flip_byte, module_file, run_fresh
+from helpers import PACKAGE_ROOT, adder, caller, constant, flip_byte, module_file, run_fresh
 
 from compcache import (
     Cache,
@@ -375,3 +376,14 @@ def test_every_kind_has_both_sides(kind: str) -> None:
     assert callable(make.requires)
     assert callable(make.is_comparable)
     assert {getattr(side, "__package__", "") for side in (load, make)} == {f"compcache.images.{kind}"}
+
+
+def test_nothing_but_the_codec_and_the_kinds_asks_which_it_is() -> None:
+    asking = []
+    for path in (PACKAGE_ROOT / "compcache").rglob("*.py"):
+        name = str(path.relative_to(PACKAGE_ROOT / "compcache"))
+        text = path.read_text(encoding="utf-8")
+        compares = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Compare)]
+        if "IMAGE_" in text or any("image_kind" in ast.unparse(node) for node in compares):
+            asking.append(name)
+    assert sorted(asking) == ["formats/manifest.py", "formats/manifest_writer.py"]
