@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.clang.bitcode import symbols_of, with_text
 from compcache.files import reraise_interrupt
 from compcache.images.archives import open_archive
+from compcache.images.elf.parts import ELF_MAGIC, is_elf
 from compcache.images.platform_symbols import is_platform_symbol
 from compcache.images.static_runtime import STATIC_RUNTIME
 
@@ -33,7 +34,6 @@ _SECONDS = 60.0
 #: Libraries of the platform, which every module has.
 _ALWAYS = frozenset(("c", "m", "gcc", "gcc_s", "gcc_eh", "pthread", "dl", "rt"))
 _SHARED = re.compile(r"\.so(\.\d+)*$")
-_ELF = b"\x7fELF"
 _LANGUAGE = {"c": "c", "c++": "c++", "fortran": "f95"}
 #: Names of the functions that choose Rust's allocator, before and behind what stands for the compiler's version; old compilers have neither.
 _RUST_ALLOCATOR = re.compile(r"(?:(?P<before>_R\w*?7___rustc)\d+_)?__rdl_alloc")
@@ -128,7 +128,7 @@ def _is_elf(path: str) -> bool:
     """Whether a file is a library, and not a linker's script."""
     try:
         with open(path, "rb") as file:
-            return file.read(len(_ELF)) == _ELF
+            return is_elf(file.read(len(ELF_MAGIC)))
     except OSError as error:
         reraise_interrupt(error)
         return False

@@ -14,12 +14,15 @@ from _struct import Struct  # what `struct` re-exports: a file less to read
 
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError
+from compcache.formats.manifest import IMAGE_NONE
 from compcache.record import Record
 
-__all__ = ["ENTRY", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "may_be_read"]
+__all__ = ["ENTRY", "PACK", "PACK_FLAG", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "is_pack", "may_be_read"]
 
 #: The first byte of the payload.
 ENTRY = b"E"
+#: The image kind of a pack, as module records and as index entries say it.
+PACK, PACK_FLAG = "data", IMAGE_NONE
 #: What a kind begins with whose data its readers unpickle: who asks says so, not the file.
 PICKLED = "pickle:"
 _HEAD = Struct("<cBQIIII")  # type, whether it is gone, sequence, number of modules, the sizes of kind, name and data
@@ -41,6 +44,11 @@ class EntryRecord(Record):
     def order(self) -> tuple[int, bool, bytes]:
         """Of entries of one kind and name the greatest holds."""
         return self.sequence, self.gone, self.data
+
+
+def is_pack(image_kind: str) -> bool:
+    """Whether a module file with this image kind is a pack."""
+    return image_kind == PACK
 
 
 def index_name(kind: str, name: str) -> str:

@@ -15,10 +15,10 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.built_module import BuiltModule
-from compcache.formats.entry import encode_entry, index_name, may_be_read
+from compcache.formats.entry import PACK, PACK_FLAG, encode_entry, index_name, may_be_read
 from compcache.formats.graph import encode_graph, encode_notes
 from compcache.formats.index import ModuleEntry
-from compcache.formats.manifest import IMAGE_NONE, ModuleRecord
+from compcache.formats.manifest import ModuleRecord
 from compcache.formats.manifest_writer import ManifestWriter, WholeManifest, encode_module
 from compcache.publish.writer import publish_modules
 from compcache.store import SIGNATURES
@@ -30,30 +30,26 @@ if TYPE_CHECKING:
     from compcache.formats.index import Segment
     from compcache.store import Store
 
-__all__ = ["DATA", "clean_packs", "encode_pack", "entries_of", "merge_packs", "packs_in"]
-
-#: The image kind of a pack.
-DATA = "data"
-
+__all__ = ["clean_packs", "encode_pack", "entries_of", "merge_packs", "packs_in"]
 
 def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
     """A pack of these entries; of several of one kind and name it has the one that holds."""
     ordered = _holding(entries)
     payloads = [encode_entry(entry) for entry in ordered]
     key = digest(payloads, size=KEY_SIZE, person=b"compcache-pack")
-    header = ModuleRecord(key, DATA, host.platform_name(), "", ("",), "", "", "", "", "", host.ABI_VERSION)
+    header = ModuleRecord(key, PACK, host.platform_name(), "", ("",), "", "", "", "", "", host.ABI_VERSION)
     writer = ManifestWriter()
     writer.add(encode_module(header))
     needed = header.requirement()
     indexed = [(index_name(entry.kind, entry.name), writer.add(payload), needed) for entry, payload in zip(ordered, payloads, strict=True)]
     sections = b"", writer.content(), encode_graph(()), b"", encode_notes(0.0, None, {})
-    return BuiltModule(sections, tuple(indexed), host.target_id(needed), IMAGE_NONE, key, 0.0, header, entries=tuple(ordered))
+    return BuiltModule(sections, tuple(indexed), host.target_id(needed), PACK_FLAG, key, 0.0, header, entries=tuple(ordered))
 
 
 def packs_in(segments: Iterable[Segment]) -> dict[bytes, ModuleEntry]:
     """The packs that index segments name, by module_id. Raises what reading them raises."""
     entries = (ModuleEntry.decode(data) for segment in segments for data in segment.modules.entries())
-    return {entry.module_id: entry for entry in entries if entry.flags == IMAGE_NONE}
+    return {entry.module_id: entry for entry in entries if entry.flags == PACK_FLAG}
 
 
 def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
+from compcache.formats.entry import is_pack
 from compcache.formats.graph import decode_notes
 from compcache.formats.manifest import decode_module
 from compcache.identity import label_of
 from compcache.publish.index_rebuild import module_index
-from compcache.publish.packs import DATA
 from compcache.publish.quarantine import warn
 from compcache.remote import maintenance
 from compcache.remote.address import WRITE
@@ -302,7 +302,7 @@ class RemoteStore:
             cards.append((card_key(platform, shelf_of(needs), name), encode_card(card)))
         replaces = not self._rejected.isdisjoint(name for name, _ in names)
         # What a pack is worth is not the time that it took to write.
-        return Upload(module_key(module_id), b"" if inline else data, cards, seconds, always or header.image_kind == DATA, replaces)
+        return Upload(module_key(module_id), b"" if inline else data, cards, seconds, always or is_pack(header.image_kind), replaces)
 
     # ------------------------------------------------------------- maintenance
 

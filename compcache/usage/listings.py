@@ -11,6 +11,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.manifest import LINK_ONLY
 from compcache.formats.statistics import LOADS_KEY, MISSES_ID
+from compcache.images.kinds import is_known
 from compcache.store import Store
 from compcache.targets.processor_words import as_text, missing, names_in, required
 from compcache.usage.ledger import read_ledger
@@ -232,6 +233,8 @@ def _summary(
 
 
 def _problem(store: Store, platform: Platform) -> str:
+    if not is_known(platform.image_kind):
+        return f"an image of the kind {platform.image_kind!r} for {platform.triple}, which is not known here"
     if platform.abi != host.ABI_VERSION or platform.triple != host.platform_name():
         return f"for {platform.triple} (ABI {platform.abi})"
     processor = store.processor()

@@ -20,11 +20,10 @@ from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError, MissingPackageError
 from compcache.files import reraise_interrupt
-from compcache.formats.entry import ENTRY, decode_entry, index_name
+from compcache.formats.entry import ENTRY, decode_entry, index_name, is_pack
 from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function, decode_module
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish.atomic_file import publish
-from compcache.publish.packs import DATA
 from compcache.publish.quarantine import is_shortage
 from compcache.store import MODULE_ROWS
 from compcache.usage.module_reader import ModuleSections
@@ -94,7 +93,7 @@ class Row(NamedTuple):
     @property
     def is_pack(self) -> bool:
         """Whether it is no module but a file of entries of data."""
-        return self.platform.image_kind == DATA
+        return is_pack(self.platform.image_kind)
 
 
 #: A row from its fields, without a constructor call in Python.

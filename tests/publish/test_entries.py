@@ -364,7 +364,8 @@ def test_a_damaged_pack_is_set_aside(cache: Cache, directory: Path) -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        EntryRecord("k", "n", 0, (), b"", gone=False), EntryRecord("k", "n\ud800", 2**64 - 1, (bytes(16), b"x" * 16), b"data" * 100, gone=True),
+        EntryRecord("k", "n", 0, (), b"", gone=False),
+        EntryRecord("k", "n\ud800", 2**64 - 1, (bytes(16), b"x" * 16), b"data" * 100, gone=True),
     ],
 )  # fmt: skip
 def test_the_codec(record: EntryRecord) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
+    "ELF_MAGIC",
     "ET_DYN",
     "ET_REL",
     "SECTION",
@@ -47,7 +48,7 @@ __all__ = [
     "read_table",
 ]
 
-_MAGIC = b"\x7fELF"
+ELF_MAGIC = b"\x7fELF"
 _CLASSES = {1: "32-bit", 2: "64-bit"}
 _ENCODINGS = {1: "little-endian", 2: "big-endian"}
 ET_REL, ET_DYN = 1, 3
@@ -125,13 +126,13 @@ class Symbol(NamedTuple):
 
 def is_elf(data: bytes) -> bool:
     """Whether the bytes start as an ELF file does, of whatever class and byte order."""
-    return data[: len(_MAGIC)] == _MAGIC
+    return data[: len(ELF_MAGIC)] == ELF_MAGIC
 
 
 def read_header(data: bytes) -> Header:
     """The ELF header of a file of the class and byte order that are supported."""
     if not is_elf(data):
-        raise FormatError(f"not an ELF file: it starts with {data[: len(_MAGIC)]!r}")
+        raise FormatError(f"not an ELF file: it starts with {data[: len(ELF_MAGIC)]!r}")
     header = Header._make(_HEADER.unpack(read_bytes(data, 0, _HEADER.size, "the ELF header")))
     bits = _CLASSES.get(header.bits, f"class {header.bits}")
     encoding = _ENCODINGS.get(header.encoding, f"encoding {header.encoding}")
