@@ -157,7 +157,11 @@ def test_of_processes_that_store_one_name_one_wins_for_all(directory: Path) -> N
     with Crowd(directory, [code] * 3) as crowd:
         crowd.release()
         crowd.results()
-    answers = {run_fresh(directory, 'from compcache import Cache, frontend\nresult = frontend.get_entry(Cache(directory), "a name", "k")') for _ in range(3)}
+    code = """
+    from compcache import Cache, frontend
+    result = frontend.get_entry(Cache(directory), "a name", "k")
+    """
+    answers = {run_fresh(directory, code) for _ in range(3)}
     assert len(answers) == 1
     assert answers.pop().endswith(b" 19")
 
