@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from compcache.build.source import ModuleSource
     from compcache.cache import Cache
+    from compcache.formats.entry import EntryRecord
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
     from compcache.miss.compile_once import Addition
@@ -191,16 +192,22 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
     """
     name = _entry_name(cache, name_or_identity, kind)
     record = cache._entries.find(kind, name) if cache._entries is not None else None
-    if record is None:
-        session = cache._session()
-        record = cache._store.read_entry(kind, name, alone=not session.remote_url())
-        if record is None and session.remote_url():
-            from compcache.formats.entry import index_name
-            from compcache.miss.compile_once import fetch_soon
-
-            if fetch_soon(session, index_name(kind, name)):
-                record = cache._store.read_entry(kind, name, alone=False)
+    record = record or cache._store.read_entry(kind, name) or _from_elsewhere(cache, kind, name)
     return None if record is None or record.gone else record.data
+
+
+def _from_elsewhere(cache: Cache, kind: str, name: str) -> EntryRecord | None:
+    """An entry whose modules the remote store may have, or that it has itself; waited for as long as a compile waits."""
+    session = cache._session()
+    if not session.remote_url():
+        return None
+    from compcache.formats.entry import index_name
+    from compcache.miss.compile_once import fetch_soon
+
+    record = cache._store.read_entry(kind, name, alone=False)
+    if record is None and fetch_soon(session, index_name(kind, name)):
+        record = cache._store.read_entry(kind, name, alone=False)
+    return record
 
 
 def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> None:

@@ -276,7 +276,7 @@ class Store:
         StorageError: the path exists but is not a directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_owners", "_processor", "_warned", "exposed", "files", "index", "min_llvm", "readonly", "publish_key", "root", "signing_key", "stamp_key", "stats", "trust", "trusted_keys", "verify")
+    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_pack", "_owners", "_processor", "_warned", "exposed", "files", "index", "min_llvm", "readonly", "publish_key", "root", "signing_key", "stamp_key", "stats", "trust", "trusted_keys", "verify")
     #: Read-only caches below it; see `compcache.layers`.
     layers: tuple[Store, ...] = ()
 
@@ -313,6 +313,7 @@ class Store:
         self._processor: Processor | None = None
         self.min_llvm = min_llvm
         self._in_memory: dict[bytes, ModuleFile] = {}
+        self._pack: ModuleFile | None = None  # the last one that an entry was read of
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
         self._checked_index = False
         self._warned: set[str] = set()  # the paths that a warning was given about
@@ -582,29 +583,35 @@ class Store:
 
         One whose modules are not all there is none, unless they may be elsewhere: in a remote store, where this one is not `alone`.
         """
-        from compcache.formats.entry import decode_entry, index_name, may_be_read
+        from compcache.formats.entry import index_name
 
         best: EntryRecord | None = None
         vanished = False
         for module_id, offset in self.find(index_name(kind, name)):
             try:
-                with self.open_module(module_id) as file:
-                    try:
-                        if not may_be_read(kind, elsewhere=file.elsewhere):
-                            continue
-                        record = decode_entry(file.read_record(offset))
-                    except FormatError as error:
-                        raise self.condemn(file, error) from error
+                record = self._read_entry(module_id, offset, kind)
             except FileNotFoundError:
                 vanished = True  # pruned, or put together with others, since the index was read
                 continue
             except CompcacheError:
                 continue
-            if (record.kind, record.name) == (kind, name) and (best is None or record.order > best.order):
+            if record is not None and (record.kind, record.name) == (kind, name) and (best is None or record.order > best.order):
                 best = record
         if vanished and self._renew_index():
             return self.read_entry(kind, name, alone=alone)
         return best if best is None or not alone or all(map(self.exists, best.requires)) else None
+
+    def _read_entry(self, module_id: bytes, offset: int, kind: str) -> EntryRecord | None:
+        """The entry at this place of a file, if entries of the kind may be read of it. A pack stays open: others are often asked for next."""
+        from compcache.formats.entry import PACK_FLAG, decode_entry, may_be_read
+
+        file = self._pack if self._pack is not None and self._pack.module_id == module_id else self.open_module(module_id)
+        self._pack = file if file.flags == PACK_FLAG else None
+        try:
+            return decode_entry(file.read_record(offset)) if may_be_read(kind, elsewhere=file.elsewhere) else None
+        except FormatError as error:
+            self._pack = None
+            raise self.condemn(file, error) from error
 
     # ---------------------------------------------------------------- removal
 
@@ -710,6 +717,7 @@ class Store:
 
     def close(self) -> None:
         """Close the file descriptors."""
+        self._pack = None
         self.index.close()
         self.files.forget()
 

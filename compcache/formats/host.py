@@ -120,7 +120,7 @@ class Processor:
                 mask = int(number, 16)
                 shared += (mask & self.words[word]).bit_count()
                 lacking += (mask & ~self.words[word]).bit_count()
-        return _SHARED * shared + _SAME_CPU * (cpu == self.cpu()) + _SAME_CPU - 1 - lacking
+        return _SHARED * shared + _SAME_CPU * (bool(cpu) and cpu == self.cpu()) + _SAME_CPU - 1 - lacking
 
     def is_native(self, requirement: str) -> bool:
         """Whether code was compiled for exactly this host, and can run here."""
