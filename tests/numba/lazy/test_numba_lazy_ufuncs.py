@@ -289,17 +289,19 @@ def test_one_image_has_the_loop_for_starts_with_numba_and_without(tmp_path: Path
     assert not [name for name in names if " loop of " in name], "the loop is the wrapper"
 
 
-def test_the_records_of_what_is_compiled_at_once_are_one_module(tmp_path: Path) -> None:
+def test_the_records_of_what_is_compiled_at_once_are_one_file(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(program=SHARED.format(decorators="compcache.numba"))
     run = "import program\nresult = program.first(2)"
     assert project.run(run, backend=False, COMPCACHE_DIR=str(project.cache)) == 7
     script = """
     import compcache
+    from compcache.publish.packs import entries_of, packs_in
+    store = compcache.Cache(DIRECTORY, allow_pickle=True)._store
     result = [
-        sorted(f.func_name.split("(")[0] for f in module.functions if "without Numba" in f.func_name)
-        for module in compcache.Cache(DIRECTORY).modules()
+        sorted(entry.name.split("(")[0] for entry in entries_of(store, pack) if entry.kind == "pickle:numba start")
+        for pack in packs_in(store.index.segments)
     ]
     """
-    modules = project.run(script.replace("DIRECTORY", repr(str(project.cache))), backend=False)
-    assert ["program.first", "program.inner", "program.second"] in modules, modules
+    packs = project.run(script.replace("DIRECTORY", repr(str(project.cache))), backend=False)
+    assert ["program.first", "program.inner", "program.second"] in packs, packs
