@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from compcache.miss.compile_once import Addition
     from compcache.miss.entries import PendingEntries
     from compcache.store import ModuleFile
+    from compcache.usage.summaries import EntrySummary
 
 __all__ = [
     "add_missing",
@@ -31,6 +32,7 @@ __all__ = [
     "find_stored",
     "forget_uncached",
     "get_entry",
+    "list_entries",
     "note_uncached",
     "put_entry",
     "remove_entry",
@@ -207,6 +209,15 @@ def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> N
     name = _entry_name(cache, name_or_identity, kind)
     cache._store.require_writable()
     _pending(cache).put(kind, name, b"", gone=True)
+
+
+def list_entries(cache: Cache) -> tuple[EntrySummary, ...]:
+    """The entries of data that are stored, sorted by name and kind; those that wait in this process are not among them."""
+    cache._require_open()
+    from compcache.usage.folding import entries_in
+    from compcache.usage.listings import look_over_all
+
+    return tuple(entries_in(look_over_all(cache._store)))
 
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:

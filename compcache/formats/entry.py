@@ -16,12 +16,14 @@ from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError
 from compcache.record import Record
 
-__all__ = ["ENTRY", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "may_be_read"]
+__all__ = ["ENTRY", "PART_OF", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "may_be_read"]
 
 #: The first byte of the payload.
 ENTRY = b"E"
 #: What a kind begins with whose data its readers unpickle: who asks says so, not the file.
 PICKLED = "pickle:"
+#: The kind whose data names the function, or the label of one, that those of a module are parts of.
+PART_OF = "part of"
 _HEAD = Struct("<cBQIIII")  # type, whether it is gone, sequence, number of modules, the sizes of kind, name and data
 _MAX_SEQUENCE = 0xFFFFFFFFFFFFFFFF
 

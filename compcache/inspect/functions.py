@@ -24,6 +24,7 @@ from compcache.publish import index_merge
 from compcache.store import INDEX, MODULES, QUARANTINE
 from compcache.targets.processor_words import names_in
 from compcache.usage.ledger import read_ledger
+from compcache.usage.listings import belongings
 from compcache.usage.module_reader import read_graph, read_notes
 
 if TYPE_CHECKING:
@@ -234,6 +235,7 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
     identity = notes.get("identity")
     used = read_ledger(store).uses
     key = name_key(func_name)
+    parts, entries = belongings(store, func_name)
     return FunctionReport(
         func_name=func_name,
         signature=chosen.signature,
@@ -246,6 +248,8 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
         seconds=float(notes.get("seconds", 0.0)),
         identity=tuple((str(k), str(v)) for k, v in identity.items()) if isinstance(identity, dict) else (),
         uses=tuple([used.get((key, bytes.fromhex(copy.module_id)), (0, 0.0)) for copy in copies]),
+        parts=tuple(parts),
+        entries=tuple(entries),
     )
 
 

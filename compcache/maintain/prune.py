@@ -247,7 +247,7 @@ def _entries(
         row = rows.get(module_id)
         if row is not None and row.is_pack:
             # As young, as recently used and as firmly held as what its entries belong to. It goes alone: they are made again.
-            belongs_to = {key for *_, requires in row.entries for key in requires}
+            belongs_to = {key for entry in row.entries for key in entry[3]}
             last = max([last, *[used.get(key, 0.0) for key in belongs_to]])
             newest = max([created, *[present[key].modified for key in belongs_to if key in present]])
             held = module_id in spare or not pinned_modules.isdisjoint(belongs_to)

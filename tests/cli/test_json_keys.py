@@ -11,7 +11,7 @@ import pytest
 from cli_process import compcache, fill
 from helpers import PACKAGE_ROOT, adder
 
-from compcache import Cache, Identity, ModuleSource, NotCachedError
+from compcache import Cache, Identity, ModuleSource, NotCachedError, frontend
 from compcache.cli.app import COMMANDS, group
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ PAGE = (PACKAGE_ROOT / "docs" / "json.md").read_text()
 #: `{...}` in the table of keys: an object whose keys are names, so that they are in no table.
 _ROW = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \|", re.MULTILINE)
 COMMAND_LINES = (
-    "batch kernels/dot.ll broken.ll good.ll", "call crc32 1,2", "info", "ls", "ls --modules", "show norm", "show crc32", "show norm sieve", "show norm --ir", "show norm --asm", "graph --all", "explain norm",
+    "batch kernels/dot.ll broken.ll good.ll", "call crc32 1,2", "info", "ls", "ls --all", "ls --modules", "show norm", "show crc32", "show scale", "show norm sieve", "show norm --ir", "show norm --asm", "graph --all", "explain norm",
     "explain scale", "explain absent", "top", "stats", "config", "dir", "report", "check",
     "prune --dry-run --max-size 0 --stale 0s", "rm --dry-run sieve", "pin norm", "unpin norm", "clear --dry-run", "export norm -o {scratch}/n.ccb",
     "import {scratch}/n.ccb",
@@ -63,7 +63,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     fill(directory)
     with Cache(directory) as cache:
         for number in range(2):
-            cache.get_or_compile(Identity("scale", code=str(number)), partial(ModuleSource, adder("scale", number)))
+            scale = cache.get_or_compile(Identity("scale", code=str(number)), partial(ModuleSource, adder("scale", number)))
+        cache.add_module(ModuleSource(adder("wrapper", 1), part_of=scale.func_name))
+        frontend.put_entry(cache, scale.func_name, b"data", kind="types", requires=[scale.module_id])
         with pytest.raises(NotCachedError):
             cache.get_target("absent")
         cache.add_module(ModuleSource("declare i64 @later()\ndefine i64 @waits() {\n  %x = call i64 @later()\n  ret i64 %x\n}", imports=["later"]))
