@@ -116,7 +116,7 @@ def test_json_lines_are_the_items_of_json(outputs: dict[str, Any]) -> None:
     assert [{key: row[key] for key in graph["nodes"][0]} for row in lines] == graph["nodes"]
     assert sorted([row["number"], used] for row in lines for used in row["edges"]) == sorted(graph["edges"])
     removed = outputs["prune --dry-run --max-size 0 --stale 0s"]
-    assert outputs["prune --dry-run --max-size 0 --stale 0s --jsonl"] == removed["removed"] + removed["leftovers"]
+    assert outputs["prune --dry-run --max-size 0 --stale 0s --jsonl"] == removed["removed"] + removed["removed_packs"] + removed["leftovers"]
     assert outputs["ls --jsonl"] == outputs["ls"]
 
 
