@@ -283,17 +283,33 @@ def test_one_image_has_the_loop_for_starts_with_numba_and_without(tmp_path: Path
     assert not [name for name in names if " loop of " in name], "the loop is the wrapper"
 
 
-def test_the_records_of_what_is_compiled_at_once_are_one_module(tmp_path: Path) -> None:
+def test_listings_show_loops_and_wrappers_with_their_functions(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(program=KERNELS.format(decorators="compcache.numba"))
+    run = "import program, numpy as np\nx, y = np.arange(3.0), np.empty(3)\nprogram.dynamic(x, 2.0, y)\nresult = float(program.doubled(x).sum() + y.sum())"
+    for _ in range(3):  # the first one with Numba
+        assert project.run(run, backend=False, COMPCACHE_DIR=str(project.cache)) == 12.0
+    script = """
+    import compcache
+    from compcache.identity import label_of
+    cache = compcache.Cache(DIRECTORY)
+    listed = cache.functions(lambda name: name.startswith(("program.doubled", "program.dynamic")), folded=True)
+    result = [(label_of(row.func_name).split("(")[0], row.parts > 0, row.entries > 0, 2 <= row.uses <= 3) for row in listed], len(cache.functions())
+    """
+    rows, functions = project.run(script.replace("DIRECTORY", repr(str(project.cache))), backend=False)
+    assert rows == [("program.doubled", True, True, True), ("program.dynamic", True, True, True)], "one use for each process at most"
+    assert functions > len(rows)
+
+
+def test_the_records_of_what_is_compiled_at_once_are_in_few_files(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(program=SHARED.format(decorators="compcache.numba"))
     run = "import program\nresult = program.first(2)"
     assert project.run(run, backend=False, COMPCACHE_DIR=str(project.cache)) == 7
     script = """
-    import compcache
-    result = [
-        sorted(f.func_name.split("(")[0] for f in module.functions if "without Numba" in f.func_name)
-        for module in compcache.Cache(DIRECTORY).modules()
-    ]
+    from compcache import Cache, frontend
+    result = [(e.name.split("(")[0], e.module_id) for e in frontend.list_entries(Cache(DIRECTORY)) if e.kind == "pickle:numba start"]
     """
-    modules = project.run(script.replace("DIRECTORY", repr(str(project.cache))), backend=False)
-    assert ["program.first", "program.inner", "program.second"] in modules, modules
+    found = project.run(script.replace("DIRECTORY", repr(str(project.cache))), backend=False)
+    assert {name for name, _ in found} >= {"program.first", "program.inner", "program.second"}
+    assert len({file for _, file in found}) < len(found)
