@@ -413,21 +413,22 @@ class Cache:
     # ----------------------------------------------------------------- questions
 
     def functions(
-        self, select: Callable[[str], object] | None = None, *, progress: Progress | None = None
+        self, select: Callable[[str], object] | None = None, *, folded: bool = False, progress: Progress | None = None
     ) -> tuple[FunctionSummary, ...]:
         """List the stored functions.
 
         Args:
             select: called with each name; only functions for which it returns something true are listed. None lists all.
+            folded: list those of one label, and what belongs to them, as one.
             progress: called now and then with (modules read, modules to read).
 
         Returns:
-            One summary for each function, sorted by name.
+            One summary for each function, or label, sorted by name.
         """
         self._require_open()
         from compcache.usage.listings import functions
 
-        return tuple(functions(self._store, progress, select))
+        return tuple(functions(self._store, progress, select, folded=folded))
 
     def __iter__(self) -> Iterator[str]:
         """The func_names of all stored functions, sorted."""
@@ -783,7 +784,9 @@ class Cache:
         return pinned(self._store)
 
     def remove(self, func_name: str | Identity, force: bool = False) -> tuple[str, ...]:
-        """Remove every realization of a function, and its pin. Loaded code stays loaded.
+        """Remove every realization of a function, its pin, the entries of its name, and its parts. Loaded code stays loaded.
+
+        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -800,6 +803,8 @@ class Cache:
         self._require_open()
         from compcache.maintain.remove import remove_function
 
+        if self._entries is not None:
+            self._entries.flush()
         with _Suggesting(self):
             return remove_function(self._store, _func_name_of(func_name), force=force)
 
@@ -985,6 +990,8 @@ class Cache:
         if not isinstance(func_name, str):
             func_name = _func_name_of(func_name)
         started = perf_counter()
+        known = self._targets.get(func_name)
+        before = known() if known is not None else None
         try:
             target = self._loader.load(func_name, owner, accept)
         except CompcacheError as error:
@@ -995,7 +1002,8 @@ class Cache:
             from compcache.miss.retarget import tune_later
 
             tune_later(self._session(), self._tuners, func_name)
-        self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
+        if target is not before:  # else this process had it already
+            self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
 
     def _load_retargeted(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from compcache.miss.compile_once import Addition
     from compcache.miss.entries import PendingEntries
     from compcache.store import ModuleFile
+    from compcache.usage.summaries import EntrySummary
 
 __all__ = [
     "add_missing",
@@ -32,6 +33,7 @@ __all__ = [
     "find_stored",
     "forget_uncached",
     "get_entry",
+    "list_entries",
     "note_uncached",
     "put_entry",
     "remove_entry",
@@ -226,6 +228,15 @@ def write_entries(cache: Cache) -> None:
     cache._require_open()
     if cache._entries is not None:
         cache._entries.flush()
+
+
+def list_entries(cache: Cache) -> tuple[EntrySummary, ...]:
+    """The entries of data that are stored, sorted by name and kind; those that wait in this process are not among them."""
+    cache._require_open()
+    from compcache.usage.folding import entries_in
+    from compcache.usage.listings import look_over_all
+
+    return tuple(entries_in(look_over_all(cache._store)))
 
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:

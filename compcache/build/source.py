@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
+    from compcache.identity import Identity
+
 __all__ = ["MAX_NAME_BYTES", "Function", "ModuleSource", "check_name"]
 
 MAX_NAME_BYTES = 1 << 16
@@ -27,6 +29,7 @@ _LIKE = {
     "targets": "names of CPUs, like ('x86-64-v3', 'native'), or None",
     "cpu": "the name of a CPU, like 'x86-64-v3', or None",
     "features": "text, like '+avx2,-fma', or None",
+    "part_of": "the name of a function, an Identity, or None",
 }
 
 
@@ -83,6 +86,8 @@ class ModuleSource:
         keep_bitcode: store the optimized code beside the image, for `show --ir` and `check --recompile`.
         identity: a `compcache.Identity`, or a mapping of named components, kept with the functions.
         entries: bytes that belong to each of its functions, by kind: stored with them, and read by `compcache.frontend.get_entry`.
+        part_of: the func_name, the label or the `Identity` of the function that these are made for, as a wrapper or a loop of it is. Listings
+            show them with it, and they are removed with it.
         untrusted: translate the code in a child process first, with limits of time and memory, so that code which ends LLVM or
             keeps it busy costs no more than an error. It takes about twice the time.
 
@@ -108,6 +113,7 @@ class ModuleSource:
         keep_bitcode: bool = True,
         identity: Any = None,
         entries: Mapping[str, bytes] | None = None,
+        part_of: str | Identity | None = None,
         untrusted: bool = False,
     ) -> None:
         for name, value in (("functions", functions), ("globals", globals), ("entries", entries), ("identity", identity)):
@@ -116,6 +122,11 @@ class ModuleSource:
         for name, value in (("cpu", cpu), ("features", features)):
             if value is not None and not isinstance(value, str):
                 raise _wrong_type(name, value)
+        if part_of is not None:
+            part_of = getattr(part_of, "func_name", part_of)
+            if not isinstance(part_of, str):
+                raise _wrong_type("part_of", part_of)
+            check_name(part_of, "name of a function")
         self.ir = ir
         self.functions = functions
         self.globals = globals
@@ -129,6 +140,7 @@ class ModuleSource:
         self.keep_bitcode = keep_bitcode
         self.identity = identity
         self.entries = entries
+        self.part_of = part_of
         self.untrusted = untrusted
 
     def __repr__(self) -> str:

@@ -17,7 +17,9 @@ from compcache.errors import FormatError
 from compcache.formats.manifest import IMAGE_NONE
 from compcache.record import Record
 
-__all__ = ["ENTRY", "PACK", "PACK_FLAG", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "is_pack", "may_be_read"]
+__all__ = [
+    "ENTRY", "PACK", "PACK_FLAG", "PART_OF", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "is_pack", "may_be_read",
+]  # fmt: skip
 
 #: The first byte of the payload.
 ENTRY = b"E"
@@ -25,6 +27,8 @@ ENTRY = b"E"
 PACK, PACK_FLAG = "data", IMAGE_NONE
 #: What a kind begins with whose data its readers unpickle: who asks says so, not the file.
 PICKLED = "pickle:"
+#: The kind whose data names the function, or the label of one, that those of a module are parts of.
+PART_OF = "part of"
 _HEAD = Struct("<cBQIIII")  # type, whether it is gone, sequence, number of modules, the sizes of kind, name and data
 _MAX_SEQUENCE = 0xFFFFFFFFFFFFFFFF
 

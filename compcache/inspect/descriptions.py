@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from compcache.usage.summaries import EntrySummary, FunctionSummary
 
 __all__ = [
     "CacheInfo",
@@ -100,7 +104,8 @@ class FunctionReport:
 
     `dependencies`, `globals` and `natives` are those of the realization in `module_id`, which is the one that a load
     would choose; `identity` is what its builder said of it, `seconds` how long compiling its module took. `uses` are, for
-    each realization in the same order, how often it was loaded, and when last (0.0: never).
+    each realization in the same order, how often it was loaded, and when last (0.0: never). `parts` are functions that were made for it
+    or for all of its label, `entries` the entries of data that require its modules, or have its name or its label.
     """
 
     func_name: str
@@ -114,6 +119,8 @@ class FunctionReport:
     seconds: float
     identity: tuple[tuple[str, str], ...]
     uses: tuple[tuple[int, float], ...]
+    parts: tuple[FunctionSummary, ...]
+    entries: tuple[EntrySummary, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,8 @@ class Entry(NamedTuple):
     """One module as the policy sees it.
 
     `created` and `used` (0.0: never) are in seconds since the epoch. `imports` are the func_names that it needs from
-    other modules. Code of the same `target` runs on the same hosts; `generation` is what goes stale together.
+    other modules. Code of the same `target` runs on the same hosts; `generation` is what goes stale together. A pack, which holds entries
+    of data alone, counts for the size and not for the number.
     """
 
     module_id: bytes
@@ -128,6 +129,7 @@ class Entry(NamedTuple):
     generation: object = None
     pinned: bool = False
     llvm: str = ""
+    is_pack: bool = False
 
 
 class Removal(NamedTuple):
@@ -394,7 +396,7 @@ def _keep_limits(
     entries = population.entries
     alive = bytearray([number not in reasons for number in range(len(entries))])
     size = sum(entry.size for number, entry in enumerate(entries) if alive[number])
-    count = sum(alive)
+    count = sum(alive) - sum(entry.is_pack for number, entry in enumerate(entries) if alive[number])
 
     def excess() -> str:
         if not policy.allows(size):
@@ -410,7 +412,7 @@ def _keep_limits(
         reason = excess()
         if not reason:
             return
-        if not alive[number]:
+        if not alive[number] or (reason == "count" and entries[number].is_pack):
             continue
         group = population.dependents(number, alive)
         if not allowed.issuperset(group):
@@ -419,4 +421,4 @@ def _keep_limits(
             reasons[member] = reason
             alive[member] = 0
             size -= entries[member].size
-            count -= 1
+            count -= not entries[member].is_pack

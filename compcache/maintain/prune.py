@@ -23,7 +23,7 @@ from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneRepor
 from compcache.maintain.unindexed import find_unindexed, index_modules
 from compcache.publish.index_merge import keep_newest, readable, replace_segments, segment_level
 from compcache.publish.locks import wait_lock
-from compcache.publish.packs import clean_packs
+from compcache.publish.packs import clean_packs, stored_packs
 from compcache.store import QUARANTINE, STATISTICS
 from compcache.usage.ledger import fold, last_uses_since, read_ledger, settle
 from compcache.usage.module_files import list_modules
@@ -84,6 +84,7 @@ class PruneProposal(NamedTuple):
     policy: PrunePolicy
     present: Mapping[bytes, FileStatus]
     plan: Plan
+    packs: Collection[bytes]
     unindexed: Unindexed
     ledger: Ledger | None
     report: PruneReport
@@ -103,20 +104,22 @@ def propose(
     started = time.perf_counter()
     now = time.time() if now is None else now
     present = list_modules(store, progress)
+    packs = present.keys() & stored_packs(store)
     entries, ledger = _read_entries(
-        store, policy, present, spare=spare, now=now, progress=progress, fold_statistics=fold_statistics
+        store, policy, present, packs, spare=spare, now=now, progress=progress, fold_statistics=fold_statistics
     )
     plan = plan_prune(entries, policy, now)
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
     unindexed = find_unindexed(store, present, now - policy.grace)
     leftovers = (*find_leftovers(store, policy, now, ledger), *_damaged(store, unindexed, present))
     gone = {removal.entry.module_id for removal in plan.removed}
-    report = _report(present, policy, plan, leftovers, dry_run=True)
+    report = _report(present, packs, policy, plan, leftovers, dry_run=True)
     indexed = tuple([module_id.hex() for module_id in unindexed.sound if module_id not in gone])
     return PruneProposal(
         policy,
         present,
         plan,
+        packs,
         unindexed,
         ledger,
         dataclasses.replace(report, indexed=indexed, seconds=time.perf_counter() - started),
@@ -141,7 +144,7 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     except OSError as error:  # then they stay unindexed
         reraise_interrupt(error)
     report = _report(
-        present, proposal.policy, proposal.plan._replace(removed=removed), leftovers, dry_run=False
+        present, proposal.packs, proposal.policy, proposal.plan._replace(removed=removed), leftovers, dry_run=False
     )
     seconds = proposal.report.seconds + time.perf_counter() - started
     return dataclasses.replace(
@@ -151,6 +154,7 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
 
 def _report(
     present: Mapping[bytes, FileStatus],
+    packs: Collection[bytes],
     policy: PrunePolicy,
     plan: Plan,
     leftovers: tuple[PrunedFile, ...],
@@ -159,10 +163,11 @@ def _report(
 ) -> PruneReport:
     report = PruneReport(
         dry_run=dry_run,
-        removed=tuple([_describe(removal) for removal in plan.removed]),
+        removed=tuple([_describe(removal) for removal in plan.removed if not removal.entry.is_pack]),
+        removed_packs=tuple([_describe(removal) for removal in plan.removed if removal.entry.is_pack]),
         leftovers=leftovers,
         needed=tuple([entry.module_id.hex() for entry in plan.needed]),
-        modules_before=len(present),
+        modules_before=len(present) - len(packs),
         size_before=sum(status.size for status in present.values()),
         within_limits=True,
         seconds=0.0,
@@ -190,6 +195,7 @@ def _read_entries(
     store: Store,
     policy: PrunePolicy,
     present: Mapping[bytes, FileStatus],
+    packs: Collection[bytes],
     *,
     spare: Container[bytes],
     now: float,
@@ -197,7 +203,7 @@ def _read_entries(
     fold_statistics: bool,
 ) -> tuple[list[Entry], Ledger | None]:
     """All modules as the policy sees them, and the statistics; an empty list if it has nothing to remove."""
-    if not policy.removes_modules or (_limits_only(policy) and not _exceeded(policy, present)):
+    if not policy.removes_modules or (_limits_only(policy) and not _exceeded(policy, present, len(packs))):
         return [], None
     rows: dict[bytes, Row] = {}
 
@@ -221,9 +227,9 @@ def _limits_only(policy: PrunePolicy) -> bool:
     return not policy.duplicates and not policy.match and all(c is None for c in criteria)
 
 
-def _exceeded(policy: PrunePolicy, present: Mapping[bytes, FileStatus]) -> bool:
+def _exceeded(policy: PrunePolicy, present: Mapping[bytes, FileStatus], packs: int) -> bool:
     """Whether a limit is exceeded: if not, a prune by limits alone need not read the modules."""
-    if policy.max_modules is not None and len(present) > policy.max_modules:
+    if policy.max_modules is not None and len(present) - packs > policy.max_modules:
         return True
     return not policy.allows(sum(s.size for s in present.values()))
 
@@ -247,11 +253,11 @@ def _entries(
         row = rows.get(module_id)
         if row is not None and row.is_pack:
             # As young, as recently used and as firmly held as what its entries belong to. It goes alone: they are made again.
-            belongs_to = {key for *_, requires in row.entries for key in requires}
+            belongs_to = {key for entry in row.entries for key in entry[3]}
             last = max([last, *[used.get(key, 0.0) for key in belongs_to]])
             newest = max([created, *[present[key].modified for key in belongs_to if key in present]])
             held = module_id in spare or not pinned_modules.isdisjoint(belongs_to)
-            yield Entry(module_id, size, newest, last, (), (), module_id, module_id, held)
+            yield Entry(module_id, size, newest, last, (), (), module_id, module_id, held, is_pack=True)
             continue
         if row is None:
             yield Entry(module_id, size, created, last, (), (), module_id, None, module_id in spare)
@@ -261,7 +267,7 @@ def _entries(
         if known is None:
             target = targets.setdefault((platform.abi, platform.triple, platform.features), len(targets))
             known = numbers[id(platform)] = generations.setdefault(platform, (target, len(generations)))
-        yield _new((module_id, size, created, last, names, imports, *known, module_id in pinned_modules, platform.llvm_version))
+        yield _new((module_id, size, created, last, names, imports, *known, module_id in pinned_modules, platform.llvm_version, False))
 
 
 _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
@@ -292,7 +298,7 @@ def _remove(
     gone = {removal.entry.module_id for removal in removed}
     rewrite_index(store, {module_id for module_id in present if module_id not in gone}, gone)
     freed = sum(removal.entry.size for removal in removed)
-    store.stats.count("evicted_modules", len(removed))
+    store.stats.count("evicted_modules", sum(not removal.entry.is_pack for removal in removed))
     store.stats.count("evicted_bytes", freed)
     remember_size(store, sum(status.size for status in present.values()) - freed)
     return tuple(removed)

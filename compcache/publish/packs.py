@@ -11,15 +11,16 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from compcache.digest import KEY_SIZE, digest
-from compcache.errors import CompcacheError
+from compcache.errors import CompcacheError, FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.built_module import BuiltModule
 from compcache.formats.entry import PACK, PACK_FLAG, encode_entry, index_name, may_be_read
 from compcache.formats.graph import encode_graph, encode_notes
-from compcache.formats.index import ModuleEntry
+from compcache.formats.index import MODULE
 from compcache.formats.manifest import ModuleRecord
 from compcache.formats.manifest_writer import ManifestWriter, WholeManifest, encode_module
+from compcache.publish.index_merge import readable
 from compcache.publish.writer import publish_modules
 from compcache.store import SIGNATURES
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from compcache.formats.index import Segment
     from compcache.store import Store
 
-__all__ = ["clean_packs", "encode_pack", "entries_of", "merge_packs", "packs_in"]
+__all__ = ["clean_packs", "encode_pack", "entries_of", "merge_packs", "packs_in", "stored_packs"]
+
 
 def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
     """A pack of these entries; of several of one kind and name it has the one that holds."""
@@ -46,10 +48,19 @@ def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
     return BuiltModule(sections, tuple(indexed), host.target_id(needed), PACK_FLAG, key, 0.0, header, entries=tuple(ordered))
 
 
-def packs_in(segments: Iterable[Segment]) -> dict[bytes, ModuleEntry]:
-    """The packs that index segments name, by module_id. Raises what reading them raises."""
-    entries = (ModuleEntry.decode(data) for segment in segments for data in segment.modules.entries())
-    return {entry.module_id: entry for entry in entries if entry.flags == PACK_FLAG}
+def packs_in(segments: Iterable[Segment]) -> tuple[bytes, ...]:
+    """The packs that index segments name, by their module_ids. Raises what reading them raises."""
+    entries = (MODULE.unpack(data) for segment in segments for data in segment.modules.entries())
+    return tuple(dict.fromkeys(module_id for module_id, *_, flags, _, _, _ in entries if flags == PACK_FLAG))
+
+
+def stored_packs(store: Store) -> frozenset[bytes]:
+    """The packs that the index names now; none where it cannot be read, which the next look-up makes again."""
+    try:
+        return frozenset(packs_in(readable(store.index)))
+    except (FormatError, OSError) as error:
+        reraise_interrupt(error)
+        return frozenset()
 
 
 def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
@@ -92,7 +103,7 @@ def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes
     for pack in packs:
         entries = entries_of(store, pack)
         if entries is not None and 2 * sum(all(map(is_there, entry.requires)) for entry in entries) <= len(entries):
-            removed |= _rewrite(store, {pack: packs[pack]}, is_there)
+            removed |= _rewrite(store, (pack,), is_there)
     return removed
 
 

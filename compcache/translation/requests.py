@@ -13,6 +13,7 @@ from compcache.build.slots import read_requests
 from compcache.content.names import source_digests
 from compcache.errors import CompileError
 from compcache.formats import host
+from compcache.formats.entry import PART_OF
 from compcache.images.linkers.find import find_linker
 from compcache.images.llvm_thread import in_llvm_thread
 from compcache.targets.machine import NATIVE, TARGETS_VARIABLE, machine_for, parse_targets
@@ -69,7 +70,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
             source.untrusted,
             digests,
             find_linker() is not None,
-            dict(source.entries or {}),
+            {**(source.entries or {}), **({PART_OF: source.part_of.encode()} if source.part_of else {})},
         )
         for cpu, features in targets
     ]  # fmt: skip

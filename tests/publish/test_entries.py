@@ -379,3 +379,28 @@ def test_the_codec(record: EntryRecord) -> None:
         with pytest.raises(Exception, match="entry"):
             decode_entry(payload[:size])
     assert index_name("a", "b") != index_name("ab", "")
+
+
+def test_packs_are_not_counted_as_modules(cache: Cache, directory: Path) -> None:
+    module_id = cache.add_module(ModuleSource(adder("f", 1), entries={"types": b"f64"}))
+    put_each(cache, ["f", "of f"], b"x" * 1000, requires=[module_id])
+    info, stats = cache.info(), cache.stats()
+    assert (info.modules, info.functions, info.realizations) == (stats.modules, stats.functions, stats.realizations) == (1, 1, 1)
+    assert info.size == stats.size == sum(path.stat().st_size for path in directory.rglob("*.ccm"))
+    assert cache.prune(PrunePolicy(max_modules=1)).modules_before == 1
+    assert frontend.get_entry(cache, "of f", "k") == b"x" * 1000, "a limit for modules is none for packs"
+    assert cache.clear() == 1
+
+
+def test_a_prune_tells_what_packs_free(cache: Cache) -> None:
+    module_id = cache.add_module(ModuleSource(adder("f", 1)))
+    put_each(cache, ["a name", "another"], b"x" * 1000)
+    size = sum(cache._store.files.stat(cache._store.module_path(pack)).st_size for pack in packs(cache))
+    report = cache.prune(PrunePolicy(max_bytes=0), dry_run=True)
+    assert [module.module_id for module in report.removed] == [module_id]
+    assert sum(pack.size for pack in report.removed_packs) == size
+    assert (report.modules_before, report.modules_after, report.size_after) == (1, 0, 0)
+    done = cache.prune(PrunePolicy(max_bytes=0))
+    assert (done.removed_packs, done.freed_size) == (report.removed_packs, report.freed_size)
+    assert cache.stats().evicted_modules == 1
+    assert packs(cache) == []

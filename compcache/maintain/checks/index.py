@@ -109,7 +109,7 @@ def _repair_index(state: CheckState, missing: set[bytes], stale: set[bytes], dam
     if missing:
         example = next(iter(missing))[KEY_SIZE : KEY_SIZE + DIGEST_SIZE].hex()
         message = (
-            f"the index of {root} lacks {len(missing)} functions, for example of module {example}: an addition was "
+            f"the index of {root} lacks {len(missing)} functions and entries of data, for example of module {example}: an addition was "
             f"interrupted, and look-ups of them miss; {what}{'' if done else ', prune adds them after an hour'}"
         )
         state.find("unindexed", root, message, note=True, repaired=done)

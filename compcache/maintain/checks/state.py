@@ -65,7 +65,7 @@ class CheckState:
         what = (
             "it was moved to quarantine"
             if done
-            else "repair moves it to quarantine, and its functions are compiled again"
+            else "repair moves it to quarantine, and what it has is made again"
         )
         self.find("damaged", module_id.hex(), f"{path} is damaged: {reason}; {what}", repaired=done)
         self.forget(module_id)

@@ -148,9 +148,9 @@ def _pickle(value: Any, cres: Any, text: str) -> bytes:
 
 def publish(
     cache: Cache, identity: Identity, name: str, signature: Any, source: Any, description: Description,
-    targets: Iterable[str] | str | None = None,
+    targets: Iterable[str] | str | None = None, part_of: str | None = None,
 ) -> None:  # fmt: skip
-    """Store an entry: its image, if it has a source, and its description."""
+    """Store an entry: its image, if it has a source, and its description; `part_of` is the function that it is a wrapper or a loop of."""
     from compcache.build.ir_text import passes_vectors
     from compcache.build.source import Function, ModuleSource
 
@@ -168,6 +168,7 @@ def publish(
         features=features,
         targets=targets if portable else None,
         identity=identity.components,
+        part_of=part_of,
     ), alone=True)  # fmt: skip  # it calls what Numba, Python and the platform have
 
 
@@ -239,9 +240,9 @@ def _reduce(cres: Any) -> Any:
 
 
 def save_library(
-    cache: Cache, identity: Identity, name: str, signature: Any, library: Any, recorded: libraries.Recorded, symbol: str
+    cache: Cache, identity: Identity, name: str, signature: Any, library: Any, recorded: libraries.Recorded, symbol: str, part_of: str
 ) -> None:
-    """Store a code library (the wrapper of a gufunc, `symbol`). Raises as `save_result` does."""
+    """Store a code library (the wrapper of a gufunc, `symbol`), which is part of a function. Raises as `save_result` does."""
     if library.has_dynamic_globals:
         raise NotCacheable("it uses dynamic globals")
     checked = _checked(identity.lines, recorded)
@@ -251,9 +252,9 @@ def save_library(
         payload = library.name, _environment_rows(source.environments)
         bitcode = zlib.compress(library._get_module_for_linking().as_bitcode(), 1)
         description = Description(*checked, serialize.dumps((KIND_IMAGE, "", source.symbols, payload)), bitcode)
-        publish(cache, identity, name, signature, source, description)
+        publish(cache, identity, name, signature, source, description, part_of=part_of)
         if native_code.is_waiting(library):
             load.run_image(cache, name, description, source.symbols, library)
     except (image_source.CannotLink, CompileError, LinkError):
         pickled = serialize.dumps((KIND_OBJECT, "", (), library.serialize_using_object_code()))
-        publish(cache, identity, name, signature, None, Description(*checked, pickled, b""))
+        publish(cache, identity, name, signature, None, Description(*checked, pickled, b""), part_of=part_of)

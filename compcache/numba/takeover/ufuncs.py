@@ -359,7 +359,7 @@ def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind:
     known = entry.description
     description = Description(known.cpu, known.lines, known.dependencies, known.asked, known.answered, b"", b"")
     name = f"{entry.name} {kind}-{blake2b(source.text.encode(), digest_size=8).hexdigest()}"  # the same function in other lines
-    publish(backend.cache, entry.identity, name, signature, source, description)
+    publish(backend.cache, entry.identity, name, signature, source, description, part_of=entry.name)
     return Record(name, entry.identity.lines, description.implementations, source.symbols.index(symbol), environments).fields
 
 

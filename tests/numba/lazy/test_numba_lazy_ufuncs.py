@@ -289,6 +289,26 @@ def test_one_image_has_the_loop_for_starts_with_numba_and_without(tmp_path: Path
     assert not [name for name in names if " loop of " in name], "the loop is the wrapper"
 
 
+def test_listings_show_loops_and_wrappers_with_their_functions(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(program=KERNELS.format(decorators="compcache.numba"))
+    run = "import program, numpy as np\nx, y = np.arange(3.0), np.empty(3)\nprogram.dynamic(x, 2.0, y)\n"
+    run += "result = float(program.doubled(x).sum() + y.sum())"
+    for _ in range(3):  # the first one with Numba
+        assert project.run(run, backend=False, COMPCACHE_DIR=str(project.cache)) == 12.0
+    script = """
+    import compcache
+    from compcache.identity import label_of
+    cache = compcache.Cache(DIRECTORY)
+    listed = cache.functions(lambda name: name.startswith(("program.doubled", "program.dynamic")), folded=True)
+    rows = [(label_of(row.func_name).split("(")[0], row.parts > 0, row.entries > 0, 2 <= row.uses <= 3) for row in listed]
+    result = rows, len(cache.functions())
+    """
+    rows, functions = project.run(script.replace("DIRECTORY", repr(str(project.cache))), backend=False)
+    assert rows == [("program.doubled", True, True, True), ("program.dynamic", True, True, True)], "one use for each process at most"
+    assert functions > len(rows)
+
+
 def test_the_records_of_what_is_compiled_at_once_are_one_file(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(program=SHARED.format(decorators="compcache.numba"))

@@ -8,7 +8,7 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.names import resolve_all
+from compcache.cli.names import resolve_all, short
 from compcache.cli.output import (
     Column,
     age_text,
@@ -45,7 +45,7 @@ _MAX_DEFINITION = 100
 def command(
     session: Session, names: tuple[str, ...], code: str | None, whole_module: bool, module_id: str | None, as_json: bool
 ) -> None:
-    """Show the details of a function: signature, realizations, dependencies, globals.
+    """Show the details of a function: signature, realizations, dependencies, globals, and what belongs to it.
 
     With --ir or --asm print its code, if the module was stored with it.
     """
@@ -94,6 +94,12 @@ def _print(report: FunctionReport) -> None:
         for g in report.globals
     ]
     fields += [(f"identity {key}", _short(value)) for key, value in report.identity]
+    fields += [("part", f"{short(part.func_name)}, {size_text(part.size)}, {plural(part.uses, 'use')}") for part in report.parts]
+    fields += [
+        (f"entry {entry.kind}", f"{size_text(entry.size)}, in {'pack' if entry.pack else 'module'} {short_id(entry.module_id)}"
+         + (f", as {short(entry.name)}" if entry.name != report.func_name else ""))
+        for entry in report.entries
+    ]  # fmt: skip
     print_fields(fields)
     _print_realizations(report)
 
