@@ -4,6 +4,7 @@
  *   argument_types.c   the types of arguments as bytes, as fine as Numba tells them apart
  *   numpy_arrays.h   the layout of NumPy's arrays, for the exports as well
  *   file_stamps.c    the state of many files
+ *   marshalled.c     whether bytes are what marshal makes of values of a shape
  *   helpers.c    the C helpers of Numba that need neither Numba nor NumPy: those that raise exceptions
  *
  * All state is the process's: the package works in the main interpreter only.
@@ -36,6 +37,10 @@ PyObject *type_of(PyObject *module, PyObject *value);
 /* file_stamps(paths: bytes) -> (bytes, the newest time in nanoseconds): the states of files, whose paths each end with a NUL, 40 bytes
  * for each; None where that of one cannot be told. */
 PyObject *file_stamps(PyObject *module, PyObject *paths);
+
+/* marshalled.c */
+/* is_marshalled(data: bytes, shape: str) -> bool */
+PyObject *is_marshalled(PyObject *module, PyObject *args);
 
 /* helpers.c */
 /* set_helpers(unpickle, make_exception, unpack_exception, find_helper): what the helpers call. */
