@@ -15,6 +15,8 @@ import os
 import sys
 from _thread import allocate_lock
 
+from compcache import frontend
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -54,15 +56,8 @@ def helper_address(name: str) -> int:
         _install_own()
     found = _own.get(name)
     if found is None and name in _MATHEMATICS and not _numbas:
-        found = _address_in_process(name)
-    return found or _numbas_address(name) or _thread_address(name) or _address_in_process(name)
-
-
-def _address_in_process(name: str) -> int:
-    from compcache.hit.runtime import load_runtime
-
-    address: int = load_runtime().find_symbol(name.encode(), None)
-    return address
+        found = frontend.address_of(name)
+    return found or _numbas_address(name) or _thread_address(name) or frontend.address_of(name)
 
 
 def _numbas_address(name: str) -> int:
