@@ -7,6 +7,7 @@ write one. Between its own folders an import for types counts where a parameter 
 from __future__ import annotations
 
 import ast
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -107,3 +108,15 @@ def test_a_folder_says_what_it_is_for(folder: str) -> None:
 
 def test_every_folder_has_a_floor() -> None:
     assert {folder_of(module) for module in MODULES} == set(FLOOR_OF)
+
+
+def test_the_page_of_the_house_has_every_folder_from_the_top() -> None:
+    page = (PACKAGE_ROOT / "docs" / "numba-architecture.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(\w+)/` \|", page, re.MULTILINE) == [folder for floor in reversed(FLOORS[:-1]) for folder in floor]
+
+
+def test_the_page_of_the_house_names_files_that_are_there() -> None:
+    page = (PACKAGE_ROOT / "docs" / "numba-architecture.md").read_text(encoding="utf-8")
+    places = re.findall(r"`((?:\w+/)+\w*(?:\.\w+)?)`", page)
+    assert places
+    assert [place for place in places if not any((root / place).exists() for root in (FOLDER, FOLDER / "exports", PACKAGE_ROOT))] == []
