@@ -72,13 +72,13 @@ def runtime_extension() -> Extension:
     )
 
 
-def numba_extension(name: str) -> Extension:
-    """What runs functions that Numba has compiled: its sources are in `native` beside it."""
+def numba_extension(name: str, *shared: str) -> Extension:
+    """What runs functions that Numba has compiled: its sources are in `native` beside it, and those that it shares."""
     folder = f"{os.path.dirname(name.replace('.', '/'))}/native"
     names = sorted(os.listdir(folder))
     return Extension(
         name,
-        sources=[f"{folder}/{name}" for name in names if name.endswith(".c")],
+        sources=[*(f"{folder}/{name}" for name in names if name.endswith(".c")), *shared],
         depends=sorted(glob.glob("compcache/numba/*/native/*.h")),
         define_macros=[("COMPCACHE_LIMITED_API", LIMITED_API)] if LIMITED_API else [],
         extra_compile_args=["-std=gnu11", "-fvisibility=hidden"],
@@ -102,7 +102,7 @@ setup(
     ext_modules=[
         runtime_extension(),
         numba_extension("compcache.numba.lazy._dispatch"),
-        numba_extension("compcache.numba.exports._objects"),
+        numba_extension("compcache.numba.exports._objects", "compcache/numba/lazy/native/calls.c"),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311", **({"plat_name": PLATFORM} if PLATFORM else {})}} if LIMITED_API else {},
 )

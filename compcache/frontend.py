@@ -1,7 +1,8 @@
 """For authors of front ends: what a compiler needs of a cache beside the methods that its users call.
 
 A front end (Numba's is `compcache.numba`) turns a program's functions into modules, decides what each of them depends on, and
-hands call targets on. `docs/frontend.md` has one in fifty lines. All functions take an open `compcache.Cache` first; the errors of a closed cache are its own.
+hands call targets on. `docs/frontend.md` has one in fifty lines. Functions that concern a cache take it first, open; the errors of a closed
+cache are its own. The others answer questions about the code to store, and about what it was made from.
 """
 
 from __future__ import annotations
@@ -27,18 +28,26 @@ if TYPE_CHECKING:
 __all__ = [
     "add_missing",
     "add_realizations",
+    "address_of",
     "allows_pickle",
     "compact_index",
     "find",
     "find_stored",
     "forget_uncached",
     "get_entry",
+    "has_settled",
     "list_entries",
     "note_uncached",
+    "passes_vectors",
+    "provider_of",
     "put_entry",
+    "quote_name",
     "remove_entry",
     "settings_of",
+    "symbol_counts",
+    "targets_of",
     "temporary_directory",
+    "unquote_name",
     "write_entries",
 ]
 
@@ -316,6 +325,71 @@ def allows_pickle(cache: Cache) -> bool:
 def temporary_directory(cache: Cache) -> str:
     """A directory in the cache for short-lived files; what is left there is removed by prunes. It may not exist."""
     return cache._store.temporary
+
+
+def symbol_counts(text: str) -> dict[str, int]:
+    """How often each function and variable is written in LLVM assembly as LLVM prints it, its own definition or declaration included."""
+    from compcache.build import ir_text
+
+    return ir_text.symbol_counts(text)
+
+
+def quote_name(name: str) -> str:
+    """A name as LLVM assembly writes it behind ``@``, in quotes where it needs them."""
+    from compcache.build.ir_text import quote
+
+    return quote(name)
+
+
+def unquote_name(written: str) -> str:
+    """The name that LLVM assembly writes like this, with quotes or without."""
+    from compcache.build.ir_text import unquote
+
+    return unquote(written[1:-1]) if written.startswith('"') else written
+
+
+def passes_vectors(text: str) -> bool:
+    """Whether code exchanges wide vectors with functions that are not in it: it can be compiled for one CPU only, not for `targets`."""
+    from compcache.build import ir_text
+
+    return ir_text.passes_vectors(text)
+
+
+def provider_of(symbol: str) -> str:
+    """What has a native symbol: "platform", as every process on this platform has it; "process", as this one has; "" where nothing has."""
+    from compcache.images.platform_symbols import in_process, is_platform_symbol
+
+    return "platform" if is_platform_symbol(symbol) else "process" if in_process(symbol) else ""
+
+
+def address_of(symbol: str) -> int:
+    """Where this process has a native symbol; 0 where it has none. No LLVM and no ctypes are imported."""
+    from compcache.hit.runtime import load_runtime
+
+    address: int = load_runtime().find_symbol(symbol.encode(), None)
+    return address
+
+
+def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | None:
+    """The CPUs that `ModuleSource(targets=...)` stands for: those of $COMPCACHE_TARGETS where it names none; None for this host alone."""
+    import os
+
+    from compcache.targets.machine import TARGETS_VARIABLE
+
+    return targets or os.environ.get(TARGETS_VARIABLE) or None
+
+
+def has_settled(newest: int) -> bool:
+    """Whether a file changed long enough ago that another change would alter its times.
+
+    What a front end remembers of a file by its times holds only then.
+
+    Args:
+        newest: the later of the times of modification and change, in nanoseconds.
+    """
+    from compcache.publish import atomic_file
+
+    return atomic_file.has_settled(newest)
 
 
 #: Members of `Cache` that were moved here, by their names there: functions, and what were properties.

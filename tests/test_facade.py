@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import re
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -229,3 +231,29 @@ def test_the_reference_describes_each_parameter(name: str) -> None:
 def test_the_facade_is_for_users() -> None:
     members = [name for name in vars(Cache) if not name.startswith("_")]
     assert len(members) <= 45, members
+
+
+def test_front_ends_read_the_code_that_they_store() -> None:
+    text = 'declare i64 @"odd name\\22"(i64)\ndefine i64 @f(i64 %x) {\n  %1 = call i64 @"odd name\\22"(i64 %x)\n  ret i64 %1\n}\n'
+    assert frontend.symbol_counts(text) == {'odd name"': 2, "f": 1}
+    assert [frontend.unquote_name(frontend.quote_name(name)) for name in ("f", 'odd name"')] == ["f", 'odd name"']
+    assert not frontend.passes_vectors(text)
+    assert frontend.passes_vectors("declare <64 x double> @wide(<64 x double>)\n")
+
+
+def test_front_ends_ask_where_symbols_are() -> None:
+    assert [frontend.provider_of(name) for name in ("strlen", "Py_IsInitialized", "nobody_has_this")] == ["platform", "process", ""]
+    assert frontend.address_of("strlen") == ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p).value
+    assert frontend.address_of("nobody_has_this") == 0
+
+
+def test_front_ends_ask_which_targets_are_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMPCACHE_TARGETS", raising=False)
+    assert [frontend.targets_of(None), frontend.targets_of(("native",))] == [None, ("native",)]
+    monkeypatch.setenv("COMPCACHE_TARGETS", "x86-64-v2,native")
+    assert [frontend.targets_of(None), frontend.targets_of("native")] == ["x86-64-v2,native", "native"]
+
+
+def test_front_ends_ask_whether_times_tell_a_file_from_a_later_one() -> None:
+    now = time.time_ns()
+    assert [frontend.has_settled(newest) for newest in (now, now - 10**9, now + 10**12)] == [False, True, True]

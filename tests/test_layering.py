@@ -188,11 +188,11 @@ def floor_of(name: str) -> int | None:
 
 @functools.cache
 def imports_of(name: str) -> frozenset[Import]:
-    return frozenset(_walk_imports(path_of(name)))
+    return frozenset(walk_imports(ast.parse(path_of(name).read_text(encoding="utf-8")), name))
 
 
-def _walk_imports(path: Path) -> Iterator[Import]:
-    todo: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text(encoding="utf-8")), False)]
+def walk_imports(tree: ast.AST, name: str) -> Iterator[Import]:
+    todo: list[tuple[ast.AST, bool]] = [(tree, False)]
     while todo:
         node, lazy = todo.pop()
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -201,7 +201,7 @@ def _walk_imports(path: Path) -> Iterator[Import]:
         if isinstance(node, ast.Import):
             yield from (_import(alias.name, lazy=lazy) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name}: imports are absolute"
+            assert node.level == 0, f"{name}: imports are absolute"
             yield from (_import(f"{node.module}.{alias.name}", lazy=lazy) for alias in node.names)
         inner = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         todo += [(child, inner) for child in ast.iter_child_nodes(node)]

@@ -32,6 +32,7 @@ from compcache.globals import decode_definition
 from compcache.images.archives import open_archive
 from compcache.images.embedded_bitcode import embedded_bitcode
 from compcache.inspect.uncached import note, read_all
+from compcache.numba.lazy.description import Description
 from compcache.numba.lazy.entries import RECORD
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
 from compcache.remote.breaker import Breaker
@@ -368,17 +369,16 @@ def test_what_front_ends_store_is_of_the_shapes_that_they_read() -> None:
 @given(st.data())
 def test_entries_of_numba(data: st.DataObject) -> None:
     """Descriptions and records hold marshalled fields behind the digest of their module; marshal itself believes every size."""
-    import compcache.numba.entries.description  # noqa: F401 - registers its kind
-
     value: Any = data.draw(st.one_of(VALUES, st.just(CHECKED), st.composite(changed_fields)(list(CHECKED)).map(tuple)))
     whole = data.draw(st.composite(marshalled)(value))
     whole = data.draw(st.one_of(st.just(whole), st.composite(mutated)(whole)))
     head = pack("<III", len(whole), 3, 2)
-    for kind, payload in (("numba", head + whole + b"abcde"), ("numba", whole), ("numba-symbol", data.draw(st.binary(max_size=20)))):
-        definition = bounded(partial(decode_definition, kind), payload, GlobalValidationError)
-        if kind == "numba" and definition is not None:
-            assert all(isinstance(text, str) for row in (*definition.dependencies, definition.answered) for text in row)
-            assert len(definition.asked) % 4 == 0
+    for payload in (head + whole + b"abcde", whole):
+        description = bounded(Description.decode, payload, ValueError)
+        if description is not None:
+            assert all(isinstance(text, str) for row in (*description.dependencies, description.answered) for text in row)
+            assert len(description.asked) % 4 == 0
+    bounded(partial(decode_definition, "numba-symbol"), data.draw(st.binary(max_size=20)), GlobalValidationError)
     for shape in ("?", RECORD, "[?]", "{u?}", "([[{ui}]][?]?)"):
         bounded(partial(load_marshalled, shape=shape), whole, ValueError)
 
@@ -390,9 +390,7 @@ def test_entries_of_numba(data: st.DataObject) -> None:
 )  # fmt: skip
 def test_sizes_in_entries_of_numba_allocate_nothing(lie: bytes) -> None:
     """Five bytes that announce a tuple of 2**31 - 1 elements took 16 GB and 200 seconds."""
-    import compcache.numba.entries.description  # noqa: F401 - registers its kind
-
     payload = pack("<III", len(lie), 0, 0) + lie
-    assert bounded(partial(decode_definition, "numba"), payload, GlobalValidationError) is None
+    assert bounded(Description.decode, payload, ValueError) is None
     for shape in ("?", RECORD, "[?]"):
         assert bounded(partial(load_marshalled, shape=shape), lie, ValueError) is None

@@ -19,7 +19,10 @@ from compcache.hit.native_build import source_digest
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 pytest.importorskip("numba")
 
-MODULES = {"hit/_runtime": "hit/native", "numba/lazy/_dispatch": "numba/lazy/native", "numba/exports/_objects": "numba/exports/native"}
+MODULES = {
+    "hit/_runtime": ["hit/native/*.c"], "numba/lazy/_dispatch": ["numba/lazy/native/*.c"],
+    "numba/exports/_objects": ["numba/exports/native/*.c", "numba/lazy/native/calls.c"],
+}  # fmt: skip
 PROGRAM = """\
 import json, sys
 from compcache.numba import njit
@@ -62,7 +65,7 @@ def test_headers_of_3_13_make_an_extension_for_older_versions(tmp_path: Path) ->
             f"{package / module}.abi3.so"
         )
         subprocess.run([*command.split(), f'-DCOMPCACHE_SOURCE_DIGEST="{source_digest()}"', '-DCOMPCACHE_SOURCES=""',
-                        *glob.glob(f"{package / MODULES[module]}/*.c")], check=True)  # fmt: skip
+                        *(path for sources in MODULES[module] for path in glob.glob(f"{package / sources}"))], check=True)  # fmt: skip
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(build, MODULES))

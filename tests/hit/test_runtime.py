@@ -151,7 +151,6 @@ WRONG_CALLS: dict[str, tuple[type[Exception], Any]] = {
     "bind beyond the provider's table": (IndexError, lambda image: _runtime.bind(image, [(-1, bytes(16), image, 99)])),
     "bind a slot beyond the table": (IndexError, lambda image: _runtime.bind(image, [(99, b"", image, 0)])),
     "list functions of no records": (TypeError, lambda _: _runtime.list_functions(cast("Any", "records"), b"", {}, set())),
-    "fields of no bytes": (TypeError, lambda _: _runtime.is_marshalled(cast("Any", "text"), cast("Any", 1))),
     "target beyond the table": (IndexError, lambda image: _runtime.make_target(image, 0, 99, "f", cast("Any", None))),
     "target of no image": (TypeError, lambda _: _runtime.make_target(cast("Any", 1), 0, 0, "f", cast("Any", None))),
     "invalidate no target": (TypeError, lambda _: _runtime.invalidate(cast("Any", "f"))),

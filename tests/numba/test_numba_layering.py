@@ -1,18 +1,35 @@
-"""The folders of the Numba backend: each knows those below it, and says in a sentence what it is for."""
+"""The Numba backend as a house of its own: what it uses of the package, who uses it, and its folders, floor by floor.
+
+Imports inside functions count, and so do those for types alone where the house ends: it is a front end as any other project could
+write one. Between its own folders an import for types counts where a parameter of that type is asked for something.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
 from helpers import PACKAGE_ROOT
+from test_layering import Import, imports_of, modules, own_imports, path_of, used_types, walk_imports
+
+import compcache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-BACKEND = PACKAGE_ROOT / "compcache" / "numba"
+HOUSE = "numba"
+FOLDER = PACKAGE_ROOT / "compcache" / HOUSE
+#: What it uses of the package: the public names, what authors of front ends have, and the ground.
+USED = {"__init__", "cache", "frontend", "errors", "globals", "digest", "files", "record"}
+#: Who uses it, and why.
+USERS = {
+    "__init__": "`compcache.numba` is a public name",
+    "globals.definition": "the table of homes names the modules of its kinds of globals, as text",
+    "packaging.build": "the kernels of projects are compiled and put into their wheels",
+}
 #: From the bottom up. Folders on one floor do not know each other; "" is what lies beside the folders: the facade.
 FLOORS = (
     ("kernels",), ("registered",), ("lazy",), ("declarations",), ("fingerprints",), ("identity",), ("compilation",), ("entries",),
@@ -21,61 +38,86 @@ FLOORS = (
 )  # fmt: skip
 #: What points up, and why.
 DOORS = {
-    ("declarations", "takeover"): "what is declared and not stored is compiled by Numba",
-    ("lazy", "takeover"): "a lazy function that meets something unknown becomes Numba's own dispatcher",
-    ("lazy", "entries"): "the request of an entry is one class, whoever makes it",
+    ("declarations", "takeover"): "a declaration without code becomes Numba's own object, and only then the compiler's half is loaded",
 }
 FLOOR_OF = {folder: number for number, floor in enumerate(FLOORS) for folder in floor}
-FILES = sorted(BACKEND.rglob("*.py"))
+MODULES = [name for name in modules() if name.partition(".")[0] == HOUSE]
+OTHERS = [name for name in modules() if name.partition(".")[0] != HOUSE]
 
 
-def folder_of(path: Path) -> str:
-    return "" if path.parent == BACKEND else path.parent.relative_to(BACKEND).as_posix()
+def folder_of(module: str) -> str:
+    inner = module.removeprefix(HOUSE).removeprefix(".")
+    return inner.partition(".")[0] if (FOLDER / inner.partition(".")[0]).is_dir() else ""
 
 
-def imported(path: Path) -> Iterator[str]:
-    """The backend's modules that a file imports, anywhere in it, but for types alone: ``identity.key``."""
-    todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            todo += node.orelse
-            continue
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            names = []
-        yield from (
-            name.removeprefix("compcache.numba").removeprefix(".") for name in names if f"{name}.".startswith("compcache.numba.")
-        )
-        todo += ast.iter_child_nodes(node)
+def imported_folders(module: str) -> set[str]:
+    names = own_imports(module) | used_types(module)
+    return {folder_of(name) for name in names if name.partition(".")[0] == HOUSE}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(BACKEND).as_posix())
-def test_imports_point_to_the_same_folder_or_down(path: Path) -> None:
-    own = folder_of(path)
-    for name in imported(path):
-        other = name.partition(".")[0] if (BACKEND / name.partition(".")[0]).is_dir() else ""
-        assert other == own or FLOOR_OF[other] < FLOOR_OF[own] or (own, other) in DOORS, f"{path.name} imports {name}"
+def for_types(module: str) -> Iterator[Import]:
+    """What is imported for annotations alone."""
+    for node in ast.walk(ast.parse(path_of(module).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield from walk_imports(ast.Module(node.body, []), module)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_house_uses_what_front_ends_have(module: str) -> None:
+    found = {one.name for one in [*imports_of(module), *for_types(module)] if one.ours}
+    assert {name for name in found if name.partition(".")[0] != HOUSE} <= USED
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_what_it_takes_of_a_module_is_public(module: str) -> None:
+    for node in ast.walk(ast.parse(path_of(module).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module in {"compcache", "compcache.cache", "compcache.frontend"}:
+            public = import_module(node.module).__all__
+            assert {alias.name for alias in node.names} <= {*public, "frontend"}
+
+
+def test_the_house_is_used_by_few() -> None:
+    found = {module for module in OTHERS for name in own_imports(module) | used_types(module) if name.partition(".")[0] == HOUSE}
+    texts = {module for module in OTHERS if f'"compcache.{HOUSE}' in path_of(module).read_text(encoding="utf-8")}
+    assert found | texts | {"__init__"} == set(USERS)
+    assert HOUSE in dir(compcache)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_to_the_same_folder_or_down(module: str) -> None:
+    own = folder_of(module)
+    for other in imported_folders(module):
+        assert other == own or FLOOR_OF[other] < FLOOR_OF[own] or (own, other) in DOORS, f"{module} imports {other}"
 
 
 @pytest.mark.parametrize("door", sorted(DOORS))
 def test_a_door_is_in_use(door: tuple[str, str]) -> None:
-    files = [path for path in FILES if folder_of(path) == door[0]]
-    assert any(name.partition(".")[0] == door[1] for path in files for name in imported(path))
+    assert any(door[1] in imported_folders(module) for module in MODULES if folder_of(module) == door[0])
+    eager = {name for module in MODULES if folder_of(module) == door[0] for name in own_imports(module, eager=True)}
+    assert door[1] not in {folder_of(name) for name in eager if name.partition(".")[0] == HOUSE}
 
 
 @pytest.mark.parametrize("folder", FLOOR_OF)
 def test_a_folder_says_what_it_is_for(folder: str) -> None:
-    files = list((BACKEND / folder).glob("*.py"))
+    files = list((FOLDER / folder).glob("*.py"))
     assert files
     if folder:
-        content = (BACKEND / folder / "__init__.py").read_text()
+        content = (FOLDER / folder / "__init__.py").read_text()
         assert ast.get_docstring(ast.parse(content))
         assert len(ast.parse(content).body) == 1, "nothing is imported with a folder that is not asked for"
 
 
 def test_every_folder_has_a_floor() -> None:
-    assert {folder_of(path) for path in FILES} == set(FLOOR_OF)
+    assert {folder_of(module) for module in MODULES} == set(FLOOR_OF)
+
+
+def test_the_page_of_the_house_has_every_folder_from_the_top() -> None:
+    page = (PACKAGE_ROOT / "docs" / "numba-architecture.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(\w+)/` \|", page, re.MULTILINE) == [folder for floor in reversed(FLOORS[:-1]) for folder in floor]
+
+
+def test_the_page_of_the_house_names_files_that_are_there() -> None:
+    page = (PACKAGE_ROOT / "docs" / "numba-architecture.md").read_text(encoding="utf-8")
+    places = re.findall(r"`((?:\w+/)+\w*(?:\.\w+)?)`", page)
+    assert places
+    assert [place for place in places if not any((root / place).exists() for root in (FOLDER, FOLDER / "exports", PACKAGE_ROOT))] == []

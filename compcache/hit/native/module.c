@@ -55,7 +55,6 @@ static PyMethodDef functions[] = {
     {"find_symbol", find_symbol, METH_VARARGS, NULL},
     {"find_undefined", find_undefined, METH_O, NULL},
     {"list_functions", list_functions, METH_VARARGS, NULL},
-    {"is_marshalled", is_marshalled, METH_VARARGS, NULL},
     {"make_target", make_target, METH_VARARGS, NULL},
     {"invalidate", invalidate, METH_O, NULL},
     {"is_valid", is_valid, METH_O, NULL},

@@ -5,7 +5,6 @@
  *   targets.c    the native half of TypedCallTarget: its vectorcall runs an entry point of an image
  *   arguments.c  what entry points call to check and convert arguments
  *   records.c    which functions a module has, as its records say
- *   marshalled.c whether bytes are what marshal makes of values of a shape
  *   commit.c     stores into the memory of images, together with the tables that record them
  *   processor.c  what the processor says of itself; how it is asked is in processor_*.h
  *   paths.c      opens files below a directory, following no links; open descriptors
@@ -88,9 +87,6 @@ extern const EntryApi entry_api;
 
 /* records.c */
 PyObject *list_functions(PyObject *module, PyObject *args);
-
-/* marshalled.c */
-PyObject *is_marshalled(PyObject *module, PyObject *args);
 
 /* commit.c */
 PyObject *commit(PyObject *module, PyObject *args);

@@ -54,7 +54,7 @@ def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) ->
 
 def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
     """Decorate a function, or what Numba knows to decorate."""
-    state = State(function, decorator, signatures, dict(options)) if _is_ours(function) else None
+    state = _state_of(function, decorator, signatures, options)
     if state is not None and signatures is None:
         return _finished(make_lazy_function(state))
     try:
@@ -70,6 +70,11 @@ def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, optio
         return _packaged(error)(function)
 
 
+def _state_of(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> State | None:
+    """The state of what is decorated; None where that is left to Numba."""
+    return State(function, decorator, signatures, dict(options), _real_dispatcher) if _is_ours(function) else None
+
+
 def _is_ours(function: Any) -> bool:
     """Whether this is a Python function that is not Numba's own: Numba decorates functions of its own as well, once it is imported."""
     return type(function) is _Function and not (are_decorators_taken() and str(function.__module__).startswith("numba."))
@@ -79,11 +84,13 @@ def _finished(function: Any) -> Any:
     """What the decorator gives: Numba's own object, where Numba is imported and its own decorators would give that."""
     if not are_decorators_taken():
         return function
-    if is_lazy_function(function):
-        from compcache.numba.takeover.dispatchers import real_dispatcher
+    return note_made(_real_dispatcher(function), function) if is_lazy_function(function) else made(function)
 
-        return note_made(real_dispatcher(function), function)
-    return made(function)
+
+def _real_dispatcher(function: Any) -> Any:
+    from compcache.numba.takeover.dispatchers import real_dispatcher
+
+    return real_dispatcher(function)
 
 
 def _packaged(error: ImportError) -> Any:
@@ -178,7 +185,7 @@ def _decorate_ufunc(
 ) -> Any:
     if decorator == "vectorize" and is_lazy_function(function):
         function = function.py_func
-    state = State(function, decorator, signatures, dict(options)) if _is_ours(function) else None
+    state = _state_of(function, decorator, signatures, options)
     if state is not None and not state.reason:
         from compcache.numba.declarations.ufuncs import declare_ufunc
 
@@ -191,7 +198,7 @@ def _decorate_ufunc(
 
 
 def _decorate_callback(signature: str, options: dict[str, Any], function: Any) -> Any:
-    state = State(function, "cfunc", (signature,), dict(options)) if _is_ours(function) else None
+    state = _state_of(function, "cfunc", (signature,), options)
     if state is not None and not state.reason:
         from compcache.numba.declarations.callbacks import declare_callback
 

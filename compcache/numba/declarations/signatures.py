@@ -68,9 +68,7 @@ def declare_function(state: State) -> Any:
     function = make_lazy_function(state)
     state.declared = find_declared(state)
     if state.declared is None:
-        from compcache.numba.takeover.dispatchers import real_dispatcher
-
-        real_dispatcher(function)
+        state.make_real(function)
     return function
 
 

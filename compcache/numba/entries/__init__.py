@@ -1,1 +1,1 @@
-"""Entries: their format, and their conversion from and to Numba's objects."""
+"""Entries: compile results of Numba as code that is stored, and back."""

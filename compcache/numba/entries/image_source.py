@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.build.ir_text import symbol_counts, unquote
+from compcache import frontend
 from compcache.numba.entries.helper_symbols import HelperSymbol, helper_address
 from compcache.numba.entries.named_addresses import NAMED, PREFIX, functions_named
 from compcache.numba.entries.recursion import UNRESOLVED, resolve_recursion
@@ -30,9 +30,6 @@ ADDRESS = "compcache.numba.address"
 
 
 _NATIVE_VARIABLES = frozenset(("_Py_NoneStruct",))
-
-
-_PLAIN = frozenset(map(chr, range(32, 127))) - frozenset('"\\')
 
 
 #: The name in a function's declaration or definition, quoted if it has unusual characters.
@@ -74,30 +71,26 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
     """
     if f"@{PREFIX}" in text or f'@"{PREFIX}' in text:
         raise CannotLink("it holds an address of this process")
-    counts = symbol_counts(text)
+    counts = frontend.symbol_counts(text)
     # Read from the text: reading the names of hundreds of declarations through LLVM would take half of the storing time.
-    declared = [_plain(name) for name in _DECLARED.findall(text)]
+    declared = [frontend.unquote_name(name) for name in _DECLARED.findall(text)]
     unused = {name for name in declared if counts.get(name, 0) < _DECLARATION_AND_USE}
-    text = _DECLARATION.sub(lambda line: "" if _plain(line[1]) in unused else line[0], text)
-    defined = {_plain(name) for name in _DEFINED.findall(text)}
+    text = _DECLARATION.sub(lambda line: "" if frontend.unquote_name(line[1]) in unused else line[0], text)
+    defined = {frontend.unquote_name(name) for name in _DEFINED.findall(text)}
     environments = _environments(text, defined)
     text = load_exception_classes(resolve_recursion(text, defined))
     used = [name for name in declared if name not in unused and not name.startswith("llvm.")]
     symbols = (*[name for name in wanted if name in defined], *environments)
     text += address_function(symbols)
-    named = functions_named([_plain(found[1]) for found in _VARIABLE.finditer(text)] if NAMED in text else ())
+    named = functions_named([frontend.unquote_name(found[1]) for found in _VARIABLE.finditer(text)] if NAMED in text else ())
     return ImageSource(text, symbols, tuple(environments), {**_helpers(used), **named})
-
-
-def _plain(name: str) -> str:
-    return unquote(name[1:-1]) if name.startswith('"') else name
 
 
 def _environments(text: str, defined: Container[str]) -> list[str]:
     """The environment slots among the global variables of code. Raises `CannotLink` for a variable that cannot be linked."""
     environments = []
     for match in _VARIABLE.finditer(text):
-        name, words = _plain(match[1]), match[2].split()
+        name, words = frontend.unquote_name(match[1]), match[2].split()
         if name.startswith(_ENV_PREFIX):
             environments.append(name)
         elif name.removeprefix(UNRESOLVED) in defined:
@@ -112,17 +105,16 @@ def _environments(text: str, defined: Container[str]) -> list[str]:
 def _helpers(declared: Iterable[str]) -> dict[str, HelperSymbol]:
     from llvmlite import binding
 
-    from compcache.images import platform_symbols
-
     found = {}
     for name in declared:
-        if name.startswith(("Py", "_Py")) and platform_symbols.in_process(name):
+        provider = frontend.provider_of(name)
+        if provider and name.startswith(("Py", "_Py")):
             continue
-        if platform_symbols.is_platform_symbol(name) and not binding.address_of_symbol(name):
+        if provider == "platform" and not binding.address_of_symbol(name):
             continue
         if helper_address(name):
             found[name] = HelperSymbol(name)
-        elif not platform_symbols.in_process(name):
+        elif not provider:
             raise CannotLink(f"it calls {name!r}, which no library provides by name")
     return found
 
@@ -130,7 +122,7 @@ def _helpers(declared: Iterable[str]) -> dict[str, HelperSymbol]:
 def address_function(symbols: Sequence[str]) -> str:
     """A function that returns the address of a symbol by number; it refers to all symbols of the image."""
     cases = "\n".join(f"    i64 {n}, label %s{n}" for n in range(len(symbols)))
-    blocks = "\n".join(f's{n}:\n  ret ptr @"{_quoted(name)}"' for n, name in enumerate(symbols))
+    blocks = "\n".join(f"s{n}:\n  ret ptr @{frontend.quote_name(name)}" for n, name in enumerate(symbols))
     return f"""
 define ptr @{ADDRESS}(i64 %number) {{
   switch i64 %number, label %none [
@@ -141,10 +133,6 @@ none:
 {blocks}
 }}
 """
-
-
-def _quoted(name: str) -> str:
-    return "".join(c if c in _PLAIN else "".join(f"\\{b:02X}" for b in c.encode()) for c in name)
 
 
 def load_exception_classes(text: str) -> str:

@@ -16,7 +16,6 @@ from numba.core.environment import Environment, lookup_environment
 
 from compcache import frontend
 from compcache.numba.compilation import libraries, native_code, scopes
-from compcache.numba.entries.description import DESCRIPTION, KIND_OBJECT, Description, Request
 from compcache.numba.entries.generators import restore_generator
 from compcache.numba.entries.helper_symbols import helper_address
 from compcache.numba.entries.mapped_library import (
@@ -26,12 +25,13 @@ from compcache.numba.entries.mapped_library import (
     make_entry_point,
     set_environments,
 )
-from compcache.numba.identity.dependencies import Dependency, decode_names
+from compcache.numba.fingerprints.errors import Unidentifiable
+from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
 from compcache.numba.identity.settings import chosen_cpu
+from compcache.numba.lazy.description import DESCRIPTION, KIND_OBJECT, Description, Request
 
 if TYPE_CHECKING:
-    from compcache.cache import Cache
-    from compcache.hit.target import TypedCallTarget
+    from compcache import Cache, TypedCallTarget
     from compcache.numba.identity.key import Identity
 
 __all__ = ["find", "load_library", "load_result", "run_image", "with_types"]
@@ -39,9 +39,21 @@ __all__ = ["find", "load_library", "load_result", "run_image", "with_types"]
 
 def find(cache: Cache, name: str, lines: str, implementations: str = "") -> tuple[TypedCallTarget, Description] | None:
     """The first entry of this name that is valid in this process; one with these implementations (`Description.implementations`) is."""
-    request = Request(lines, chosen_cpu(), implementations=implementations)
+    request = Request(lines, chosen_cpu(), implementations=implementations, outdated=_why_outdated)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION)
     return (target, request.found) if target is not None and request.found is not None else None
+
+
+def _why_outdated(description: Description) -> str:
+    """Why the compiler would use other implementations now; "" if it would use the same."""
+    for dependency in [Dependency(*row) for row in description.dependencies]:
+        try:
+            if not is_current(dependency):
+                return f"the implementation {dependency.name}, which the compiler used, has changed"
+        except Unidentifiable as error:
+            return f"the implementation {dependency.name} cannot be compared: {error}"
+    new = set(matching_names(description.asked)) - set(description.answered)
+    return f"the implementation {min(new)} is new, and the compiler would have used it" if new else ""
 
 
 def load_result(

@@ -13,7 +13,7 @@ from compcache.numba.entries.named_addresses import bind_named
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from compcache.numba.entries.description import Description
+    from compcache.numba.lazy.description import Description
 
 __all__ = ["MappedLibrary", "Stored", "keep_mapped", "make_entry_point", "set_environments"]
 

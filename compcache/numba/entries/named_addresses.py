@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import binding
 
-from compcache.build.ir_text import symbol_counts
+from compcache import frontend
 from compcache.numba.entries.helper_symbols import HelperSymbol
 from compcache.numba.entries.recursion import UNRESOLVED
 from compcache.numba.registered.cython_functions import CythonFunction, function_at
@@ -96,7 +96,7 @@ def with_names(module: Any, kept: Container[str]) -> str | None:
     known = {**known_functions(name for name in variables if name not in of_numba), **of_numba}
     text = without_addresses(str(module), known)
     text = str(without_dead_code(text, None if UNRESOLVED in text else kept))
-    counts = symbol_counts(text)
+    counts = frontend.symbol_counts(text)
     if any(counts.get(name, 0) > 1 and name not in known for name in variables):
         return None
     symbols = {name: _symbol_of(function) for name, function in known.items() if counts.get(name, 0) > 1}

@@ -17,11 +17,10 @@ from numba.core.dispatcher import ObjModeLiftedWith
 from numba.core.environment import lookup_environment
 from numba.core.typed_passes import _reload_parfors
 
-from compcache import frontend
+from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, LinkError
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
-from compcache.numba.entries.description import DESCRIPTION, KIND_IMAGE, KIND_OBJECT, Description
 from compcache.numba.entries.generators import next_symbol
 from compcache.numba.entries.held_objects import why_copied
 from compcache.numba.entries.named_addresses import with_names
@@ -29,6 +28,7 @@ from compcache.numba.entries.names import shown_signature, without_addresses
 from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.settings import chosen_cpu, compiled_for
 from compcache.numba.lazy.c_helpers import THREADING
+from compcache.numba.lazy.description import DESCRIPTION, KIND_IMAGE, KIND_OBJECT, Description
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -151,12 +151,9 @@ def publish(
     targets: Iterable[str] | str | None = None, part_of: str | None = None,
 ) -> None:  # fmt: skip
     """Store an entry: its image, if it has a source, and its description; `part_of` is the function that it is a wrapper or a loop of."""
-    from compcache.build.ir_text import passes_vectors
-    from compcache.build.source import Function, ModuleSource
-
     text = source.text if source else image_source.address_function(())
     cpu, features = compiled_for()
-    portable = not description.is_machine_code and not description.cpu and not passes_vectors(text)
+    portable = not description.is_machine_code and not description.cpu and not frontend.passes_vectors(text)
     frontend.add_realizations(cache, ModuleSource(
         text,
         {name: Function("ptr(i64)", symbol=image_source.ADDRESS, shown=shown_signature(signature))},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llvmlite import binding
 
+from compcache import frontend
 from compcache.numba.entries.image_source import CannotLink, load_exception_classes
 from compcache.numba.entries.named_addresses import PREFIX, without_addresses, without_dead_code
 from compcache.numba.entries.recursion import MissingCallee, resolve_recursion, with_recursive_callees
@@ -121,9 +122,7 @@ def _pass_builder(module: Any) -> Any:
 
 def _needs_of(func_name: str, compiled: Any) -> _Needs:
     """What a module needs. Raises `CompileError` for an address of this process that has no name."""
-    from compcache.build.ir_text import symbol_counts
-
-    counts = symbol_counts(str(compiled))
+    counts = frontend.symbol_counts(str(compiled))
     helpers = [f.name for f in compiled.functions if f.is_declaration and f.name in HELPERS and counts.get(f.name, 0) > 1]
     addresses = [v.name for v in compiled.global_variables if v.name.startswith(PREFIX) and counts.get(v.name, 0) > 1]
     functions = known_functions(addresses)
@@ -227,15 +226,12 @@ def _drop_unused(module: Any) -> None:
 
 def _check(func_name: str, module: Any) -> None:
     """Raise `CompileError` if the module refers to something that another process would lack."""
-    from compcache.build.ir_text import symbol_counts
-    from compcache.images import platform_symbols
-
-    counts = symbol_counts(str(module))
+    counts = frontend.symbol_counts(str(module))
     missing = [
         function.name
         for function in module.functions
         if function.is_declaration and not function.name.startswith("llvm.") and counts.get(function.name, 0) > 1
-        and not _is_everywhere(platform_symbols, function.name)
+        and not _is_everywhere(function.name)
     ]  # fmt: skip
     for variable in module.global_variables:
         name = variable.name
@@ -253,10 +249,9 @@ def _with_symbols(error: CompileError, names: Iterable[str]) -> CompileError:
     return error
 
 
-def _is_everywhere(platform_symbols: Any, name: str) -> bool:
-    return bool(platform_symbols.is_platform_symbol(name)) or (
-        name.startswith(("Py", "_Py")) and bool(platform_symbols.in_process(name))
-    )
+def _is_everywhere(name: str) -> bool:
+    provider = frontend.provider_of(name)
+    return provider == "platform" or (bool(provider) and name.startswith(("Py", "_Py")))
 
 
 #: What functions that exported code does not have are for, by the beginnings of their names.

@@ -7,13 +7,11 @@ the kernel allocates and frees comes from `memory_runtime`.
 
 from __future__ import annotations
 
-import os
 import warnings
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from compcache import frontend
-from compcache.build.source import Function, ModuleSource
+from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, ShadowWarning
 from compcache.numba.compilation.error_text import describe_error
 from compcache.numba.compilation.plain_containers import carried_type, has_containers, made_type, with_lists
@@ -29,8 +27,7 @@ from compcache.numba.exports.parameters import (
 )
 from compcache.numba.exports.wrapper import ENTRY
 from compcache.numba.fingerprints.numba_values import declared_locals
-from compcache.numba.identity.settings import compiled_for
-from compcache.targets.machine import NATIVE, TARGETS_VARIABLE
+from compcache.numba.identity.settings import chosen_cpu, compiled_for
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
@@ -72,9 +69,8 @@ def export(
         function = _with_fixed_arguments(function, names_of_arguments(function, func_name, len(args)), options, local_types)
         options, local_types = {}, {}  # those of the function that it calls
     all_types = with_defaults(function, func_name, args)
-    cpu, features = compiled_for()
-    chosen = features is not None or cpu != NATIVE
-    portable = not chosen and bool(targets or os.environ.get(TARGETS_VARIABLE))
+    cpu, features = compiled_for() if chosen_cpu() else (None, None)
+    portable = cpu is None and frontend.targets_of(targets) is not None
     # Numba tells that a call is a recursive one by what the dispatcher says of itself.
     with getattr(func, "_compiling_counter", nullcontext()), _without_vectors() if portable else nullcontext():
         cres = _compile(func_name, function, options, local_types, all_types, result)
@@ -86,7 +82,7 @@ def export(
     shown = f"{made.text}({', '.join(f'{p.name}: {p.text}' for p in parameters)})"
     source = ModuleSource(
         assembled.text, {func_name: Function(shown, symbol=ENTRY, nogil=nogil and not assembled.releases_gil)}, optimize=2,
-        cpu=cpu if chosen else None, features=features, targets=None if chosen else targets,
+        cpu=cpu, features=features, targets=targets if cpu is None else None,
         identity={"name": func_name, "numba signature": str(cres.signature), "exported by": "compcache.numba"},
     )  # fmt: skip
     with warnings.catch_warnings():

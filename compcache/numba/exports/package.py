@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from types import ModuleType
 
-    from compcache.build.source import ModuleSource
+    from compcache import ModuleSource
 
 __all__ = ["package_exports", "write_sources"]
 

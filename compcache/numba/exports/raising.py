@@ -1,8 +1,7 @@
-"""Exceptions of exported kernels: converts Numba's pickled descriptions, at export, to native code that raises them."""
+"""Exceptions of exported kernels: converts Numba's pickled descriptions, at export, to data that is not unpickled, and code that raises them."""
 
 from __future__ import annotations
 
-import builtins
 import pickle
 import re
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from compcache.errors import CompileError
+from compcache.numba.lazy.marshalled import dump_marshalled
 
 __all__ = ["RAISE", "KnownException", "describe_exceptions", "raising_text"]
 
@@ -42,8 +42,8 @@ class KnownException(NamedTuple):
         return any(argument is COMPUTED for argument in self.args)
 
 
-#: Marks an argument that is computed when the exception is raised.
-COMPUTED = object()
+#: Marks an argument that is computed when the exception is raised; marshal knows it.
+COMPUTED = ...
 
 
 def describe_exceptions(func_name: str, text: str) -> list[KnownException]:
@@ -98,12 +98,8 @@ def _is_plain(argument: Any) -> bool:
 
 def raising_text(exceptions: list[KnownException]) -> str:
     """Assembly of the function that raises: it compares Numba's description with the known ones."""
-    texts = _Texts()
     constant = [known for known in exceptions if not known.is_computed]
     computed = [known for known in exceptions if known.is_computed]
-    blocks = [*_tests("constant", "%info", constant, texts), *_tests("computed", "%pickled", computed, texts)]
-    unknown = texts.pointer("an exception that is unknown to compcache.numba")
-    externals = "\n".join(f'@"{known.variable}" = external global i8' for known in exceptions)
     return f"""
 declare i32 @PyGILState_Ensure()
 declare void @PyGILState_Release(i32)
@@ -112,14 +108,16 @@ declare void @PyErr_SetObject(ptr, ptr)
 declare void @PyErr_SetString(ptr, ptr)
 declare void @PyErr_SetNone(ptr)
 declare ptr @PyImport_ImportModule(ptr)
-declare ptr @PyObject_GetAttrString(ptr, ptr)
-declare ptr @PyTuple_GetItem(ptr, i64)
-declare ptr @Py_BuildValue(ptr, ...)
+declare ptr @PyBytes_FromStringAndSize(ptr, i64)
+declare ptr @PyObject_CallMethod(ptr, ptr, ptr, ...)
+declare ptr @PyObject_Type(ptr)
 declare void @Py_DecRef(ptr)
 declare void @NRT_Free(ptr)
 @_Py_NoneStruct = external global [0 x i8]
-{_class_declarations(exceptions)}
-{externals}
+@PyExc_StopIteration = external global i8
+@PyExc_SystemError = external global i8
+{_TEXTS}
+{chr(10).join(map(_data_text, exceptions))}
 ; What Numba tells of an exception: pickled, its size, the computed arguments, what makes a tuple of them, their number.
 define void @{RAISE}(i32 %code, ptr %info) cold noinline {{
 start:
@@ -130,7 +128,7 @@ start:
 kind:
   switch i32 %code, label %user [
     i32 -3, label %stopped
-    i32 -1, label %unknown
+    i32 -1, label %known
   ]
 stopped:
   call void @PyErr_SetNone(ptr @PyExc_StopIteration)
@@ -139,7 +137,7 @@ user:
   %count_at = getelementptr inbounds {{ ptr, i32, ptr, ptr, i32 }}, ptr %info, i32 0, i32 4
   %count = load i32, ptr %count_at
   %is_computed = icmp sgt i32 %count, 0
-  br i1 %is_computed, label %unwrap, label %constant0
+  br i1 %is_computed, label %unwrap, label %constant
 unwrap:
   %pickled = load ptr, ptr %info
   %given_at = getelementptr inbounds {{ ptr, i32, ptr, ptr, i32 }}, ptr %info, i32 0, i32 2
@@ -149,128 +147,80 @@ unwrap:
   %values = call ptr %unwrapping(ptr %given)
   call void @NRT_Free(ptr %info)
   %no_values = icmp eq ptr %values, null
-  br i1 %no_values, label %done, label %computed0
-{chr(10).join(blocks)}
-constant{len(constant)}:
-  br label %unknown
-computed{len(computed)}:
-  br label %unknown
+  br i1 %no_values, label %done, label %computed
+computed:
+{_search("computed", "%pickled", computed)}
+  br label %known
+constant:
+{_search("constant", "%info", constant)}
+  br label %known
+known:
+  %found = phi ptr [ null, %kind ], [ %computed.{len(computed)}, %computed ], [ %constant.{len(constant)}, %constant ]
+  %arguments = phi ptr [ @_Py_NoneStruct, %kind ], [ %values, %computed ], [ @_Py_NoneStruct, %constant ]
+  %owned = phi ptr [ null, %kind ], [ %values, %computed ], [ null, %constant ]
+  %is_unknown = icmp eq ptr %found, null
+  br i1 %is_unknown, label %unknown, label %import
+import:
+  %module = call ptr @PyImport_ImportModule(ptr @compcache.numba.raising.module)
+  %no_module = icmp eq ptr %module, null
+  br i1 %no_module, label %made, label %make
+make:
+  %size = load i64, ptr %found
+  %data = getelementptr inbounds i8, ptr %found, i64 8
+  %described = call ptr @PyBytes_FromStringAndSize(ptr %data, i64 %size)
+  %exception = call ptr (ptr, ptr, ptr, ...) @PyObject_CallMethod(ptr %module, ptr @compcache.numba.raising.function, ptr @compcache.numba.raising.format, ptr %described, ptr %arguments)
+  call void @Py_DecRef(ptr %module)
+  %no_exception = icmp eq ptr %exception, null
+  br i1 %no_exception, label %made, label %raise
+raise:
+  %class = call ptr @PyObject_Type(ptr %exception)
+  call void @PyErr_SetObject(ptr %class, ptr %exception)
+  call void @Py_DecRef(ptr %class)
+  call void @Py_DecRef(ptr %exception)
+  br label %made
 unknown:
-  call void @PyErr_SetString(ptr @PyExc_SystemError, ptr {unknown})
+  call void @PyErr_SetString(ptr @PyExc_SystemError, ptr @compcache.numba.raising.unknown)
+  br label %made
+made:
+  call void @Py_DecRef(ptr %owned)
   br label %done
 done:
   call void @PyGILState_Release(i32 %gil)
   ret void
 }}
-{texts.definitions()}
 """
 
 
-def _tests(stem: str, description: str, exceptions: list[KnownException], texts: _Texts) -> list[str]:
-    """Blocks that compare a description with these exceptions in turn, and raise the matching one."""
-    blocks: list[str] = []
+def _search(stem: str, description: str, exceptions: list[KnownException]) -> str:
+    """Lines that find the data of the exception of a description; null where it is not known."""
+    lines = [f"  %{stem}.0 = getelementptr i8, ptr null, i64 0"]
     for number, known in enumerate(exceptions):
-        here = f"{stem}{number}"
-        blocks += [
-            f"{here}:",
-            f'  %is.{here} = icmp eq ptr {description}, @"{known.variable}"',
-            f"  br i1 %is.{here}, label %raise.{here}, label %{stem}{number + 1}",
-            f"raise.{here}:",
-            *_class_lines(here, known, texts),
-            *_argument_lines(here, known, texts),
-            f"  call void @PyErr_SetObject(ptr %class.{here}, ptr %args.{here})",
-            f"  call void @Py_DecRef(ptr %args.{here})",
-            *(["  call void @Py_DecRef(ptr %values)"] if known.is_computed else []),
-            "  br label %done",
-        ]
-    return blocks
-
-
-def _is_builtin(known: KnownException) -> bool:
-    return known.module == "builtins" and hasattr(builtins, known.qualname)
-
-
-def _class_declarations(exceptions: list[KnownException]) -> str:
-    """Declarations as Numba writes them; `load_exception_classes` converts their uses to loads."""
-    names = {known.qualname for known in exceptions if _is_builtin(known)} | {"StopIteration", "SystemError"}
-    return "\n".join(f"@PyExc_{name} = external global i8" for name in sorted(names))
-
-
-def _class_lines(here: str, known: KnownException, texts: _Texts) -> list[str]:
-    if _is_builtin(known):
-        return [f"  %class.{here} = getelementptr i8, ptr @PyExc_{known.qualname}, i64 0"]
-    lines = [f"  %step.{here}.0 = call ptr @PyImport_ImportModule(ptr {texts.pointer(known.module)})"]
-    parts = known.qualname.split(".")
-    for step, part in enumerate([*parts, None]):
-        value = f"%step.{here}.{step}"
         lines += [
-            f"  %none.{here}.{step} = icmp eq ptr {value}, null",
-            f"  br i1 %none.{here}.{step}, label %done, label %found.{here}.{step}",
-            f"found.{here}.{step}:",
+            f'  %{stem}.is{number} = icmp eq ptr {description}, @"{known.variable}"',
+            f'  %{stem}.{number + 1} = select i1 %{stem}.is{number}, ptr @"{_DATA_PREFIX}{known.variable}", ptr %{stem}.{number}',
         ]
-        if part is not None:
-            call = f"call ptr @PyObject_GetAttrString(ptr {value}, ptr {texts.pointer(part)})"
-            lines.append(f"  %step.{here}.{step + 1} = {call}")
-    lines.append(f"  %class.{here} = getelementptr i8, ptr %step.{here}.{len(parts)}, i64 0")
-    return lines
+    return "\n".join(lines)
 
 
-def _argument_lines(here: str, known: KnownException, texts: _Texts) -> list[str]:
-    """The tuple of the arguments, by `Py_BuildValue`."""
-    formats, values, made = [], [], []
-    computed = 0
-    for number, argument in enumerate(known.args):
-        name = f"%arg.{here}.{number}"
-        if argument is COMPUTED:
-            made.append(f"  {name} = call ptr @PyTuple_GetItem(ptr %values, i64 {computed})")
-            format_, value = "O", f"ptr {name}"
-            computed += 1
-        elif argument is None:
-            format_, value = "O", "ptr @_Py_NoneStruct"
-        elif isinstance(argument, bool):
-            texts.use_bool()
-            made.append(f"  {name} = call ptr @PyBool_FromLong(i64 {int(argument)})")
-            format_, value = "N", f"ptr {name}"
-        elif isinstance(argument, int):
-            format_, value = "L", f"i64 {argument}"
-        elif isinstance(argument, float):
-            format_, value = "d", f"double 0x{_double_bits(argument):016X}"
-        else:
-            format_, value = "s", f"ptr {texts.pointer(argument)}"
-        formats.append(format_)
-        values.append(f", {value}")
-    format_text = texts.pointer(f"({''.join(formats)})")
-    return [
-        *made, f"  %args.{here} = call ptr (ptr, ...) @Py_BuildValue(ptr {format_text}{''.join(values)})",
-        f"  %no_args.{here} = icmp eq ptr %args.{here}, null",
-        f"  br i1 %no_args.{here}, label %done, label %set.{here}", f"set.{here}:",
-    ]  # fmt: skip
+def _data_text(known: KnownException) -> str:
+    """The variable that identifies an exception, and what `known_exception` makes it of, behind its size."""
+    data = dump_marshalled((known.module, known.qualname, known.args))
+    value = f"{{ i64, [{len(data)} x i8] }} {{ i64 {len(data)}, {_constant(data)} }}"
+    return f'@"{known.variable}" = external global i8\n@"{_DATA_PREFIX}{known.variable}" = private constant {value}'
 
 
-def _double_bits(value: float) -> int:
-    import struct
-
-    bits: int = struct.unpack("<Q", struct.pack("<d", value))[0]
-    return bits
+def _constant(data: bytes) -> str:
+    text = "".join([f"\\{byte:02X}" for byte in data])
+    return f'[{len(data)} x i8] c"{text}"'
 
 
-class _Texts:
-    """Constant C strings of the assembly."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, str] = {}
-        self._bool = False
-
-    def pointer(self, text: str) -> str:
-        return self._names.setdefault(text, f"@compcache.numba.text.{len(self._names)}")
-
-    def use_bool(self) -> None:
-        self._bool = True
-
-    def definitions(self) -> str:
-        lines = ["declare ptr @PyBool_FromLong(i64)"] if self._bool else []
-        for text, name in self._names.items():
-            data = text.encode() + b"\0"
-            body = "".join(f"\\{byte:02X}" for byte in data)
-            lines.append(f'{name} = private constant [{len(data)} x i8] c"{body}"')
-        return "\n".join(lines)
+_DATA_PREFIX = "compcache.numba.exception"
+_TEXTS = "\n".join(
+    f"@compcache.numba.raising.{name} = private constant {_constant(text.encode() + bytes(1))}"
+    for name, text in {
+        "module": "compcache.numba.lazy.raising",
+        "function": "known_exception",
+        "format": "NO",
+        "unknown": "an exception that is unknown to compcache.numba",
+    }.items()
+)

@@ -15,11 +15,13 @@ import os
 import sys
 from _thread import allocate_lock
 
+from compcache import frontend
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["THREADING", "configured_threads", "has_numba", "helper_address", "library_function", "load_extension", "number_of_threads", "set_number_of_threads"]
+__all__ = ["THREADING", "configured_threads", "has_numba", "helper_address", "library_function", "load_extension", "numbas_address", "number_of_threads", "set_number_of_threads", "unpickle"]
 
 _LIBRARY = "numba._helperlib"
 _MEMORY = "numba.core.runtime._nrt_python"
@@ -54,18 +56,12 @@ def helper_address(name: str) -> int:
         _install_own()
     found = _own.get(name)
     if found is None and name in _MATHEMATICS and not _numbas:
-        found = _address_in_process(name)
-    return found or _numbas_address(name) or _thread_address(name) or _address_in_process(name)
+        found = frontend.address_of(name)
+    return found or numbas_address(name) or _thread_address(name) or frontend.address_of(name)
 
 
-def _address_in_process(name: str) -> int:
-    from compcache.hit.runtime import load_runtime
-
-    address: int = load_runtime().find_symbol(name.encode(), None)
-    return address
-
-
-def _numbas_address(name: str) -> int:
+def numbas_address(name: str) -> int:
+    """The address of what an extension module of Numba provides, which is loaded now; 0 if there is none of this name."""
     if not _numbas:
         _load_numbas()
     return _numbas.get(name, 0)
@@ -74,11 +70,10 @@ def _numbas_address(name: str) -> int:
 def _install_own() -> None:
     from compcache.numba.lazy import _dispatch
 
-    _dispatch.set_helpers(_unpickle, _make_exception, _unpack_exception, _numbas_address)
     _own.update(_dispatch.helper_addresses())
 
 
-def _unpickle(address: int, data: bytes) -> Any:
+def unpickle(address: int, data: bytes) -> Any:
     """The object whose pickle compiled code holds at an address; code that returns an array has one of its class."""
     known = _unpickled.get((address, data), _unpickled)
     if known is _unpickled:
@@ -88,24 +83,12 @@ def _unpickle(address: int, data: bytes) -> Any:
 
 def _loads(data: bytes) -> Any:
     if b"numba" in data or b"llvmlite" in data:
-        from compcache.numba.lazy.raising import unpickle
+        from compcache.numba.lazy import raising
 
-        return unpickle(data)
+        return raising.unpickle(data)
     from _pickle import loads
 
     return loads(data)  # the cache was opened for it
-
-
-def _make_exception(described: Any) -> BaseException:
-    from compcache.numba.lazy.raising import make_exception
-
-    return make_exception(described)
-
-
-def _unpack_exception(description: bytes, arguments: Any) -> tuple[Any, tuple[Any, ...], Any]:
-    from compcache.numba.lazy.raising import unpack_exception
-
-    return unpack_exception(description, arguments)
 
 
 def _load_numbas() -> None:

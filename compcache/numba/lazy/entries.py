@@ -12,6 +12,7 @@ from compcache.digest import blake2b
 from compcache.errors import CacheWarning, CompcacheError
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.content import NotLazy, content_of
+from compcache.numba.lazy.description import DESCRIPTION, Request
 from compcache.numba.lazy.installation import settings_and_packages
 from compcache.numba.lazy.installed import installed_backend
 from compcache.numba.lazy.marshalled import load_marshalled
@@ -171,8 +172,6 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
     Raises:
         NotLazy: it needs a symbol that only Numba provides.
     """
-    from compcache.numba.entries.description import DESCRIPTION, Request
-
     request = Request(record.lines, implementations=record.implementations)
     try:
         target = frontend.find(cache, record.entry, request.accepts, kind=DESCRIPTION)

@@ -144,9 +144,7 @@ def is_lazy_function(value: Any) -> bool:
 
 
 def _real(function: Any) -> Any:
-    from compcache.numba.takeover.dispatchers import real_dispatcher
-
-    return real_dispatcher(function)
+    return state_of(function).make_real(function)
 
 
 # ------------------------------------------------------------------------- calls that native code does not know

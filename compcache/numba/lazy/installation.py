@@ -185,19 +185,16 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
 
 def _stamp_of(place: str) -> bytes | None:
     """The state of a directory of the path; zeros if it has just changed, and may change again without another state: it is listed each time."""
-    from compcache.publish.atomic_file import has_settled
-
     read = _dispatch.file_stamps(os.fsencode(place or ".") + b"\0")
     if read is None:
         return None
     stamp, newest = read
-    return stamp if has_settled(newest) else bytes(_STAMP_SIZE)
+    return stamp if frontend.has_settled(newest) else bytes(_STAMP_SIZE)
 
 
 def _encode_note(places: list[str], listed: list[Any], states: list[Any], found: tuple[str, bool, list[str]]) -> bytes | None:
     """The note of what was found; None where it may change without leaving a trace."""
     from compcache.numba.registered.distributions import distributions, is_editable, vector_library
-    from compcache.publish.atomic_file import has_settled
 
     directories = [directory for _, directory in distributions()]
     if any(directory.endswith(".egg-link") for directory in directories) or any(map(is_editable, found[2])):
@@ -206,7 +203,7 @@ def _encode_note(places: list[str], listed: list[Any], states: list[Any], found:
     files += [f"{directory}/{file}" for directory in found[2] for file in ("RECORD", "direct_url.json")]
     paths = [b"".join([os.fsencode(path or ".") + b"\0" for path in part]) for part in (places, files)]
     read = _dispatch.file_stamps(paths[1])
-    if read is None or not has_settled(read[1]) or _packages() != found:  # what is noted was read after the states
+    if read is None or not frontend.has_settled(read[1]) or _packages() != found:  # what is noted was read after the states
         return None
     identity, has_others, _ = found
     rows = [(place, sorted(in_place)) for place, in_place in zip(places, listed, strict=True)]

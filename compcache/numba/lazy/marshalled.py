@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshal
 
-from compcache.hit.runtime import load_runtime
+from compcache.numba.lazy import _dispatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,6 @@ def load_marshalled(data: bytes, shape: str) -> Any:
     Raises:
         ValueError: the data is of another shape, or malformed.
     """
-    if not load_runtime().is_marshalled(data, shape):
+    if not _dispatch.is_marshalled(data, shape):
         raise ValueError(f"{len(data)} bytes are not fields of the shape {shape}")
     return marshal.loads(data)  # noqa: S302 - sizes and types have been checked

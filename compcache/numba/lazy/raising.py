@@ -1,7 +1,7 @@
-"""Raises exceptions of compiled code in a process without Numba, from Numba's pickled descriptions.
+"""Makes the exceptions that compiled code raises in a process without Numba.
 
-A description is (class, arguments, location). Its references are resolved by name; Numba is imported if the pickle needs
-it.
+Functions have Numba's pickled descriptions: (class, arguments, location). Their references are resolved by name; Numba is imported
+if the pickle needs it. Exported kernels have names and plain arguments instead.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["make_exception", "unpack_exception", "unpickle"]
+__all__ = ["known_exception", "make_exception", "unpack_exception", "unpickle"]
 
 _LOCATION_ITEMS = 3
 
@@ -50,6 +50,22 @@ def unpack_exception(description: bytes, arguments: Any) -> tuple[Any, tuple[Any
     cls, given, location = unpickle(description)
     computed = iter(arguments)
     return cls, tuple([next(computed) if isinstance(item, _Computed) else item for item in given]), location
+
+
+def known_exception(described: bytes, computed: Any) -> BaseException:
+    """The exception to raise for an exported kernel, whose code names this function: its class by name, and its arguments.
+
+    `computed` takes the places of those that were computed when it was raised, which are marked with an ellipsis.
+    """
+    from importlib import import_module
+    from marshal import loads
+
+    module, qualname, arguments = loads(described)  # noqa: S302 - a constant of the code that runs
+    cls: Any = import_module(module)
+    for name in qualname.split("."):
+        cls = getattr(cls, name)
+    values = iter(computed or ())
+    return make_exception((cls, tuple([next(values) if argument is ... else argument for argument in arguments]), None))
 
 
 def make_exception(described: Any) -> BaseException:

@@ -7,6 +7,7 @@ from compcache.numba.lazy.stand_ins import are_decorators_taken, stand_in_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from compcache.numba.lazy.entries import Key, Loaded
@@ -32,20 +33,23 @@ class State:
     loaded when the dispatcher was made.
 
     A function that is declared with `signatures` is compiled at that moment: `key` is its key then (None where it has none), and
-    `declared` the code that was found.
+    `declared` the code that was found. `make_real` makes Numba's dispatcher of a lazy function.
     """
 
     __slots__ = (
-        "declared", "decorator", "function", "key", "loaded", "loaded_signatures", "options", "reason", "signatures",
+        "declared", "decorator", "function", "key", "loaded", "loaded_signatures", "make_real", "options", "reason",
+        "signatures",
     )  # fmt: skip
 
     def __init__(
-        self, function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]
-    ) -> None:
+        self, function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any],
+        make_real: Callable[[Any], Any],
+    ) -> None:  # fmt: skip
         self.function = function
         self.decorator = decorator
         self.signatures = signatures
         self.options = options
+        self.make_real = make_real
         self.loaded: dict[str, tuple[Loaded, Key]] = {}
         self.loaded_signatures: set[Any] = set()
         self.reason = _why_numba(function, decorator, signatures, options)
@@ -69,7 +73,6 @@ class State:
         if "locals" in options:
             options["locals"] = tuple(sorted(_texts(options["locals"]).items()))
         return {k: tuple(sorted(v)) if isinstance(v, (set, frozenset)) else v for k, v in options.items()}
-
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed all that compiled code can see of the function: it and its options."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from compcache.numba.dispatch.backend import Backend
-    from compcache.numba.entries.description import Description
     from compcache.numba.identity.key import Identity
+    from compcache.numba.lazy.description import Description
     from compcache.numba.lazy.state import State
     from compcache.numba.takeover.made import Made
 
@@ -172,10 +172,10 @@ def find_stored(cache_object: Any, backend: Backend, signature: Any, key: Key | 
     """
     from numba import _dynfunc
 
-    from compcache.numba.entries.description import KIND_IMAGE
     from compcache.numba.entries.load import find
     from compcache.numba.entries.names import func_name_of
     from compcache.numba.identity.key import Identity
+    from compcache.numba.lazy.description import KIND_IMAGE
 
     args = tuple(getattr(signature, "args", signature))
     known = cache_object._identities

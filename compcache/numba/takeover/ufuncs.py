@@ -10,8 +10,8 @@ from compcache import frontend
 from compcache.errors import CompcacheError
 from compcache.numba.compilation.history import note_code
 from compcache.numba.dispatch.gufunc_cache import wrapper_symbol
-from compcache.numba.entries.description import Description
 from compcache.numba.lazy.content import NotLazy
+from compcache.numba.lazy.description import Description
 from compcache.numba.lazy.entries import START, Record, key_of
 from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
 from compcache.numba.takeover import made

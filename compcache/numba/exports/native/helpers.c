@@ -38,61 +38,17 @@ void *resolve_function(const char *described) {
 }
 
 void *resolve_helper(const char *described) {
-    PyObject *module = PyImport_ImportModule("compcache.numba.lazy.c_helpers");
-    PyObject *address = module != NULL
-        ? PyObject_CallMethod(module, "library_function", "ss", described, described + strlen(described) + 1) : NULL;
-    void *found = address != NULL ? PyLong_AsVoidPtr(address) : NULL;
-    Py_XDECREF(module);
-    Py_XDECREF(address);
-    return found;
-}
-
-static PyObject *call_raising(const char *function, PyObject *one, PyObject *other) {
-    PyObject *module = PyImport_ImportModule("compcache.numba.lazy.raising");
-    PyObject *name = module != NULL ? PyUnicode_FromString(function) : NULL;
-    PyObject *result = name != NULL ? PyObject_CallMethodObjArgs(module, name, one, other, NULL) : NULL;
-    Py_XDECREF(module);
-    Py_XDECREF(name);
-    return result;
+    return address_from_python("library_function", Py_BuildValue("(ss)", described, described + strlen(described) + 1));
 }
 
 /* Parts of a kernel that raise exceptions by themselves, as loops of threads do. Takes over the reference. */
 int raise_described(PyObject *described) {
-    PyObject *exception = call_raising("make_exception", described, NULL);
-    Py_DECREF(described);
-    if (exception == NULL) {
-        PyObject *type, *traceback;
-        PyErr_Fetch(&type, &exception, &traceback);
-        PyErr_NormalizeException(&type, &exception, &traceback);
-        Py_XDECREF(type);
-        Py_XDECREF(traceback);
-    }
-    if (exception != NULL && !keep_exception(exception)) {
+    PyObject *exception = exception_of(described);
+    if (!keep_exception(exception)) {
         PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
         Py_DECREF(exception);
     }
     return 0;
-}
-
-/* The description of an exception, pickled, with the arguments that were computed when it was raised. */
-PyObject *describe_exception(PyObject *pickled, PyObject *arguments) {
-    return call_raising("unpack_exception", pickled, arguments);
-}
-
-void ensure_gil(PyGILState_STATE *state) {
-    *state = PyGILState_Ensure();
-}
-
-void release_gil(const PyGILState_STATE *state) {
-    PyGILState_Release(*state);
-}
-
-/* What a part in object mode was pickled with. It is part of the code: whoever trusts one trusts the other. */
-PyObject *unpickle(const char *data, int size, const char *Py_UNUSED(digest)) {
-    PyObject *pickle = PyImport_ImportModule("pickle");
-    PyObject *object = pickle != NULL ? PyObject_CallMethod(pickle, "loads", "y#", data, (Py_ssize_t)size) : NULL;
-    Py_XDECREF(pickle);
-    return object;
 }
 
 /* Compiled code of linear algebra calls this where it was called in a way that cannot be. */

@@ -10,7 +10,8 @@
  *   linear.c    BLAS and LAPACK
  *   schedule.c  how parallel loops are divided
  *   threads.c   threads of parallel loops
- *   helpers.c   functions of other packages, and what else compiled code calls of Numba's C helpers
+ *   helpers.c   functions of other packages, and what else compiled code calls of Numba's C helpers; what lazy functions call as well is in
+ *               lazy/native/calls.c
  *   memory.c    blocks of Numba's memory runtime, and the objects that own them
  *
  * Values are laid out as Numba's data models say (numba/core/datamodel/models.py). Exported code is on disk: whoever changes a
@@ -19,7 +20,7 @@
 #ifndef COMPCACHE_NUMBA_OBJECTS_H
 #define COMPCACHE_NUMBA_OBJECTS_H
 
-#include "../../../hit/native/limited_api.h"
+#include "../../lazy/native/calls.h"
 
 #include <stdint.h>
 
@@ -253,10 +254,6 @@ void *resolve_function(const char *described);
 /* The address of a function of Numba's library of C helpers; NULL with an exception. `described`: name, NUL, version of Numba. */
 void *resolve_helper(const char *described);
 int raise_described(PyObject *described);
-PyObject *describe_exception(PyObject *pickled, PyObject *arguments);
-void ensure_gil(PyGILState_STATE *state);
-void release_gil(const PyGILState_STATE *state);
-PyObject *unpickle(const char *data, int size, const char *digest);
 
 /* module.c */
 extern PyObject *buffer_error; /* compcache.errors.ArgumentBufferError */

@@ -450,7 +450,7 @@ static PyMethodDef functions[] = {
     {"set_array_types", set_array_types, METH_VARARGS, NULL},
     {"type_of", type_of, METH_O, NULL},
     {"file_stamps", file_stamps, METH_O, NULL},
-    {"set_helpers", set_helpers, METH_VARARGS, NULL},
+    {"is_marshalled", is_marshalled, METH_VARARGS, NULL},
     {"helper_addresses", helper_addresses, METH_NOARGS, NULL},
     {"store_object", store_object, METH_VARARGS, NULL},
     {"make_environment", make_environment, METH_O, NULL},

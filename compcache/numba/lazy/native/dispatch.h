@@ -4,7 +4,9 @@
  *   argument_types.c   the types of arguments as bytes, as fine as Numba tells them apart
  *   numpy_arrays.h   the layout of NumPy's arrays, for the exports as well
  *   file_stamps.c    the state of many files
- *   helpers.c    the C helpers of Numba that need neither Numba nor NumPy: those that raise exceptions
+ *   marshalled.c     whether bytes are what marshal makes of values of a shape
+ *   calls.c      the C helpers of Numba that need neither Numba nor NumPy: those that raise exceptions; for the exports as well
+ *   helpers.c    their addresses, and environments
  *
  * All state is the process's: the package works in the main interpreter only.
  */
@@ -37,9 +39,11 @@ PyObject *type_of(PyObject *module, PyObject *value);
  * for each; None where that of one cannot be told. */
 PyObject *file_stamps(PyObject *module, PyObject *paths);
 
+/* marshalled.c */
+/* is_marshalled(data: bytes, shape: str) -> bool */
+PyObject *is_marshalled(PyObject *module, PyObject *args);
+
 /* helpers.c */
-/* set_helpers(unpickle, make_exception, unpack_exception, find_helper): what the helpers call. */
-PyObject *set_helpers(PyObject *module, PyObject *args);
 /* helper_addresses() -> {name: address} */
 PyObject *helper_addresses(PyObject *module, PyObject *nothing);
 /* store_object(address: int, object) */

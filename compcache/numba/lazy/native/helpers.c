@@ -1,46 +1,15 @@
-/* What compiled code calls of Numba's C helpers without needing NumPy: what raises exceptions. Numba's own versions of these
- * import Numba. The descriptions of exceptions are pickled; Python unpickles them (compcache.numba.lazy.raising).
+/* What compiled code calls of Numba's C helpers without needing NumPy, beside what exported kernels call as well (calls.c). Numba's own
+ * versions of these import Numba.
  */
+#include "calls.h"
 #include "dispatch.h"
 
-static PyObject *unpickle;
-static PyObject *make_exception;
-static PyObject *unpack_exception;
-static PyObject *find_helper;
-
-PyObject *set_helpers(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyObject *first, *second, *third, *fourth;
-    if (!PyArg_ParseTuple(args, "OOOO:set_helpers", &first, &second, &third, &fourth)) {
-        return NULL;
-    }
-    unpickle = Py_NewRef(first); /* once per process */
-    make_exception = Py_NewRef(second);
-    unpack_exception = Py_NewRef(third);
-    find_helper = Py_NewRef(fourth);
-    Py_RETURN_NONE;
-}
-
-/* The object that compiled code has pickled at an address; a new reference. */
-static PyObject *helper_unpickle(const char *data, int size, const char *Py_UNUSED(digest)) {
-    return PyObject_CallFunction(unpickle, "Ky#", (unsigned long long)(uintptr_t)data, data, (Py_ssize_t)size);
-}
-
-/* Raise what (class, arguments, location) describes, or a class or an exception itself, or what is being handled. Takes
- * over the reference. */
+/* Takes over the reference. */
 static int helper_raise(PyObject *described) {
-    PyObject *value = PyObject_CallFunctionObjArgs(make_exception, described, NULL);
-    Py_DECREF(described);
-    if (value == NULL) {
-        return 0;
-    }
-    PyObject *traceback = PyException_GetTraceback(value);
-    PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(value)), value, traceback);
+    PyObject *exception = exception_of(described);
+    PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+    Py_DECREF(exception);
     return 1;
-}
-
-/* (class, arguments, location) of a description whose arguments were computed when it was raised. */
-static PyObject *helper_build(PyObject *described, PyObject *arguments) {
-    return PyObject_CallFunctionObjArgs(unpack_exception, described, arguments, NULL);
 }
 
 /* The two of Numba's memory runtime that code calls where it raises, found when they are first called: finding them
@@ -49,12 +18,10 @@ static void *helper_named(const char *name) {
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    PyObject *address = PyObject_CallFunction(find_helper, "s", name);
-    void *found = address != NULL ? PyLong_AsVoidPtr(address) : NULL;
+    void *found = address_from_python("numbas_address", Py_BuildValue("(s)", name));
     if (found == NULL) {
         Py_FatalError("compcache: Numba's memory runtime does not load");
     }
-    Py_DECREF(address);
     PyErr_Restore(type, value, traceback);
     PyGILState_Release(state);
     return found;
@@ -76,22 +43,14 @@ static void *helper_allocate(size_t size) {
     return found(size);
 }
 
-static void helper_ensure_gil(PyGILState_STATE *state) {
-    *state = PyGILState_Ensure();
-}
-
-static void helper_release_gil(const PyGILState_STATE *state) {
-    PyGILState_Release(*state);
-}
-
 PyObject *helper_addresses(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
     return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K}",
-                         "numba_gil_ensure", (unsigned long long)(uintptr_t)helper_ensure_gil,
-                         "numba_gil_release", (unsigned long long)(uintptr_t)helper_release_gil, "NRT_Free", (unsigned long long)(uintptr_t)helper_free,
+                         "numba_gil_ensure", (unsigned long long)(uintptr_t)ensure_gil,
+                         "numba_gil_release", (unsigned long long)(uintptr_t)release_gil, "NRT_Free", (unsigned long long)(uintptr_t)helper_free,
                          "NRT_Allocate", (unsigned long long)(uintptr_t)helper_allocate,
-                         "numba_unpickle", (unsigned long long)(uintptr_t)helper_unpickle,
+                         "numba_unpickle", (unsigned long long)(uintptr_t)unpickle,
                          "numba_do_raise", (unsigned long long)(uintptr_t)helper_raise,
-                         "numba_runtime_build_excinfo_struct", (unsigned long long)(uintptr_t)helper_build);
+                         "numba_runtime_build_excinfo_struct", (unsigned long long)(uintptr_t)describe_exception);
 }
 
 /* ------------------------------------------------------------------------------------------------ environments */

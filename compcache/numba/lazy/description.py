@@ -13,7 +13,7 @@ from compcache.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from compcache.numba.identity.dependencies import Dependency
+    from collections.abc import Callable
 
 __all__ = ["DESCRIPTION", "KIND_IMAGE", "KIND_OBJECT", "Description", "Request"]
 
@@ -30,14 +30,19 @@ class Request:
     """A look-up of an entry by the process that wants to use it; `accepts` is given to `compcache.frontend.find`.
 
     `lines` is a digest of the current source lines; `cpu` is the CPU that the user has chosen (`chosen_cpu`); `implementations` says which
-    implementations are known to be those of this process. `found` is the description that was accepted last: one that holds, or `only`
+    implementations are known to be those of this process, and `outdated` tells why those of a description are not, "" if they are, where
+    Numba is there to say. `found` is the description that was accepted last: one that holds, or `only`
     the one that the process has just made.
     """
 
-    __slots__ = ("cpu", "found", "implementations", "lines", "only")
+    __slots__ = ("cpu", "found", "implementations", "lines", "only", "outdated")
 
-    def __init__(self, lines: str, cpu: str = "", only: Description | None = None, *, implementations: str = "") -> None:
+    def __init__(
+        self, lines: str, cpu: str = "", only: Description | None = None, *, implementations: str = "",
+        outdated: Callable[[Description], str] | None = None,
+    ) -> None:  # fmt: skip
         self.implementations = implementations
+        self.outdated = outdated
         self.lines = lines
         self.cpu = cpu
         self.only = only
@@ -74,7 +79,7 @@ class Description(Record):
     __slots__ = ("cpu", "lines", "dependencies", "asked", "answered", "pickled", "bitcode")
     cpu: str
     lines: str
-    dependencies: tuple[Dependency | tuple[str, str], ...]
+    dependencies: tuple[tuple[str, str], ...]
     asked: bytes
     answered: tuple[str, ...]
     pickled: bytes
@@ -130,23 +135,8 @@ class Description(Record):
             raise _invalid("its code reports source lines, and these have changed")
         if request.implementations == self.implementations and (request.implementations or not has_numba()):
             return
-        if not has_numba():
+        if request.outdated is None or not has_numba():
             raise _invalid("the compiler used other implementations, or such as are known only where Numba is imported")
-        self._check_implementations()
-
-    def _check_implementations(self) -> None:
-        from compcache.numba.fingerprints.errors import Unidentifiable
-        from compcache.numba.identity.dependencies import Dependency, is_current, matching_names
-
-        for dependency in [Dependency(*row) for row in self.dependencies]:
-            try:
-                current = is_current(dependency)
-            except Unidentifiable as error:
-                raise _invalid(f"the implementation {dependency.name} cannot be compared: {error}") from error
-            if not current:
-                raise _invalid(
-                    f"the implementation {dependency.name}, which the compiler used, has changed"
-                )
-        new = set(matching_names(self.asked)) - set(self.answered)
-        if new:
-            raise _invalid(f"the implementation {min(new)} is new, and the compiler would have used it")
+        reason = request.outdated(self)
+        if reason:
+            raise _invalid(reason)

@@ -6,7 +6,7 @@
  *
  * A shape: u text, b bytes, i integer, ? any data; (xyz) a tuple of just these; [x] a tuple or list of any number of x;
  * {xy} a dictionary of keys x and values y. */
-#include "runtime.h"
+#include "dispatch.h"
 
 #include <string.h>
 
