@@ -835,6 +835,8 @@ class Cache:
         self._require_open()
         from compcache.maintain.clear import clear
 
+        if self._entries is not None:
+            self._entries.forget()
         return clear(self._store)
 
     # ------------------------------------------------------------------- bundles
@@ -871,6 +873,9 @@ class Cache:
         """
         self._require_open()
         from compcache.bundles.export import export
+
+        if self._entries is not None:
+            self._entries.flush()
 
         wanted = func_names_of(names)
         with _Suggesting(self):

@@ -8,7 +8,7 @@ cache are its own. The others answer questions about the code to store, and abou
 from __future__ import annotations
 
 from compcache.cache import func_names_of
-from compcache.errors import CompcacheError, GlobalValidationError
+from compcache.errors import CompcacheError, FormatError, GlobalValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,7 +107,11 @@ class _Judge:
         if offset is not None and may_be_read(kind, elsewhere=file.elsewhere):
             record = decode_entry(file.read_record(offset))
             if (record.kind, record.name) == (kind, name):
-                if self._accept(record.data):
+                try:
+                    accepted = self._accept(record.data)
+                except (FormatError, OSError) as error:  # of the front end's, not of the cache's files
+                    raise GlobalValidationError(f"the front end failed: {error}", reason=str(error)) from error
+                if accepted:
                     return
                 reason = "the front end does not accept it"
         raise GlobalValidationError(reason, reason=reason)
@@ -169,7 +173,7 @@ def put_entry(
 ) -> str:
     """Store bytes that belong to cached code, in place of those of this kind and name.
 
-    This process reads them at once, others when they are written: with many others in one file, within about a second, when the cache
+    This object reads them at once, others when they are written: with many others in one file, within about a second, when the cache
     is closed, or when the process exits. Of several processes that store the same name the last wins.
 
     Args:
@@ -187,10 +191,18 @@ def put_entry(
     Raises:
         StorageError: the cache is read-only, or they had to be written now and could not be.
         InvalidNameError: the name or the kind is not usable.
+        ValueError: the data has more than 32 MiB, or a module_id is none.
     """
+    from compcache.build.source import check_entry
+
     name = _entry_name(cache, name_or_identity, kind)
+    modules = []
+    for module_id in requires:
+        from compcache.usage.listings import module_key
+
+        modules.append(module_key(module_id))
     cache._store.require_writable()
-    return _pending(cache).put(kind, name, bytes(data), map(bytes.fromhex, requires))
+    return _pending(cache).put(kind, name, check_entry(kind, data), modules)
 
 
 def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> bytes | None:
@@ -263,6 +275,8 @@ def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> st
 def _require_allowed(cache: Cache, kind: str) -> None:
     from compcache.formats.entry import PICKLED
 
+    if not isinstance(kind, str):
+        raise TypeError(f"the kind of entries is a str, not {type(kind).__name__}")
     if kind.startswith(PICKLED) and not allows_pickle(cache):
         from compcache.errors import PickleNotAllowedError
 

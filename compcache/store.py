@@ -481,6 +481,10 @@ class Store:
         for name, offset, _ in functions:
             self._memory_names.setdefault(name, {})[module.module_id, offset] = None
 
+    def renew_index(self) -> None:
+        """Look at the index on disk again, and at those of layers."""
+        self._renew_index()
+
     def _renew_index(self, *, look: bool = True) -> bool:
         """Read the index again, rebuilding it where it is damaged or missing; return whether it has changed."""
         if self.index.segments:
@@ -578,10 +582,11 @@ class Store:
             reraise_interrupt(error)
             return None
 
-    def read_entry(self, kind: str, name: str, *, alone: bool = True) -> EntryRecord | None:
+    def read_entry(self, kind: str, name: str, *, alone: bool = True, again: bool = True) -> EntryRecord | None:
         """The entry of data that holds under this name, or the record that it is gone; None where there is none, or it cannot be read.
 
-        One whose modules are not all there is none, unless they may be elsewhere: in a remote store, where this one is not `alone`.
+        One whose modules are not all there is none, unless they may be elsewhere: in a remote store, where this one is not `alone`. It is
+        looked for `again` where a file is gone since the index was read.
         """
         from compcache.formats.entry import index_name
 
@@ -597,8 +602,9 @@ class Store:
                 continue
             if record is not None and (record.kind, record.name) == (kind, name) and (best is None or record.order > best.order):
                 best = record
-        if vanished and self._renew_index():
-            return self.read_entry(kind, name, alone=alone)
+        if vanished and again:
+            self.renew_index()
+            return self.read_entry(kind, name, alone=alone, again=False)
         return best if best is None or not alone or all(map(self.exists, best.requires)) else None
 
     def _read_entry(self, module_id: bytes, offset: int, kind: str) -> EntryRecord | None:
@@ -629,6 +635,10 @@ class Store:
         except OSError as error:
             reraise_interrupt(error)
             raise StorageError(f"cannot remove {path}: {error.strerror or error}", path=path, errno=error.errno) from error
+        try:
+            self.files.unlink(self.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
+        except OSError as error:
+            reraise_interrupt(error)  # nobody has signed it
         return True
 
     def require_writable(self, path: str = "") -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from os import PathLike
 
 from compcache.errors import InvalidNameError
+from compcache.formats.entry import MOST_DATA
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from compcache.identity import Identity
 
-__all__ = ["MAX_NAME_BYTES", "Function", "ModuleSource", "check_name"]
+__all__ = ["MAX_NAME_BYTES", "Function", "ModuleSource", "check_entry", "check_name"]
 
 MAX_NAME_BYTES = 1 << 16
 #: The form of each parameter that an object of any type could be given for.
@@ -139,7 +140,7 @@ class ModuleSource:
         self.targets = targets if targets is None else _several("targets", targets, (str,))
         self.keep_bitcode = keep_bitcode
         self.identity = identity
-        self.entries = entries
+        self.entries = None if entries is None else {check_name(kind, "kind of entries"): check_entry(kind, data) for kind, data in entries.items()}
         self.part_of = part_of
         self.untrusted = untrusted
 
@@ -165,6 +166,21 @@ def _several(name: str, value: Any, types: tuple[type, ...] = (object,)) -> Any:
 
 def _wrong_type(name: str, value: object) -> TypeError:
     return TypeError(f"ModuleSource(): {name} must be {_LIKE[name]}, not {type(value).__name__}")
+
+
+def check_entry(kind: str, data: object) -> bytes:
+    """The bytes of an entry of this kind.
+
+    Raises:
+        TypeError: they are none.
+        ValueError: they are too many.
+    """
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"an entry of the kind {kind!r} must be bytes, not {type(data).__name__}")
+    found = bytes(data)
+    if len(found) > MOST_DATA:
+        raise ValueError(f"an entry has at most {MOST_DATA >> 20} MiB, not {len(found):,} bytes (of the kind {kind!r})")
+    return found
 
 
 def check_name(name: object, what: str) -> str:

@@ -18,7 +18,7 @@ from compcache.formats.manifest import IMAGE_NONE
 from compcache.record import Record
 
 __all__ = [
-    "ENTRY", "PACK", "PACK_FLAG", "PART_OF", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "is_pack", "may_be_read",
+    "ENTRY", "MOST_DATA", "PACK", "PACK_FLAG", "PART_OF", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "is_pack", "may_be_read",
 ]  # fmt: skip
 
 #: The first byte of the payload.
@@ -29,6 +29,8 @@ PACK, PACK_FLAG = "data", IMAGE_NONE
 PICKLED = "pickle:"
 #: The kind whose data names the function, or the label of one, that those of a module are parts of.
 PART_OF = "part of"
+#: How many bytes an entry may have: what a reader takes at once.
+MOST_DATA = 1 << 25
 _HEAD = Struct("<cBQIIII")  # type, whether it is gone, sequence, number of modules, the sizes of kind, name and data
 _MAX_SEQUENCE = 0xFFFFFFFFFFFFFFFF
 

@@ -255,7 +255,7 @@ def _entries(
             # As young, as recently used and as firmly held as what its entries belong to. It goes alone: they are made again.
             belongs_to = {key for entry in row.entries for key in entry[3]}
             last = max([last, *[used.get(key, 0.0) for key in belongs_to]])
-            newest = max([created, *[present[key].modified for key in belongs_to if key in present]])
+            newest = max([present[key].modified for key in belongs_to if key in present], default=created)
             held = module_id in spare or not pinned_modules.isdisjoint(belongs_to)
             yield Entry(module_id, size, newest, last, (), (), module_id, module_id, held, is_pack=True)
             continue

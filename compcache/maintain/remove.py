@@ -11,8 +11,8 @@ from compcache.formats.entry import EntryRecord
 from compcache.identity import label_of
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
-from compcache.publish.additions import add_modules
 from compcache.publish.packs import encode_pack
+from compcache.publish.writer import publish_modules
 from compcache.usage.ledger import read_ledger
 from compcache.usage.listings import module_key
 from compcache.usage.module_files import list_modules
@@ -74,7 +74,7 @@ def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
         for entry in known if entry is not None and not entry.gone
     ]  # fmt: skip
     if gone:
-        add_modules(store, [encode_pack(gone)])
+        publish_modules(store, [encode_pack(gone)])
 
 
 def remove_module(store: Store, module_id: str) -> bool:

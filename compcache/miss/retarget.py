@@ -19,6 +19,7 @@ from compcache.errors import (
 )
 from compcache.files import reraise_interrupt
 from compcache.formats import host
+from compcache.formats.entry import may_be_read
 from compcache.formats.graph import decode_notes
 from compcache.formats.manifest import decode_function, decode_module
 from compcache.formats.manifest_writer import WholeManifest
@@ -124,7 +125,8 @@ def _rebuilt(session: Session, module_id: bytes) -> BuiltModule | None:
         section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
         notes = decode_notes(module.read(footer.content, footer.notes))
         records = WholeManifest(module.read(footer.image, footer.records)).entries()
-        entries = {(record.kind, record.name): record.data for _, record in records}
+        believed = [record for _, record in records if may_be_read(record.kind, elsewhere=module.elsewhere)]
+        entries = {(record.kind, record.name): record.data for record in believed}
         try:
             recipe = read_recipe(section, module.read_record)._replace(data=data_in(module.read(0, footer.image)))
         except FormatError:

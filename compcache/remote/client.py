@@ -302,7 +302,7 @@ class RemoteStore:
             cards.append((card_key(platform, shelf_of(needs), name), encode_card(card)))
         replaces = not self._rejected.isdisjoint(name for name, _ in names)
         # What a pack is worth is not the time that it took to write.
-        return Upload(module_key(module_id), b"" if inline else data, cards, seconds, always or is_pack(header.image_kind), replaces)
+        return Upload(module_key(module_id), b"" if inline else data, cards, seconds, always or is_pack(header.image_kind), replaces or is_pack(header.image_kind))
 
     # ------------------------------------------------------------- maintenance
 

@@ -16,6 +16,8 @@ from compcache import (
     Cache,
     CacheWarning,
     CompcacheError,
+    FormatError,
+    GlobalValidationError,
     InvalidNameError,
     ModuleSource,
     PickleNotAllowedError,
@@ -404,3 +406,146 @@ def test_a_prune_tells_what_packs_free(cache: Cache) -> None:
     assert (done.removed_packs, done.freed_size) == (report.removed_packs, report.freed_size)
     assert cache.stats().evicted_modules == 1
     assert packs(cache) == []
+
+
+def test_who_signs_what(directory: Path) -> None:
+    """Packs merge with those of the same signer alone: what nobody has signed gets no signature, and one that is there is not lost."""
+    key, names = new_key("test"), [f"name {number}" for number in range(12)]
+    with Cache(directory) as cache:
+        put_each(cache, ["unsigned"], b"not theirs")
+    with Cache(directory, publish_key=str(key)) as cache:
+        put_each(cache, names)
+        assert len(packs(cache)) < len(names)
+    with Cache(directory) as cache:
+        put_each(cache, [f"of nobody {number}" for number in range(12)])
+    with Cache(directory, trusted_keys=[str(key.public())]) as cache:
+        assert all(frontend.get_entry(cache, name, "k") == b"data" for name in names)
+        with pytest.warns(CacheWarning, match="not signed"):
+            assert frontend.get_entry(cache, "unsigned", "k") is None
+
+
+def test_entries_of_a_signing_key_stay_where_others_write(directory: Path) -> None:
+    with Cache(directory, signing_key=b"key") as cache:
+        put_each(cache, [f"name {number}" for number in range(3)])
+    with Cache(directory) as cache:
+        put_each(cache, [f"of nobody {number}" for number in range(20)])
+    with Cache(directory, signing_key=b"key") as cache:
+        assert [frontend.get_entry(cache, f"name {number}", "k") for number in range(3)] == [b"data"] * 3
+
+
+def test_retargeting_believes_no_pickles_of_a_layer(directory: Path, tmp_path: Path) -> None:
+    layer = tmp_path / "layer"
+    with Cache(layer) as cache:
+        cache.add_module(ModuleSource(adder("f", 1), targets=["bdver2"], entries={"pickle:k": b"pickle", "k": b"data"}))
+    with Cache(directory, layers=[layer], allow_pickle=True) as cache:
+        assert frontend.get_entry(cache, "f", "pickle:k") is None
+        assert cache.get_target("f")(1) == 2
+        assert frontend.get_entry(cache, "f", "pickle:k") is None
+        assert frontend.get_entry(cache, "f", "k") == b"data"
+
+
+def test_a_layer_whose_packs_are_put_together_is_read_on(directory: Path, tmp_path: Path) -> None:
+    layer = tmp_path / "layer"
+    with Cache(layer) as below, Cache(directory, layers=[layer]) as cache:
+        put_each(below, ["first", "second"])
+        assert frontend.get_entry(cache, "first", "k") == b"data"
+        put_each(below, [f"name {number}" for number in range(12)])
+        assert frontend.get_entry(cache, "second", "k") == b"data"
+
+
+def test_what_was_replaced_does_not_come_back(cache: Cache, tmp_path: Path) -> None:
+    module_id = cache.add_module(ModuleSource(adder("f", 1)))
+    cache.add_module(ModuleSource(adder("g", 1)))
+    put_each(cache, ["of f", "g"], b"old")
+    put_each(cache, ["of f"], b"new", requires=[module_id])
+    frontend.remove_entry(cache, "g", "k")
+    frontend.write_entries(cache)
+    cache.export(["g"], tmp_path / "g.ccb")
+    cache.remove("f")
+    assert frontend.get_entry(cache, "of f", "k") is None
+    put_each(cache, [f"name {number}" for number in range(12)])
+    assert frontend.get_entry(cache, "of f", "k") is None
+    with Cache(tmp_path / "there") as there:
+        there.import_bundle(tmp_path / "g.ccb")
+        assert frontend.get_entry(there, "g", "k") is None
+
+
+def test_entries_that_wait_are_gone_with_what_they_require(cache: Cache, directory: Path) -> None:
+    module_id = cache.add_module(ModuleSource(adder("f", 1)))
+    frontend.put_entry(cache, "of f", b"data", kind="k", requires=[module_id])
+    cache.remove("f")
+    assert frontend.get_entry(cache, "of f", "k") is None
+    frontend.put_entry(cache, "waits", b"data", kind="k")
+    cache.clear()
+    assert frontend.get_entry(cache, "waits", "k") is None
+    cache.close()
+    with Cache(directory) as other:
+        assert frontend.get_entry(other, "waits", "k") is None
+
+
+def test_entries_are_put_beside_those_that_others_have_put(cache: Cache, directory: Path) -> None:
+    """Of an index that was read before the other process wrote."""
+    put_each(cache, ["a name"], b"1")
+    assert frontend.get_entry(cache, "a name", "k") == b"1"
+    with Cache(directory) as other:
+        put_each(other, ["a name"], b"2")
+    put_each(cache, ["a name"], b"1")
+    with Cache(directory) as other:
+        assert frontend.get_entry(other, "a name", "k") == b"1"
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error"),
+    [
+        (10, {}, TypeError), ("text", {}, TypeError), (bytes((1 << 25) + 1), {}, ValueError),
+        (b"", {"requires": ["ab"]}, ValueError), (b"", {"requires": ["x" * 32]}, ValueError), (b"", {"kind": None}, InvalidNameError),
+    ],
+    ids=["number", "text", "large", "short", "no number", "no kind"],
+)  # fmt: skip
+def test_what_is_no_entry(cache: Cache, data: Any, options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        frontend.put_entry(cache, "a name", data, **{"kind": "k", **options})
+    if not options:
+        with pytest.raises(error):
+            ModuleSource(adder("f", 1), entries={"k": data})
+
+
+def test_a_full_disk_loses_none_of_many(directory: Path) -> None:
+    files_ = FaultyFiles(directory, count=lambda operation: operation.name == "write")
+    cache = cache_on(files_)
+    frontend.put_entry(cache, "first", b"data", kind="k")
+    frontend.write_entries(cache)
+    files_.plan = lambda _: OSError(28, os.strerror(28))
+    taken = []
+    for number in range(1100):
+        try:
+            frontend.put_entry(cache, f"name {number}", b"data", kind="k")
+            taken.append(f"name {number}")
+        except StorageError:
+            pass
+    files_.plan = None
+    assert len(taken) >= 1000
+    cache.close()
+    with Cache(directory) as other:
+        assert all(frontend.get_entry(other, name, "k") == b"data" for name in taken)
+
+
+def test_accepting_may_fail_in_any_way(cache: Cache) -> None:
+    frontend.add_realizations(cache, ModuleSource(adder("f", 1), entries={"k": b"1"}), alone=True)
+
+    def fail(error: Exception) -> bool:
+        raise error
+
+    for error in (FormatError("of the front end"), FileNotFoundError("of the front end"), GlobalValidationError("no", reason="no")):
+        assert frontend.find(cache, "f", lambda _, error=error: fail(error), kind="k") is None  # type: ignore[misc]
+    with pytest.raises(ZeroDivisionError):
+        frontend.find(cache, "f", lambda _: fail(ZeroDivisionError()), kind="k")
+    assert len(cache.realizations("f")) == 1
+
+
+def test_signatures_go_with_their_modules(directory: Path) -> None:
+    with Cache(directory, publish_key=str(new_key("test"))) as cache:
+        put_each(cache, [f"name {number}" for number in range(20)])
+        cache.add_module(ModuleSource(adder("f", 1)))
+        cache.remove("f")
+        assert len(list((directory / "signatures-v1").iterdir())) == len(packs(cache))
