@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from compcache.cache import func_names_of
 from compcache.errors import CompcacheError, FormatError, GlobalValidationError
+from compcache.files import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,9 +106,10 @@ class _Judge:
         if offset is not None and may_be_read(kind, elsewhere=file.elsewhere):
             record = decode_entry(file.read_record(offset))
             if (record.kind, record.name) == (kind, name):
-                try:
+                try:  # what it raises is the front end's own, and not that of a file of the cache
                     accepted = self._accept(record.data)
-                except (FormatError, OSError) as error:  # of the front end's, not of the cache's files
+                except (FormatError, OSError) as error:
+                    reraise_interrupt(error)
                     raise GlobalValidationError(f"the front end failed: {error}", reason=str(error)) from error
                 if accepted:
                     return

@@ -666,7 +666,8 @@ class Store:
         try:
             self.files.unlink(self.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
         except OSError as error:
-            reraise_interrupt(error)  # nobody has signed it
+            # Nobody has signed it.
+            reraise_interrupt(error)
         return True
 
     def require_writable(self, path: str = "") -> None:

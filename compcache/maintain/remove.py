@@ -11,6 +11,7 @@ from compcache.formats.entry import EntryRecord
 from compcache.identity import label_of
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
+from compcache.publish.additions import merge
 from compcache.publish.packs import encode_pack
 from compcache.publish.writer import publish_modules
 from compcache.usage.ledger import read_ledger
@@ -75,6 +76,7 @@ def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
     ]  # fmt: skip
     if gone:
         publish_modules(store, [encode_pack(gone)])
+        merge(store)
 
 
 def remove_module(store: Store, module_id: str) -> bool:
