@@ -1,8 +1,8 @@
 """What 1,000 misses lose to a remote store that is not there: `python benchmarks/dead_remote.py`.
 
-Three kinds of stores: a port that refuses, one that accepts and never answers, one that answers 500. Each look-up of a line is in a process of its
-own: the first one that meets the store, the processes that follow at once (the best of five, beside the best of five without a store, taken in turn),
-and eight at once that meet another such store.
+Three kinds of stores: a port that refuses, one that accepts and never answers, one that answers 500. Each look-up of a line is in a process
+of its own: the first one that meets the store, the processes that follow at once (the best of five, beside the best of five without a
+store, taken in turn), and eight at once that meet another such store.
 """
 
 from __future__ import annotations

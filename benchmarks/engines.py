@@ -1,9 +1,10 @@
 """What a Dask cluster costs a batch for each job: `python benchmarks/engines.py` (needs `distributed`).
 
-Trivial functions, so that what is not compiling shows: by the batch's own worker processes, by `client.get_executor()` of a Dask cluster on this host
-with as many workers, and, for the cluster itself, plain `client.submit`s of a function that returns its argument, all at once and in a window of
-four per worker, as a batch submits. Wall time is from the first job to the last result, processes are started before (those of the batch's own
-within it). Processor time is that of all processes, theirs included: the figure to trust on a machine that does other things.
+Trivial functions, so that what is not compiling shows: by the batch's own worker processes, by `client.get_executor()` of a Dask cluster on
+this host with as many workers, and, for the cluster itself, plain `client.submit`s of a function that returns its argument, all at once
+and in a window of four per worker, as a batch submits. Wall time is from the first job to the last result, processes are started before
+(those of the batch's own within it). Processor time is that of all processes, theirs included: the figure to trust on a machine that does
+other things.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What layers cost: `python benchmarks/layers.py`.
 
 The first `get_target` of functions in a process and the whole of a fresh process (import, open, one function, call), out of the directory
-itself and out of the last of 1 and of 5 layers, each with its own 40 modules, below a directory with one. Of each the minimum of many runs, taken in turns.
+itself and out of the last of 1 and of 5 layers, each with its own 40 modules, below a directory with one. Of each the minimum of many runs,
+taken in turns.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from compcache import Cache, ModuleSource
 
 MODULES = 40
 ROUNDS = 40
-_FRESH = "import sys, time\nstarted = time.perf_counter()\nfrom compcache import Cache\nCache({}).get_target({!r})(1)\nprint(time.perf_counter() - started)"
+_FRESH = (
+    "import sys, time\nstarted = time.perf_counter()\nfrom compcache import Cache\nCache({}).get_target({!r})(1)\n"
+    "print(time.perf_counter() - started)"
+)
 
 
 def fill(place: Path, prefix: str, modules: int = MODULES) -> None:

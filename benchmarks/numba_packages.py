@@ -59,7 +59,10 @@ def measure_lazy(package: Package, repetitions: int) -> str:
     return f"| {package.name} | {plain[0].seconds:.2f} | {lazy[0].seconds:.2f} | {warm[0]:.2f} | {warm[1]:.2f} | {numba} |"
 
 
-STARTS = "| package | Numba's, cold | Numba's, warm | backend, cold | backend, warm | `run`, cold | `run`, warm | imports Numba |\n" + "|---" * 8 + "|"
+STARTS = (
+    "| package | Numba's, cold | Numba's, warm | backend, cold | backend, warm | `run`, cold | `run`, warm | imports Numba |\n"
+    + "|---" * 8 + "|"
+)  # fmt: skip
 
 
 def measure_starts(package: Package, repetitions: int) -> str:

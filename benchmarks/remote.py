@@ -1,8 +1,9 @@
 """What a remote store saves, by its distance: `python benchmarks/remote.py [--functions N] [--fleet N...]`; needs `obstore`.
 
 A small web server in a thread stands for the store and answers each request after a delay: the round trip. For each delay: a compile, a
-remote hit (the first of a process, and later ones), and how long a fleet of fresh processes, each with a directory of its own, takes to have 16
-functions, without a store and with one. Then `prefetch` of many functions, by cards and by their pack. Medians; a loaded machine slows both sides.
+remote hit (the first of a process, and later ones), and how long a fleet of fresh processes, each with a directory of its own, takes to
+have 16 functions, without a store and with one. Then `prefetch` of many functions, by cards and by their pack. Medians; a loaded machine
+slows both sides.
 """
 
 from __future__ import annotations
@@ -160,7 +161,8 @@ def distances(url: str, base: Path) -> None:
             first, *others = hits(url, base / f"h{delay}{title}", FUNCTIONS)
             later = statistics.median(others)
             print(
-                f"round trip {delay:3} ms, {title}: first hit {first:6.1f} ms, later ones {later:6.1f} ms = {later / compile_ms:.2f} compiles"
+                f"round trip {delay:3} ms, {title}: first hit {first:6.1f} ms, later ones {later:6.1f} ms = {later / compile_ms:.2f} "
+                "compiles"
             )
 
         with_and_without_packs(measure)

@@ -31,13 +31,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Accept
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
-    from compcache.inspect.descriptions import (
-        CacheInfo,
-        FunctionGraph,
-        FunctionReport,
-        LoadedState,
-        Realization,
-    )
+    from compcache.inspect.descriptions import CacheInfo, FunctionGraph, FunctionReport, LoadedState, Realization
     from compcache.inspect.explain import Explanation
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import PruneProposal
@@ -79,7 +73,8 @@ def default_directory() -> str:
     return user_cache_dir("compcache", appauthor=False)
 
 
-#: Open caches by directory, and whether they have a signing key, so that a target that is unpickled finds the cache that may hold it already.
+#: Open caches by directory, and whether they have a signing key, so that a target that is unpickled finds the cache that may hold it
+#: already.
 _open: dict[tuple[str, bool], ref[Cache]] = {}
 
 
@@ -351,9 +346,7 @@ class Cache:
 
         modules = self._loader.loaded_modules()
         names = tuple(sorted(target._name for target in self._loader.loaded_targets()))
-        return LoadedState(
-            tuple(sorted(m.module_id.hex() for m in modules)), names, sum(m.size for m in modules)
-        )
+        return LoadedState(tuple(sorted(m.module_id.hex() for m in modules)), names, sum(m.size for m in modules))
 
     def unload(self, func_name: str | Identity) -> bool:
         """Invalidate the modules that hold a function, and every call target returned from them.
@@ -413,21 +406,22 @@ class Cache:
     # ----------------------------------------------------------------- questions
 
     def functions(
-        self, select: Callable[[str], object] | None = None, *, progress: Progress | None = None
+        self, select: Callable[[str], object] | None = None, *, folded: bool = False, progress: Progress | None = None
     ) -> tuple[FunctionSummary, ...]:
         """List the stored functions.
 
         Args:
             select: called with each name; only functions for which it returns something true are listed. None lists all.
+            folded: list those of one label, and what belongs to them, as one.
             progress: called now and then with (modules read, modules to read).
 
         Returns:
-            One summary for each function, sorted by name.
+            One summary for each function, or label, sorted by name.
         """
         self._require_open()
         from compcache.usage.listings import functions
 
-        return tuple(functions(self._store, progress, select))
+        return tuple(functions(self._store, progress, select, folded=folded))
 
     def __iter__(self) -> Iterator[str]:
         """The func_names of all stored functions, sorted."""
@@ -555,9 +549,7 @@ class Cache:
         with _Suggesting(self):
             return function_asm(self._store, self._loader, _func_name_of(func_name), module_id, whole_module=whole_module)
 
-    def explain(
-        self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None
-    ) -> Explanation:
+    def explain(self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None) -> Explanation:
         """Explain why a function can or cannot be loaded: each realization, the stored variants nearest to it, and what the remote store
         says, which is asked for that.
 
@@ -659,9 +651,7 @@ class Cache:
 
     # --------------------------------------------------------------- maintenance
 
-    def prune(
-        self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None
-    ) -> PruneReport:
+    def prune(self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None) -> PruneReport:
         """Remove modules by policy, least recently used first.
 
         Nothing goes that something which stays needs. What is loaded, here or elsewhere, stays mapped and works.
@@ -711,12 +701,7 @@ class Cache:
         return carry_out(self._store, proposal)
 
     def check(
-        self,
-        *,
-        repair: bool = False,
-        checksums: bool = True,
-        recompile: bool = False,
-        progress: Progress | None = None,
+        self, *, repair: bool = False, checksums: bool = True, recompile: bool = False, progress: Progress | None = None
     ) -> CheckReport:
         """Look for damage: checksums, records against images, missing imports, the index, leftovers, permissions.
 
@@ -737,9 +722,7 @@ class Cache:
 
         if not self.exists:
             return report_absence(self._store)
-        return check(
-            self._store, repair=repair, checksums=checksums, recompile=recompile, progress=progress
-        )
+        return check(self._store, repair=repair, checksums=checksums, recompile=recompile, progress=progress)
 
     def pin(self, func_name: str | Identity) -> bool:
         """Keep a function and its dependencies from being pruned. It need not be cached yet.
@@ -783,7 +766,9 @@ class Cache:
         return pinned(self._store)
 
     def remove(self, func_name: str | Identity, force: bool = False) -> tuple[str, ...]:
-        """Remove every realization of a function, and its pin. Loaded code stays loaded.
+        """Remove every realization of a function, its pin, the entries of its name, and its parts. Loaded code stays loaded.
+
+        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -800,6 +785,8 @@ class Cache:
         self._require_open()
         from compcache.maintain.remove import remove_function
 
+        if self._entries is not None:
+            self._entries.flush()
         with _Suggesting(self):
             return remove_function(self._store, _func_name_of(func_name), force=force)
 
@@ -830,6 +817,8 @@ class Cache:
         self._require_open()
         from compcache.maintain.clear import clear
 
+        if self._entries is not None:
+            self._entries.forget()
         return clear(self._store)
 
     # ------------------------------------------------------------------- bundles
@@ -867,13 +856,14 @@ class Cache:
         self._require_open()
         from compcache.bundles.export import export
 
+        if self._entries is not None:
+            self._entries.flush()
+
         wanted = func_names_of(names)
         with _Suggesting(self):
             return export(self._store, wanted, absolute_path(os.fspath(path)), targets, closure=closure, minisign=minisign)
 
-    def import_bundle(
-        self, path: str | os.PathLike[str], *, trusted_keys: Iterable[str] | str | None = None
-    ) -> tuple[str, ...]:
+    def import_bundle(self, path: str | os.PathLike[str], *, trusted_keys: Iterable[str] | str | None = None) -> tuple[str, ...]:
         """Add the modules of a bundle, all of them or none.
 
         Args:
@@ -985,6 +975,8 @@ class Cache:
         if not isinstance(func_name, str):
             func_name = _func_name_of(func_name)
         started = perf_counter()
+        known = self._targets.get(func_name)
+        before = known() if known is not None else None
         try:
             target = self._loader.load(func_name, owner, accept)
         except CompcacheError as error:
@@ -995,12 +987,11 @@ class Cache:
             from compcache.miss.retarget import tune_later
 
             tune_later(self._session(), self._tuners, func_name)
-        self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
+        if target is not before:  # else this process had it already
+            self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
 
-    def _load_retargeted(
-        self, func_name: str, owner: object, accept: Accept | None, error: CompcacheError
-    ) -> TypedCallTarget:
+    def _load_retargeted(self, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
         """Compile the kept bitcode for this host and load the function again; raise `error` where that does not help."""
         try:
             try:
@@ -1040,9 +1031,7 @@ class Cache:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise StorageError(
-                f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path
-            )
+            raise StorageError(f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path)
 
 
 class _Suggesting:
@@ -1164,8 +1153,7 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
         return target if target is not None else cache._load(func_name, owner=cache)
     except NotCachedError as error:
         raise NotCachedError(
-            f"a pickled call target stands for function {func_name!r} of the cache {path}, which cannot be found there "
-            f"({error})",
+            f"a pickled call target stands for function {func_name!r} of the cache {path}, which cannot be found there ({error})",
             func_name=func_name,
             cache_dir=path,
         ) from error

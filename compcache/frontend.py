@@ -8,7 +8,7 @@ cache are its own. The others answer questions about the code to store, and abou
 from __future__ import annotations
 
 from compcache.cache import func_names_of
-from compcache.errors import CompcacheError, GlobalValidationError
+from compcache.errors import CompcacheError, FormatError, GlobalValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
     from compcache.build.source import ModuleSource
     from compcache.cache import Cache
+    from compcache.formats.entry import EntryRecord
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
     from compcache.miss.compile_once import Addition
     from compcache.miss.entries import PendingEntries
     from compcache.store import ModuleFile
+    from compcache.usage.summaries import EntrySummary
 
 __all__ = [
     "add_missing",
@@ -34,6 +36,7 @@ __all__ = [
     "forget_uncached",
     "get_entry",
     "has_settled",
+    "list_entries",
     "note_uncached",
     "passes_vectors",
     "provider_of",
@@ -45,12 +48,11 @@ __all__ = [
     "targets_of",
     "temporary_directory",
     "unquote_name",
+    "write_entries",
 ]
 
 
-def find(
-    cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = None, *, kind: str = ""
-) -> TypedCallTarget | None:
+def find(cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = None, *, kind: str = "") -> TypedCallTarget | None:
     """The call target of a function, or None where it cannot be loaded; a miss is not counted.
 
     The remote store is asked for what is missing, for as long as a compile would wait for it.
@@ -103,7 +105,11 @@ class _Judge:
         if offset is not None and may_be_read(kind, elsewhere=file.elsewhere):
             record = decode_entry(file.read_record(offset))
             if (record.kind, record.name) == (kind, name):
-                if self._accept(record.data):
+                try:
+                    accepted = self._accept(record.data)
+                except (FormatError, OSError) as error:  # of the front end's, not of the cache's files
+                    raise GlobalValidationError(f"the front end failed: {error}", reason=str(error)) from error
+                if accepted:
                     return
                 reason = "the front end does not accept it"
         raise GlobalValidationError(reason, reason=reason)
@@ -160,12 +166,10 @@ def find_stored(cache: Cache, functions: Iterable[str]) -> Addition | None:
     return stored(cache._session(), tuple(func_names_of(functions)))
 
 
-def put_entry(
-    cache: Cache, name_or_identity: str | Identity, data: bytes, *, kind: str, requires: Iterable[str] = ()
-) -> str:
+def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, kind: str, requires: Iterable[str] = ()) -> str:
     """Store bytes that belong to cached code, in place of those of this kind and name.
 
-    This process reads them at once, others when they are written: with many others in one file, within about a second, when the cache
+    This object reads them at once, others when they are written: with many others in one file, within about a second, when the cache
     is closed, or when the process exits. Of several processes that store the same name the last wins.
 
     Args:
@@ -183,10 +187,18 @@ def put_entry(
     Raises:
         StorageError: the cache is read-only, or they had to be written now and could not be.
         InvalidNameError: the name or the kind is not usable.
+        ValueError: the data has more than 32 MiB, or a module_id is none.
     """
+    from compcache.build.source import check_entry
+
     name = _entry_name(cache, name_or_identity, kind)
+    modules = []
+    for module_id in requires:
+        from compcache.usage.listings import module_key
+
+        modules.append(module_key(module_id))
     cache._store.require_writable()
-    return _pending(cache).put(kind, name, bytes(data), map(bytes.fromhex, requires))
+    return _pending(cache).put(kind, name, check_entry(kind, data), modules)
 
 
 def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> bytes | None:
@@ -199,16 +211,22 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
     """
     name = _entry_name(cache, name_or_identity, kind)
     record = cache._entries.find(kind, name) if cache._entries is not None else None
-    if record is None:
-        session = cache._session()
-        record = cache._store.read_entry(kind, name, alone=not session.remote_url())
-        if record is None and session.remote_url():
-            from compcache.formats.entry import index_name
-            from compcache.miss.compile_once import fetch_soon
-
-            if fetch_soon(session, index_name(kind, name)):
-                record = cache._store.read_entry(kind, name, alone=False)
+    record = record or cache._store.read_entry(kind, name) or _from_elsewhere(cache, kind, name)
     return None if record is None or record.gone else record.data
+
+
+def _from_elsewhere(cache: Cache, kind: str, name: str) -> EntryRecord | None:
+    """An entry whose modules the remote store may have, or that it has itself; waited for as long as a compile waits."""
+    session = cache._session()
+    if not session.remote_url():
+        return None
+    from compcache.formats.entry import index_name
+    from compcache.miss.compile_once import fetch_soon
+
+    record = cache._store.read_entry(kind, name, alone=False)
+    if record is None and fetch_soon(session, index_name(kind, name)):
+        record = cache._store.read_entry(kind, name, alone=False)
+    return record
 
 
 def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> None:
@@ -216,6 +234,26 @@ def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> N
     name = _entry_name(cache, name_or_identity, kind)
     cache._store.require_writable()
     _pending(cache).put(kind, name, b"", gone=True)
+
+
+def write_entries(cache: Cache) -> None:
+    """Write the entries that wait, for others to read: before a process ends that runs no exit handlers, or hands work on.
+
+    Raises:
+        StorageError: they could not be stored; they wait still.
+    """
+    cache._require_open()
+    if cache._entries is not None:
+        cache._entries.flush()
+
+
+def list_entries(cache: Cache) -> tuple[EntrySummary, ...]:
+    """The entries of data that are stored, sorted by name and kind; those that wait in this process are not among them."""
+    cache._require_open()
+    from compcache.usage.folding import entries_in
+    from compcache.usage.listings import look_over_all
+
+    return tuple(entries_in(look_over_all(cache._store)))
 
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:
@@ -233,6 +271,8 @@ def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> st
 def _require_allowed(cache: Cache, kind: str) -> None:
     from compcache.formats.entry import PICKLED
 
+    if not isinstance(kind, str):
+        raise TypeError(f"the kind of entries is a str, not {type(kind).__name__}")
     if kind.startswith(PICKLED) and not allows_pickle(cache):
         from compcache.errors import PickleNotAllowedError
 
@@ -264,7 +304,9 @@ def forget_uncached(cache: Cache, name: str) -> None:
 
 
 def compact_index(cache: Cache) -> None:
-    """Merge what was added one by one, so that look-ups open fewer files: for the end of a process that has added. A failure is harmless."""
+    """Merge what was added one by one, so that look-ups open fewer files: for the end of a process that has added.
+    A failure is harmless.
+    """
     if not cache._closed and not cache._store.readonly:
         from compcache.publish.additions import compact
 
@@ -367,7 +409,11 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "find_target": find, "add_realizations": add_realizations, "add_missing": add_missing, "find_stored": find_stored,
     "note_uncached": note_uncached, "forget_uncached": forget_uncached, "compact_index": compact_index,
 }  # fmt: skip
-_PROPERTIES: dict[str, Callable[..., Any]] = {"settings": settings_of, "allow_pickle": allows_pickle, "temporary_directory": temporary_directory}
+_PROPERTIES: dict[str, Callable[..., Any]] = {
+    "settings": settings_of,
+    "allow_pickle": allows_pickle,
+    "temporary_directory": temporary_directory,
+}
 
 
 def moved(cache: Cache, name: str) -> Any:

@@ -276,7 +276,29 @@ class Store:
         StorageError: the path exists but is not a directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_owners", "_processor", "_warned", "exposed", "files", "index", "min_llvm", "readonly", "publish_key", "root", "signing_key", "stamp_key", "stats", "trust", "trusted_keys", "verify")
+    __slots__ = (
+        "_checked_index",
+        "_host",
+        "_in_memory",
+        "_memory_names",
+        "_pack",
+        "_owners",
+        "_processor",
+        "_warned",
+        "exposed",
+        "files",
+        "index",
+        "min_llvm",
+        "readonly",
+        "publish_key",
+        "root",
+        "signing_key",
+        "stamp_key",
+        "stats",
+        "trust",
+        "trusted_keys",
+        "verify",
+    )
     #: Read-only caches below it; see `compcache.layers`.
     layers: tuple[Store, ...] = ()
 
@@ -313,6 +335,7 @@ class Store:
         self._processor: Processor | None = None
         self.min_llvm = min_llvm
         self._in_memory: dict[bytes, ModuleFile] = {}
+        self._pack: ModuleFile | None = None  # the last one that an entry was read of
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
         self._checked_index = False
         self._warned: set[str] = set()  # the paths that a warning was given about
@@ -480,6 +503,10 @@ class Store:
         for name, offset, _ in functions:
             self._memory_names.setdefault(name, {})[module.module_id, offset] = None
 
+    def renew_index(self) -> None:
+        """Look at the index on disk again, and at those of layers."""
+        self._renew_index()
+
     def _renew_index(self, *, look: bool = True) -> bool:
         """Read the index again, rebuilding it where it is damaged or missing; return whether it has changed."""
         if self.index.segments:
@@ -519,7 +546,9 @@ class Store:
             status = self.files.fstat(module.descriptor)
             module.size = status.st_size
             foreign = self.exposed or (self._owners is not None and status.st_uid not in self._owners)
-            if foreign or not ((entry and self._describe(module, status, entry_for(entry, module_id, status))) or self._recognize(module, status)):
+            if foreign or not (
+                (entry and self._describe(module, status, entry_for(entry, module_id, status))) or self._recognize(module, status)
+            ):
                 from compcache.publish.verify import verify_module
 
                 module = verify_module(self, module, status, leave_stamp=leave_stamp, owners=self._owners)
@@ -539,7 +568,9 @@ class Store:
         """Whether the index, or this one, has a stamp of the file in its present state."""
         return self._describe(module, status, (index or self.index).verified(module.module_id, status))
 
-    def _describe(self, module: ModuleFile, status: os.stat_result, entries: Iterable[tuple[int, int, bytes, int, int, bytes, bytes]]) -> bool:
+    def _describe(
+        self, module: ModuleFile, status: os.stat_result, entries: Iterable[tuple[int, int, bytes, int, int, bytes, bytes]]
+    ) -> bool:
         """Describe a module as the first of its entries does that nobody else has written; False where there is none."""
         for image, records, target, flags, functions, key, entry_mac in entries:
             if self.stamp_key:
@@ -577,34 +608,44 @@ class Store:
             reraise_interrupt(error)
             return None
 
-    def read_entry(self, kind: str, name: str, *, alone: bool = True) -> EntryRecord | None:
+    def read_entry(self, kind: str, name: str, *, alone: bool = True, again: bool = True) -> EntryRecord | None:
         """The entry of data that holds under this name, or the record that it is gone; None where there is none, or it cannot be read.
 
-        One whose modules are not all there is none, unless they may be elsewhere: in a remote store, where this one is not `alone`.
+        One whose modules are not all there is none, unless they may be elsewhere: in a remote store, where this one is not `alone`. It is
+        looked for `again` where a file is gone since the index was read.
         """
-        from compcache.formats.entry import decode_entry, index_name, may_be_read
+        from compcache.formats.entry import index_name
 
         best: EntryRecord | None = None
         vanished = False
         for module_id, offset in self.find(index_name(kind, name)):
             try:
-                with self.open_module(module_id) as file:
-                    try:
-                        if not may_be_read(kind, elsewhere=file.elsewhere):
-                            continue
-                        record = decode_entry(file.read_record(offset))
-                    except FormatError as error:
-                        raise self.condemn(file, error) from error
+                record = self._read_entry(module_id, offset, kind)
             except FileNotFoundError:
                 vanished = True  # pruned, or put together with others, since the index was read
                 continue
             except CompcacheError:
                 continue
-            if (record.kind, record.name) == (kind, name) and (best is None or record.order > best.order):
+            if record is not None and (record.kind, record.name) == (kind, name) and (best is None or record.order > best.order):
                 best = record
-        if vanished and self._renew_index():
-            return self.read_entry(kind, name, alone=alone)
+        if vanished and again:
+            self.renew_index()
+            return self.read_entry(kind, name, alone=alone, again=False)
         return best if best is None or not alone or all(map(self.exists, best.requires)) else None
+
+    def _read_entry(self, module_id: bytes, offset: int, kind: str) -> EntryRecord | None:
+        """The entry at this place of a file, if entries of the kind may be read of it. A pack stays open: others
+        are often asked for next.
+        """
+        from compcache.formats.entry import PACK_FLAG, decode_entry, may_be_read
+
+        file = self._pack if self._pack is not None and self._pack.module_id == module_id else self.open_module(module_id)
+        self._pack = file if file.flags == PACK_FLAG else None
+        try:
+            return decode_entry(file.read_record(offset)) if may_be_read(kind, elsewhere=file.elsewhere) else None
+        except FormatError as error:
+            self._pack = None
+            raise self.condemn(file, error) from error
 
     # ---------------------------------------------------------------- removal
 
@@ -622,6 +663,10 @@ class Store:
         except OSError as error:
             reraise_interrupt(error)
             raise StorageError(f"cannot remove {path}: {error.strerror or error}", path=path, errno=error.errno) from error
+        try:
+            self.files.unlink(self.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
+        except OSError as error:
+            reraise_interrupt(error)  # nobody has signed it
         return True
 
     def require_writable(self, path: str = "") -> None:
@@ -710,6 +755,7 @@ class Store:
 
     def close(self) -> None:
         """Close the file descriptors."""
+        self._pack = None
         self.index.close()
         self.files.forget()
 

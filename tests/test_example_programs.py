@@ -59,7 +59,8 @@ def test_a_malformed_pattern_is_an_error_of_the_compiler(cache: Cache, pattern: 
 def test_einsum_is_that_of_numpy(cache: Cache, spec: str) -> None:
     numpy = pytest.importorskip("numpy")
     extents = {"i": 2, "j": 3, "k": 4}
-    operands = [numpy.random.default_rng(7).random([extents[index] for index in indices]) for indices in spec.split("->", maxsplit=1)[0].split(",")]
+    inputs = spec.partition("->")[0].split(",")
+    operands = [numpy.random.default_rng(7).random([extents[index] for index in indices]) for indices in inputs]
     numpy.testing.assert_allclose(einsum.einsum(cache, spec, *operands), numpy.einsum(spec, *operands))
     assert len(cache.modules()) == 1
     with pytest.raises((TypeError, ValueError)):

@@ -2,7 +2,8 @@
 
 Every folder and every file at the top has a floor here; one that has none fails. Imports inside functions count as
 those at the head of a file do. What must point up is a door, named with its reason; a door that nobody uses any more
-fails as well. An import for types alone counts where a parameter of that type is used; taking the package's modules out of `sys.modules` is refused.
+fails as well. An import for types alone counts where a parameter of that type is used; taking the package's modules out of `sys.modules` is
+refused.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def test_every_file_that_is_written_is_of_one_kind(everything: Cache) -> None:
 
 
 def test_clear_removes_what_the_table_says(everything: Cache) -> None:
-    assert everything.clear() == 5  # one of them is a file of entries of data
+    assert everything.clear() == 4
     assert kinds_present(everything) == {place.form for place in PLACES if not place.cleared}
 
 

@@ -35,7 +35,8 @@ def names_used() -> dict[str, set[str]]:
 MODULES = sorted(
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
     for path in PACKAGE.rglob("[!_]*.py")
-    if "numba" not in path.parts and path.name != "hatch_hook.py" and not path.name.startswith("hook-")  # need Numba, hatchling, and PyInstaller
+    # these need Numba, hatchling, and PyInstaller
+    if "numba" not in path.parts and path.name != "hatch_hook.py" and not path.name.startswith("hook-")
 )
 
 

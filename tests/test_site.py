@@ -34,7 +34,8 @@ def test_the_address_of_the_repository_stands_in_one_place() -> None:
     assert all(url.startswith(address) for url in urls.values())
     assert f"repository-code: {address}\n" in (PACKAGE_ROOT / "CITATION.cff").read_text(encoding="utf-8")
     host_and_name = address.removeprefix("https://")
-    files = [*PACKAGE_ROOT.glob("*"), *(path for place in ("compcache", "docs", "tests", "tools", ".ci") for path in (PACKAGE_ROOT / place).rglob("*"))]
+    places = ("compcache", "docs", "tests", "tools", ".ci")
+    files = [*PACKAGE_ROOT.glob("*"), *(path for place in places for path in (PACKAGE_ROOT / place).rglob("*"))]
     texts = {path for path in files if path.is_file() and path.suffix in {"", ".py", ".md", ".yml", ".html", ".sh", ".toml", ".cff"}}
     naming = {path.name for path in texts if host_and_name in path.read_text(encoding="utf-8", errors="replace")}
     assert naming == {"pyproject.toml", "CITATION.cff"}
@@ -61,4 +62,6 @@ def test_the_version_is_said_once() -> None:
     assert "version" not in project
     assert "version" in project["dynamic"]
     assert f"version: {compcache.__version__}\n" in (PACKAGE_ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    assert re.search(rf"^## (Unreleased|{re.escape(compcache.__version__)})", (PACKAGE_ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.search(
+        rf"^## (Unreleased|{re.escape(compcache.__version__)})", (PACKAGE_ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )

@@ -163,7 +163,9 @@ def test_a_size_may_have_a_unit(directory: Path, size: Any, expected: int | None
         assert cache.info().max_size == expected
 
 
-@pytest.mark.parametrize(("size", "kind"), [("much", ValueError), ("-1", ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)])
+@pytest.mark.parametrize(
+    ("size", "kind"), [("much", ValueError), ("-1", ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError)]
+)
 def test_what_is_not_a_size_fails_at_once(tmp_path: Path, size: Any, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=r"^max_size"):
         Cache(tmp_path, max_size=size)
@@ -248,7 +250,9 @@ def test_waits_and_refusals_are_told(directory: Path, caplog: pytest.LogCaptureF
 def test_the_environment_makes_it_visible_and_nothing_else_imports_logging(directory: Path, value: str) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(adder("f", 1)))
-    program = f"import sys; sys.path.insert(0, {str(PACKAGE_ROOT)!r})\nfrom compcache import Cache\nCache({str(directory)!r}).get_target('f')"
+    program = (
+        f"import sys; sys.path.insert(0, {str(PACKAGE_ROOT)!r})\nfrom compcache import Cache\nCache({str(directory)!r}).get_target('f')"
+    )
     environment = {"COMPCACHE_DEBUG": value} if value == "1" else {}
     program += "\nprint('logging' in sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-c", program], env=environment, capture_output=True, text=True, check=True)

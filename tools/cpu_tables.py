@@ -18,8 +18,9 @@ that it brings with it), `other` (features that change the code and require noth
 64-bit CPU's features; what they imply is left out). `tests/targets/test_cpu_table.py` compares the files with LLVM's inliner.
 
 ``x86_64-words.json`` has the bits, for all versions together: run this with the oldest and with the newest supported llvmlite. LLVM knows
-them as code alone (``getHostCPUFeatures``). So LLVM is asked about a made-up processor with every bit set (`tests/targets/pretended_processor.py`),
-then once without each bit, and what it misses then depends on that bit. `tests/targets/test_processor_words.py` does the same from other starts.
+them as code alone (``getHostCPUFeatures``). So LLVM is asked about a made-up processor with every bit set
+(`tests/targets/pretended_processor.py`), then once without each bit, and what it misses then depends on that bit.
+`tests/targets/test_processor_words.py` does the same from other starts.
 """
 
 from __future__ import annotations

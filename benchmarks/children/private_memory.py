@@ -6,7 +6,8 @@ BUFFER = bytearray(1 << 16)
 def private_parts() -> tuple[int, int]:
     """Private memory in KiB: all of it, and what is not a page of a file, because it was written to.
 
-    The rest are pages of files that no other process has mapped. Those count as dirty, too, until the disk has what was written to the file.
+    The rest are pages of files that no other process has mapped. Those count as dirty, too, until the disk has what was written to the
+    file.
     """
     private = own = 0
     with open("/proc/self/smaps_rollup", "rb", buffering=0) as rollup:

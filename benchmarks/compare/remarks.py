@@ -45,9 +45,11 @@ SECTION = {
         "Each program was measured by itself, one after the other; where each side was taken once (quick), ratios tell of the neighbours as"
         " well. Processor seconds of the same work differ by a fifth and more from one minute to the next here, and minima of two still"
         " show that: [decision 34](decisions/0034-loads-of-many-modules.md) has ratios of five turns, and of instructions."
-        " Where many small modules are added, the price of each weighs. First loads are of the whole closure: some hundred functions in up to 30 modules, of which another process has written down what is bound to what, while"
+        " Where many small modules are added, the price of each weighs. First loads are of the whole closure: some hundred functions in "
+        "up to 30 modules, of which another process has written down what is bound to what, while"
         " `ld.so` maps one file; they are what a load on the machine lengthens most. Of"
-        " the private memory most is pages of files: the kernel maps up to 64 KiB around each page that is touched, of each image the whole text"
+        " the private memory most is pages of files: the kernel maps up to 64 KiB around each page that is touched, of each image the "
+        "whole text"
         " then, and of one large file a part. Module files are larger than the shared object by their"
         " bitcode, which `show --ir` and retargeting read."
     ),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from compcache.images.elf.reading import CodeSection
     from compcache.store import Store
 
-__all__ = ["LEVELS", "KeptCode", "NoCodeError", "read_code"]
+__all__ = ["LEVELS", "KeptCode", "NoCodeError", "is_translatable", "read_code"]
 
 _MAX_BITCODE = 1 << 31
 #: The levels of LLVM's code generator, the usual one first.
@@ -72,13 +72,9 @@ class KeptCode:
 
         Another LLVM may choose other instructions; and the kind of the image says what of them is in it.
         """
-        if self.record.llvm_version != codegen.llvm_version() or not self.is_translatable():
+        if self.record.llvm_version != codegen.llvm_version() or not is_translatable(self.record):
             return False
         return make_side(self.record.image_kind).is_comparable(self.object(LEVELS[0]))
-
-    def is_translatable(self) -> bool:
-        """Whether the code is for this platform, and of an image of a kind that is known here."""
-        return self.record.triple == codegen.host_platform() and is_known(self.record.image_kind)
 
     def level(self) -> int | None:
         """The level of the code generator that made the image; None where no level gives its code."""
@@ -101,6 +97,11 @@ class KeptCode:
         ]
 
 
+def is_translatable(record: ModuleRecord) -> bool:
+    """Whether the code that is kept beside an image is for this platform, and the image of a kind that is known here."""
+    return record.triple == codegen.host_platform() and is_known(record.image_kind)
+
+
 def read_code(store: Store, module_id: str) -> KeptCode:
     """The code that is kept beside an image.
 
@@ -114,9 +115,7 @@ def read_code(store: Store, module_id: str) -> KeptCode:
         packed = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
         image = module.read(0, footer.image)
     if not packed:
-        raise NoCodeError(
-            f"module {module_id} was stored without its code (keep_bitcode=False, --no-bitcode)"
-        )
+        raise NoCodeError(f"module {module_id} was stored without its code (keep_bitcode=False, --no-bitcode)")
     try:
         bitcode = zlib.decompressobj().decompress(packed, _MAX_BITCODE)
     except zlib.error as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from os import PathLike
 
 from compcache.errors import InvalidNameError
+from compcache.formats.entry import MOST_DATA
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-__all__ = ["MAX_NAME_BYTES", "Function", "ModuleSource", "check_name"]
+    from compcache.identity import Identity
+
+__all__ = ["MAX_NAME_BYTES", "Function", "ModuleSource", "check_entry", "check_name"]
 
 MAX_NAME_BYTES = 1 << 16
 #: The form of each parameter that an object of any type could be given for.
@@ -27,6 +30,7 @@ _LIKE = {
     "targets": "names of CPUs, like ('x86-64-v3', 'native'), or None",
     "cpu": "the name of a CPU, like 'x86-64-v3', or None",
     "features": "text, like '+avx2,-fma', or None",
+    "part_of": "the name of a function, an Identity, or None",
 }
 
 
@@ -47,9 +51,7 @@ class Function(Record):
     nogil: bool
     shown: str | None
 
-    def __init__(
-        self, signature: object = None, symbol: str | None = None, nogil: bool = False, shown: str | None = None
-    ) -> None:
+    def __init__(self, signature: object = None, symbol: str | None = None, nogil: bool = False, shown: str | None = None) -> None:
         super().__init__(None if signature is None else str(signature), symbol, nogil, shown)
 
 
@@ -83,6 +85,8 @@ class ModuleSource:
         keep_bitcode: store the optimized code beside the image, for `show --ir` and `check --recompile`.
         identity: a `compcache.Identity`, or a mapping of named components, kept with the functions.
         entries: bytes that belong to each of its functions, by kind: stored with them, and read by `compcache.frontend.get_entry`.
+        part_of: the func_name, the label or the `Identity` of the function that these are made for, as a wrapper or a loop of it is.
+            Listings show them with it, and they are removed with it.
         untrusted: translate the code in a child process first, with limits of time and memory, so that code which ends LLVM or
             keeps it busy costs no more than an error. It takes about twice the time.
 
@@ -108,6 +112,7 @@ class ModuleSource:
         keep_bitcode: bool = True,
         identity: Any = None,
         entries: Mapping[str, bytes] | None = None,
+        part_of: str | Identity | None = None,
         untrusted: bool = False,
     ) -> None:
         for name, value in (("functions", functions), ("globals", globals), ("entries", entries), ("identity", identity)):
@@ -116,6 +121,11 @@ class ModuleSource:
         for name, value in (("cpu", cpu), ("features", features)):
             if value is not None and not isinstance(value, str):
                 raise _wrong_type(name, value)
+        if part_of is not None:
+            part_of = getattr(part_of, "func_name", part_of)
+            if not isinstance(part_of, str):
+                raise _wrong_type("part_of", part_of)
+            check_name(part_of, "name of a function")
         self.ir = ir
         self.functions = functions
         self.globals = globals
@@ -128,7 +138,10 @@ class ModuleSource:
         self.targets = targets if targets is None else _several("targets", targets, (str,))
         self.keep_bitcode = keep_bitcode
         self.identity = identity
-        self.entries = entries
+        self.entries = (
+            None if entries is None else {check_name(kind, "kind of entries"): check_entry(kind, data) for kind, data in entries.items()}
+        )
+        self.part_of = part_of
         self.untrusted = untrusted
 
     def __repr__(self) -> str:
@@ -153,6 +166,21 @@ def _several(name: str, value: Any, types: tuple[type, ...] = (object,)) -> Any:
 
 def _wrong_type(name: str, value: object) -> TypeError:
     return TypeError(f"ModuleSource(): {name} must be {_LIKE[name]}, not {type(value).__name__}")
+
+
+def check_entry(kind: str, data: object) -> bytes:
+    """The bytes of an entry of this kind.
+
+    Raises:
+        TypeError: they are none.
+        ValueError: they are too many.
+    """
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"an entry of the kind {kind!r} must be bytes, not {type(data).__name__}")
+    found = bytes(data)
+    if len(found) > MOST_DATA:
+        raise ValueError(f"an entry has at most {MOST_DATA >> 20} MiB, not {len(found):,} bytes (of the kind {kind!r})")
+    return found
 
 
 def check_name(name: object, what: str) -> str:

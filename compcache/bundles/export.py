@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from compcache.bundles.layout import LISTING, content_only, module_member, signature_member, write_bundle
@@ -13,7 +14,7 @@ from compcache.formats import host
 from compcache.formats.footer import encode_container
 from compcache.formats.manifest import decode_function, decode_module
 from compcache.publish.atomic_file import unique_name
-from compcache.publish.packs import encode_pack, entries_of, packs_in
+from compcache.publish.packs import encode_pack, entries_of, holding, packs_in
 from compcache.signing.minisign import SUFFIX, minisign_signature
 from compcache.store import SIGNATURES
 from compcache.targets.machine import NATIVE, machine_for, parse_targets
@@ -147,12 +148,13 @@ def _read(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
 
 
 def _pack_of(store: Store, modules: Collection[bytes], names: Collection[str]) -> tuple[bytes, bytes, bytes] | None:
-    """A pack of the entries of data that belong to modules or are named as functions are: its id, the content of its file, its signatures."""
+    """A pack of the entries of data that belong to modules or are named as functions are: its id, the content of
+    its file, its signatures.
+    """
+    packs = [entries_of(place, pack) or () for place in (store, *store.layers) for pack in packs_in(place.index.segments)]
     found = [
         entry
-        for place in (store, *store.layers)
-        for pack in packs_in(place.index.segments)
-        for entry in entries_of(place, pack) or ()
+        for entry in holding(chain.from_iterable(packs))
         if not entry.gone and all(key in modules for key in entry.requires) and (entry.requires or entry.name in names)
     ]
     if not found:

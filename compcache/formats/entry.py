@@ -14,14 +14,23 @@ from _struct import Struct  # what `struct` re-exports: a file less to read
 
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError
+from compcache.formats.manifest import IMAGE_NONE
 from compcache.record import Record
 
-__all__ = ["ENTRY", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "may_be_read"]
+__all__ = [
+    "ENTRY", "MOST_DATA", "PACK", "PACK_FLAG", "PART_OF", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "is_pack", "may_be_read",  # noqa: E501
+]  # fmt: skip
 
 #: The first byte of the payload.
 ENTRY = b"E"
+#: The image kind of a pack, as module records and as index entries say it.
+PACK, PACK_FLAG = "data", IMAGE_NONE
 #: What a kind begins with whose data its readers unpickle: who asks says so, not the file.
 PICKLED = "pickle:"
+#: The kind whose data names the function, or the label of one, that those of a module are parts of.
+PART_OF = "part of"
+#: How many bytes an entry may have: what a reader takes at once.
+MOST_DATA = 1 << 25
 _HEAD = Struct("<cBQIIII")  # type, whether it is gone, sequence, number of modules, the sizes of kind, name and data
 _MAX_SEQUENCE = 0xFFFFFFFFFFFFFFFF
 
@@ -41,6 +50,11 @@ class EntryRecord(Record):
     def order(self) -> tuple[int, bool, bytes]:
         """Of entries of one kind and name the greatest holds."""
         return self.sequence, self.gone, self.data
+
+
+def is_pack(image_kind: str) -> bool:
+    """Whether a module file with this image kind is a pack."""
+    return image_kind == PACK
 
 
 def index_name(kind: str, name: str) -> str:

@@ -1,24 +1,29 @@
 """The kinds of images by their names in module records, and what each of them answers to.
 
-A kind has two sides, each a module: one that hits use (`LoadSide`) and one that works with LLVM (`MakeSide`). A kind whose images the
-native runtime maps out of the module's file is named by its number in `compcache.formats.manifest`, too (`MAPPED_IN_PLACE`): its hits
-import nothing of it. Modules of a kind that is not known here are stored, listed, shown, pruned and passed on like all others.
+A kind has two sides, each a module: one that hits use, and one that works with LLVM (`LoadSide` and `MakeSide` in
+`compcache.images.sides`). Where the native runtime maps images of a kind out of the module's file, `MAPPED_IN_PLACE` in
+`compcache.formats.manifest` has the kind's number as well, and hits import nothing of the kind. Modules of a kind that is not known here
+are stored, listed, shown, pruned and passed on like all others.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from compcache.errors import FormatError, IncompatibleTargetError
 from compcache.formats.host import ABI_VERSION
 from compcache.formats.manifest import decode_module
 from compcache.formats.module_table import has_table
+from compcache.record import Record
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from compcache.formats.manifest import ModuleRecord
+    from typing import Any
 
-__all__ = ["ImageFile", "LoadSide", "MakeSide", "Table", "check_image", "is_known", "load_image", "make_side", "register", "require_known", "require_table"]
+    from compcache.formats.manifest import ModuleRecord
+    from compcache.images.sides import ImageFile, LoadSide, MakeSide
+
+__all__ = ["Table", "check_image", "is_known", "load_image", "make_side", "register", "require_known", "require_table"]
 
 #: By the name of a kind the modules of its two sides; imported where one is asked for.
 _KINDS = {
@@ -27,49 +32,13 @@ _KINDS = {
 }
 
 
-class ImageFile(Protocol):
-    """An open module file, as far as a kind needs it; `image` is the number of bytes of the image, which the file begins with."""
+class Table(Record):
+    """The module table that the records of a module require of its image: its key, its ABI version, and its least number of symbols."""
 
-    path: str
-    key: bytes
-    image: int
-
-    def read(self, offset: int, size: int, /) -> bytes:
-        """Bytes of the file."""
-
-    def read_record(self, offset: int, /) -> bytes:
-        """The payload of a record."""
-
-
-class Table(NamedTuple):
-    """The module table that the records of a module require of its image: key, ABI version, least number of symbols."""
-
+    __slots__ = ("key", "abi", "symbols")
     key: bytes
     abi: int
     symbols: int
-
-
-class LoadSide(Protocol):
-    """What hits, and checks of a cache, ask of a kind."""
-
-    def load(self, runtime: Any, file: ImageFile) -> Any:
-        """The image, an object of the native runtime. Raises `OSError`, `ValueError` or `CompcacheError` where it cannot be loaded."""
-
-    def check(self, image: bytes, table: Table) -> None:
-        """Raise `FormatError` where the bytes are not an image of this kind, or lack what the records name."""
-
-
-class MakeSide(Protocol):
-    """What is asked of a kind where LLVM is."""
-
-    #: How images of this kind are loaded, in words.
-    LOADED: str
-
-    def requires(self, image: bytes) -> str:
-        """The C library that an image needs: kind and least version, as in ``glibc 2.14``; empty where it needs none."""
-
-    def is_comparable(self, obj: bytes) -> bool:
-        """Whether the machine code of an object that LLVM has emitted is in the image that was made of it."""
 
 
 def register(kind: str, load_module: str, make_module: str) -> None:
@@ -102,7 +71,7 @@ def require_known(header: ModuleRecord, module_id: bytes) -> None:
     if not is_known(header.image_kind):
         name = module_id.hex()
         raise IncompatibleTargetError(
-            f"module {name} has an image of the kind {header.image_kind!r} for {header.triple}, which this version of compcache does not load: "
+            f"module {name} has an image of the kind {header.image_kind!r} for {header.triple}, which this version of compcache does not load: "  # noqa: E501
             "install a version that does, or import the package that registers this kind",
             module_id=name,
         )
@@ -130,9 +99,11 @@ def require_table(image: bytes, table: Table) -> None:
 
 
 def _load_side(kind: str) -> LoadSide:
-    return cast("LoadSide", import_module(_KINDS[kind][0]))
+    side: LoadSide = import_module(_KINDS[kind][0])
+    return side
 
 
 def make_side(kind: str) -> MakeSide:
     """The side of a known kind that works with LLVM."""
-    return cast("MakeSide", import_module(_KINDS[kind][1]))
+    side: MakeSide = import_module(_KINDS[kind][1])
+    return side

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "CacheInfo",
-    "FunctionGraph",
-    "FunctionReport",
-    "GlobalReport",
-    "GraphNode",
-    "LoadedState",
-    "Realization",
-]
+if TYPE_CHECKING:
+    from compcache.usage.summaries import EntrySummary, FunctionSummary
+
+__all__ = ["CacheInfo", "FunctionGraph", "FunctionReport", "GlobalReport", "GraphNode", "LoadedState", "Realization"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +96,8 @@ class FunctionReport:
 
     `dependencies`, `globals` and `natives` are those of the realization in `module_id`, which is the one that a load
     would choose; `identity` is what its builder said of it, `seconds` how long compiling its module took. `uses` are, for
-    each realization in the same order, how often it was loaded, and when last (0.0: never).
+    each realization in the same order, how often it was loaded, and when last (0.0: never). `parts` are functions that were made for it
+    or for all of its label, `entries` the entries of data that require its modules, or have its name or its label.
     """
 
     func_name: str
@@ -114,6 +111,8 @@ class FunctionReport:
     seconds: float
     identity: tuple[tuple[str, str], ...]
     uses: tuple[tuple[int, float], ...]
+    parts: tuple[FunctionSummary, ...]
+    entries: tuple[EntrySummary, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +120,8 @@ class GraphNode:
     """One node of a cache's dependency graph.
 
     kind: "function"; "missing", a function that something imports and the cache does not hold; "global", filled when
-    code is loaded; "variable", which other modules can import where it has a signature, else a module's own; or "native", a symbol of the process. `module_id` is empty where the
-    node belongs to no module.
+    code is loaded; "variable", which other modules can import where it has a signature, else a module's own; or "native", a symbol of the
+    process. `module_id` is empty where the node belongs to no module.
     """
 
     kind: str

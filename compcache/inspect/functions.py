@@ -7,27 +7,19 @@ import os
 from typing import TYPE_CHECKING
 
 from compcache.depgraph import DependencyGraph
-from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
+from compcache.digest import name_key
 from compcache.errors import CompcacheError, NotCachedError
-from compcache.formats.manifest import (
-    LINK_ONLY,
-    STARTUP,
-    GlobalRecord,
-    decode_function,
-    decode_global,
-    decode_module,
-    decode_needs,
-)
+from compcache.formats.manifest import LINK_ONLY, STARTUP, GlobalRecord, decode_function, decode_global, decode_module, decode_needs
 from compcache.hit.target import link_name_of
 from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalReport, Realization
-from compcache.publish import index_merge
 from compcache.store import INDEX, MODULES, QUARANTINE
 from compcache.targets.processor_words import names_in
 from compcache.usage.ledger import read_ledger
+from compcache.usage.listings import belongings
 from compcache.usage.module_reader import read_graph, read_notes
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Sequence
 
     from compcache.formats.graph import ModuleGraph
     from compcache.hit.loader import Loader
@@ -86,9 +78,7 @@ def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bo
         found = _direct_dependencies(store, loader, name)
         if found is None:
             if name == func_name:
-                raise NotCachedError(
-                    f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root
-                )
+                raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
             continue
         for other in found:
             order[other] = None
@@ -122,7 +112,7 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
 
 
 def cache_info(store: Store, max_size: int | None = None, progress: Progress | None = None) -> CacheInfo:
-    """The cache as a whole, counted by the index, the directory and the statistics: no module is opened.
+    """The cache as a whole, counted by the directory, the list of modules and the statistics: only modules that are not listed are opened.
 
     `max_size` is the limit that the cache was opened with, as for `Cache`; `progress` is called with (files, all files)
     now and then while the status of module files is asked for.
@@ -135,12 +125,13 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
     from compcache.images.making import usual_kind
     from compcache.usage.limits import effective_limit
     from compcache.usage.module_files import list_modules
+    from compcache.usage.module_rows import load_rows
     from compcache.usage.statistics import hits_and_misses
     from compcache.usage.whole_directories import other_formats
 
-    store._renew_index()
     present = list_modules(store, progress)
-    names, realizations = _count_functions(store, present)
+    rows = load_rows(store, present, lambda: read_ledger(store).rows(), progress).values()
+    names = [name for row in rows for name in row.names]
     hits, misses = hits_and_misses(store)
     linkers = find_linkers()
     machine = store.host()
@@ -149,9 +140,9 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
         exists=os.path.isdir(store.root),
         format=f"{MODULES.directory}, {INDEX.directory}",
         other_formats=tuple(other_formats(store)),
-        modules=len(present),
-        functions=names,
-        realizations=realizations,
+        modules=len(present) - sum(row.is_pack for row in rows),
+        functions=len(set(names)),
+        realizations=len(names),
         size=sum(status.size for status in present.values()),
         max_size=effective_limit(max_size),
         hits=hits,
@@ -177,18 +168,6 @@ def _describe_linker(store: Store, linkers: Sequence[Linker]) -> str:
     if chosen is not None:
         return str(chosen)
     return f"{', '.join([linker.source for linker in linkers])}: the first addition takes the one that starts fastest"
-
-
-def _count_functions(store: Store, present: Container[bytes]) -> tuple[int, int]:
-    """How many functions the modules realize, and how many realizations there are."""
-    names: set[bytes] = set()
-    seen: set[bytes] = set()
-    for segment in index_merge.readable(store.index):
-        for entry in segment.functions.entries():
-            if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] in present:
-                names.add(entry[:KEY_SIZE])
-                seen.add(entry)
-    return len(names), len(seen)
 
 
 def _size_below(root: str, *, leave_out: str) -> int:
@@ -218,9 +197,7 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
     copies = tuple([copy for copy in copies if bytes.fromhex(copy.module_id) in offsets])
     if not copies:
         raise NotCachedError(
-            f"function {func_name!r} is not in the cache {store.root}{_because(store)}",
-            func_name=func_name,
-            cache_dir=store.root,
+            f"function {func_name!r} is not in the cache {store.root}{_because(store)}", func_name=func_name, cache_dir=store.root
         )
     chosen = next((copy for copy in copies if not copy.problem), copies[0])
     module_id = bytes.fromhex(chosen.module_id)
@@ -234,6 +211,7 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
     identity = notes.get("identity")
     used = read_ledger(store).uses
     key = name_key(func_name)
+    parts, entries = belongings(store, func_name)
     return FunctionReport(
         func_name=func_name,
         signature=chosen.signature,
@@ -246,6 +224,8 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
         seconds=float(notes.get("seconds", 0.0)),
         identity=tuple((str(k), str(v)) for k, v in identity.items()) if isinstance(identity, dict) else (),
         uses=tuple([used.get((key, bytes.fromhex(copy.module_id)), (0, 0.0)) for copy in copies]),
+        parts=tuple(parts),
+        entries=tuple(entries),
     )
 
 

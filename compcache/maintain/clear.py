@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compcache.publish.packs import stored_packs
 from compcache.store import MODULES, PLACES
 from compcache.usage.whole_directories import remove_directory
 
@@ -27,7 +28,8 @@ def clear(store: Store) -> int:
     # List them first: files that other processes add or merge meanwhile have other names, and stay.
     places = [place for place in PLACES if place.cleared and place is not MODULES]
     others = [store.path(place, name) for place in places for name in store.names(place)]
-    removed = sum([store.remove_module(module_id) for module_id in store.module_ids()])
+    packs = stored_packs(store)
+    removed = sum([store.remove_module(module_id) and module_id not in packs for module_id in store.module_ids()])
     store.index.close()
     for path in others:
         remove_directory(store, path)

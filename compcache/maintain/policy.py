@@ -115,7 +115,8 @@ class Entry(NamedTuple):
     """One module as the policy sees it.
 
     `created` and `used` (0.0: never) are in seconds since the epoch. `imports` are the func_names that it needs from
-    other modules. Code of the same `target` runs on the same hosts; `generation` is what goes stale together.
+    other modules. Code of the same `target` runs on the same hosts; `generation` is what goes stale together. A pack, which holds entries
+    of data alone, counts for the size and not for the number.
     """
 
     module_id: bytes
@@ -128,6 +129,7 @@ class Entry(NamedTuple):
     generation: object = None
     pinned: bool = False
     llvm: str = ""
+    is_pack: bool = False
 
 
 class Removal(NamedTuple):
@@ -254,9 +256,7 @@ class _Population:
     def protect(self, policy: PrunePolicy) -> set[int]:
         """The entries that are pinned or match `keep`, and their dependencies."""
         keep = _matcher(policy.keep)
-        roots = [
-            n for n, e in enumerate(self.entries) if e.pinned or (policy.keep and any(map(keep, e.functions)))
-        ]
+        roots = [n for n, e in enumerate(self.entries) if e.pinned or (policy.keep and any(map(keep, e.functions)))]
         seen = set(roots)
         needs = self._needs(()) if roots else []
         for number in roots:  # grows while it is walked
@@ -329,9 +329,7 @@ def _eligible(entries: Sequence[Entry], policy: PrunePolicy, protected: set[int]
     return [n for n in free if entries[n].functions and all(matches(name) for name in entries[n].functions)]
 
 
-def _by_criteria(
-    population: _Population, policy: PrunePolicy, now: float, may_go: list[int]
-) -> dict[int, str]:
+def _by_criteria(population: _Population, policy: PrunePolicy, now: float, may_go: list[int]) -> dict[int, str]:
     """The entries that a criterion other than the limits removes, with the reason."""
     entries, reasons = population.entries, dict[int, str]()
     stale = _stale_generations(population, policy, now)
@@ -387,14 +385,12 @@ def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[in
                 copies[key] -= 1
 
 
-def _keep_limits(
-    population: _Population, policy: PrunePolicy, may_go: list[int], reasons: dict[int, str]
-) -> None:
+def _keep_limits(population: _Population, policy: PrunePolicy, may_go: list[int], reasons: dict[int, str]) -> None:
     """Remove the least recently used entries until the limits are met or no more may be removed."""
     entries = population.entries
     alive = bytearray([number not in reasons for number in range(len(entries))])
     size = sum(entry.size for number, entry in enumerate(entries) if alive[number])
-    count = sum(alive)
+    count = sum(alive) - sum(entry.is_pack for number, entry in enumerate(entries) if alive[number])
 
     def excess() -> str:
         if not policy.allows(size):
@@ -410,7 +406,7 @@ def _keep_limits(
         reason = excess()
         if not reason:
             return
-        if not alive[number]:
+        if not alive[number] or (reason == "count" and entries[number].is_pack):
             continue
         group = population.dependents(number, alive)
         if not allowed.issuperset(group):
@@ -419,4 +415,4 @@ def _keep_limits(
             reasons[member] = reason
             alive[member] = 0
             size -= entries[member].size
-            count -= 1
+            count -= not entries[member].is_pack

@@ -23,7 +23,7 @@ from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneRepor
 from compcache.maintain.unindexed import find_unindexed, index_modules
 from compcache.publish.index_merge import keep_newest, readable, replace_segments, segment_level
 from compcache.publish.locks import wait_lock
-from compcache.publish.packs import clean_packs
+from compcache.publish.packs import clean_packs, stored_packs
 from compcache.store import QUARANTINE, STATISTICS
 from compcache.usage.ledger import fold, last_uses_since, read_ledger, settle
 from compcache.usage.module_files import list_modules
@@ -84,6 +84,7 @@ class PruneProposal(NamedTuple):
     policy: PrunePolicy
     present: Mapping[bytes, FileStatus]
     plan: Plan
+    packs: Collection[bytes]
     unindexed: Unindexed
     ledger: Ledger | None
     report: PruneReport
@@ -103,23 +104,17 @@ def propose(
     started = time.perf_counter()
     now = time.time() if now is None else now
     present = list_modules(store, progress)
-    entries, ledger = _read_entries(
-        store, policy, present, spare=spare, now=now, progress=progress, fold_statistics=fold_statistics
-    )
+    packs = present.keys() & stored_packs(store)
+    entries, ledger = _read_entries(store, policy, present, packs, spare=spare, now=now, progress=progress, fold_statistics=fold_statistics)
     plan = plan_prune(entries, policy, now)
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
     unindexed = find_unindexed(store, present, now - policy.grace)
     leftovers = (*find_leftovers(store, policy, now, ledger), *_damaged(store, unindexed, present))
     gone = {removal.entry.module_id for removal in plan.removed}
-    report = _report(present, policy, plan, leftovers, dry_run=True)
+    report = _report(present, packs, policy, plan, leftovers, dry_run=True)
     indexed = tuple([module_id.hex() for module_id in unindexed.sound if module_id not in gone])
     return PruneProposal(
-        policy,
-        present,
-        plan,
-        unindexed,
-        ledger,
-        dataclasses.replace(report, indexed=indexed, seconds=time.perf_counter() - started),
+        policy, present, plan, packs, unindexed, ledger, dataclasses.replace(report, indexed=indexed, seconds=time.perf_counter() - started)
     )
 
 
@@ -140,17 +135,14 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
         indexed = index_modules(store, [m for m in proposal.unindexed.sound if m not in gone])
     except OSError as error:  # then they stay unindexed
         reraise_interrupt(error)
-    report = _report(
-        present, proposal.policy, proposal.plan._replace(removed=removed), leftovers, dry_run=False
-    )
+    report = _report(present, proposal.packs, proposal.policy, proposal.plan._replace(removed=removed), leftovers, dry_run=False)
     seconds = proposal.report.seconds + time.perf_counter() - started
-    return dataclasses.replace(
-        report, indexed=tuple([module_id.hex() for module_id in indexed]), seconds=seconds
-    )
+    return dataclasses.replace(report, indexed=tuple([module_id.hex() for module_id in indexed]), seconds=seconds)
 
 
 def _report(
     present: Mapping[bytes, FileStatus],
+    packs: Collection[bytes],
     policy: PrunePolicy,
     plan: Plan,
     leftovers: tuple[PrunedFile, ...],
@@ -159,10 +151,11 @@ def _report(
 ) -> PruneReport:
     report = PruneReport(
         dry_run=dry_run,
-        removed=tuple([_describe(removal) for removal in plan.removed]),
+        removed=tuple([_describe(removal) for removal in plan.removed if not removal.entry.is_pack]),
+        removed_packs=tuple([_describe(removal) for removal in plan.removed if removal.entry.is_pack]),
         leftovers=leftovers,
         needed=tuple([entry.module_id.hex() for entry in plan.needed]),
-        modules_before=len(present),
+        modules_before=len(present) - len(packs),
         size_before=sum(status.size for status in present.values()),
         within_limits=True,
         seconds=0.0,
@@ -190,6 +183,7 @@ def _read_entries(
     store: Store,
     policy: PrunePolicy,
     present: Mapping[bytes, FileStatus],
+    packs: Collection[bytes],
     *,
     spare: Container[bytes],
     now: float,
@@ -197,7 +191,7 @@ def _read_entries(
     fold_statistics: bool,
 ) -> tuple[list[Entry], Ledger | None]:
     """All modules as the policy sees them, and the statistics; an empty list if it has nothing to remove."""
-    if not policy.removes_modules or (_limits_only(policy) and not _exceeded(policy, present)):
+    if not policy.removes_modules or (_limits_only(policy) and not _exceeded(policy, present, len(packs))):
         return [], None
     rows: dict[bytes, Row] = {}
 
@@ -221,19 +215,15 @@ def _limits_only(policy: PrunePolicy) -> bool:
     return not policy.duplicates and not policy.match and all(c is None for c in criteria)
 
 
-def _exceeded(policy: PrunePolicy, present: Mapping[bytes, FileStatus]) -> bool:
+def _exceeded(policy: PrunePolicy, present: Mapping[bytes, FileStatus], packs: int) -> bool:
     """Whether a limit is exceeded: if not, a prune by limits alone need not read the modules."""
-    if policy.max_modules is not None and len(present) > policy.max_modules:
+    if policy.max_modules is not None and len(present) - packs > policy.max_modules:
         return True
     return not policy.allows(sum(s.size for s in present.values()))
 
 
 def _entries(
-    present: Mapping[bytes, FileStatus],
-    rows: Mapping[bytes, Row],
-    ledger: Ledger,
-    pins: frozenset[str],
-    spare: Container[bytes],
+    present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], ledger: Ledger, pins: frozenset[str], spare: Container[bytes]
 ) -> Iterator[Entry]:
     """The entries of all modules: unreadable ones have no functions and no imports."""
     used = ledger.last_uses()
@@ -247,11 +237,11 @@ def _entries(
         row = rows.get(module_id)
         if row is not None and row.is_pack:
             # As young, as recently used and as firmly held as what its entries belong to. It goes alone: they are made again.
-            belongs_to = {key for *_, requires in row.entries for key in requires}
+            belongs_to = {key for entry in row.entries for key in entry[3]}
             last = max([last, *[used.get(key, 0.0) for key in belongs_to]])
-            newest = max([created, *[present[key].modified for key in belongs_to if key in present]])
+            newest = max([present[key].modified for key in belongs_to if key in present], default=created)
             held = module_id in spare or not pinned_modules.isdisjoint(belongs_to)
-            yield Entry(module_id, size, newest, last, (), (), module_id, module_id, held)
+            yield Entry(module_id, size, newest, last, (), (), module_id, module_id, held, is_pack=True)
             continue
         if row is None:
             yield Entry(module_id, size, created, last, (), (), module_id, None, module_id in spare)
@@ -261,15 +251,13 @@ def _entries(
         if known is None:
             target = targets.setdefault((platform.abi, platform.triple, platform.features), len(targets))
             known = numbers[id(platform)] = generations.setdefault(platform, (target, len(generations)))
-        yield _new((module_id, size, created, last, names, imports, *known, module_id in pinned_modules, platform.llvm_version))
+        yield _new((module_id, size, created, last, names, imports, *known, module_id in pinned_modules, platform.llvm_version, False))
 
 
 _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 
 
-def _remove(
-    store: Store, plan: Plan, present: Mapping[bytes, FileStatus], ledger: Ledger | None
-) -> tuple[Removal, ...]:
+def _remove(store: Store, plan: Plan, present: Mapping[bytes, FileStatus], ledger: Ledger | None) -> tuple[Removal, ...]:
     """Remove the planned modules, except those that `_spared` names; return those removed."""
     from compcache.usage.size_estimate import remember_size
 
@@ -285,14 +273,12 @@ def _remove(
         except OSError as error:
             reraise_interrupt(error)
             path = store.module_path(removal.entry.module_id)
-            raise StorageError(
-                f"cannot remove {path}: {error.strerror}", path=path, errno=error.errno
-            ) from error
+            raise StorageError(f"cannot remove {path}: {error.strerror}", path=path, errno=error.errno) from error
         removed.append(removal)
     gone = {removal.entry.module_id for removal in removed}
     rewrite_index(store, {module_id for module_id in present if module_id not in gone}, gone)
     freed = sum(removal.entry.size for removal in removed)
-    store.stats.count("evicted_modules", len(removed))
+    store.stats.count("evicted_modules", sum(not removal.entry.is_pack for removal in removed))
     store.stats.count("evicted_bytes", freed)
     remember_size(store, sum(status.size for status in present.values()) - freed)
     return tuple(removed)
@@ -358,13 +344,9 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Collection[byte
                 for data in segment.modules.entries():
                     if is_there(data[:DIGEST_SIZE]):
                         keep_newest(modules, data)
-                functions.update(
-                    [e for e in segment.functions.entries() if is_there(e[KEY_SIZE : KEY_SIZE + DIGEST_SIZE])]
-                )
+                functions.update([e for e in segment.functions.entries() if is_there(e[KEY_SIZE : KEY_SIZE + DIGEST_SIZE])])
             level = segment_level(len(modules))
-            replace_segments(
-                store.index, sorted(functions), [modules[key] for key in sorted(modules)], requirements, level, segments
-            )
+            replace_segments(store.index, sorted(functions), [modules[key] for key in sorted(modules)], requirements, level, segments)
         except (FormatError, OSError) as problem:
             reraise_interrupt(problem)
             return  # the next look-up rebuilds an unreadable index; stale entries are harmless
@@ -373,10 +355,10 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Collection[byte
 # ---------------------------------------------------------------------- leftovers
 
 
-def find_leftovers(
-    store: Store, policy: PrunePolicy, now: float, ledger: Ledger | None = None
-) -> tuple[PrunedFile, ...]:
-    """Temporary and quarantined files past their age limit, unpacked bundles that nobody uses, and, with `stale`, directories of other formats."""
+def find_leftovers(store: Store, policy: PrunePolicy, now: float, ledger: Ledger | None = None) -> tuple[PrunedFile, ...]:
+    """Temporary and quarantined files past their age limit, unpacked bundles that nobody uses, and, with `stale`, directories of other
+    formats.
+    """
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
     assert isinstance(policy.quarantine_for, float | int)
     found = [
@@ -393,9 +375,7 @@ def find_leftovers(
     return tuple(found)
 
 
-def _older(
-    store: Store, directory: str, before: float, reason: str, names: Iterable[str] | None = None
-) -> Iterator[PrunedFile]:
+def _older(store: Store, directory: str, before: float, reason: str, names: Iterable[str] | None = None) -> Iterator[PrunedFile]:
     """The files of these names, or all, that nothing has changed since `before`."""
     for name in store.names_in(directory) if names is None else names:
         path = f"{directory}/{name}"

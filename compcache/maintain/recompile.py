@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.ir_text import read_module
-from compcache.build.kept_code import LEVELS, NoCodeError, read_code
+from compcache.build.kept_code import LEVELS, NoCodeError, is_translatable, read_code
 from compcache.errors import FormatError
+from compcache.formats.manifest import decode_module
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.reading import undefined_symbols
 from compcache.publish.index_rebuild import module_functions
@@ -41,15 +42,15 @@ def recompile(store: Store, module_id: str) -> Recompiled:
         FormatError: the bitcode does not match the module; the message names the difference.
         CompcacheError, OSError: the module cannot be read, or its bitcode cannot be compiled.
     """
+    with store.open_module(bytes.fromhex(module_id)) as module:
+        if not is_translatable(decode_module(module.read_record(0))):
+            return Recompiled(translated=False, compared=False)
+        graph = read_graph(module)
+        functions = {name for name, *_ in module_functions(module)}
     try:
         code = read_code(store, module_id)
     except NoCodeError:
         return Recompiled(translated=False, compared=False)
-    if not code.is_translatable():
-        return Recompiled(translated=False, compared=False)
-    with store.open_module(bytes.fromhex(module_id)) as module:
-        graph = read_graph(module)
-        functions = {name for name, *_ in module_functions(module)}
     text = codegen.run(lambda context: str(codegen.parse(code.bitcode, context)))
     _compare_graph(graph, dict(read_module(text)), functions)
     emitted = code.object(LEVELS[0])

@@ -1,20 +1,25 @@
-"""Removes all realizations of one function, unless other functions are in its modules or import it, or it is pinned."""
+"""Removes all realizations of one function, and what belongs to it, unless others are in its modules or import it, or it is pinned."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from compcache.errors import FunctionInUseError, NotCachedError, StorageError
 from compcache.files import reraise_interrupt
+from compcache.formats.entry import EntryRecord
+from compcache.identity import label_of
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
+from compcache.publish.packs import encode_pack
+from compcache.publish.writer import publish_modules
 from compcache.usage.ledger import read_ledger
 from compcache.usage.listings import module_key
 from compcache.usage.module_files import list_modules
 from compcache.usage.module_rows import load_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from compcache.store import Store
     from compcache.usage.module_rows import Row
@@ -36,9 +41,40 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
         )
     if not force:
         _require_unused(store, func_name, holders, rows)
-    removed = remove_modules(store, sorted(holders))
+    owners = _owners(func_name, rows)
+    parts = _parts(store, owners, holders, rows, force=force)
+    removed = remove_modules(store, [*sorted(holders), *parts])
+    _remove_entries(store, {(kind, name) for row in rows.values() if row.is_pack for kind, name, *_ in row.entries if name in owners})
     unpin(store, func_name)
     return tuple([module_id.hex() for module_id in removed])
+
+
+def _owners(func_name: str, rows: Mapping[bytes, Row]) -> set[str]:
+    """The names that parts and entries of a function have; with the last one of a label goes what belongs to all of it."""
+    label = label_of(func_name)
+    others = label is not None and any(name != func_name and label_of(name) == label for row in rows.values() for name in row.names)
+    return {func_name} if label is None or others else {func_name, label}
+
+
+def _parts(store: Store, owners: set[str], holders: Container[bytes], rows: Mapping[bytes, Row], *, force: bool) -> list[bytes]:
+    """The modules of parts, without those that others need unless that does not matter."""
+    parts = {module_id: row for module_id, row in rows.items() if row.part_of in owners and module_id not in holders}
+    if not parts or force:
+        return sorted(parts)
+    staying = [row for module_id, row in rows.items() if module_id not in holders and module_id not in parts]
+    needed = {*pinned(store), *[name for row in staying for name in row.imports]}
+    return sorted(module_id for module_id, row in parts.items() if needed.isdisjoint(row.names))
+
+
+def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
+    """Have no entries of these kinds and names any more."""
+    known = [store.read_entry(kind, name, alone=False) for kind, name in sorted(keys)]
+    gone = [
+        EntryRecord(entry.kind, entry.name, max(entry.sequence + 1, time.time_ns()), (), b"", gone=True)
+        for entry in known if entry is not None and not entry.gone
+    ]  # fmt: skip
+    if gone:
+        publish_modules(store, [encode_pack(gone)])
 
 
 def remove_module(store: Store, module_id: str) -> bool:
@@ -66,17 +102,10 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
     return removed
 
 
-def _require_unused(
-    store: Store, func_name: str, holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]
-) -> None:
+def _require_unused(store: Store, func_name: str, holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:
     others = tuple(sorted({name for row in holders.values() for name in row.names} - {func_name}))
     importers = tuple(
-        sorted(
-            name
-            for module_id, row in rows.items()
-            if module_id not in holders and func_name in row.imports
-            for name in row.names
-        )
+        sorted(name for module_id, row in rows.items() if module_id not in holders and func_name in row.imports for name in row.names)
     )
     reasons = []
     if others:

@@ -38,7 +38,8 @@ class PruneReport:
 
     `needed` are the ids of modules that the policy selects, but that a kept module needs. `indexed` are those
     of modules that an interrupted addition had left without an index entry, and that have one now.
-    `within_limits` is False if pins and `keep` leave more than the limits of the policy allow.
+    `within_limits` is False if pins and `keep` leave more than the limits of the policy allow. `removed_packs` are files of entries of
+    data, which are no modules; sizes are those of both.
     """
 
     dry_run: bool
@@ -50,11 +51,12 @@ class PruneReport:
     within_limits: bool
     seconds: float
     indexed: tuple[str, ...] = ()
+    removed_packs: tuple[PrunedModule, ...] = ()
 
     @property
     def freed_size(self) -> int:
         """The size of everything removed, in bytes."""
-        return sum(module.size for module in self.removed) + sum(file.size for file in self.leftovers)
+        return self.size_before - self.size_after + sum(file.size for file in self.leftovers)
 
     @property
     def modules_after(self) -> int:
@@ -63,8 +65,8 @@ class PruneReport:
 
     @property
     def size_after(self) -> int:
-        """The size of the modules that are left, in bytes."""
-        return self.size_before - sum(module.size for module in self.removed)
+        """The size of the modules and packs that are left, in bytes."""
+        return self.size_before - sum(file.size for file in (*self.removed, *self.removed_packs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 import time
 import warnings
 from typing import TYPE_CHECKING
@@ -33,65 +34,73 @@ _LONGEST = 1.0  # seconds
 
 
 class PendingEntries:
-    """The entries that one cache object was given and has not written yet."""
+    """The entries that one cache object was given and has not written yet: they stay here until they are written."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._waiting: dict[tuple[str, str], EntryRecord] = {}
-        self._leaving: dict[tuple[str, str], EntryRecord] = {}
         self._size = 0
         self._since = 0.0
+        self._lock = threading.RLock()
 
     def put(self, kind: str, name: str, data: bytes, requires: Iterable[bytes] = (), *, gone: bool = False) -> str:
         """Take an entry, in place of the one of this kind and name; its id, a digest of what it says.
 
         Raises:
-            StorageError: it had to be written now, and could not be.
+            StorageError: those that wait had to be written before, and could not be; this one was not taken.
         """
-        known = self.find(kind, name) or self._session.store.read_entry(kind, name)
+        store = self._session.store
         requires = tuple(requires)
-        if known is None and gone:
-            return ""
-        if known is None or (known.data, known.requires, known.gone) != (data, requires, gone):
-            sequence = max(known.sequence + 1 if known is not None else 0, time.time_ns())
-            known = EntryRecord(kind, name, sequence, requires, data, gone)
-            self._keep(known)
+        with self._lock:
+            if len(self._waiting) >= _MOST or self._size >= _MOST_BYTES or (self._waiting and time.monotonic() - self._since > _LONGEST):
+                self.flush()
+            store.index.refresh()  # others may have replaced it
+            known = self.find(kind, name) or store.read_entry(kind, name)
+            if known is None and gone:
+                return ""
+            if known is None or (known.data, known.requires, known.gone) != (data, requires, gone):
+                sequence = max(known.sequence + 1 if known is not None else 0, time.time_ns())
+                known = EntryRecord(kind, name, sequence, requires, data, gone)
+                self._keep(known)
         return digest([index_name(kind, name).encode("utf-8", "surrogatepass"), *known.requires, known.data], size=DIGEST_SIZE).hex()
 
     def _keep(self, record: EntryRecord) -> None:
-        now = time.monotonic()
         if not self._waiting:
-            self._since = now
-            _unwritten[id(self)] = self
-            _register()
+            self._since = time.monotonic()
         self._waiting[record.kind, record.name] = record
         self._size += len(record.data)
-        if len(self._waiting) >= _MOST or self._size >= _MOST_BYTES or now - self._since > _LONGEST:
-            self.flush()
+        _unwritten[id(self)] = self
+        _register()
 
     def find(self, kind: str, name: str) -> EntryRecord | None:
-        """An entry that waits to be written."""
-        key = kind, name
-        return self._waiting.get(key) or self._leaving.get(key)
+        """An entry that waits to be written, unless a module that it requires is gone."""
+        record = self._waiting.get((kind, name))
+        return record if record is not None and all(map(self._session.store.exists, record.requires)) else None
 
     def flush(self) -> None:
         """Write what waits.
 
         Raises:
-            StorageError: it could not be stored.
+            StorageError: it could not be stored, and waits still.
         """
-        _unwritten.pop(id(self), None)
-        self._leaving, self._waiting, self._size = self._waiting, {}, 0
-        try:
-            if self._leaving:
-                publish_built(self._session, [encode_pack(self._leaving.values())])
-        except BaseException:
-            if len(self._waiting) + len(self._leaving) <= _MOST:  # else there is no end of them
-                self._waiting = {**self._leaving, **self._waiting}
-                _unwritten[id(self)] = self
-            raise
-        finally:
-            self._leaving = {}
+        with self._lock:
+            leaving = dict(self._waiting)
+            if leaving:
+                publish_built(self._session, [encode_pack(leaving.values())])
+            self._drop(leaving)
+
+    def forget(self) -> None:
+        """Write nothing of what waits."""
+        with self._lock:
+            self._drop(dict(self._waiting))
+
+    def _drop(self, records: dict[tuple[str, str], EntryRecord]) -> None:
+        for key, record in records.items():
+            if self._waiting.get(key) is record:
+                del self._waiting[key]
+        self._size = sum([len(record.data) for record in self._waiting.values()])
+        if not self._waiting:
+            _unwritten.pop(id(self), None)
 
 
 #: What this process has not written yet; the objects of its parent are not its own.
@@ -120,6 +129,7 @@ def _flush_all() -> None:
 
 def _forget() -> None:
     for pending in _unwritten.values():
+        pending._lock = threading.RLock()
         pending._waiting.clear()
     _unwritten.clear()
     _registered.clear()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.maintain.size_limit import note_additions
-from compcache.publish.additions import add_modules
+from compcache.publish.additions import merge
+from compcache.publish.writer import publish_modules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,11 +30,12 @@ def publish_built(session: Session, modules: Sequence[BuiltModule]) -> list[tupl
     flat = [module for targets in all_targets for module in targets]
     if not flat:
         return []
-    module_ids = add_modules(session.store, flat)
+    module_ids = publish_modules(session.store, flat)
     note_additions(session.store, list(zip(module_ids, flat, strict=True)), session.max_size)
     remote = session.remote()
     if remote is not None and remote.writes:
         for module_id in module_ids:
             remote.offer(module_id)
+    merge(session.store)  # packs among them are one with others then
     remaining = iter(module_ids)
     return [tuple([next(remaining).hex() for _ in targets])[::-1] for targets in all_targets]

@@ -9,16 +9,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from compcache.errors import (
-    CompcacheError,
-    FormatError,
-    IncompatibleTargetError,
-    NotCachedError,
-    StorageError,
-    UndefinedSymbolError,
-)
+from compcache.errors import CompcacheError, FormatError, IncompatibleTargetError, NotCachedError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
+from compcache.formats.entry import may_be_read
 from compcache.formats.graph import decode_notes
 from compcache.formats.manifest import decode_function, decode_module
 from compcache.formats.manifest_writer import WholeManifest
@@ -50,9 +44,7 @@ with Cache(path, trust=trust == "1") as cache:
 """
 
 
-def load_retargeted(
-    session: Session, func_name: str, owner: object, accept: Accept | None, error: CompcacheError
-) -> TypedCallTarget:
+def load_retargeted(session: Session, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
     """Compile realizations for this host, of the function and its imports, and load it.
 
     Args:
@@ -124,7 +116,8 @@ def _rebuilt(session: Session, module_id: bytes) -> BuiltModule | None:
         section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
         notes = decode_notes(module.read(footer.content, footer.notes))
         records = WholeManifest(module.read(footer.image, footer.records)).entries()
-        entries = {(record.kind, record.name): record.data for _, record in records}
+        believed = [record for _, record in records if may_be_read(record.kind, elsewhere=module.elsewhere)]
+        entries = {(record.kind, record.name): record.data for record in believed}
         try:
             recipe = read_recipe(section, module.read_record)._replace(data=data_in(module.read(0, footer.image)))
         except FormatError:

@@ -11,30 +11,32 @@ from compcache.publish.quarantine import warn
 from compcache.publish.writer import Publication, publish_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from compcache.formats.built_module import BuiltModule
     from compcache.store import Sections, Store
 
-__all__ = ["add_module", "add_modules", "compact"]
+__all__ = ["add_module", "compact", "merge"]
 
 
-def add_modules(store: Store, modules: Sequence[BuiltModule | Publication], *, signs: bool = True) -> list[bytes]:
-    """Publish modules, and merge the index if many additions have come together; the rest is as of `publish_modules`."""
-    module_ids = publish_modules(store, modules, signs=signs)
+def merge(store: Store) -> None:
+    """Merge the index, and the packs that it names, if many additions have come together; a failure is a warning."""
     try:
         merge_additions(store, merge_packs=merge_packs)
     except OSError as error:
         reraise_interrupt(error)
         warn(f"the index of {store.root} could not be merged: {error}")
-    return module_ids
 
 
 def add_module(
     store: Store, sections: Sections, indexed: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes, signs: bool = True
 ) -> bytes:
-    """The same of one module, of which there are the sections (image, records, graph, bitcode, notes) and what the index gets; its module_id."""
-    return add_modules(store, [Publication(sections, tuple(indexed), target, flags, key)], signs=signs)[0]
+    """Publish a module, of which there are the sections (image, records, graph, bitcode, notes) and what the index gets; its module_id.
+
+    The rest is as of `publish_modules`.
+    """
+    (module_id,) = publish_modules(store, [Publication(sections, tuple(indexed), target, flags, key)], signs=signs)
+    merge(store)
+    return module_id
 
 
 def compact(store: Store) -> None:

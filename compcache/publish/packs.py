@@ -11,49 +11,55 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from compcache.digest import KEY_SIZE, digest
-from compcache.errors import CompcacheError
+from compcache.errors import CompcacheError, FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.built_module import BuiltModule
-from compcache.formats.entry import encode_entry, index_name, may_be_read
+from compcache.formats.entry import PACK, PACK_FLAG, EntryRecord, encode_entry, index_name, may_be_read
 from compcache.formats.graph import encode_graph, encode_notes
-from compcache.formats.index import ModuleEntry
-from compcache.formats.manifest import IMAGE_NONE, ModuleRecord
+from compcache.formats.index import MODULE
+from compcache.formats.manifest import ModuleRecord, decode_module
 from compcache.formats.manifest_writer import ManifestWriter, WholeManifest, encode_module
+from compcache.publish.index_merge import readable
 from compcache.publish.writer import publish_modules
 from compcache.store import SIGNATURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
 
-    from compcache.formats.entry import EntryRecord
     from compcache.formats.index import Segment
     from compcache.store import Store
 
-__all__ = ["DATA", "clean_packs", "encode_pack", "entries_of", "merge_packs", "packs_in"]
-
-#: The image kind of a pack.
-DATA = "data"
+__all__ = ["clean_packs", "encode_pack", "entries_of", "holding", "merge_packs", "packs_in", "stored_packs"]
 
 
 def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
     """A pack of these entries; of several of one kind and name it has the one that holds."""
-    ordered = _holding(entries)
+    ordered = holding(entries)
     payloads = [encode_entry(entry) for entry in ordered]
     key = digest(payloads, size=KEY_SIZE, person=b"compcache-pack")
-    header = ModuleRecord(key, DATA, host.platform_name(), "", ("",), "", "", "", "", "", host.ABI_VERSION)
+    header = ModuleRecord(key, PACK, host.platform_name(), "", ("",), "", "", "", "", "", host.ABI_VERSION)
     writer = ManifestWriter()
     writer.add(encode_module(header))
     needed = header.requirement()
     indexed = [(index_name(entry.kind, entry.name), writer.add(payload), needed) for entry, payload in zip(ordered, payloads, strict=True)]
     sections = b"", writer.content(), encode_graph(()), b"", encode_notes(0.0, None, {})
-    return BuiltModule(sections, tuple(indexed), host.target_id(needed), IMAGE_NONE, key, 0.0, header, entries=tuple(ordered))
+    return BuiltModule(sections, tuple(indexed), host.target_id(needed), PACK_FLAG, key, 0.0, header, entries=tuple(ordered))
 
 
-def packs_in(segments: Iterable[Segment]) -> dict[bytes, ModuleEntry]:
-    """The packs that index segments name, by module_id. Raises what reading them raises."""
-    entries = (ModuleEntry.decode(data) for segment in segments for data in segment.modules.entries())
-    return {entry.module_id: entry for entry in entries if entry.flags == IMAGE_NONE}
+def packs_in(segments: Iterable[Segment]) -> tuple[bytes, ...]:
+    """The packs that index segments name, by their module_ids. Raises what reading them raises."""
+    entries = (MODULE.unpack(data) for segment in segments for data in segment.modules.entries())
+    return tuple(dict.fromkeys(module_id for module_id, *_, flags, _, _, _ in entries if flags == PACK_FLAG))
+
+
+def stored_packs(store: Store) -> frozenset[bytes]:
+    """The packs that the index names now; none where it cannot be read, which the next look-up makes again."""
+    try:
+        return frozenset(packs_in(readable(store.index)))
+    except (FormatError, OSError) as error:
+        reraise_interrupt(error)
+        return frozenset()
 
 
 def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
@@ -96,18 +102,26 @@ def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes
     for pack in packs:
         entries = entries_of(store, pack)
         if entries is not None and 2 * sum(all(map(is_there, entry.requires)) for entry in entries) <= len(entries):
-            removed |= _rewrite(store, {pack: packs[pack]}, is_there)
+            removed |= _rewrite(store, (pack,), is_there)
     return removed
 
 
 def _rewrite(store: Store, packs: Iterable[bytes], is_there: Callable[[bytes], bool]) -> set[bytes]:
-    """Publish the live entries of packs as one, and remove the packs; those that are gone."""
-    contents = {pack: entries for pack in packs if not _is_signed_by_others(store, pack) and (entries := entries_of(store, pack)) is not None}
-    live = list(_live(store, contents, is_there))
-    new = publish_modules(store, [encode_pack(live)]) if live else []
-    gone = set()
-    for pack in contents:
-        if pack not in new:
+    """Publish the live entries of packs as one, and remove the packs; those that are gone.
+
+    What this store has signed, and what nobody has, are two: a signature says who has written the entries. Others' stay as they are.
+    """
+    gone: set[bytes] = set()
+    groups: dict[bool, dict[bytes, list[EntryRecord]]] = {}
+    for pack in packs:
+        signed = _is_signed(store, pack)
+        entries = entries_of(store, pack) if signed is not None else None
+        if signed is not None and entries is not None:
+            groups.setdefault(signed, {})[pack] = entries
+    for signed, contents in groups.items():
+        live = list(_live(store, contents, is_there))
+        new = publish_modules(store, [encode_pack(live)], signs=signed) if live else []
+        for pack in contents.keys() - new:
             try:
                 store.remove_module(pack)
             except CompcacheError:
@@ -116,13 +130,35 @@ def _rewrite(store: Store, packs: Iterable[bytes], is_there: Callable[[bytes], b
     return gone
 
 
+def _is_signed(store: Store, pack: bytes) -> bool | None:
+    """Whether a pack carries the signature of this store's public key; None where it has signatures that this store cannot make."""
+    content = store.read_file(SIGNATURES, SIGNATURES.file_name(pack.hex()))
+    try:
+        with store.open_module(pack, leave_stamp=False) as file:
+            if any(file.footer().mac) and not store.signing_key:
+                return None
+            if not content:
+                return False
+            requirement = decode_module(file.read_record(0)).requirement()
+    except (FileNotFoundError, CompcacheError):
+        return None
+    if store.publish_key is None:
+        return None
+    from compcache.signing.signatures import is_signed, signers
+
+    return True if len(signers(content)) == 1 and is_signed(content, (store.publish_key.public(),), pack, requirement) else None
+
+
 def _live(store: Store, contents: dict[bytes, list[EntryRecord]], is_there: Callable[[bytes], bool]) -> Iterator[EntryRecord]:
-    for record in _holding(chain.from_iterable(contents.values())):
-        if all(map(is_there, record.requires)) and not (record.gone and _is_last(store, record, contents)):
+    """What holds of these packs. An entry that is dead stays as a mark where another pack has an older one of its name."""
+    for record in holding(chain.from_iterable(contents.values())):
+        if not record.gone and all(map(is_there, record.requires)):
             yield record
+        elif not _is_last(store, record, contents):
+            yield EntryRecord(record.kind, record.name, record.sequence, (), b"", gone=True)
 
 
-def _holding(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
+def holding(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
     """Of several entries of one kind and name the one that holds; sorted by these."""
     rows = {(entry.kind, entry.name): entry for entry in sorted(entries, key=lambda entry: entry.order)}
     return [rows[key] for key in sorted(rows)]
@@ -131,8 +167,3 @@ def _holding(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
 def _is_last(store: Store, record: EntryRecord, contents: Container[bytes]) -> bool:
     """Whether nothing is left that an entry which is gone would hide."""
     return all(pack in contents for pack, _ in store.find(index_name(record.kind, record.name)))
-
-
-def _is_signed_by_others(store: Store, pack: bytes) -> bool:
-    """Whether a pack has public signatures, which one that is made of it would lack."""
-    return store.publish_key is None and store.read_file(SIGNATURES, SIGNATURES.file_name(pack.hex())) is not None

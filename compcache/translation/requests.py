@@ -13,6 +13,7 @@ from compcache.build.slots import read_requests
 from compcache.content.names import source_digests
 from compcache.errors import CompileError
 from compcache.formats import host
+from compcache.formats.entry import PART_OF
 from compcache.images.linkers.find import find_linker
 from compcache.images.llvm_thread import in_llvm_thread
 from compcache.targets.machine import NATIVE, TARGETS_VARIABLE, machine_for, parse_targets
@@ -45,7 +46,7 @@ class Request(NamedTuple):
     portable: bool  # the source says for which hosts it is: all of it is kept as it was before it was optimized
     untrusted: bool
     digests: dict[str, str]
-    by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots
+    by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots  # noqa: E501
     entries: dict[str, bytes]  # of data, for each function, by kind
     is_cached: Callable[[str], bool] = bool
     assumed: dict[str, bool] | None = None  # gets what nothing provides yet (compcache.build.slots)
@@ -69,7 +70,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
             source.untrusted,
             digests,
             find_linker() is not None,
-            dict(source.entries or {}),
+            {**(source.entries or {}), **({PART_OF: source.part_of.encode()} if source.part_of else {})},
         )
         for cpu, features in targets
     ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from compcache.digest import name_key
@@ -11,21 +12,24 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.manifest import LINK_ONLY
 from compcache.formats.statistics import LOADS_KEY, MISSES_ID
+from compcache.images.kinds import is_known
 from compcache.store import Store
 from compcache.targets.processor_words import as_text, missing, names_in, required
+from compcache.usage.folding import belonging, entries_in, fold
 from compcache.usage.ledger import read_ledger
 from compcache.usage.module_rows import Platform, Row, read_row
 from compcache.usage.snapshot import look_over
 from compcache.usage.summaries import ExportedFunction, FunctionSummary, ModuleSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from compcache.usage.ledger import Ledger
     from compcache.usage.module_files import Progress
     from compcache.usage.snapshot import Overview
+    from compcache.usage.summaries import EntrySummary
 
-__all__ = ["describe_module", "functions", "module_key", "modules"]
+__all__ = ["belongings", "describe_module", "functions", "look_over_all", "module_key", "modules"]
 
 _NEVER = (0, 0.0)
 _MODULE_ID_DIGITS = 32
@@ -34,16 +38,13 @@ _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
 def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummary]:
     """Every readable module, sorted by id; those of layers last."""
-    overview = look_over(store, progress)
-    found = _modules_in(store, overview)
-    for layer in store.layers:
-        found += _modules_in(layer, _below(layer, overview, progress))
-    return found
+    return [summary for place, overview in look_over_all(store, progress) for summary in _modules_in(place, overview)]
 
 
-def _below(layer: Store, above: Overview, progress: Progress | None) -> Overview:
-    """The modules of a layer; their uses are counted in the writable directory."""
-    return look_over(layer, progress)._replace(ledger=above.ledger)
+def look_over_all(store: Store, progress: Progress | None = None) -> list[tuple[Store, Overview]]:
+    """A cache and its layers, whose uses are counted in the writable directory, too."""
+    above = look_over(store, progress)
+    return [(store, above), *[(layer, look_over(layer, progress)._replace(ledger=above.ledger)) for layer in store.layers]]
 
 
 def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
@@ -108,31 +109,39 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
     if row is None:
         raise FileNotFoundError(f"module {module_id} cannot be read from {store.root}")
     ledger = read_ledger(store)
-    counts = [
-        count for (name, other), (count, _) in ledger.uses.items() if other == key and name != LOADS_KEY
-    ]
+    counts = [count for (name, other), (count, _) in ledger.uses.items() if other == key and name != LOADS_KEY]
     used = sum(counts), ledger.last_uses().get(key, 0.0)
     return _summary(row, status.st_size, status.st_mtime, _problem(store, row.platform), used, holder.source)
 
 
 def functions(
-    store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None
+    store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None, *, folded: bool = False
 ) -> list[FunctionSummary]:
-    """Every function that a module realizes, or those whose names `select` accepts, sorted by name."""
-    overview = look_over(store, progress)
-    found = _functions_in(store, overview, select)
-    if store.layers:
+    """Every function that a module realizes, or those whose names `select` accepts, sorted by name; see `Cache.functions`."""
+    places = look_over_all(store, progress)
+    if folded:
+        return fold(_functions_of(places), entries_in(places), select)
+    return sorted(_functions_of(places, select), key=itemgetter(0))
+
+
+def belongings(store: Store, func_name: str) -> tuple[list[FunctionSummary], list[EntrySummary]]:
+    """The parts of a function, and the entries of data that belong to it; see `FunctionReport`."""
+    places = look_over_all(store)
+    return belonging(func_name, _functions_of(places), entries_in(places))
+
+
+def _functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None = None) -> Iterable[FunctionSummary]:
+    found, *below = [_functions_in(place, overview, select) for place, overview in places]
+    if below:
         copies = {name: [summary] for name, summary in found.items()}
-        for layer in store.layers:
-            for name, summary in _functions_in(layer, _below(layer, overview, progress), select).items():
+        for layer in below:
+            for name, summary in layer.items():
                 copies.setdefault(name, []).append(summary)
         found = {name: _together(several) for name, several in copies.items()}
-    return [found[name] for name in sorted(found)]
+    return found.values()
 
 
-def _functions_in(
-    store: Store, overview: Overview, select: Callable[[str], object] | None
-) -> dict[str, FunctionSummary]:
+def _functions_in(store: Store, overview: Overview, select: Callable[[str], object] | None) -> dict[str, FunctionSummary]:
     now = time.time()
     present, rows, ledger = overview
     where = (store.source,)
@@ -141,7 +150,7 @@ def _functions_in(
     found: dict[str, FunctionSummary] = {}
     several: dict[str, list[FunctionSummary]] = {}
     problem_of = _Problems(store)
-    for module_id, (_, platform, _, names, _, _, signatures, _) in rows.items():
+    for module_id, (_, platform, _, names, _, _, signatures, _, part_of) in rows.items():
         size, modified = present[module_id]
         created = min(modified, now)
         problem, modules_, module_used = problem_of[platform], (module_id.hex(),), last.get(module_id, 0.0)
@@ -154,7 +163,7 @@ def _functions_in(
                     uses, when = ledger.uses.get((name_key(name), module_id), _NEVER)
                     when = max(when, imported.get(name, 0.0))
                 misses = missed.get(name_key(name), 0) if missed else 0
-                copy = _new((name, signature, 1, size, created, problem, modules_, uses, when, where, misses))
+                copy = _new((name, signature, 1, size, created, problem, modules_, uses, when, where, misses, part_of, 1, 0, 0))
                 first = found.setdefault(name, copy)
                 if first is not copy:
                     several.setdefault(name, [first]).append(copy)
@@ -220,9 +229,7 @@ def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, f
     return last, imported
 
 
-def _summary(
-    row: Row, size: int, created: float, problem: str, used: tuple[int, float], directory: str
-) -> ModuleSummary:
+def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int, float], directory: str) -> ModuleSummary:
     platform = row.platform
     signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]
     return ModuleSummary(
@@ -232,6 +239,8 @@ def _summary(
 
 
 def _problem(store: Store, platform: Platform) -> str:
+    if not is_known(platform.image_kind):
+        return f"an image of the kind {platform.image_kind!r} for {platform.triple}, which is not known here"
     if platform.abi != host.ABI_VERSION or platform.triple != host.platform_name():
         return f"for {platform.triple} (ABI {platform.abi})"
     processor = store.processor()

@@ -5,7 +5,7 @@ content a row is never out of date. Additions leave their rows in their process'
 neither are read from the modules, once.
 
 The file is ``"CCLISTS3" | check | msgpack [platforms, rows]``; a row is ``[module_id, number of
-its platform, seconds, names, offsets, imports, signatures, entries]``. Platforms are separate because the list of a CPU's
+its platform, seconds, names, offsets, imports, signatures, entries, part_of]``. Platforms are separate because the list of a CPU's
 features is longer than the rest of a row.
 """
 
@@ -20,11 +20,10 @@ from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError, MissingPackageError
 from compcache.files import reraise_interrupt
-from compcache.formats.entry import ENTRY, decode_entry, index_name
+from compcache.formats.entry import ENTRY, PART_OF, decode_entry, index_name, is_pack
 from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function, decode_module
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish.atomic_file import publish
-from compcache.publish.packs import DATA
 from compcache.publish.quarantine import is_shortage
 from compcache.store import MODULE_ROWS
 from compcache.usage.module_reader import ModuleSections
@@ -38,20 +37,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from compcache.formats.built_module import BuiltModule
+    from compcache.formats.entry import EntryRecord
     from compcache.formats.manifest import ModuleRecord
     from compcache.store import Store
     from compcache.usage.module_files import Progress
 
-__all__ = [
-    "Platform",
-    "Row",
-    "decode_rows",
-    "encode_rows",
-    "load_rows",
-    "make_row",
-    "read_row",
-    "row_of_built",
-]
+    RowEntry = tuple[str, str, int, tuple[bytes, ...], int, int, bool]
+
+__all__ = ["Platform", "Row", "decode_rows", "encode_rows", "load_rows", "make_row", "read_row", "row_of_built"]
 
 _MAGIC = b"CCLISTS3"
 _MAX_FILE = 1 << 31
@@ -74,7 +67,8 @@ class Platform(NamedTuple):
 class Row(NamedTuple):
     """One module: its compile time in seconds, its functions with their record offsets and signatures, its imports, its entries of data.
 
-    An entry is its kind, its name, the offset of its record and the module_ids of what it requires.
+    An entry is its kind, its name, the offset of its record, the module_ids of what it requires, its sequence, the size of its data, and
+    whether it says that there is none. `part_of` is the function that these functions belong to, or its label.
     """
 
     module_id: bytes
@@ -84,17 +78,18 @@ class Row(NamedTuple):
     offsets: tuple[int, ...]
     imports: tuple[str, ...]
     signatures: tuple[str, ...]
-    entries: tuple[tuple[str, str, int, tuple[bytes, ...]], ...] = ()
+    entries: tuple[RowEntry, ...] = ()
+    part_of: str = ""
 
     def indexed(self) -> list[tuple[str, int]]:
         """The names under which the index has its functions and entries, with the offsets of their records."""
         functions = list(zip(self.names, self.offsets, strict=True))
-        return functions + [(index_name(kind, name), offset) for kind, name, offset, _ in self.entries]
+        return functions + [(index_name(kind, name), offset) for kind, name, offset, *_ in self.entries]
 
     @property
     def is_pack(self) -> bool:
         """Whether it is no module but a file of entries of data."""
-        return self.platform.image_kind == DATA
+        return is_pack(self.platform.image_kind)
 
 
 #: A row from its fields, without a constructor call in Python.
@@ -120,7 +115,7 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
             imports.update(dict.fromkeys(_imports_of(payload)))
         elif kind == ENTRY:
             record_ = decode_entry(payload)
-            entries.append((record_.kind, record_.name, offset, record_.requires))
+            entries.append((record_, offset))
         elif kind == MODULE:
             platform = _platform_of(payload[:_KEY_AT], payload[_KEY_AT + _KEY_SIZE :])
     if platform is None:
@@ -128,7 +123,7 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
     names, offsets, signatures = zip(*functions, strict=True) if functions else ((), (), ())
     own = set(names)
     imported = tuple([name for name in imports if name not in own])
-    return Row(module_id, platform, _seconds(notes), names, offsets, imported, signatures, tuple(entries))
+    return Row(module_id, platform, _seconds(notes), names, offsets, imported, signatures, *_entries_of(entries))
 
 
 @lru_cache(maxsize=256)
@@ -147,8 +142,18 @@ def row_of_built(module_id: bytes, built: BuiltModule) -> Row:
     names, offsets, _ = zip(*built.functions, strict=True) if built.functions else ((), (), ())
     platform = _platform(built.header)
     places = [offset for _, offset, _ in built.indexed[len(names) :]]
-    entries = [(entry.kind, entry.name, at, entry.requires) for entry, at in zip(built.entries, places, strict=True)]
-    return Row(module_id, platform, built.seconds, names, offsets, built.imports, built.signatures, tuple(entries))
+    entries = _entries_of(zip(built.entries, places, strict=True))
+    return Row(module_id, platform, built.seconds, names, offsets, built.imports, built.signatures, *entries)
+
+
+def _entries_of(records: Iterable[tuple[EntryRecord, int]]) -> tuple[tuple[RowEntry, ...], str]:
+    """The last two fields of a row."""
+    found, part_of = [], ""
+    for r, offset in records:
+        found.append((r.kind, r.name, offset, r.requires, r.sequence, len(r.data), r.gone))
+        if r.kind == PART_OF:
+            part_of = r.data.decode("utf-8", "replace")
+    return tuple(found), part_of
 
 
 def _imports_of(needs: bytes) -> list[str]:
@@ -194,7 +199,7 @@ def _with_types(rows: list[Row]) -> list[Row]:
     """
     if not rows:
         return rows
-    module_ids, platforms, seconds, names, offsets, imports, signatures, entries = zip(*rows, strict=True)
+    module_ids, platforms, seconds, names, offsets, imports, signatures, entries, owners = zip(*rows, strict=True)
     columns = names, offsets, imports, signatures, entries
     times = array("d", seconds)
     if (
@@ -209,10 +214,12 @@ def _with_types(rows: list[Row]) -> list[Row]:
     array("I", chain.from_iterable(offsets))
     for texts in (names, imports, signatures):
         "".join(chain.from_iterable(texts))
-    for kind, name, offset, requires in chain.from_iterable(entries):
+    "".join(owners)
+    for kind, name, offset, requires, sequence, size, gone in chain.from_iterable(entries):
         "".join(chain((kind, name)))
         b"".join(requires)
-        array("I", (offset,))
+        array("I", (offset, size, gone))
+        array("Q", (sequence,))
     return rows
 
 
@@ -245,9 +252,7 @@ def _items(data: bytes) -> list[Any]:
 
 def _stream(data: bytes, unicode_errors: str) -> list[Any]:
     size = max(len(data), 1)
-    unpacker = msgpack.Unpacker(
-        raw=False, use_list=False, unicode_errors=unicode_errors, max_buffer_size=size
-    )
+    unpacker = msgpack.Unpacker(raw=False, use_list=False, unicode_errors=unicode_errors, max_buffer_size=size)
     unpacker.feed(data)
     return list(unpacker)
 
@@ -347,15 +352,10 @@ def _write_stored(store: Store, rows: Mapping[bytes, Row]) -> None:
         return
     numbers: dict[Platform, int] = {}
     # In the order of other tables: entries that are used together are then close in memory.
-    packed = [
-        (module_id, numbers.setdefault(rows[module_id].platform, len(numbers)), *rows[module_id][2:])
-        for module_id in sorted(rows)
-    ]
+    packed = [(module_id, numbers.setdefault(rows[module_id].platform, len(numbers)), *rows[module_id][2:]) for module_id in sorted(rows)]
     content = _pack([[list(platform) for platform in numbers], packed])
     try:
-        publish(
-            store.files, store.temporary, store.path(MODULE_ROWS), [_MAGIC, check(content), content], sync=False
-        )
+        publish(store.files, store.temporary, store.path(MODULE_ROWS), [_MAGIC, check(content), content], sync=False)
     except OSError as error:
         reraise_interrupt(error)
         return

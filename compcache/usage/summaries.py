@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["CacheStats", "ExportedFunction", "FunctionSummary", "ModuleSummary", "RemoteStats", "StatsPeriod"]
+__all__ = ["CacheStats", "EntrySummary", "ExportedFunction", "FunctionSummary", "ModuleSummary", "RemoteStats", "StatsPeriod"]
 
 
 class ExportedFunction(NamedTuple):
@@ -46,7 +46,12 @@ class FunctionSummary(NamedTuple):
     `created` is that of the newest; `uses` counts loads of the function; `last_used` is the last use of it or of a module
     that imports it (0.0: never); `problem` is empty if this host can use a realization; `directories` are the caches that
     hold one, this one or layers; `misses` counts the requests that found no usable realization, for as long as there is one a
-    month.
+    month. `part_of` is the function, or the label of one, that it was made for (`ModuleSource.part_of`).
+
+    A folded one is all functions of a label, and what belongs to them: `func_name` is the label where there are several, `signature` that
+    of the newest that can be used, `variants` their number. `parts` are the functions that are parts of them, `entries` the entries of
+    data that require their modules, or have their names or their label. `modules` and `size` are those of all that. A use of a function
+    often loads its parts, too, so that `uses` are those of the functions or of their parts, whichever are more.
     """
 
     func_name: str
@@ -60,6 +65,27 @@ class FunctionSummary(NamedTuple):
     last_used: float
     directories: tuple[str, ...]
     misses: int
+    part_of: str = ""
+    variants: int = 1
+    parts: int = 0
+    entries: int = 0
+
+
+class EntrySummary(NamedTuple):
+    """One entry of data: `size` is that of its data in bytes, `module_id` the file that has it, from the time `created`.
+
+    `pack` tells whether that holds entries alone; else it is a module, with which the entry came. `requires` are the module_ids without
+    which it is none; `directory` is the cache that holds it, this one or a layer.
+    """
+
+    name: str
+    kind: str
+    size: int
+    created: float
+    module_id: str
+    pack: bool
+    requires: tuple[str, ...]
+    directory: str
 
 
 class RemoteStats(NamedTuple):

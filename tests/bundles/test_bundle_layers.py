@@ -14,15 +14,7 @@ from pathlib import Path
 import pytest
 from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 
-from compcache import (
-    Cache,
-    CompcacheError,
-    FormatError,
-    ModuleSource,
-    PrunePolicy,
-    StorageError,
-    UntrustedDirectoryError,
-)
+from compcache import Cache, CompcacheError, FormatError, ModuleSource, PrunePolicy, StorageError, UntrustedDirectoryError
 
 DAY = 86400
 AS_ANOTHER = """
@@ -70,7 +62,10 @@ def test_it_is_unpacked_once_into_the_directory(bundle: Path, tmp_path: Path) ->
 
 
 def test_a_later_process_imports_nothing_that_unpacks(bundle: Path, tmp_path: Path) -> None:
-    script = f"import sys\nfrom compcache import Cache\nprint(Cache(directory, layers=[{str(bundle)!r}]).get_target('top')(1))\nresult = [name for name in sys.modules if name.startswith(('compcache.b', 'compcache.p', 'zipfile', 'msgpack'))]"
+    script = (
+        f"import sys\nfrom compcache import Cache\nprint(Cache(directory, layers=[{str(bundle)!r}]).get_target('top')(1))\n"
+        "result = [name for name in sys.modules if name.startswith(('compcache.b', 'compcache.p', 'zipfile', 'msgpack'))]"
+    )
     for _ in range(3):
         time.sleep(0.15)  # what changed just now is checked again
         found = run_fresh(tmp_path / "own", script)

@@ -15,15 +15,7 @@ from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh, same_linker
 from hosts import host_like, on_host
 
-from compcache import (
-    Cache,
-    CompcacheError,
-    FormatError,
-    IntegrityError,
-    ModuleSource,
-    NotCachedError,
-    StorageError,
-)
+from compcache import Cache, CompcacheError, FormatError, IntegrityError, ModuleSource, NotCachedError, StorageError
 from compcache.bundles.layout import write_bundle
 from compcache.formats.host import platform_name
 from compcache.globals import Pickled
@@ -200,7 +192,8 @@ def test_a_trusted_key_must_have_signed(cache: Cache, tmp_path: Path, signer: st
 
 
 def test_pickles_need_a_signature_always(cache: Cache, tmp_path: Path) -> None:
-    source = ModuleSource("@o = external global ptr\ndefine ptr @f() {\n  %x = load ptr, ptr @o\n  ret ptr %x\n}\n", {"f": "ptr()"}, {"o": Pickled.of({"a": 1})})
+    code = "@o = external global ptr\ndefine ptr @f() {\n  %x = load ptr, ptr @o\n  ret ptr %x\n}\n"
+    source = ModuleSource(code, {"f": "ptr()"}, {"o": Pickled.of({"a": 1})})
     path, signed = tmp_path / "app.ccb", tmp_path / "signed.ccb"
     cache.add_module(source)
     cache.export(["f"], path)

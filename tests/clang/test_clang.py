@@ -180,7 +180,11 @@ impl Drop for Noted { fn drop(&mut self) { NOTES.fetch_add(self.0, std::sync::at
 thread_local! { static HELD: RefCell<Vec<Noted>> = RefCell::new(Vec::new()); }
 #[no_mangle] pub extern "C" fn caught(n: i64) -> i64 {
     panic::set_hook(Box::new(|_| {}));
-    match panic::catch_unwind(|| { let _one = Noted(1); if n % 3 == 0 { panic!("bad {}", n); } vec![7i64; n as usize][(2 * n) as usize % 5] }) {
+    match panic::catch_unwind(|| {
+        let _one = Noted(1);
+        if n % 3 == 0 { panic!("bad {}", n); }
+        vec![7i64; n as usize][(2 * n) as usize % 5]
+    }) {
         Ok(value) => value,
         Err(error) => -(error.downcast_ref::<String>().map_or(0, |text| text.len() as i64)),
     }
@@ -210,7 +214,11 @@ def test_rust_with_its_standard_library(cache: Cache, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed")
 def test_libraries_have_files_that_define_nothing(tmp_path: Path) -> None:
-    texts = {"off.cpp": "#ifdef _WIN32\nint off;\n#endif\n", "streams.cpp": "#include <iostream>\n", "one.cpp": 'extern "C" long one(long x) { return x + 1; }\n'}
+    texts = {
+        "off.cpp": "#ifdef _WIN32\nint off;\n#endif\n",
+        "streams.cpp": "#include <iostream>\n",
+        "one.cpp": 'extern "C" long one(long x) { return x + 1; }\n',
+    }
     for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     done = compcache("--dir", tmp_path / "cache", "add", *[tmp_path / name for name in texts])

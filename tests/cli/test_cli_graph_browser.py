@@ -195,7 +195,10 @@ def test_search_counts_and_steps_with_exact_matches_first(tmp_path: Path) -> Non
         const enter = shiftKey => element("search").dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", shiftKey}));
         type("A.NORM");
         result.steps = [];
-        for (const back of [false, false, true]) { enter(back); result.steps.push([element("count").textContent, DATA.nodes[chosen][NAME]]); }
+        for (const back of [false, false, true]) {
+            enter(back);
+            result.steps.push([element("count").textContent, DATA.nodes[chosen][NAME]]);
+        }
         type("norm");
         enter(true);
         result.last = [element("count").textContent, DATA.nodes[chosen][NAME]];
@@ -209,7 +212,10 @@ def test_keys_follow_edges_and_readers_have_names(tmp_path: Path) -> None:
     probe = """
         const key = key => canvas.dispatchEvent(new KeyboardEvent("keydown", {key, cancelable: true}));
         result.walk = [];
-        for (const k of ["ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "ArrowDown"]) { key(k); result.walk.push(DATA.nodes[chosen][NAME]); }
+        for (const k of ["ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "ArrowDown"]) {
+            key(k);
+            result.walk.push(DATA.nodes[chosen][NAME]);
+        }
         result.active = document.getElementById(canvas.getAttribute("aria-activedescendant")).getAttribute("aria-label");
         const before = view.scale;
         key("+");

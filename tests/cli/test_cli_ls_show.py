@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_process import compcache, fill, on_terminal
 from helpers import adder, caller, constant, module_file
 
-from compcache import Cache, ModuleSource
+from compcache import Cache, Identity, ModuleSource, frontend
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -232,3 +233,62 @@ def test_using_a_function_uses_what_it_depends_on(directory: Path) -> None:
     compcache("--dir", directory, "stats")  # folds what was counted
     assert {row["func_name"]: (row["uses"], row["last_used"] > 0) for row in rows(directory)} == used
     assert sum(row["uses"] for row in rows(directory, "--modules")) == 1
+
+
+@pytest.fixture
+def with_variants(directory: Path) -> Path:
+    """A cache with two variants of `dot`, of which one has a part and an entry of data."""
+    with Cache(directory) as cache:
+        first, _ = (
+            cache.get_or_compile(Identity("dot", version=number), partial(ModuleSource, adder("dot", number))) for number in (1, 2)
+        )
+        cache.add_module(ModuleSource(adder("loop", 1), part_of=first.func_name))
+        frontend.put_entry(cache, first.func_name, b"data", kind="types")
+    return directory
+
+
+def test_each_label_is_listed_once(with_variants: Path) -> None:
+    assert names(with_variants) == ["dot"]
+    assert names(with_variants, "do?", "--sort", "uses") == names(with_variants, "loop") == ["dot"]
+    lines = on_terminal("--dir", with_variants, "ls", columns=160).out.splitlines()
+    assert "2 variants" in lines[1]
+    assert "1 part, 1 entry" in lines[1]
+    assert (len(lines), rows(with_variants)[0]["variants"]) == (2, 2)
+
+
+def test_all_lists_variants_parts_and_entries_by_themselves(with_variants: Path) -> None:
+    listed = [line.split("\t")[:2] for line in compcache("--dir", with_variants, "ls", "--all").out.splitlines()]
+    kinds = [(name.startswith("dot-"), signature) for name, signature in listed]
+    assert sorted(kinds) == [(False, "i64(x: i64)"), (True, "entry types"), (True, "i64(x: i64)"), (True, "i64(x: i64)")]
+    assert names(with_variants, "--all", "loop") == ["loop"]
+    described = rows(with_variants, "--all")
+    assert [row["size"] for row in described if "kind" in row] == [4]
+    assert "entry types" in on_terminal("--dir", with_variants, "ls", "-a", columns=160).out
+
+
+def test_show_tells_what_belongs_to_a_function(with_variants: Path) -> None:
+    with Cache(with_variants) as cache:
+        (entry,) = frontend.list_entries(cache)
+    text = compcache("--dir", with_variants, "show", entry.name).out
+    assert "\npart: loop, " in text
+    assert f"\nentry types: 4 B, in pack {entry.module_id}\n" in text
+    report = json.loads(compcache("--dir", with_variants, "show", entry.name, "--json").out)
+    assert [(each["kind"], each["module_id"]) for each in report["entries"]] == [("types", entry.module_id)]
+
+
+@pytest.mark.parametrize("command", ["show", "call", "graph", "explain", "rm"])
+def test_entries_of_data_are_no_functions(directory: Path, command: str) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("f", 1)))
+        frontend.put_entry(cache, "types of f", b"data", kind="k")
+    done = compcache("--dir", directory, command, "types of f")
+    assert done.status == (1 if command == "explain" else 2)
+    assert "function 'types of f' is not in the cache" in done.out + done.err
+
+
+def test_entries_of_data_are_not_completed(directory: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("fast", 1)))
+        frontend.put_entry(cache, "fast types", b"data", kind="k")
+    variables = {"COMP_WORDS": f"compcache --dir {directory} show fa", "COMP_CWORD": "4", "_COMPCACHE_COMPLETE": "bash_complete"}
+    assert compcache(**variables).out.split() == ["plain,fast"]

@@ -9,7 +9,7 @@ import pytest
 from cli_process import SIGNATURES, compcache, fill, on_terminal
 from helpers import flip_byte, module_file, snapshot
 
-from compcache import Cache
+from compcache import Cache, frontend
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,3 +161,13 @@ def test_looking_at_a_directory_that_is_not_there_does_not_make_it(
     if command[0] != "pin":
         assert done.err == f"compcache: error: no cache at {tmp_path / 'nowhere'} (chosen by: --dir)\n"
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_prune_tells_what_packs_free(directory: Path) -> None:
+    with Cache(directory) as cache:
+        frontend.put_entry(cache, "a name", b"x" * 2000, kind="k")
+    said = compcache("--dir", directory, "prune", "--max-size", 0, "--dry-run").err
+    assert "would remove 0 modules and 1 pack of data with 2.3 KiB (2.3 KiB); 0 modules" in said
+    assert "give --yes to remove 0 modules and 1 pack of data (2.3 KiB)" in compcache("--dir", directory, "prune", "--max-size", 0).err
+    done = compcache("--dir", directory, "prune", "--max-size", 0, "-y")
+    assert done.out.startswith("size\t")

@@ -71,7 +71,7 @@ def test_one_function_is_wanted_and_several_are_meant(named: Path) -> None:
 
 
 def test_a_terminal_shows_label_and_identity(named: Path) -> None:
-    shown = re.sub(r"\x1b\[\d*m", "", on_terminal("--dir", named, "ls", "kernels.*").out).splitlines()
+    shown = re.sub(r"\x1b\[\d*m", "", on_terminal("--dir", named, "ls", "--all", "kernels.*").out).splitlines()
     assert shown[0].split()[:3] == ["function", "(kernels.…)", "identity"] or shown[0].split()[:2] == ["function", "identity"]
     rows = [line.split()[:2] for line in shown[1:]]
     assert [digits for _, digits in rows[1:]] == [name.rpartition("-")[2][:8] for name in SCALES]
@@ -100,9 +100,11 @@ def test_what_all_names_begin_with_is_shown_once(names: list[str], prefix: str) 
 
 
 def test_json_lines_are_objects(named: Path) -> None:
-    lines = compcache("--dir", named, "ls", "--jsonl").out.splitlines()
-    assert [json.loads(line)["func_name"] for line in lines] == sorted(["first", NORM, *SCALES, "second", "third"])
-    assert json.loads(compcache("--dir", named, "ls", "--json").out) == [json.loads(line) for line in lines]
+    plain = ["first", NORM, "second", "third"]
+    for options, names in (((), [*plain, "kernels.scale"]), (("--all",), [*plain, *SCALES])):
+        lines = compcache("--dir", named, "ls", *options, "--jsonl").out.splitlines()
+        assert [json.loads(line)["func_name"] for line in lines] == sorted(names)
+        assert json.loads(compcache("--dir", named, "ls", *options, "--json").out) == [json.loads(line) for line in lines]
 
 
 def test_top_counts_labels_together(named: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from cli_process import compcache, fill
 from helpers import PACKAGE_ROOT, adder
 
-from compcache import Cache, Identity, ModuleSource, NotCachedError
+from compcache import Cache, Identity, ModuleSource, NotCachedError, frontend
 from compcache.cli.app import COMMANDS, group
 
 if TYPE_CHECKING:
@@ -21,9 +21,11 @@ PAGE = (PACKAGE_ROOT / "docs" / "json.md").read_text()
 #: `{...}` in the table of keys: an object whose keys are names, so that they are in no table.
 _ROW = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \|", re.MULTILINE)
 COMMAND_LINES = (
-    "batch kernels/dot.ll broken.ll good.ll", "call crc32 1,2", "info", "ls", "ls --modules", "show norm", "show crc32", "show norm sieve", "show norm --ir", "show norm --asm", "graph --all", "explain norm",
+    "batch kernels/dot.ll broken.ll good.ll", "call crc32 1,2", "info", "ls", "ls --all", "ls --modules", "show norm", "show crc32",
+    "show scale", "show norm sieve", "show norm --ir", "show norm --asm", "graph --all", "explain norm",
     "explain scale", "explain absent", "top", "stats", "config", "dir", "report", "check",
-    "prune --dry-run --max-size 0 --stale 0s", "rm --dry-run sieve", "pin norm", "unpin norm", "clear --dry-run", "export norm -o {scratch}/n.ccb",
+    "prune --dry-run --max-size 0 --stale 0s", "rm --dry-run sieve", "pin norm", "unpin norm", "clear --dry-run",
+    "export norm -o {scratch}/n.ccb",
     "import {scratch}/n.ccb",
 )  # fmt: skip
 
@@ -63,10 +65,14 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     fill(directory)
     with Cache(directory) as cache:
         for number in range(2):
-            cache.get_or_compile(Identity("scale", code=str(number)), partial(ModuleSource, adder("scale", number)))
+            scale = cache.get_or_compile(Identity("scale", code=str(number)), partial(ModuleSource, adder("scale", number)))
+        cache.add_module(ModuleSource(adder("wrapper", 1), part_of=scale.func_name))
+        frontend.put_entry(cache, scale.func_name, b"data", kind="types", requires=[scale.module_id])
         with pytest.raises(NotCachedError):
             cache.get_target("absent")
-        cache.add_module(ModuleSource("declare i64 @later()\ndefine i64 @waits() {\n  %x = call i64 @later()\n  ret i64 %x\n}", imports=["later"]))
+        cache.add_module(
+            ModuleSource("declare i64 @later()\ndefine i64 @waits() {\n  %x = call i64 @later()\n  ret i64 %x\n}", imports=["later"])
+        )
     (directory / "modules-v0").mkdir()
     (directory / "modules-v0" / "old").write_bytes(b"x" * 10)
     (scratch / "kernels").symlink_to(PACKAGE_ROOT / "examples" / "kernels")
@@ -114,7 +120,8 @@ def test_json_lines_are_the_items_of_json(outputs: dict[str, Any]) -> None:
     assert [{key: row[key] for key in graph["nodes"][0]} for row in lines] == graph["nodes"]
     assert sorted([row["number"], used] for row in lines for used in row["edges"]) == sorted(graph["edges"])
     removed = outputs["prune --dry-run --max-size 0 --stale 0s"]
-    assert outputs["prune --dry-run --max-size 0 --stale 0s --jsonl"] == removed["removed"] + removed["leftovers"]
+    lines = outputs["prune --dry-run --max-size 0 --stale 0s --jsonl"]
+    assert lines == removed["removed"] + removed["removed_packs"] + removed["leftovers"]
     assert outputs["ls --jsonl"] == outputs["ls"]
 
 

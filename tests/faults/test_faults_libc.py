@@ -59,7 +59,9 @@ time.sleep(1)
 with Cache(directory) as cache:
     lost = sorted(name for name in seen if not cache.has(name))
     wrong += sum(cache.get_target(name)(5) != int(name[1:]) + (105 if name[0] == "g" else 5) for name in seen if name[0] == "f")
-result = undocumented[:2], wrong, lost, answers, faults, sorted(os.listdir(directory + "/quarantine")) if os.path.isdir(directory + "/quarantine") else []
+quarantine = directory + "/quarantine"
+quarantined = sorted(os.listdir(quarantine)) if os.path.isdir(quarantine) else []
+result = undocumented[:2], wrong, lost, answers, faults, quarantined
 """
 
 

@@ -29,9 +29,15 @@ if TYPE_CHECKING:
 
 PACKAGE = PACKAGE_ROOT / "compcache"
 #: Programs of their own, in whose main threads no handler of a user's runs, and what meets no code of LLVM or files of a cache.
-ELSEWHERE = ("remote/helper", "cli", "numba/__main__.py", "batch", "packaging", "clang", "signing", "numba/lazy", "numba/exports", "numba/kernels")
+ELSEWHERE = (
+    "remote/helper", "cli", "numba/__main__.py", "batch", "packaging", "clang", "signing", "numba/lazy", "numba/exports", "numba/kernels"
+)
 #: A message that is read, a question to the C library, and an object that ends, where Python raises nothing.
-EXEMPT = ("errors.py: ", "translation/global_values.py:         except (OSError, AttributeError)", "files.py:             except OSError:\n                return  # code of others")
+EXEMPT = (
+    "errors.py: ",
+    "translation/global_values.py:         except (OSError, AttributeError)",
+    "files.py:             except OSError:\n                return  # code of others",
+)
 TESTS = str(PACKAGE_ROOT / "tests")
 
 #: A timer fires somewhere within each hit and each look-up; what the handler raised has to arrive, or the right answer.

@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from compcache import FormatError
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, check, digest, name_key
 from compcache.files import Files
-from compcache.formats.footer import (
-    FOOTER_SIZE,
-    decode_footer,
-    encode_container,
-    is_signed_with,
-    module_digest,
-)
+from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, is_signed_with, module_digest
 from compcache.formats.graph import decode_graph, decode_notes
 from compcache.formats.host import Processor
 from compcache.formats.index import Index, ModuleEntry, Stamp
@@ -35,24 +29,9 @@ from compcache.formats.manifest import (
     decode_needs,
     read_frame,
 )
-from compcache.formats.manifest_writer import (
-    ManifestWriter,
-    encode_function,
-    encode_global,
-    encode_module,
-    encode_needs,
-    iterate_frames,
-)
+from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_global, encode_module, encode_needs, iterate_frames
 from compcache.formats.table import HEADER_SIZE, Table, encode_table, table_size
-from compcache.publish.index_merge import (
-    add,
-    encode_function_entry,
-    encode_segment,
-    merge,
-    needs_merge,
-    remove_damaged,
-    segment_level,
-)
+from compcache.publish.index_merge import add, encode_function_entry, encode_segment, merge, needs_merge, remove_damaged, segment_level
 from compcache.store import INDEX
 
 if TYPE_CHECKING:
@@ -109,10 +88,9 @@ def test_a_damaged_table_gives_right_answers_or_a_format_error(
 ) -> None:
     good = encode_table(entries, WIDTH)
     at = data.draw(st.integers(0, len(good) - 1))
-    if data.draw(st.booleans()):
-        bad = good[:at]
-    else:
-        bad = good[:at] + bytes([good[at] ^ data.draw(st.integers(1, 255))]) + good[at + 1 :]
+    bad = good[:at]
+    if not data.draw(st.booleans()):
+        bad += bytes([good[at] ^ data.draw(st.integers(1, 255))]) + good[at + 1 :]
     for number in range(0, 62, 5):
         key = digest([b"%d" % number], size=KEY_SIZE)
         try:
@@ -411,7 +389,9 @@ def manifest_bytes() -> bytes:
     writer = ManifestWriter()
     writer.add(
         encode_module(
-            ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "znver4", (FEATURES, ""), "glibc 2.14", "-x", "22.1.0", "7.0.b:20", "5e", 1)
+            ModuleRecord(
+                b"k" * 16, "shared", "x86_64-linux-elf", "znver4", (FEATURES, ""), "glibc 2.14", "-x", "22.1.0", "7.0.b:20", "5e", 1
+            )
         )
     )
     glob = writer.add(encode_global(GlobalRecord("g", 3, "int", 8, "integer", b"42")))

@@ -60,7 +60,9 @@ BYTES = 1 << 21
 
 RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     "module": (
-        encode_module(ModuleRecord(b"k" * 16, "shared", "x86_64-linux-elf", "cpu", ("+avx;1.0.c:18000000,xcr0:6", ""), "musl", "", "22", "1.0.c:18000000", "00", 1)),
+        encode_module(ModuleRecord(
+            b"k" * 16, "shared", "x86_64-linux-elf", "cpu", ("+avx;1.0.c:18000000,xcr0:6", ""), "musl", "", "22", "1.0.c:18000000", "00", 1
+        )),
         decode_module,
     ),
     "function": (encode_function(FunctionRecord("f", "f", "i64(i64)", b"target42", 1, 2, 3)), decode_function),

@@ -277,7 +277,9 @@ def test_archives_and_objects(bitcode: bytes, tmp_path_factory: pytest.TempPathF
     sizes = [None, b"-1", b"1_0", b"9999999999", b"", b" 5"]
     table = pack(">I", data.draw(st.sampled_from([0, 1, 2**32 - 1]))) + bytes(8) + b"symbol\0"
     parts = [
-        member(data.draw(st.sampled_from(names)), data.draw(st.sampled_from([bitcode, b"", b"x", table])), data.draw(st.sampled_from(sizes)))
+        member(
+            data.draw(st.sampled_from(names)), data.draw(st.sampled_from([bitcode, b"", b"x", table])), data.draw(st.sampled_from(sizes))
+        )
         for _ in range(data.draw(st.integers(0, 3)))
     ]
     whole = data.draw(st.sampled_from([b"!<arch>\n", b"!<thin>\n"])) + b"".join(parts)
@@ -383,7 +385,7 @@ def test_entries_of_numba(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(
     "lie",
-    [b"(\xff\xff\xff\x7f", b"[\xff\xff\xff\x7f", b"<\xff\xff\xff\x7f", b"s\xff\xff\xff\x7f", b"l\xff\xff\xff\x7f", b"(\1\0\0\0" * 5000, b"{" * 5000],
+    [*[letter + b"\xff\xff\xff\x7f" for letter in (b"(", b"[", b"<", b"s", b"l")], b"(\1\0\0\0" * 5000, b"{" * 5000],
     ids=["tuple", "list", "set", "bytes", "integer", "nested tuples", "nested dictionaries"],
 )  # fmt: skip
 def test_sizes_in_entries_of_numba_allocate_nothing(lie: bytes) -> None:

@@ -77,7 +77,9 @@ def test_constructors_run_once_after_their_imports_are_bound(
 
 def test_destructors_of_what_never_started_do_not_run(cache: Cache) -> None:
     cache.add_module(ModuleSource(PROVIDER))
-    cache.add_module(ModuleSource(STARTING + "declare void @nobody()\ndefine void @broken() {\n  call void @nobody()\n  ret void\n}\n", imports=["nobody"]))
+    cache.add_module(ModuleSource(
+        STARTING + "declare void @nobody()\ndefine void @broken() {\n  call void @nobody()\n  ret void\n}\n", imports=["nobody"]
+    ))
     entered = cache.get_target("entered")
     with pytest.raises(UndefinedSymbolError, match="nobody"):
         cache.get_target("broken")
@@ -165,7 +167,10 @@ def test_there_is_one_of_a_merged_variable(
 
 
 def test_two_modules_with_variables_of_one_name_stay_apart(cache: Cache) -> None:
-    text = "@counter = global i64 0\ndefine i64 @{0}() {{\n  %x = load i64, ptr @counter\n  %y = add i64 %x, 1\n  store i64 %y, ptr @counter\n  ret i64 %y\n}}\n"
+    text = (
+        "@counter = global i64 0\ndefine i64 @{0}() {{\n  %x = load i64, ptr @counter\n  %y = add i64 %x, 1\n"
+        "  store i64 %y, ptr @counter\n  ret i64 %y\n}}\n"
+    )
     for name in "ab":
         cache.add_module(ModuleSource(text.format(name)))
     assert (cache.get_target("a")(), cache.get_target("b")()) == (1, 1)

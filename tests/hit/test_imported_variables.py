@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import caller, run_fresh
 
-from compcache import (
-    Cache,
-    CompileError,
-    Function,
-    LinkError,
-    ModuleSource,
-    PrunePolicy,
-    SignatureError,
-    UndefinedSymbolError,
-)
+from compcache import Cache, CompileError, Function, LinkError, ModuleSource, PrunePolicy, SignatureError, UndefinedSymbolError
 from compcache.globals import PythonObject
 
 if TYPE_CHECKING:
@@ -357,7 +348,7 @@ DEFINITION = "@block = global [2 x i64] [i64 10, i64 20]"
 
 @pytest.mark.parametrize(("linkage", "order"), [("common", "0123"), ("common", "3210"), ("weak", "1032")])
 def test_a_definition_is_preferred_to_weak_and_tentative_ones(cache: Cache, linkage: str, order: str) -> None:
-    """A block of Fortran with its BLOCK DATA, `int x;` in one file of C and `int x = 5;` in another: the addition's order decides nothing."""
+    """A block of Fortran with its BLOCK DATA, `int x;` in one file of C and `int x = 5;` in another: their order decides nothing."""
     texts = [
         DEFINITION,
         TENTATIVE.format(linkage, 16, "first", 0),
@@ -389,7 +380,10 @@ def test_the_longest_common_block_is_the_one_that_all_use(cache: Cache, order: i
 
 
 def test_a_plan_with_a_weak_definition_is_made_anew_when_there_may_be_a_better_one(cache: Cache) -> None:
-    calls = "declare i64 @first()\ndeclare i64 @second()\ndefine i64 @top() {\n  %a = call i64 @first()\n  %b = call i64 @second()\n  %r = add i64 %a, %b\n  ret i64 %r\n}\n"
+    calls = (
+        "declare i64 @first()\ndeclare i64 @second()\ndefine i64 @top() {\n  %a = call i64 @first()\n  %b = call i64 @second()\n"
+        "  %r = add i64 %a, %b\n  ret i64 %r\n}\n"
+    )
     texts = [calls, TENTATIVE.format("common", 16, "first", 0), TENTATIVE.format("common", 16, "second", 1)]
     cache.add_modules([ModuleSource(text) for text in texts])
     for _ in range(2):

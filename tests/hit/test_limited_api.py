@@ -60,7 +60,10 @@ def test_headers_of_3_13_make_an_extension_for_older_versions(tmp_path: Path) ->
     package = tmp_path / "compcache"
     shutil.copytree(PACKAGE_ROOT / "compcache", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     def build(module: str) -> None:
-        command = f"cc -O1 -shared -fPIC -std=gnu11 -fvisibility=hidden -I{include} -DCOMPCACHE_LIMITED_API=0x030B0000 -o {package / module}.abi3.so"
+        command = (
+            f"cc -O1 -shared -fPIC -std=gnu11 -fvisibility=hidden -I{include} -DCOMPCACHE_LIMITED_API=0x030B0000 -o "
+            f"{package / module}.abi3.so"
+        )
         subprocess.run([*command.split(), f'-DCOMPCACHE_SOURCE_DIGEST="{source_digest()}"', '-DCOMPCACHE_SOURCES=""',
                         *(path for sources in MODULES[module] for path in glob.glob(f"{package / sources}"))], check=True)  # fmt: skip
 

@@ -117,7 +117,8 @@ def test_variables_are_shared_and_bound_once(filled: Path) -> None:
 def test_what_is_damaged_or_old_is_planned_again(filled: Path) -> None:
     path = closure(filled)
     whole = path.read_bytes()
-    for damaged in (b"", whole[:7], whole[:40], whole[:-1], whole + b"\0", *[whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(3, len(whole), 97)]):
+    changed = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(3, len(whole), 97)]
+    for damaged in (b"", whole[:7], whole[:40], whole[:-1], whole + b"\0", *changed):
         path.write_bytes(damaged)
         assert plans(filled)
         assert path.read_bytes() == whole
@@ -183,7 +184,8 @@ def test_a_module_that_is_gone_is_not_missed(own: Path) -> None:
     with Cache(own) as cache:
         other = adder("five", 2).replace("ret i64 %y", "%z = add i64 %y, 3\n  ret i64 %z")
         cache.add_module(ModuleSource(other, optimize=0))
-        (first, *_) = [module_id for module_id, _ in cache._store.find("five") if module_id in planned.modules_of(closure(own).read_bytes())]
+        among = planned.modules_of(closure(own).read_bytes())
+        (first, *_) = [module_id for module_id, _ in cache._store.find("five") if module_id in among]
         cache._store.remove_module(first)  # behind the back of the index
     assert plans(own)
     assert not plans(own)
@@ -298,7 +300,10 @@ def test_processes_that_plan_at_once_leave_one_whole_file(filled: Path) -> None:
     path = closure(filled)
     whole = path.read_bytes()
     path.write_bytes(b"damaged")
-    script = f"import sys; sys.path.insert(0, {str(PACKAGE_ROOT)!r})\nfrom compcache import Cache\nfor _ in range(5):\n  with Cache({str(filled)!r}) as c: assert c.get_target('top')(1) == {TOP}"
+    script = (
+        f"import sys; sys.path.insert(0, {str(PACKAGE_ROOT)!r})\nfrom compcache import Cache\nfor _ in range(5):\n"
+        f"  with Cache({str(filled)!r}) as c: assert c.get_target('top')(1) == {TOP}"
+    )
     running = [subprocess.Popen([sys.executable, "-I", "-c", script]) for _ in range(3)]
     assert [process.wait(60) for process in running] == [0, 0, 0]
     assert path.read_bytes() == whole
@@ -317,7 +322,9 @@ define i64 @{name}(i64 %x) {{
 """
 UNLOADED = {
     "imported": ([COUNTER, READER, adder("five", 5), sum_of("top", ["twice", "five"])], ["count", "twice", "five", "top"]),
-    "merged": ([SHARING.format(name="first"), SHARING.format(name="second"), sum_of("top", ["first", "second"])], ["first", "second", "top"]),
+    "merged": (
+        [SHARING.format(name="first"), SHARING.format(name="second"), sum_of("top", ["first", "second"])], ["first", "second", "top"]
+    ),
 }
 
 
@@ -394,7 +401,8 @@ def test_what_one_process_had_to_pass_over_another_need_not(tmp_path: Path) -> N
     number = run_fresh(
         directory,
         LIBRARY.format(
-            native=adder("only_there", 1000), library=library, caller=caller("five", "only_there"), six=adder("six", 6), top=sum_of("top", ["five", "six"])
+            native=adder("only_there", 1000), library=library, caller=caller("five", "only_there"), six=adder("six", 6),
+            top=sum_of("top", ["five", "six"])
         ),
     )
     assert run_fresh(directory, LOAD.format(library="")) == 1 + number + 7

@@ -185,6 +185,15 @@ def test_the_architecture_is_told_by_its_number(triple: str, name: str) -> None:
     assert reading.undefined_symbols(code) == ()
 
 
+def test_linking_moves_code_where_nothing_is_known_of_it() -> None:
+    ir = "define i64 @f() { ret i64 1 }"
+    assert reading.has_fixed_code(compile_object(ir))
+    moved = compile_object(ir, "riscv64-unknown-linux-gnu")
+    assert not reading.has_fixed_code(moved)
+    with pytest.raises(FormatError, match="moves the code of the architecture riscv64"):
+        reading.code_sections(moved)
+
+
 @pytest.mark.parametrize(
     ("triple", "met"),
     [

@@ -94,7 +94,9 @@ def test_a_registry_needs_a_linker(cache: Cache, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("linker")
 def test_a_function_of_top_level_assembly_is_one_of_the_module(cache: Cache, names: dict[str, str | None] | None) -> None:
     cache.add_module(ModuleSource(_ASSEMBLY, names))
-    cache.add_module(ModuleSource("declare i64 @by_assembly(i64)\ndefine i64 @user(i64 %x) {\n  %y = call i64 @by_assembly(i64 %x)\n  ret i64 %y\n}\n"))
+    cache.add_module(
+        ModuleSource("declare i64 @by_assembly(i64)\ndefine i64 @user(i64 %x) {\n  %y = call i64 @by_assembly(i64 %x)\n  ret i64 %y\n}\n")
+    )
     assert cache.get_target("through")(1) == 12
     assert cache.get_target("by_assembly")(1) == 6
     assert cache.get_target("user")(2) == 7

@@ -295,4 +295,6 @@ def test_each_of_several_missing_symbols_gets_its_own_advice(cache: Cache, monke
 def test_advice_names_no_library_that_is_not_there(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compcache.images.libraries._is_installed", lambda name: name != "objc")
     with pytest.raises(UndefinedSymbolError, match=r"libraries=\['objc'\]; this system has no such library: install it"):
-        cache.add_module(ModuleSource("declare i64 @objc_msgSend(i64)\ndefine i64 @f(i64 %x) {\n  %y = call i64 @objc_msgSend(i64 %x)\n  ret i64 %y\n}\n"))
+        cache.add_module(ModuleSource(
+            "declare i64 @objc_msgSend(i64)\ndefine i64 @f(i64 %x) {\n  %y = call i64 @objc_msgSend(i64 %x)\n  ret i64 %y\n}\n"
+        ))

@@ -108,7 +108,9 @@ def test_functions_of_all_layers_depend_on_one_another(directory: Path, tmp_path
         assert cache.dependencies("top", transitive=True) == ("middle", "leaf")
         assert cache.check().errors == ()
         assert pickle.loads(pickle.dumps(cache.get_target("top")))(1) == 112
-    assert run_fresh(directory, f"from compcache import Cache\nresult = Cache(directory, layers={[str(above), str(below)]!r}).get_target('top')(1)") == 112
+    assert run_fresh(
+        directory, f"from compcache import Cache\nresult = Cache(directory, layers={[str(above), str(below)]!r}).get_target('top')(1)"
+    ) == 112
 
 
 def test_a_pickled_target_of_a_layer_is_found_again_elsewhere(directory: Path, tmp_path: Path) -> None:

@@ -280,4 +280,5 @@ def test_checks_beside_additions_and_prunes_find_nothing(directory: Path) -> Non
         stop.set()
         thread.join()
     assert [report.errors for report in reports if report.errors] == []
-    assert {finding.kind for report in reports for finding in report.findings} <= {"unindexed", "stale"}, "what is half done at a moment, and no error"
+    half_done = {"unindexed", "stale"}  # at a moment, and no error
+    assert {finding.kind for report in reports for finding in report.findings} <= half_done

@@ -98,7 +98,9 @@ def test_a_source_may_import_functions_of_those_before_it(cache: Cache) -> None:
 def test_sources_may_use_each_other_in_any_order(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the files of a library do: functions, variables and aliases, in circles, across groups."""
     monkeypatch.setattr(many, "_GROUP", 2)
-    even = "declare i64 @odd(i64)\n@count = external global i64\ndefine i64 @even(i64 %n) {\n%c = load i64, ptr @count\n%d = add i64 %c, 1\n"
+    even = (
+        "declare i64 @odd(i64)\n@count = external global i64\ndefine i64 @even(i64 %n) {\n%c = load i64, ptr @count\n%d = add i64 %c, 1\n"
+    )
     even += "store i64 %d, ptr @count\n%z = icmp eq i64 %n, 0\nbr i1 %z, label %yes, label %no\nyes:\nret i64 1\nno:\n"
     even += "%m = sub i64 %n, 1\n%r = call i64 @odd(i64 %m)\nret i64 %r\n}"
     odd = "declare i64 @even_alias(i64)\n@count = global i64 0\ndefine i64 @odd(i64 %n) {\n%z = icmp eq i64 %n, 0\n"
@@ -133,7 +135,10 @@ def test_what_was_published_before_a_later_source_changed_it_does_not_stay(
 
 
 def test_of_sources_that_need_each_other_none_is_added_without_the_others(cache: Cache) -> None:
-    broken = caller("broken", "first") + "\ndeclare i64 @nowhere(i64)\ndefine i64 @g(i64 %x) {\n%r = call i64 @nowhere(i64 %x)\nret i64 %r\n}"
+    broken = (
+        caller("broken", "first")
+        + "\ndeclare i64 @nowhere(i64)\ndefine i64 @g(i64 %x) {\n%r = call i64 @nowhere(i64 %x)\nret i64 %r\n}"
+    )
     given = [caller("first", "second"), caller("second", "broken"), broken, adder("other", 1)]
     with pytest.raises(compcache.ModulesNotAddedError) as caught:
         cache.add_modules([ModuleSource(code) for code in given])

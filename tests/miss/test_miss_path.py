@@ -33,3 +33,48 @@ def test_a_plain_miss_enters_each_stage_once(directory: Path) -> None:
     assert value == 42
     stages = [name for name in entered if name != "compile_once"]
     assert stages == ["claim", "staleness", "build", "run_times", "build", "publication", "claim"]
+
+
+#: From which folder a miss enters which: calls into files of another folder, apart from ground and codecs.
+FOLDERS = r"""
+import os, sys, threading
+from compcache import Cache
+CODE = "define i64 @NAME(i64 %x) {\n  %y = add i64 %x, 41\n  ret i64 %y\n}\n"
+PASSED = "errors files digest record signature identity depgraph llvm formats globals __init__ store session cache".split()
+base = os.path.join(os.path.dirname(sys.modules["compcache"].__file__), "")
+def room_of(frame):
+    while frame is not None:
+        path = frame.f_code.co_filename.removeprefix(base)
+        room = path.partition("/")[0].removesuffix(".py")
+        if path != frame.f_code.co_filename and room not in PASSED:
+            return room
+        frame = frame.f_back
+entered = []
+def look(frame, event, argument):
+    if event == "call" and frame.f_code.co_name != "<module>" and frame.f_code.co_filename.startswith(base):
+        to, source = room_of(frame), room_of(frame.f_back)
+        if to != source and to == room_of_file(frame):
+            entered.append((source, to))
+def room_of_file(frame):
+    return frame.f_code.co_filename.removeprefix(base).partition("/")[0].removesuffix(".py")
+with Cache(directory) as cache:
+    cache.get_or_compile("first", lambda: CODE.replace("NAME", "first"))
+    sys.setprofile(look)
+    value = cache.get_or_compile("second", lambda: CODE.replace("NAME", "second"))(1)
+    sys.setprofile(None)
+result = value, entered
+"""
+
+
+def test_a_plain_miss_goes_through_the_folders_in_order(directory: Path) -> None:
+    value, entered = run_fresh(directory, FOLDERS)
+    assert value == 42
+    stages = [to for source, to in entered if source == "miss" and to != "hit"]
+    # The claim is taken and given back by `publish`; which linker suits this host stands in the directory.
+    assert [to for number, to in enumerate(stages) if not number or stages[number - 1] != to] == [
+        "publish", "content", "linker", "publish", "maintain", "publish",
+    ]  # fmt: skip
+    inner = [to for source, to in entered if source == "linker"]
+    assert inner.index("translation") < inner.index("images")
+    assert {source for source, to in entered if to == "miss"} <= {None, "images"}, "what the linker asks for while it links"
+    assert len(entered) < 70

@@ -4,9 +4,9 @@
     python tests/mutants/run.py NAME ...           these, or those of a file (trust, numba)
     python tests/mutants/run.py --sample 12 --seed $(git rev-parse HEAD)
 
-A mutant is a small change that takes a line of defence away, or lets old code pass for new. They are data: the TOML files beside this one. A table
-``[[mutant]]`` has `name`; `file` (from the root of the repository); `old`, which stands there exactly once, and `new`; `why` it matters, a
-sentence that says what goes wrong; `tests`, what is given to pytest; `options` for pytest where it needs some.
+A mutant is a small change that takes a line of defence away, or lets old code pass for new. They are data: the TOML files beside this one.
+A table ``[[mutant]]`` has `name`; `file` (from the root of the repository); `old`, which stands there exactly once, and `new`; `why`
+it matters, a sentence that says what goes wrong; `tests`, what is given to pytest; `options` for pytest where it needs some.
 
 A mutant that its tests do not notice fails, and so does one that no longer applies: the code has changed, and the mutant
 must follow. That the tests pass without any mutant is checked first, so that a failure is the mutant's.

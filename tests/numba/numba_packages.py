@@ -204,7 +204,8 @@ def run(package: Package, directory: Path, *, backend: bool, lazy: bool = False,
     script.write_text(_FIRST + textwrap.dedent(package.program) + _LAST)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [python_of(package), *(["-m", "compcache.numba", "run"] if lazy else []), script], capture_output=True, text=True, timeout=_SECONDS, check=False,
+        [python_of(package), *(["-m", "compcache.numba", "run"] if lazy else []), script], capture_output=True, text=True, timeout=_SECONDS,
+        check=False,
         cwd=directory, env=inherited | {
             "COMPCACHE_NUMBA": str(int(backend)), "COMPCACHE_DIR": str(directory / "compcache"),
             "NUMBA_CACHE_DIR": str(directory / "numba"), "NUMBA_NUM_THREADS": "2", "PYTHONPATH": str(PACKAGE_ROOT),

@@ -63,7 +63,9 @@ SUITES = [
     )),
     Suite("numba_stats", "numba_stats scipy pytest", ("tests/test_norm.py", "tests/test_scalar.py", "tests/test_expon.py"),
           from_source=True),
-    Suite("numbagg", "numbagg pandas pytest hypothesis bottleneck tabulate", ("numbagg/test/test_matrix_functions.py", "numbagg/test/test_moving_exp.py"),
+    Suite("numbagg", "numbagg pandas pytest hypothesis bottleneck tabulate", (
+        "numbagg/test/test_matrix_functions.py", "numbagg/test/test_moving_exp.py"
+    ),
           from_source=True),
     Suite("interpolation", "interpolation packaging pytest", (
         "interpolation/splines/tests", "interpolation/multilinear/tests", "interpolation/tests",
@@ -77,7 +79,9 @@ SUITES = [
     Suite("librosa", "librosa pytest", ("tests/test_sequence.py",), from_source=True),
     Suite("galois", "galois pytest", ("tests/fields/test_squares.py", "tests/test_fibonacci_lfsr.py", "tests/test_berlekamp_massey.py"),
           from_source=True),
-    Suite("sparse", "sparse scipy pytest", ("sparse/numba_backend/tests/test_compressed_convert.py", "sparse/numba_backend/tests/test_coo_numba.py")),
+    Suite("sparse", "sparse scipy pytest", (
+        "sparse/numba_backend/tests/test_compressed_convert.py", "sparse/numba_backend/tests/test_coo_numba.py"
+    )),
     Suite("pyts", "pyts pytest", ("pyts/metrics/tests", "pyts/image/tests", "pyts/approximation/tests")),
     Suite("tslearn", "tslearn pytest", ("tests/test_metrics.py",), from_source=True),
     Suite("datashader", "datashader pytest", ("datashader/tests/test_glyphs.py", "datashader/tests/test_raster.py")),
@@ -109,9 +113,12 @@ SUITES = [
     Suite("pyts others", "pyts pytest", tuple(f"pyts/{name}" for name in (
         "decomposition", "preprocessing", "bag_of_words", "transformation", "classification", "utils", "multivariate", "tests",
     )), long=True),
-    Suite("datashader pandas", "datashader pytest", ("datashader/tests/test_pandas.py", "datashader/tests/test_transfer_functions.py"), long=True),
+    Suite("datashader pandas", "datashader pytest", (
+        "datashader/tests/test_pandas.py", "datashader/tests/test_transfer_functions.py"
+    ), long=True),
     Suite("datashader others", "datashader pytest", tuple(f"datashader/tests/test_{name}.py" for name in (
-        "quadmesh", "antialias", "layout", "bundling", "polygons", "datatypes", "xarray", "composite", "pipeline", "reductions", "utils", "macros",
+        "quadmesh", "antialias", "layout", "bundling", "polygons", "datatypes", "xarray", "composite", "pipeline", "reductions", "utils",
+        "macros",
     )), ("--continue-on-collection-errors",), long=True),
     Suite("numba array methods whole", "numba pytest", ("numba/tests/test_array_methods.py",), long=True),
     *[Suite(f"numba {name}", "numba pytest", (f"numba/tests/{path}.py",), ("-k", chosen) if chosen else (), unstable=NOT_AS_COMPILED)
@@ -170,7 +177,8 @@ def run_suite(suite: Suite, directory: Path, *, forced: bool, lazy: bool = False
     work.mkdir(exist_ok=True)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [python, _RUNNER, "lazy" if lazy else "forced" if forced else "plain", f"--rootdir={root}", "--override-ini=addopts=", *suite.options,
+        [python, _RUNNER, "lazy" if lazy else "forced" if forced else "plain",
+         f"--rootdir={root}", "--override-ini=addopts=", *suite.options,
          *[str(root / path) for path in suite.tests]],
         capture_output=True, text=True, timeout=_SECONDS, check=False, cwd=work,
         env=inherited | {
@@ -228,7 +236,8 @@ def main(names: list[str]) -> None:
         seconds = " / ".join(f"{run.seconds:.1f}" for run in runs)
         print(
             f"| {suite.name} | {len(plain.outcomes)} | {' / '.join(map(str, passed))} | {cold.counts[1]} "
-            f"| {warm.counts[0]}, {warm.counts[1]} | {len(warm.counts[2])} | {seconds} | {'imports Numba' if warm.imports_numba else 'without Numba'} |",
+            f"| {warm.counts[0]}, {warm.counts[1]} | {len(warm.counts[2])} | {seconds} | "
+            f"{'imports Numba' if warm.imports_numba else 'without Numba'} |",
             flush=True,
         )  # fmt: skip
         for title, other in (("cold", cold), ("warm", warm)):

@@ -1,4 +1,4 @@
-"""Code that calls functions of Cython modules by their addresses: it is stored with their names, and bound to the addresses of each process."""
+"""Code that calls functions of Cython modules by their addresses: stored with their names, bound to the addresses of each process."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ INSTALLED = "import sys, compcache.numba\nbackend = compcache.numba.install()\n"
 def test_functions_are_found_by_their_names(project: Project, first: str, *, imports_numba: bool) -> None:
     plain = run(project, "import sys\n" + CALLS + "result = answers")
     if first == INSTALLED:
-        project.write(plain=KERNELS.replace("{numba}", "numba").replace("@njit\n", "@njit(cache=True)\n").replace('(float64)")', '(float64)", cache=True)'))
+        kernels = KERNELS.replace("{numba}", "numba").replace("@njit\n", "@njit(cache=True)\n")
+        project.write(plain=kernels.replace('(float64)")', '(float64)", cache=True)'))
     answers, _, hits, misses, refused = run(project, first + CALLS + RESULT)
     assert (answers, hits, refused) == (plain, 0, {})
     assert misses >= 3

@@ -577,7 +577,9 @@ _TEXT_PACKAGE = """
     def made_function():
         return globals()["ma" + "de"]
 """
-_FRAME_PACKAGE = _TEXT_PACKAGE.replace('globals()["ma" + "de"]', 'sys._getframe(1).f_globals["ma" + "de"]').replace("numba\n", "numba, sys\n", 1)
+_FRAME_PACKAGE = _TEXT_PACKAGE.replace(
+    'globals()["ma" + "de"]', 'sys._getframe(1).f_globals["ma" + "de"]'
+).replace("numba\n", "numba, sys\n", 1)
 _LARGE_PROGRAM = """
     import numba, large
     @numba.njit(cache=True)
@@ -589,7 +591,11 @@ _LARGE_PROGRAM = """
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [(_LARGE_PACKAGE, "too many values"), (_TEXT_PACKAGE, "whose results have no identity"), (_FRAME_PACKAGE, "whose results have no identity")],
+    [
+        (_LARGE_PACKAGE, "too many values"),
+        (_TEXT_PACKAGE, "whose results have no identity"),
+        (_FRAME_PACKAGE, "whose results have no identity"),
+    ],
     ids=["large", "text", "frame"],
 )
 def test_overloads_that_can_reach_anything_in_their_package_are_identified_by_its_files(text: str, why: str, tmp_path: Path) -> None:

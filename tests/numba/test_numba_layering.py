@@ -32,12 +32,13 @@ USERS = {
 }
 #: From the bottom up. Folders on one floor do not know each other; "" is what lies beside the folders: the facade.
 FLOORS = (
-    ("kernels",), ("registered",), ("lazy",), ("declarations",), ("fingerprints",), ("identity",), ("compilation",), ("entries",), ("dispatch", "exports"), ("hooks",), ("takeover",),
+    ("kernels",), ("registered",), ("lazy",), ("declarations",), ("fingerprints",), ("identity",), ("compilation",), ("entries",),
+    ("dispatch", "exports"), ("hooks",), ("takeover",),
     ("",),
 )  # fmt: skip
 #: What points up, and why.
 DOORS = {
-    ("declarations", "takeover"): "a declaration without stored code becomes Numba's own object, and only then the compiler's half is loaded",
+    ("declarations", "takeover"): "a declaration without code becomes Numba's own object, and only then the compiler's half is loaded",
 }
 FLOOR_OF = {folder: number for number, floor in enumerate(FLOORS) for folder in floor}
 MODULES = [name for name in modules() if name.partition(".")[0] == HOUSE]

@@ -234,7 +234,9 @@ EDITS = [
         class H(CallableTemplate):
             def generic(self): return lambda x: types.float32
         """),
-    own_registry("a registry of the program's", "cpu_target.target_context.install_registry(lowering)", "@lowering.lower(h, types.float64)"),
+    own_registry(
+        "a registry of the program's", "cpu_target.target_context.install_registry(lowering)", "@lowering.lower(h, types.float64)"
+    ),
     own_registry("a function that is in no registry", "cpu_target.target_context.insert_func_defn([(lower_h, h, (types.float64,))])"),
     preferred("a function for one type instead of many",
               "def h(x): pass\n\n    @type_callable(h)\n    def type_h(context): return lambda x: types.float64\n\n"
@@ -247,10 +249,12 @@ EDITS = [
               "as_float(p)"),
     preferred("a constant of one type instead of a class",
               "OTHER = P(1.0, 2.0)", "@lower_constant(ptype)\ndef constant_this(context, builder, kind, value):\n"
-              "    p = cgutils.create_struct_proxy(kind)(context, builder)\n    p.x = p.y = context.get_constant(types.float64, 9.0)\n    return p._getvalue()",
+              "    p = cgutils.create_struct_proxy(kind)(context, builder)\n    p.x = p.y = context.get_constant(types.float64, 9.0)\n"
+              "    return p._getvalue()",
               "OTHER.x"),
     preferred("an attribute of one type instead of its class",
-              "@infer_getattr\n    class Attributes(AttributeTemplate):\n        key = PType\n        def generic_resolve(self, p, name): return types.float64\n\n"
+              "@infer_getattr\n    class Attributes(AttributeTemplate):\n        key = PType\n"
+              "        def generic_resolve(self, p, name): return types.float64\n\n"
               "    @lower_getattr_generic(PType)\n    def get(context, builder, kind, value, name): return builder.extract_value(value, 0)",
               "@lower_getattr_generic(ptype)\ndef get_this(context, builder, kind, value, name): return builder.extract_value(value, 1)",
               "p.z"),
@@ -259,8 +263,10 @@ EDITS = [
     own_type("attributes that change places", "p.x - p.y", '"x", "x")\n    make_attribute_wrapper(PType, "y", "y")',
              '"x", "y")\n    make_attribute_wrapper(PType, "y", "x")'),
     own_type("the data model", "first(p)", '[("x", types.float64), ("y", types.float64)]', '[("y", types.float64), ("x", types.float64)]'),
-    own_type("an attribute of the type's class", "p.scaled", "factor = 2.0\n\n        def __init__(self):", "factor = 3.0\n\n        def __init__(self):"),
-    own_type("an attribute of a constant's class", "CONSTANT.x", "factor = 2.0\n\n        def __init__(self, x, y)", "factor = 3.0\n\n        def __init__(self, x, y)"),
+    own_type("an attribute of the type's class", "p.scaled",
+             "factor = 2.0\n\n        def __init__(self):", "factor = 3.0\n\n        def __init__(self):"),
+    own_type("an attribute of a constant's class", "CONSTANT.x",
+             "factor = 2.0\n\n        def __init__(self, x, y)", "factor = 3.0\n\n        def __init__(self, x, y)"),
 ]  # fmt: skip
 
 

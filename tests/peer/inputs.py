@@ -13,9 +13,12 @@ _PROSE = (
     "what one module defines others import, and the loader binds them once all of them are there. A second look at it costs nothing.\n"
 )
 _MARKDOWN = (
-    "# Heading {0}\n", "* one\n* two *{0}*\n    * deeper `code`\n", "> quoted {0}\n> > twice\n", "1. a\n2. b\n", "[link][r{0}]\n\n[r{0}]: /u 'T'\n",
-    "```c\nint x{0};\n```\n", "<div>raw {0}</div>\n", "**strong** __too__ ***both*** _{0}_\n", "line  \nbreak\\\n{0}\n", '![i](/p{0} "t")\n',
-    "a | b\n--|:-:\n1 | {0}\n", "&copy; &#x{0}; &nope; \u00e4\u20ac\n", "<http://x.y/{0}> www.example.org ~~gone~~\n", "- [x] done {0}\n- [ ] not\n",
+    "# Heading {0}\n", "* one\n* two *{0}*\n    * deeper `code`\n", "> quoted {0}\n> > twice\n", "1. a\n2. b\n",
+    "[link][r{0}]\n\n[r{0}]: /u 'T'\n",
+    "```c\nint x{0};\n```\n", "<div>raw {0}</div>\n", "**strong** __too__ ***both*** _{0}_\n", "line  \nbreak\\\n{0}\n",
+    '![i](/p{0} "t")\n',
+    "a | b\n--|:-:\n1 | {0}\n", "&copy; &#x{0}; &nope; \u00e4\u20ac\n", "<http://x.y/{0}> www.example.org ~~gone~~\n",
+    "- [x] done {0}\n- [ ] not\n",
     "----\n***\n", "setext {0}\n=====\n", "\tcode {0}\n", "text[^{0}]\n\n[^{0}]: note\n", "[unclosed](", "`` ` ``", "*a **b* c**",
 )  # fmt: skip
 
@@ -55,7 +58,8 @@ def script(generator: Random) -> bytes:
 
 def words(generator: Random) -> bytes:
     found = ["he", "she", "hers", "his", "a", "ab", "abc", "12", "-7", "x\u00e9", "he"]
-    return bytes([generator.randrange(33, 60)]) + " ".join(generator.choices(found, k=generator.randrange(1, 12))).encode() + generator.choice([
+    first, text = generator.randrange(33, 60), " ".join(generator.choices(found, k=generator.randrange(1, 12)))
+    return bytes([first]) + text.encode() + generator.choice([
         b"\n" + " ".join(generator.choices(found, k=9)).encode(), b"", b"\nushers\xff"
     ])  # fmt: skip
 
@@ -87,7 +91,10 @@ def format_text(generator: Random) -> bytes:
     return generator.choice([b"{} {} {}", b"{0:08d} {1:>{0}}", b"{2:.3f}{0}", b"{", b"{5}", b"{:d} {:d}", odd])
 
 
-_ATOMS = ("a", "b", "[a-c]+", "(x|y)*", r"\d", ".", "(?i)Ab", r"\pL", "$", "^", "a{2,3}", "[[:alpha:]]", "(", "\\", "*", "(?P<n>z)", "\u00e9", r"\b")
+_ATOMS = (
+    "a", "b", "[a-c]+", "(x|y)*", r"\d", ".", "(?i)Ab", r"\pL", "$", "^", "a{2,3}", "[[:alpha:]]", "(", "\\", "*", "(?P<n>z)", "\u00e9",
+    r"\b",
+)  # fmt: skip
 
 
 def expression(generator: Random) -> bytes:

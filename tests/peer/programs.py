@@ -338,7 +338,8 @@ PROGRAMS = {
         ),
         Program(
             "expressions", "re2 and abseil (C++), a module for each file", _expressions,
-            (*_own(inputs.expression, "match_expression", "match_set"), *_own(inputs.text_to_compress, "text_tools"), *_own(inputs.date, "times")),
+            (*_own(inputs.expression, "match_expression", "match_set"),
+             *_own(inputs.text_to_compress, "text_tools"), *_own(inputs.date, "times")),
             r"(?s)needs a shared object.*install a linker",
         ),
         _program_in_cpp(
@@ -354,7 +355,8 @@ PROGRAMS = {
             lambda places: places.packages("libfmt-dev") / "usr/include",
         ),
         _program_in_cpp(
-            "matrices", "Eigen", _own(inputs.bytes_of_matrices, "matrix_inverse", "matrix_singular_values", "matrix_product", "matrix_eigenvalues"),
+            "matrices", "Eigen",
+            _own(inputs.bytes_of_matrices, "matrix_inverse", "matrix_singular_values", "matrix_product", "matrix_eigenvalues"),
             lambda places: places.packages("libeigen3-dev") / "usr/include/eigen3",
         ),
         Program(

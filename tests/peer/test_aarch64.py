@@ -105,9 +105,11 @@ def _run_on(home: Path, emulated: str, directory: Path, script: str, targets: li
     qemu = shutil.which("qemu-aarch64-static", path=path) or shutil.which("qemu-aarch64", path=path)
     head = f"directory, targets = {str(directory)!r}, {targets!r}\n"
     done = subprocess.run(
-        [str(qemu), "-cpu", emulated, "-L", str(home / "root"), str(home / "root/usr/bin/python3.11"), "-P", "-c", head + script + "\nprint(repr(result))"],
+        [str(qemu), "-cpu", emulated, "-L", str(home / "root"), str(home / "root/usr/bin/python3.11"), "-P",
+         "-c", head + script + "\nprint(repr(result))"],
         capture_output=True, text=True, check=False, timeout=300,
-        env={"PATH": os.environ["PATH"], "HOME": str(directory), "PYTHONPATH": str(home / "site"), "COMPCACHE_LINKER": str(home / "bin/ld.lld")},
+        env={"PATH": os.environ["PATH"], "HOME": str(directory), "PYTHONPATH": str(home / "site"),
+             "COMPCACHE_LINKER": str(home / "bin/ld.lld")},
     )  # fmt: skip
     assert done.returncode == 0, f"on {emulated}: status {done.returncode}: {done.stderr[-2000:]}"
     return ast.literal_eval(done.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""What clang writes with debug information of every kind, and with symbol versions: modules that import, shared objects, no LLVM on hits."""
+"""What clang writes with debug information of every kind, and symbol versions: modules that import, shared objects, no LLVM on hits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ struct pair { int64_t first, second; };
 #define PLUS(x) ((x) + 1)
 extern int64_t imported(int64_t);
 static __attribute__((noinline)) int64_t add(struct pair *pair) { return pair->first + pair->second; }
-static int compare(const void *a, const void *b) { return (*(const int64_t *)a > *(const int64_t *)b) - (*(const int64_t *)a < *(const int64_t *)b); }
+static int compare(const void *a, const void *b) {
+  return (*(const int64_t *)a > *(const int64_t *)b) - (*(const int64_t *)a < *(const int64_t *)b);
+}
 int64_t calls(int64_t x) {
     struct pair pair = {imported(x), PLUS(x)};
     int64_t values[3] = {pair.second, add(&pair), pair.first};
@@ -65,7 +67,8 @@ def compiled(source: str, place: Path, flags: list[str]) -> bytes:
 
 @pytest.mark.parametrize(
     "flags",
-    [["-g"], ["-g3"], ["-gsplit-dwarf"], ["-gdwarf-5"], ["-gdwarf-4", "-gz"], ["-gline-tables-only"], ["-g", "-fdebug-macro", "-fvisibility=hidden"],
+    [["-g"], ["-g3"], ["-gsplit-dwarf"], ["-gdwarf-5"], ["-gdwarf-4", "-gz"], ["-gline-tables-only"],
+     ["-g", "-fdebug-macro", "-fvisibility=hidden"],
      ["-g3", "-gsplit-dwarf", "-gdwarf-5", "-gz", "-ffunction-sections", "-fdata-sections"]],
     ids=" ".join,
 )  # fmt: skip

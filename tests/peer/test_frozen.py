@@ -71,5 +71,7 @@ def test_a_frozen_program_finds_what_it_compiled(source: str, said: list[str], t
     subprocess.run([sys.executable, "-m", "PyInstaller", *options], cwd=tmp_path, env=inherited, check=True, timeout=300)
     environment = inherited | {"COMPCACHE_DIR": str(tmp_path / "cache")}
     for expected in said:
-        done = subprocess.run([tmp_path / "dist/program/program"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [tmp_path / "dist/program/program"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
         assert (done.stdout.strip(), done.stderr) == (expected, ""), done

@@ -182,7 +182,10 @@ def test_each_cpu_gets_the_code_that_fits_it(installed: Path, cpu: str) -> None:
 def test_where_numba_is_the_same_source_is_compiled_by_it(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
-    program = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nsys.path.insert(0, {str(PACKAGE_ROOT)!r})\nimport numpy, fastsum\nprint((fastsum.total(numpy.arange(10.0)), len(fastsum.total.nopython_signatures), 'numba.core' in sys.modules))"
+    program = (
+        f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nsys.path.insert(0, {str(PACKAGE_ROOT)!r})\nimport numpy, fastsum\n"
+        "print((fastsum.total(numpy.arange(10.0)), len(fastsum.total.nopython_signatures), 'numba.core' in sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ast.literal_eval(done.stdout) == (45.0, 2, True)
 

@@ -49,11 +49,16 @@ class OwnTest(NamedTuple):
     libraries: tuple[str, ...] = ()
 
 
-_ZLIB = ["adler32", "compress", "crc32", "deflate", "gzclose", "gzlib", "gzread", "gzwrite", "infback", "inffast", "inflate", "inftrees", "trees", "uncompr", "zutil"]
+_ZLIB = [
+    "adler32", "compress", "crc32", "deflate", "gzclose", "gzlib", "gzread", "gzwrite", "infback", "inffast", "inflate", "inftrees",
+    "trees", "uncompr", "zutil",
+]  # fmt: skip
 _ZLIB_FILES = tuple([f"{name}.c" for name in _ZLIB])
 _ZLIB_FLAGS = ("-DHAVE_UNISTD_H", "-D_LARGEFILE64_SOURCE=1")
 _DEFLATE = ("lib/[a-z]*.c", "lib/x86/*.c")
-_DEFLATE_TESTS = ("test_checksums", "test_custom_malloc", "test_incomplete_codes", "test_litrunlen_overflow", "test_overread", "test_trailing_bytes")
+_DEFLATE_TESTS = (
+    "test_checksums", "test_custom_malloc", "test_incomplete_codes", "test_litrunlen_overflow", "test_overread", "test_trailing_bytes"
+)
 _DEFLATE_FLAGS = ("-D_POSIX_C_SOURCE=200809L", "-D_FILE_OFFSET_BITS=64", "-DHAVE_CONFIG_H", "-D_DEFAULT_SOURCE")
 
 TESTS = {
@@ -67,14 +72,20 @@ TESTS = {
         )
         for name in _DEFLATE_TESTS
     },
-    "jsoncpp": OwnTest("libjsoncpp", ("src/lib_json/*.cpp",), ("src/test_lib_json/*.cpp",), (), ("-std=c++11",), ("include", "src/lib_json"), "", ("stdc++",)),
+    "jsoncpp": OwnTest(
+        "libjsoncpp", ("src/lib_json/*.cpp",), ("src/test_lib_json/*.cpp",), (), ("-std=c++11",), ("include", "src/lib_json"),
+        "", ("stdc++",),
+    ),
     "leveldb": OwnTest(
-        "leveldb", ("db/*.cc", "table/*.cc", "util/*.cc"), ("db/c_test.c",), (), ("-DLEVELDB_PLATFORM_POSIX=1", "-DLEVELDB_COMPILE_LIBRARY", "-pthread"),
+        "leveldb", ("db/*.cc", "table/*.cc", "util/*.cc"), ("db/c_test.c",), (),
+        ("-DLEVELDB_PLATFORM_POSIX=1", "-DLEVELDB_COMPILE_LIBRARY", "-pthread"),
         (".", "include", "given"), "", ("stdc++",),
     ),
     "flatbuffers": OwnTest(
-        "flatbuffers", tuple([f"src/{name}.cpp" for name in ("idl_parser", "idl_gen_text", "idl_gen_fbs", "code_generators", "reflection", "util")]),
-        ("tests/*.cpp",), (), ("-std=c++11", "-DFLATBUFFERS_TEST_PATH_PREFIX=./", "-DFLATBUFFERS_NO_FILE_TESTS"), ("include", "tests", "."), "", ("stdc++",),
+        "flatbuffers",
+        tuple([f"src/{name}.cpp" for name in ("idl_parser", "idl_gen_text", "idl_gen_fbs", "code_generators", "reflection", "util")]),
+        ("tests/*.cpp",), (), ("-std=c++11", "-DFLATBUFFERS_TEST_PATH_PREFIX=./", "-DFLATBUFFERS_NO_FILE_TESTS"), ("include", "tests", "."),
+        "", ("stdc++",),
     ),
     "expat": OwnTest(
         "expat", tuple([f"expat/lib/{name}.c" for name in ("xmlparse", "xmlrole", "xmltok")]),

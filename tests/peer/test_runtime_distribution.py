@@ -65,7 +65,10 @@ def test_a_kernel_runs(python: Path, tmp_path: Path, target: str) -> None:
     with Cache(tmp_path) as cache:
         cache.add_module(ModuleSource(LOOP, {"total": "f64(f64[:])"}, targets=[target]))
     for _ in range(2):
-        script = f"from array import array\nfrom compcache import Cache\nprint(Cache({str(tmp_path)!r}).get_target('total')(array('d', [1, 2, 3])))"
+        script = (
+            "from array import array\nfrom compcache import Cache\n"
+            f"print(Cache({str(tmp_path)!r}).get_target('total')(array('d', [1, 2, 3])))"
+        )
         assert run(python, script) == 6.0
 
 

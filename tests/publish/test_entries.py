@@ -16,6 +16,8 @@ from compcache import (
     Cache,
     CacheWarning,
     CompcacheError,
+    FormatError,
+    GlobalValidationError,
     InvalidNameError,
     ModuleSource,
     PickleNotAllowedError,
@@ -32,16 +34,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def flush(cache: Cache) -> None:
-    if cache._entries is not None:
-        cache._entries.flush()
-
-
 def put_each(cache: Cache, names: Iterable[str], data: bytes = b"data", **options: Any) -> None:
     """Each in a pack of its own."""
     for name in names:
         frontend.put_entry(cache, name, data, kind="k", **options)
-        flush(cache)
+        frontend.write_entries(cache)
 
 
 def packs(cache: Cache) -> list[bytes]:
@@ -136,7 +133,7 @@ def test_the_last_entry_of_a_name_holds(cache: Cache, directory: Path, merges: b
     for number in range(5):
         put_each(cache, ["a name", f"name {number}"], str(number).encode())
     frontend.remove_entry(cache, "name 3", "k")
-    flush(cache)
+    frontend.write_entries(cache)
     if merges:
         put_each(cache, [f"other {number}" for number in range(20)])
     with Cache(directory) as other:
@@ -162,7 +159,11 @@ def test_of_processes_that_store_one_name_one_wins_for_all(directory: Path) -> N
     with Crowd(directory, [code] * 3) as crowd:
         crowd.release()
         crowd.results()
-    answers = {run_fresh(directory, 'from compcache import Cache, frontend\nresult = frontend.get_entry(Cache(directory), "a name", "k")') for _ in range(3)}
+    code = """
+    from compcache import Cache, frontend
+    result = frontend.get_entry(Cache(directory), "a name", "k")
+    """
+    answers = {run_fresh(directory, code) for _ in range(3)}
     assert len(answers) == 1
     assert answers.pop().endswith(b" 19")
 
@@ -182,7 +183,7 @@ def test_an_entry_is_gone_with_what_it_requires(cache: Cache, directory: Path) -
     frontend.put_entry(cache, "of f", b"1", kind="k", requires=[module_ids[0]])
     frontend.put_entry(cache, "of both", b"1", kind="k", requires=module_ids)
     frontend.put_entry(cache, "of g", b"1", kind="k", requires=[module_ids[1]])
-    flush(cache)
+    frontend.write_entries(cache)
     cache.remove("f")
     with Cache(directory) as other:
         assert [frontend.get_entry(other, name, "k") for name in ("of f", "of both", "of g")] == [None, None, b"1"]
@@ -222,7 +223,7 @@ def test_entries_of_layers_are_read(directory: Path, tmp_path: Path) -> None:
     with Cache(directory, layers=[tmp_path / "below"]) as cache:
         assert frontend.get_entry(cache, "a name", "k") == b"below"
         frontend.put_entry(cache, "a name", b"here", kind="k")
-        flush(cache)
+        frontend.write_entries(cache)
         assert frontend.get_entry(cache, "a name", "k") == b"here"
 
 
@@ -261,7 +262,7 @@ def test_pickles_are_taken_from_a_bundle_with_a_trusted_signature_only(directory
     with Cache(directory, allow_pickle=True) as cache:
         module_id = cache.add_module(ModuleSource(adder("f", 1)))
         frontend.put_entry(cache, "of f", b"pickle", kind="pickle:k", requires=[module_id])
-        flush(cache)
+        frontend.write_entries(cache)
         cache.export(["f"], tmp_path / "f.ccb")
     with Cache(tmp_path / "there", allow_pickle=True) as there, pytest.raises(CompcacheError, match="pickled"):
         there.import_bundle(tmp_path / "f.ccb")
@@ -272,7 +273,7 @@ def test_entries_travel_through_a_remote_store(directory: Path, tmp_path: Path) 
     name = "dot-" + "0" * 32
     with Cache(directory, remote=remote, remote_mode="write") as cache:
         frontend.put_entry(cache, name, b"data", kind="k")
-        flush(cache)
+        frontend.write_entries(cache)
         assert cache.flush_uploads(30)
     with Cache(tmp_path / "there", remote=remote) as there:
         for _ in range(50):
@@ -316,14 +317,14 @@ def test_threads_put_and_get(cache: Cache) -> None:
             frontend.put_entry(cache, f"{thread} {number}", b"data", kind="k")
             assert frontend.get_entry(cache, f"{thread} {number}", "k") == b"data"
             if number % 10 == 9:
-                flush(cache)
+                frontend.write_entries(cache)
 
     threads = [threading.Thread(target=work, args=(thread,)) for thread in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    flush(cache)
+    frontend.write_entries(cache)
     assert all(frontend.get_entry(cache, f"{thread} {number}", "k") for thread in range(4) for number in range(100))
 
 
@@ -369,7 +370,8 @@ def test_a_damaged_pack_is_set_aside(cache: Cache, directory: Path) -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        EntryRecord("k", "n", 0, (), b"", gone=False), EntryRecord("k", "n\ud800", 2**64 - 1, (bytes(16), b"x" * 16), b"data" * 100, gone=True),
+        EntryRecord("k", "n", 0, (), b"", gone=False),
+        EntryRecord("k", "n\ud800", 2**64 - 1, (bytes(16), b"x" * 16), b"data" * 100, gone=True),
     ],
 )  # fmt: skip
 def test_the_codec(record: EntryRecord) -> None:
@@ -379,3 +381,171 @@ def test_the_codec(record: EntryRecord) -> None:
         with pytest.raises(Exception, match="entry"):
             decode_entry(payload[:size])
     assert index_name("a", "b") != index_name("ab", "")
+
+
+def test_packs_are_not_counted_as_modules(cache: Cache, directory: Path) -> None:
+    module_id = cache.add_module(ModuleSource(adder("f", 1), entries={"types": b"f64"}))
+    put_each(cache, ["f", "of f"], b"x" * 1000, requires=[module_id])
+    info, stats = cache.info(), cache.stats()
+    assert (info.modules, info.functions, info.realizations) == (stats.modules, stats.functions, stats.realizations) == (1, 1, 1)
+    assert info.size == stats.size == sum(path.stat().st_size for path in directory.rglob("*.ccm"))
+    assert cache.prune(PrunePolicy(max_modules=1)).modules_before == 1
+    assert frontend.get_entry(cache, "of f", "k") == b"x" * 1000, "a limit for modules is none for packs"
+    assert cache.clear() == 1
+
+
+def test_a_prune_tells_what_packs_free(cache: Cache) -> None:
+    module_id = cache.add_module(ModuleSource(adder("f", 1)))
+    put_each(cache, ["a name", "another"], b"x" * 1000)
+    size = sum(cache._store.files.stat(cache._store.module_path(pack)).st_size for pack in packs(cache))
+    report = cache.prune(PrunePolicy(max_bytes=0), dry_run=True)
+    assert [module.module_id for module in report.removed] == [module_id]
+    assert sum(pack.size for pack in report.removed_packs) == size
+    assert (report.modules_before, report.modules_after, report.size_after) == (1, 0, 0)
+    done = cache.prune(PrunePolicy(max_bytes=0))
+    assert (done.removed_packs, done.freed_size) == (report.removed_packs, report.freed_size)
+    assert cache.stats().evicted_modules == 1
+    assert packs(cache) == []
+
+
+def test_who_signs_what(directory: Path) -> None:
+    """Packs merge with those of the same signer alone: what nobody has signed gets no signature, and one that is there is not lost."""
+    key, names = new_key("test"), [f"name {number}" for number in range(12)]
+    with Cache(directory) as cache:
+        put_each(cache, ["unsigned"], b"not theirs")
+    with Cache(directory, publish_key=str(key)) as cache:
+        put_each(cache, names)
+        assert len(packs(cache)) < len(names)
+    with Cache(directory) as cache:
+        put_each(cache, [f"of nobody {number}" for number in range(12)])
+    with Cache(directory, trusted_keys=[str(key.public())]) as cache:
+        assert all(frontend.get_entry(cache, name, "k") == b"data" for name in names)
+        with pytest.warns(CacheWarning, match="not signed"):
+            assert frontend.get_entry(cache, "unsigned", "k") is None
+
+
+def test_entries_of_a_signing_key_stay_where_others_write(directory: Path) -> None:
+    with Cache(directory, signing_key=b"key") as cache:
+        put_each(cache, [f"name {number}" for number in range(3)])
+    with Cache(directory) as cache:
+        put_each(cache, [f"of nobody {number}" for number in range(20)])
+    with Cache(directory, signing_key=b"key") as cache:
+        assert [frontend.get_entry(cache, f"name {number}", "k") for number in range(3)] == [b"data"] * 3
+
+
+def test_retargeting_believes_no_pickles_of_a_layer(directory: Path, tmp_path: Path) -> None:
+    layer = tmp_path / "layer"
+    with Cache(layer) as cache:
+        cache.add_module(ModuleSource(adder("f", 1), targets=["bdver2"], entries={"pickle:k": b"pickle", "k": b"data"}))
+    with Cache(directory, layers=[layer], allow_pickle=True) as cache:
+        assert frontend.get_entry(cache, "f", "pickle:k") is None
+        assert cache.get_target("f")(1) == 2
+        assert frontend.get_entry(cache, "f", "pickle:k") is None
+        assert frontend.get_entry(cache, "f", "k") == b"data"
+
+
+def test_a_layer_whose_packs_are_put_together_is_read_on(directory: Path, tmp_path: Path) -> None:
+    layer = tmp_path / "layer"
+    with Cache(layer) as below, Cache(directory, layers=[layer]) as cache:
+        put_each(below, ["first", "second"])
+        assert frontend.get_entry(cache, "first", "k") == b"data"
+        put_each(below, [f"name {number}" for number in range(12)])
+        assert frontend.get_entry(cache, "second", "k") == b"data"
+
+
+def test_what_was_replaced_does_not_come_back(cache: Cache, tmp_path: Path) -> None:
+    module_id = cache.add_module(ModuleSource(adder("f", 1)))
+    cache.add_module(ModuleSource(adder("g", 1)))
+    put_each(cache, ["of f", "g"], b"old")
+    put_each(cache, ["of f"], b"new", requires=[module_id])
+    frontend.remove_entry(cache, "g", "k")
+    frontend.write_entries(cache)
+    cache.export(["g"], tmp_path / "g.ccb")
+    cache.remove("f")
+    assert frontend.get_entry(cache, "of f", "k") is None
+    put_each(cache, [f"name {number}" for number in range(12)])
+    assert frontend.get_entry(cache, "of f", "k") is None
+    with Cache(tmp_path / "there") as there:
+        there.import_bundle(tmp_path / "g.ccb")
+        assert frontend.get_entry(there, "g", "k") is None
+
+
+def test_entries_that_wait_are_gone_with_what_they_require(cache: Cache, directory: Path) -> None:
+    module_id = cache.add_module(ModuleSource(adder("f", 1)))
+    frontend.put_entry(cache, "of f", b"data", kind="k", requires=[module_id])
+    cache.remove("f")
+    assert frontend.get_entry(cache, "of f", "k") is None
+    frontend.put_entry(cache, "waits", b"data", kind="k")
+    cache.clear()
+    assert frontend.get_entry(cache, "waits", "k") is None
+    cache.close()
+    with Cache(directory) as other:
+        assert frontend.get_entry(other, "waits", "k") is None
+
+
+def test_entries_are_put_beside_those_that_others_have_put(cache: Cache, directory: Path) -> None:
+    """Of an index that was read before the other process wrote."""
+    put_each(cache, ["a name"], b"1")
+    assert frontend.get_entry(cache, "a name", "k") == b"1"
+    with Cache(directory) as other:
+        put_each(other, ["a name"], b"2")
+    put_each(cache, ["a name"], b"1")
+    with Cache(directory) as other:
+        assert frontend.get_entry(other, "a name", "k") == b"1"
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error"),
+    [
+        (10, {}, TypeError), ("text", {}, TypeError), (bytes((1 << 25) + 1), {}, ValueError),
+        (b"", {"requires": ["ab"]}, ValueError), (b"", {"requires": ["x" * 32]}, ValueError), (b"", {"kind": None}, InvalidNameError),
+    ],
+    ids=["number", "text", "large", "short", "no number", "no kind"],
+)  # fmt: skip
+def test_what_is_no_entry(cache: Cache, data: Any, options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        frontend.put_entry(cache, "a name", data, **{"kind": "k", **options})
+    if not options:
+        with pytest.raises(error):
+            ModuleSource(adder("f", 1), entries={"k": data})
+
+
+def test_a_full_disk_loses_none_of_many(directory: Path) -> None:
+    files_ = FaultyFiles(directory, count=lambda operation: operation.name == "write")
+    cache = cache_on(files_)
+    frontend.put_entry(cache, "first", b"data", kind="k")
+    frontend.write_entries(cache)
+    files_.plan = lambda _: OSError(28, os.strerror(28))
+    taken = []
+    for number in range(1100):
+        try:
+            frontend.put_entry(cache, f"name {number}", b"data", kind="k")
+            taken.append(f"name {number}")
+        except StorageError:
+            pass
+    files_.plan = None
+    assert len(taken) >= 1000
+    cache.close()
+    with Cache(directory) as other:
+        assert all(frontend.get_entry(other, name, "k") == b"data" for name in taken)
+
+
+def test_accepting_may_fail_in_any_way(cache: Cache) -> None:
+    frontend.add_realizations(cache, ModuleSource(adder("f", 1), entries={"k": b"1"}), alone=True)
+
+    def fail(error: Exception) -> bool:
+        raise error
+
+    for error in (FormatError("of the front end"), FileNotFoundError("of the front end"), GlobalValidationError("no", reason="no")):
+        assert frontend.find(cache, "f", lambda _, error=error: fail(error), kind="k") is None  # type: ignore[misc]
+    with pytest.raises(ZeroDivisionError):
+        frontend.find(cache, "f", lambda _: fail(ZeroDivisionError()), kind="k")
+    assert len(cache.realizations("f")) == 1
+
+
+def test_signatures_go_with_their_modules(directory: Path) -> None:
+    with Cache(directory, publish_key=str(new_key("test"))) as cache:
+        put_each(cache, [f"name {number}" for number in range(20)])
+        cache.add_module(ModuleSource(adder("f", 1)))
+        cache.remove("f")
+        assert len(list((directory / "signatures-v1").iterdir())) == len(packs(cache))

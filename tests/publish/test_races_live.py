@@ -16,7 +16,7 @@ from processes import Crowd
 import compcache
 from compcache import Cache, ModuleSource, NotCachedError, UndefinedSymbolError
 from compcache.miss import publication
-from compcache.publish import additions
+from compcache.publish import writer
 from compcache.publish.index_rebuild import rebuild_index
 
 if TYPE_CHECKING:
@@ -147,14 +147,14 @@ def test_a_new_index_is_seen(cache: Cache, directory: Path, change: str) -> None
 def test_a_module_that_is_pruned_while_it_is_published_is_compiled_all_the_same(
     cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish = additions.add_modules
+    publish = writer.publish_modules
 
     def publish_and_lose(*args: Any, **kwargs: Any) -> list[bytes]:
         module_ids: list[bytes] = publish(*args, **kwargs)
         remove_elsewhere(directory, "f")
         return module_ids
 
-    monkeypatch.setattr(publication, "add_modules", publish_and_lose)
+    monkeypatch.setattr(publication, "publish_modules", publish_and_lose)
     assert cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))(1) == 2
 
 

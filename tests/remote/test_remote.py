@@ -16,16 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import constant, flip_byte, module_file, run_fresh
 
-from compcache import (
-    Cache,
-    CacheWarning,
-    Function,
-    Identity,
-    ModuleSource,
-    NotCachedError,
-    RemoteStats,
-    frontend,
-)
+from compcache import Cache, CacheWarning, Function, Identity, ModuleSource, NotCachedError, RemoteStats, frontend
 from compcache.batch import Job, compile_many
 from compcache.errors import FormatError
 from compcache.formats.host import requirement
@@ -124,7 +115,9 @@ def test_a_fresh_process_compiles_nothing_that_the_store_has(open_cache: Callabl
     assert run_fresh(tmp_path / "b", script) == [102, 0, 1]
 
 
-def test_the_environment_names_a_store(open_cache: Callable[..., Cache], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_a_store(
+    open_cache: Callable[..., Cache], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = Identity("f", code=2)
     first = open_cache("a")
     first.get_or_compile(name, lambda: constant("f", 8))
@@ -220,7 +213,10 @@ def test_no_message_tells_a_password(tmp_path: Path) -> None:
 
 def test_a_refused_certificate_is_what_is_told() -> None:
     """As obstore writes it, cut: the reason stands in the innermost of its causes."""
-    causes = "HttpError { kind: Connect, source: hyper_util::client::legacy::Error( Connect, Custom { kind: Other, error: Custom { kind: InvalidData,"
+    causes = (
+        "HttpError { kind: Connect, source: hyper_util::client::legacy::Error( Connect, Custom { kind: Other, error: Custom { kind: "
+        "InvalidData,"
+    )
     text = f"Error performing GET https://store/f\n\nDebug source:\n{causes} error: InvalidCertificate(\n    Expired,\n), }} }} )"
     assert words(OSError(text)) == "Error performing GET https://store/f: the certificate is refused (Expired)"
 

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import FreshProcessError, adder, caller, module_file, run_fresh
 
-from compcache import (
-    Cache,
-    CacheWarning,
-    ModuleSource,
-    NotCachedError,
-    UndefinedSymbolError,
-    UntrustedDirectoryError,
-    frontend,
-)
+from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, UndefinedSymbolError, UntrustedDirectoryError, frontend
 from compcache.digest import check
 from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, intact_footer, sections_of
@@ -49,7 +41,10 @@ ROOM = 200
 
 def holding(data: bytes) -> ModuleSource:
     """A module that holds bytes of somebody's choice in the definition of a global variable."""
-    text = f"@g = external global [{ROOM} x i8]\ndefine i64 @f(i64 %x) {{\n%p = load i8, ptr @g\n%q = zext i8 %p to i64\n%y = add i64 %x, %q\nret i64 %y\n}}\n"
+    text = (
+        f"@g = external global [{ROOM} x i8]\ndefine i64 @f(i64 %x) {{\n%p = load i8, ptr @g\n%q = zext i8 %p to i64\n"
+        "%y = add i64 %x, %q\nret i64 %y\n}\n"
+    )
     return ModuleSource(text, globals={"g": data})
 
 

@@ -104,7 +104,11 @@ def test_changed_code_under_a_right_signature_is_a_miss(directory: Path) -> None
     data = bytearray(path.read_bytes())
     data[100] ^= 1
     path.write_bytes(data)
-    with Cache(directory, trusted_keys=[PUBLIC], verify=False) as cache, pytest.raises(NotCachedError), pytest.warns(CacheWarning, match="damaged"):
+    with (
+        Cache(directory, trusted_keys=[PUBLIC], verify=False) as cache,
+        pytest.raises(NotCachedError),
+        pytest.warns(CacheWarning, match="damaged"),
+    ):
         cache.get_target("f")
 
 
@@ -145,7 +149,11 @@ def test_a_layer_that_its_owner_forges_is_not_believed(directory: Path, tmp_path
         ((module_id, _),) = store.find("f")
         with Cache(layer)._store.open_module(module_id) as module:
             store.remember(store.entry_of(module, os.stat(module.path), 1))
-    with Cache(directory, layers=[layer], trusted_keys=[PUBLIC]) as cache, pytest.raises(NotCachedError), pytest.warns(CacheWarning, match="not signed"):
+    with (
+        Cache(directory, layers=[layer], trusted_keys=[PUBLIC]) as cache,
+        pytest.raises(NotCachedError),
+        pytest.warns(CacheWarning, match="not signed"),
+    ):
         cache.get_target("f")
 
 

@@ -1,7 +1,7 @@
 """The tests that depend on the processor, on other processors: those described in `processors.json` that this one contains.
 
-Whole runs of pytest in an environment in which the processor describes itself as another one (`pretended_processor`): to the package, to LLVM and to every
-process that a test starts. Nothing in the package knows of it.
+Whole runs of pytest in an environment in which the processor describes itself as another one (`pretended_processor`): to the package, to
+LLVM and to every process that a test starts. Nothing in the package knows of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ pytestmark = pytest.mark.skipif(not is_possible(), reason="needs x86-64, gcc, nm
 
 #: What is run: what is stored, chosen, refused and translated by the processor, with and without LLVM, by other users, in other processes.
 SHORT = (
-    "layers/test_layers.py", "signing/test_shared_directories.py", "hit/test_without_llvm.py", "targets/test_used_code.py", "miss/test_retarget.py",
+    "layers/test_layers.py", "signing/test_shared_directories.py", "hit/test_without_llvm.py", "targets/test_used_code.py",
+    "miss/test_retarget.py",
 )  # fmt: skip
 #: Starts a process with an environment of its own, which is not in the pretence.
 OUTSIDE = "not makes_its_own_in_the_background"

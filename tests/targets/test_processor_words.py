@@ -1,7 +1,7 @@
 """The table of feature bits against the LLVM that is installed, and the native runtime's reading of the processor.
 
-LLVM, and the runtime, are told made-up processors (`pretended_processor`): every bit of every word that LLVM may ask for is changed, from several
-starts, and what LLVM then says the processor has must be what the table says of the same words.
+LLVM, and the runtime, are told made-up processors (`pretended_processor`): every bit of every word that LLVM may ask for is changed, from
+several starts, and what LLVM then says the processor has must be what the table says of the same words.
 """
 
 from __future__ import annotations
@@ -15,25 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pretended_processor import (
-    Description,
-    MadeUp,
-    environment,
-    everything,
-    flips,
-    is_possible,
-    words_of_description,
-)
+from pretended_processor import Description, MadeUp, environment, everything, flips, is_possible, words_of_description
 
 from compcache.arch.known import architecture
 from compcache.formats.host import ABI_VERSION, Processor, platform_name, read_processor, requirement
 from compcache.targets.cpu_table import cpu_table
-from compcache.targets.processor_words import (
-    feature_words,
-    missing,
-    required,
-    requirement_of,
-)
+from compcache.targets.processor_words import feature_words, missing, required, requirement_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +36,10 @@ PROCESSORS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("pro
 
 def in_pretence(folder: Path, function: str) -> Any:
     """What a function of this file returns in a process that can be told other processors."""
-    code = f"import json, sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import {__name__} as this; print(json.dumps(this.{function}()))"
+    code = (
+        f"import json, sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import {__name__} as this; "
+        f"print(json.dumps(this.{function}()))"
+    )
     preloaded = {**os.environ, **environment(folder, everything())}
     done = subprocess.run([sys.executable, "-c", code], env=preloaded, capture_output=True, text=True, check=True, timeout=100)
     return json.loads(done.stdout)

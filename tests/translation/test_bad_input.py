@@ -434,7 +434,12 @@ def test_relative_paths_in_a_directory_that_was_removed_are_errors_in_words(dire
     cache = Cache(directory)
     cache.add_module(ModuleSource({adder("f", 1)!r}))
     result = [cache.get_target("f")(1)]
-    for way in (lambda: Cache("relative"), lambda: cache.export(["f"], "f.ccb"), lambda: cache.import_bundle("f.ccb"), lambda: Cache(directory, layers=["low"])):
+    for way in (
+        lambda: Cache("relative"),
+        lambda: cache.export(["f"], "f.ccb"),
+        lambda: cache.import_bundle("f.ccb"),
+        lambda: Cache(directory, layers=["low"]),
+    ):
         try:
             way()
         except StorageError as error:

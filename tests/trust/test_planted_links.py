@@ -43,7 +43,9 @@ def full(_prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(_prepared, directory)
     with Cache(directory) as cache:
         for number in range(12):
-            cache.add_module(ModuleSource(adder(f"f{number}", number) if number < 10 else caller(f"f{number}", f"f{number - 1}"), optimize=0))
+            cache.add_module(
+                ModuleSource(adder(f"f{number}", number) if number < 10 else caller(f"f{number}", f"f{number - 1}"), optimize=0)
+            )
         cache.get_target("f11")
         cache.get_target("f1")
         cache.pin("f1")

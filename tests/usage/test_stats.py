@@ -104,7 +104,9 @@ def test_a_program_that_asks_often_writes_one_line(directory: Path) -> None:
 def test_misses_are_forgotten_a_month_after_the_last(directory: Path) -> None:
     now = time.time()
     month = 31 * 24 * 3600
-    uses = {(b"o" * 16, MISSES_ID): (3, now - month - 9000), (b"n" * 16, MISSES_ID): (4, now - month + 9000), (b"g" * 16, b"gone" * 4): (1, now)}
+    uses = {
+        (b"o" * 16, MISSES_ID): (3, now - month - 9000), (b"n" * 16, MISSES_ID): (4, now - month + 9000), (b"g" * 16, b"gone" * 4): (1, now)
+    }
     (directory / "stats").mkdir(parents=True)
     for number in range(2):
         (directory / "stats" / f"1-{number}.stats1").write_bytes(encode_stats({}, uses, [f"made-of-{number}"]))

@@ -24,7 +24,8 @@ PROGRAMS = (
 TESTS = HERE.parent.parent / "tests"
 UNITS = {"ms": "ms", "kib": "KiB", "written": "KiB"}
 HEADER = (
-    "program", "equal results", "add, CPU s", "code generation, CPU s", "ratio", "first load, ms", "`CDLL`, ms", "private (written), KiB", "`CDLL`, KiB",
+    "program", "equal results", "add, CPU s", "code generation, CPU s", "ratio", "first load, ms", "`CDLL`, ms", "private (written), KiB",
+    "`CDLL`, KiB",
     "modules, KiB", "`.so`, KiB",
 )  # fmt: skip
 #: A comparison of all functions and some additions.
@@ -75,9 +76,11 @@ def markdown(record: dict[str, Any]) -> str:
         ("Code as clang, flang and rustc write it, a module for each file where more than one is named, beside the same code in an ordinary"
         " shared object. Equal results: functions, and on how many inputs together they gave what they give in the shared object. Adding is"
         " `add_modules` into a cache in use; code generation is parsing, the same optimization pipeline and `emit_object`, one module after"
-        " the other, with the same functions visible; processor seconds, the linker's included. First load: the first function of a fresh process, with all that it imports, nothing called, against `ctypes.CDLL` and a"
+        " the other, with the same functions visible; processor seconds, the linker's included. First load: the first function of a "
+        "fresh process, with all that it imports, nothing called, against `ctypes.CDLL` and a"
         " symbol, libraries of C++ included on both sides. Private memory is what the load adds to what no other process has"
-        " mapped: pages that were written to, in parentheses, and pages of the files, which are the disk cache's and cost nothing of their own"
+        " mapped: pages that were written to, in parentheses, and pages of the files, which are the disk cache's and cost nothing of "
+        "their own"
         " as soon as a second process maps them. Minima. The modules' files hold compressed bitcode, graph and records as well."),
         rows(HEADER, body),
         *([f"Left out: {', '.join(missing)}."] if missing else []),

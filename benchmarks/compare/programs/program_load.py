@@ -1,4 +1,6 @@
-"""KIND PLACE NAME: milliseconds and private KiB of the first load of a function of a program, nothing called; how much of it was written to.
+"""KIND PLACE NAME: milliseconds and private KiB of the first load of a function of a program, nothing called.
+
+How much of the memory was written to comes last.
 
 KIND is `compcache` (PLACE is the directory) or `ctypes` (PLACE is the path of a shared object, with the libraries that it names).
 """

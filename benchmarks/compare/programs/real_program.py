@@ -1,7 +1,7 @@
-"""TESTS NAME DOWNLOADS OUT CACHE REPETITIONS: one of the peers' programs, compared with a shared object and added in turns with code generation.
+"""TESTS NAME DOWNLOADS OUT CACHE REPETITIONS: one of the peers' programs, compared with a shared object.
 
-TESTS is the directory of the tests, whose `peer.programs` says how the program is built and what it is called with. The cache that
-is left in CACHE is the one that the comparison used.
+It is added in turns with code generation. TESTS is the directory of the tests, whose `peer.programs` says how the program is built and what
+it is called with. The cache that is left in CACHE is the one that the comparison used.
 """
 
 import ctypes

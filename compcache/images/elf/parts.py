@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
+    "ELF_MAGIC",
     "ET_DYN",
     "ET_REL",
     "SECTION",
@@ -47,16 +48,11 @@ __all__ = [
     "read_table",
 ]
 
-_MAGIC = b"\x7fELF"
+ELF_MAGIC = b"\x7fELF"
 _CLASSES = {1: "32-bit", 2: "64-bit"}
 _ENCODINGS = {1: "little-endian", 2: "big-endian"}
 ET_REL, ET_DYN = 1, 3
-_FILE_TYPES = {
-    ET_REL: "a relocatable object",
-    2: "an executable",
-    ET_DYN: "a shared object",
-    4: "a core file",
-}
+_FILE_TYPES = {ET_REL: "a relocatable object", 2: "an executable", ET_DYN: "a shared object", 4: "a core file"}
 SHT_PROGBITS, SHT_SYMTAB, SHT_RELA, SHT_DYNAMIC, SHT_NOBITS, SHT_DYNSYM = 1, 2, 4, 6, 8, 11
 SHF_ALLOC = 2
 _SHN_UNDEF = 0
@@ -125,13 +121,13 @@ class Symbol(NamedTuple):
 
 def is_elf(data: bytes) -> bool:
     """Whether the bytes start as an ELF file does, of whatever class and byte order."""
-    return data[: len(_MAGIC)] == _MAGIC
+    return data[: len(ELF_MAGIC)] == ELF_MAGIC
 
 
 def read_header(data: bytes) -> Header:
     """The ELF header of a file of the class and byte order that are supported."""
     if not is_elf(data):
-        raise FormatError(f"not an ELF file: it starts with {data[: len(_MAGIC)]!r}")
+        raise FormatError(f"not an ELF file: it starts with {data[: len(ELF_MAGIC)]!r}")
     header = Header._make(_HEADER.unpack(read_bytes(data, 0, _HEADER.size, "the ELF header")))
     bits = _CLASSES.get(header.bits, f"class {header.bits}")
     encoding = _ENCODINGS.get(header.encoding, f"encoding {header.encoding}")
@@ -184,9 +180,7 @@ def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) ->
             yield read_string(strings, section.name), section
 
 
-def read_symbols(
-    data: bytes, sections: tuple[Section, ...], table: Section, *, local: bool = False
-) -> Iterator[Symbol]:
+def read_symbols(data: bytes, sections: tuple[Section, ...], table: Section, *, local: bool = False) -> Iterator[Symbol]:
     """The non-local symbols of a table, which leaves out the null symbol; with `local` all."""
     records = read_table(data, table, SYMBOL)
     strings = read_linked_strings(data, sections, table)
@@ -200,9 +194,7 @@ def read_symbols(
 def read_table(data: bytes, table: Section, record: Struct) -> bytes:
     """The content of a section that is an array of `record`."""
     if table.entry_size != record.size or table.size % record.size:
-        raise FormatError(
-            f"a table of {table.size} bytes and {table.entry_size} per entry, not {record.size}"
-        )
+        raise FormatError(f"a table of {table.size} bytes and {table.entry_size} per entry, not {record.size}")
     return read_bytes(data, table.offset, table.size, "a table of symbols, relocations or dynamic entries")
 
 

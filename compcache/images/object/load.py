@@ -18,7 +18,8 @@ from compcache.llvm import llvm
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from compcache.images.kinds import ImageFile, Table
+    from compcache.images.kinds import Table
+    from compcache.images.sides import ImageFile
 
 __all__ = ["LinkedObject", "check", "link_object", "load"]
 

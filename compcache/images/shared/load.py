@@ -7,15 +7,17 @@ that this process has mapped already, and one on a file system that no code may 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
 
 from compcache.errors import FormatError
 from compcache.images.anonymous_file import anonymous_file
-from compcache.images.elf.parts import is_elf
 from compcache.images.kinds import require_table
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from compcache.images.kinds import ImageFile, Table
+    from typing import Any
+
+    from compcache.images.kinds import Table
+    from compcache.images.sides import ImageFile
 
 __all__ = ["check", "load"]
 
@@ -28,6 +30,8 @@ def load(runtime: Any, file: ImageFile) -> Any:
 
 def check(image: bytes, table: Table) -> None:
     """See `LoadSide.check`."""
+    from compcache.images.elf.parts import is_elf
+
     if not is_elf(image):
         raise FormatError("its image is not an ELF file")
     require_table(image, table)

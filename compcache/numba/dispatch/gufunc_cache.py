@@ -8,7 +8,7 @@ from compcache.errors import CompcacheError
 from compcache.numba.compilation import libraries
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
-from compcache.numba.entries.names import func_name_of
+from compcache.numba.entries.names import func_name_of, label_of
 from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.identity.key import Identity, identify
 
@@ -55,7 +55,9 @@ class GufuncCache(CacheObject):
         name = func_name_of(identity, sig)
         try:
             cres = self._owner.cres
-            save.save_library(self._cache, identity, name, cres.signature, data, recorded, wrapper_symbol(cres))
+            save.save_library(
+                self._cache, identity, name, cres.signature, data, recorded, wrapper_symbol(cres), label_of(self._name(), sig)
+            )
             self._accept(identity, sig, name)
         except save.NotCacheable as error:
             self._note(sig, str(error))

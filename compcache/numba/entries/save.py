@@ -62,9 +62,7 @@ def why_numba_would_not(cres: Any) -> str:
     return ""
 
 
-def save_result(
-    cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None = None
-) -> None:
+def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None = None) -> None:
     """Store a compile result; for each of these targets (see `ModuleSource`) if its code can be linked as an image.
 
     Raises:
@@ -124,9 +122,7 @@ def _bitcode_of(cres: Any) -> bytes:
     return bitcode
 
 
-def _checked(
-    lines: str, recorded: libraries.Recorded
-) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
+def _checked(lines: str, recorded: libraries.Recorded) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
     """The fields of the description that are checked when the entry is loaded."""
     if recorded.problem:
         raise NotCacheable(recorded.problem)
@@ -148,9 +144,9 @@ def _pickle(value: Any, cres: Any, text: str) -> bytes:
 
 def publish(
     cache: Cache, identity: Identity, name: str, signature: Any, source: Any, description: Description,
-    targets: Iterable[str] | str | None = None,
+    targets: Iterable[str] | str | None = None, part_of: str | None = None,
 ) -> None:  # fmt: skip
-    """Store an entry: its image, if it has a source, and its description."""
+    """Store an entry: its image, if it has a source, and its description; `part_of` is the function that it is a wrapper or a loop of."""
     text = source.text if source else image_source.address_function(())
     cpu, features = compiled_for()
     portable = not description.is_machine_code and not description.cpu and not frontend.passes_vectors(text)
@@ -165,6 +161,7 @@ def publish(
         features=features,
         targets=targets if portable else None,
         identity=identity.components,
+        part_of=part_of,
     ), alone=True)  # fmt: skip  # it calls what Numba, Python and the platform have
 
 
@@ -186,7 +183,12 @@ def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
             text = _required_text(cres, recursion.with_recursive_callees(cres.library))
     except recursion.MissingCallee as error:
         raise NotYetCacheable(str(error)) from error
-    if cres.objectmode or not all(isinstance(lifted, ObjModeLiftedWith) for lifted in cres.lifted or ()) or _needs_more_than_threads(cres) or hasattr(cres.signature.return_type, "gen_func"):
+    if (
+        cres.objectmode
+        or not all(isinstance(lifted, ObjModeLiftedWith) for lifted in cres.lifted or ())
+        or _needs_more_than_threads(cres)
+        or hasattr(cres.signature.return_type, "gen_func")
+    ):
         return None, None
     try:
         source = image_source.prepare_image(text, _wanted(fndesc))
@@ -236,9 +238,9 @@ def _reduce(cres: Any) -> Any:
 
 
 def save_library(
-    cache: Cache, identity: Identity, name: str, signature: Any, library: Any, recorded: libraries.Recorded, symbol: str
+    cache: Cache, identity: Identity, name: str, signature: Any, library: Any, recorded: libraries.Recorded, symbol: str, part_of: str
 ) -> None:
-    """Store a code library (the wrapper of a gufunc, `symbol`). Raises as `save_result` does."""
+    """Store a code library (the wrapper of a gufunc, `symbol`), which is part of a function. Raises as `save_result` does."""
     if library.has_dynamic_globals:
         raise NotCacheable("it uses dynamic globals")
     checked = _checked(identity.lines, recorded)
@@ -248,9 +250,9 @@ def save_library(
         payload = library.name, _environment_rows(source.environments)
         bitcode = zlib.compress(library._get_module_for_linking().as_bitcode(), 1)
         description = Description(*checked, serialize.dumps((KIND_IMAGE, "", source.symbols, payload)), bitcode)
-        publish(cache, identity, name, signature, source, description)
+        publish(cache, identity, name, signature, source, description, part_of=part_of)
         if native_code.is_waiting(library):
             load.run_image(cache, name, description, source.symbols, library)
     except (image_source.CannotLink, CompileError, LinkError):
         pickled = serialize.dumps((KIND_OBJECT, "", (), library.serialize_using_object_code()))
-        publish(cache, identity, name, signature, None, Description(*checked, pickled, b""))
+        publish(cache, identity, name, signature, None, Description(*checked, pickled, b""), part_of=part_of)

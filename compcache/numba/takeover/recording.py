@@ -239,6 +239,7 @@ def store_records(backend: Backend, records: Sequence[tuple[Key, tuple[Any, ...]
     for key, fields in records:
         stored = frontend.find_stored(cache, _entries_in(fields))
         frontend.put_entry(cache, key.name, dump_marshalled(fields), kind=START, requires=stored.module_ids if stored is not None else ())
+    frontend.write_entries(cache)  # compiling has taken longer, and workers may end without exit handlers
 
 
 def _entries_in(fields: tuple[Any, ...]) -> tuple[str, ...]:

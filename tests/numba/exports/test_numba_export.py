@@ -333,7 +333,8 @@ def test_signatures_that_a_dispatcher_lists_are_called_as_the_dispatcher_is(tmp_
             return items0, items
     """)
     given: dict[str, list[tuple[object, ...]]] = {
-        "weighted": [(1.5,), (1.5, 4.0), (1.5, 4.0, 1, "text"), (1.5, 4.0, (1, 2.0))], "failing": [(1,), (1, 2)], "between": [(1, 2, 3.0), (1,)],
+        "weighted": [(1.5,), (1.5, 4.0), (1.5, 4.0, 1, "text"), (1.5, 4.0, (1, 2.0))], "failing": [(1,), (1, 2)],
+        "between": [(1, 2, 3.0), (1,)],
     }  # fmt: skip
     script = f"""
     import many

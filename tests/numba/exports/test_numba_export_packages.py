@@ -42,7 +42,8 @@ COMPARED = """
         # fastmath allows the compiler to add up in any order, and code that is linked with more is optimized with it
         for number, arguments in enumerate(inputs):
             one, other = ours(*arguments), theirs(*arguments)
-            same = all(map(lambda a, b: type(a) is type(b) and np.allclose(a, b, 1e-5, equal_nan=True), np.atleast_1d(one), np.atleast_1d(other)))
+            pairs = zip(np.atleast_1d(one), np.atleast_1d(other))
+            same = all(type(a) is type(b) and np.allclose(a, b, 1e-5, equal_nan=True) for a, b in pairs)
             if not same or type(one) is not type(other):
                 return [f"{name}, input {number}: {one} is not {other}"]
         return []
@@ -132,7 +133,10 @@ COMPARE_FUNCTIONS = """
     result = exported, refused, different
 """
 _VECTORS = "(r.random(16).astype('f'), r.random(16).astype('f'))"
-_SPARSE = "(np.sort(r.choice(30, 9, False)).astype('i4'), r.random(9).astype('f'), np.sort(r.choice(30, 7, False)).astype('i4'), r.random(7).astype('f'))"
+_SPARSE = (
+    "(np.sort(r.choice(30, 9, False)).astype('i4'), r.random(9).astype('f'), np.sort(r.choice(30, 7, False)).astype('i4'), "
+    "r.random(7).astype('f'))"
+)
 _SPARSE_TYPES = "(i4[::1], f4[::1], i4[::1], f4[::1])"
 _HOLES = "np.where(r.random(12) < 0.3, np.nan, r.random(12))"
 #: Module and function, signature, and an expression that makes inputs of `r`, a generator, and `n`.
@@ -164,14 +168,17 @@ PACKAGES: dict[str, list[tuple[str, str, str]]] = {
         ("quantecon.quad:_qnwbeta1", "(i8, f8, f8)", "(n % 8 + 1, r.random() + 1, r.random() + 1)"),
         ("quantecon.markov.approximation:std_norm_cdf", "(f8,)", "(r.standard_normal(),)"),
         ("quantecon.markov.gth_solve:_gth_solve_jit", "(f8[:, ::1], f8[::1])", "(r.random((4, 4)), np.zeros(4))"),
-        ("quantecon._lss:simulate_linear_model", "(f8[:, ::1], f8[::1], f8[:, ::1], i8)", "(r.random((3, 3)), r.random(3), r.random((3, 5)), 6)"),
+        ("quantecon._lss:simulate_linear_model", "(f8[:, ::1], f8[::1], f8[:, ::1], i8)",
+         "(r.random((3, 3)), r.random(3), r.random((3, 5)), 6)"),
     ],
     "umap": [
         ("umap.layouts:clip", "(f4,)", "(r.standard_normal() * 5,)"), ("umap.layouts:rdist", "(f4[::1], f4[::1])", _VECTORS),
         ("umap.utils:fast_knn_indices", "(f4[:, ::1], i8)", "(r.random((9, 9)).astype('f'), n % 8 + 1)"),
-        ("umap.utils:submatrix", "(f4[:, ::1], i4[:, ::1], i8)", "(r.random((5, 6)).astype('f'), r.integers(0, 6, (5, 3)).astype('i4'), 3)"),
+        ("umap.utils:submatrix", "(f4[:, ::1], i4[:, ::1], i8)",
+         "(r.random((5, 6)).astype('f'), r.integers(0, 6, (5, 3)).astype('i4'), 3)"),
         ("umap.utils:tau_rand_int", "(i8[::1],)", "(r.integers(100, 1 << 31, 3),)"),
-        ("umap.utils:tau_rand", "(i8[::1],)", "(r.integers(100, 1 << 31, 3),)"), ("umap.utils:norm", "(f4[::1],)", "(r.random(9).astype('f'),)"),
+        ("umap.utils:tau_rand", "(i8[::1],)", "(r.integers(100, 1 << 31, 3),)"),
+        ("umap.utils:norm", "(f4[::1],)", "(r.random(9).astype('f'),)"),
         ("umap.umap_:smooth_knn_dist", "(f4[:, ::1], f8)", "(np.sort(r.random((6, 5)).astype('f')), 5.0)"),
         ("umap.umap_:compute_membership_strengths", "(i4[:, ::1], f4[:, ::1], f4[::1], f4[::1])",
          "(r.integers(0, 6, (6, 4)).astype('i4'), r.random((6, 4)).astype('f'), r.random(6).astype('f'), r.random(6).astype('f'))"),
@@ -180,7 +187,9 @@ PACKAGES: dict[str, list[tuple[str, str, str]]] = {
         ("umap.sparse:sparse_hellinger", _SPARSE_TYPES, _SPARSE), ("umap.sparse:sparse_ll_dirichlet", _SPARSE_TYPES, _SPARSE),
     ],
     "numbagg": [
-        *[(f"numbagg.funcs:{name}", "(f8[::1], f8[::1])", f"({_HOLES}, np.zeros(1))") for name in ("allnan", "anynan", "nancount", "nansum", "nanmean")],
+        *[(f"numbagg.funcs:{name}", "(f8[::1], f8[::1])", f"({_HOLES}, np.zeros(1))") for name in (
+            "allnan", "anynan", "nancount", "nansum", "nanmean"
+        )],
         *[(f"numbagg.funcs:{name}", "(f8[::1], i8, f8[::1])", f"({_HOLES}, n % 2, np.zeros(1))") for name in ("nanvar", "nanstd")],
         *[(f"numbagg.funcs:{name}", "(f8[::1],)", f"({_HOLES},)") for name in ("nanargmax", "nanargmin", "nanmax", "nanmin")],
         *[(f"numbagg.funcs:{name}", "(f8[::1], i8, f8[::1])", f"({_HOLES}, n % 4, np.zeros(12))") for name in ("bfill", "ffill")],
@@ -208,10 +217,12 @@ DISTANCES = """
             CASES.append((f"pynndescent.distances:{name}", "(f4[::1], f4[::1])", f"({made}, {made})"))
         elif name.startswith("quantized_int8_"):
             made, norms = "r.integers(-127, 128, 16).astype('i1')", name.endswith("_norms")
-            CASES.append((f"pynndescent.distances:{name}", f"(i1[::1], i1[::1]{', f4, f4' * norms})", f"({made}, {made}{', 0.5, 0.25' * norms})"))
+            types, values = f"(i1[::1], i1[::1]{', f4, f4' * norms})", f"({made}, {made}{', 0.5, 0.25' * norms})"
+            CASES.append((f"pynndescent.distances:{name}", types, values))
         elif name.startswith("quantized_"):
             made, size = "r.integers(0, 256, 16).astype('u1')", 16 if "uint4" in name else 256
-            CASES.append((f"pynndescent.distances:{name}", "(u1[::1], u1[::1], f4[::1])", f"({made}, {made}, r.random({size}).astype('f'))"))
+            values = f"({made}, {made}, r.random({size}).astype('f'))"
+            CASES.append((f"pynndescent.distances:{name}", "(u1[::1], u1[::1], f4[::1])", values))
     given = "(r.random(9).astype('f'), r.random(9).astype('f'), r.random((9, 9)).astype('f4'))"
     CASES.append(("pynndescent.distances:mahalanobis", "(f4[::1], f4[::1], f4[:, ::1])", given))
     CASES.append(("pynndescent.distances:kantorovich", "(f4[::1], f4[::1], f8[:, ::1])", given.replace("f4", "f8")))
@@ -240,7 +251,8 @@ UMAP_DISTANCES = """
                 CASES.append((f"umap.distances:{name}", "(f4[::1], f4[::1])", "(r.random(16).astype('f'), r.random(16).astype('f'))"))
             elif needed[:4] == ("ind1", "data1", "ind2", "data2") and needed[4:] in ((), ("n_features",)):
                 more = needed[4:] != ()
-                CASES.append((f"umap.sparse:{name}", SPARSE_TYPES[:-1] + ", i8)" * more + ")" * (not more), SPARSE[:-1] + ", 30)" * more + ")" * (not more)))
+                types, values = (SPARSE_TYPES[:-1] + ", i8)", SPARSE[:-1] + ", 30)") if more else (SPARSE_TYPES, SPARSE)
+                CASES.append((f"umap.sparse:{name}", types, values))
 """
 #: Not for two vectors of any length: defaults that are matrices for two elements, two coordinates, categories, text, numbers.
 _TWO = (

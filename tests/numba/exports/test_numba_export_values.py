@@ -291,7 +291,8 @@ def test_nothing_leaks(project: Project) -> None:
     from kernels import Color, Level, row
     cache = Cache("cache")
     day, key, rows, array = np.datetime64("2024-02-28"), "añ" * 20, np.zeros(2, row), np.ones(2000)
-    calls = [("between", day, day), ("of_record", rows[0]), ("one_record", rows, 1), ("one_record", rows, -1), ("members", Color.RED, Level.LOW),
+    calls = [("between", day, day), ("of_record", rows[0]), ("one_record", rows, 1), ("one_record", rows, -1),
+             ("members", Color.RED, Level.LOW),
              ("texts", [key, "a"], key), ("texts", [key, 5], key), ("popped", [key, key, "x"]), ("pairs", [(1, key)]), ("pairs", [(1, 2)]),
              ("list_of_arrays", [array]), ("list_of_arrays", [array, 1]), ("changed_and_raised", [key], 2), ("made_dictionary", 5),
              ("made_list", 5), ("made_sets", 9), ("nested", 3), ("counted", {"a": 1, key: 3}, key), ("counted", {"a": "b"}, key),
@@ -319,7 +320,8 @@ def test_numba_is_not_imported(project: Project) -> None:
     from compcache import Cache
     cache = Cache("cache")
     words = {"a": 1}
-    answers = cache.get_target("kernels.counted")(words, "b"), words, cache.get_target("kernels.texts")(["x"], "y"), cache.get_target("kernels.made_sets")(3)
+    counted, texts, sets = (cache.get_target(f"kernels.{name}") for name in ("counted", "texts", "made_sets"))
+    answers = counted(words, "b"), words, texts(["x"], "y"), sets(3)
     result = answers, sorted(n for n in sys.modules if n in ("numba", "llvmlite"))
     """
     expected = (2, {"a": 1, "b": 1}, (2, "yé", "xyyé"), ({0, 1, 2}, {"0", "1", "2"}))

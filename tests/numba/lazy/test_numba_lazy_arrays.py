@@ -220,7 +220,8 @@ def said(call):
     except Exception as error:
         return type(error).__name__
 masked = np.ma.masked_array(a, a > 1)
-result += said(lambda: p.same(masked)), said(lambda: p.doubled(masked)), said(lambda: p.first(masked)), p.scaled.py_func.__defaults__ != None
+result += said(lambda: p.same(masked)), said(lambda: p.doubled(masked)), said(lambda: p.first(masked))
+result += p.scaled.py_func.__defaults__ != None,
 result = result, without
 """
     def run(module: str) -> Any:

@@ -1,4 +1,4 @@
-"""Functions with parts in object mode, in processes that import Numba when such a part runs: answers, and the globals that it reads then."""
+"""Functions with parts in object mode, in processes that import Numba when such a part runs: answers, and globals as they are then."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ imported = "numba.core.compiler" in sys.modules
 answers += [k.outer(1), k.outer(2), k.noted(7), k.declared(8, None), k.declared(5.0, None)]
 k.seen.append(5)
 k.COUNT = 100
-answers += [k.outer(1), k.outer(2), k.noted(7), k.declared(200, 1), k.declared(8, None), [len(f.overloads) for f in (k.outer, k.noted, k.declared)]]
+answers += [k.outer(1), k.outer(2), k.noted(7), k.declared(200, 1), k.declared(8, None)]
+answers += [[len(f.overloads) for f in (k.outer, k.noted, k.declared)]]
 answers += [type(lifted).__name__ for cres in k.noted.overloads.values() for lifted in cres.lifted]
 """
 LAZY = "import compcache.numba\nbackend = compcache.numba.install(lazy=True)\n"
@@ -95,6 +96,7 @@ def test_optional_parameters_take_what_numba_converts(tmp_path: Path) -> None:
     project.write(kernels=KERNELS)
     first = "import sys, numpy as np, kernels as k\n"
     plain = project.run(first + OPTIONAL + "result = answers", backend=False)
-    script = LAZY + first + "k.seeded(1), k.seeded(None), k.seeded(np.uint64(7))\nimported = 'numba.core.compiler' in sys.modules\n" + OPTIONAL
+    calls = "k.seeded(1), k.seeded(None), k.seeded(np.uint64(7))\nimported = 'numba.core.compiler' in sys.modules\n"
+    script = LAZY + first + calls + OPTIONAL
     answers = [project.run(script + "result = answers, imported", backend=False, COMPCACHE_DIR=str(project.cache)) for _ in range(2)]
     assert answers == [(plain, True), (plain, False)]

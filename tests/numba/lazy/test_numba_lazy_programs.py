@@ -185,7 +185,9 @@ def test_functions_for_cards_are_declared_without_numba(project: Project) -> Non
 
 
 def test_tracebacks_begin_with_the_program(project: Project) -> None:
-    project.write(fails="def f(x):\n    return 1 / x\nif __name__ == '__main__':\n    f(0)\n", wrong="x = = 2\n", ends="raise SystemExit('no')\n")
+    project.write(
+        fails="def f(x):\n    return 1 / x\nif __name__ == '__main__':\n    f(0)\n", wrong="x = = 2\n", ends="raise SystemExit('no')\n"
+    )
     for name in ("fails.py", "wrong.py", "ends.py"):
         plain = subprocess.run([sys.executable, name], cwd=project.source, capture_output=True, text=True, check=False)
         ours = command(project, "run", name)
@@ -313,7 +315,9 @@ def test_ways_of_starting_a_program(tmp_path: Path) -> None:
     def start(*arguments: object) -> str:
         command = [sys.executable, "-W", "error::compcache.CacheWarning", *arguments]
         environment = {"COMPCACHE_DIR": str(project.cache), "PYTHONPATH": str(PACKAGE_ROOT), "PATH": ""}
-        return subprocess.run(list(map(str, command)), env=environment, cwd=project.source, check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            list(map(str, command)), env=environment, cwd=project.source, check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     run = ("-m", "compcache.numba", "run")
     for options, arguments in (
@@ -354,7 +358,8 @@ PROBED = """
 """
 PROBE = """
 import probed
-names = ["_mock_name", "_pytestfixturefunction", "pytestmark", "pytest_mock_example_attribute_that_shouldnt_exist", "_repr_html_", "_ipython_display_"]
+names = ["_mock_name", "_pytestfixturefunction", "pytestmark", "pytest_mock_example_attribute_that_shouldnt_exist"]
+names += ["_repr_html_", "_ipython_display_"]
 held = [value for name, value in vars(probed).items() if not name.startswith("__")]
 answers = [(getattr(value, name, 7), hasattr(value, name)) for value in held for name in names]
 imported = "numba.core" in sys.modules and type(sys.modules["numba.core"]).__module__ == "builtins"
@@ -388,7 +393,10 @@ CONTAINERS = """
 
 def test_results_that_are_objects_of_numba(project: Project) -> None:
     project.write(containers=CONTAINERS)
-    text = "import containers as c\nanswers = dict(c.counted(3)), type(c.counted(2)).__name__, c.listed(2)[0], dict(c.listed(2)[1])\nresult = answers"
+    text = (
+        "import containers as c\nanswers = dict(c.counted(3)), type(c.counted(2)).__name__, c.listed(2)[0], dict(c.listed(2)[1])\n"
+        "result = answers"
+    )
     plain = project.run(text, backend=False)
     assert [run(project, text) for _ in range(2)] == [plain] * 2
 

@@ -32,22 +32,27 @@ def helper(x, by=2):
     return x * by + G
 """
 SCALARS = [
-    "0", "1", "-1", "7", "2**31", "-2**63", "2**63 - 1", "True", "0.0", "-0.0", "2.5", "float('nan')", "float('inf')", "1+2j", "np.int8(-5)", "np.uint8(200)",
-    "np.int32(-7)", "np.uint64(2**63 + 1)", "np.float32(1.1)", "np.bool_(True)", "np.complex64(1-1j)", "np.float16(1)", "None", "'text'", "2**64", "[1, 2]",
+    "0", "1", "-1", "7", "2**31", "-2**63", "2**63 - 1", "True", "0.0", "-0.0", "2.5", "float('nan')", "float('inf')", "1+2j",
+    "np.int8(-5)", "np.uint8(200)", "np.int32(-7)", "np.uint64(2**63 + 1)", "np.float32(1.1)", "np.bool_(True)", "np.complex64(1-1j)",
+    "np.float16(1)", "None", "'text'", "2**64", "[1, 2]",
 ]  # fmt: skip
 DTYPES = ("f8", "f4", "i8", "i4", "u1", "?", "c16")
 BODIES = {
     "a": [
-        "return a.sum()", "return a + 1", "a += 1\n    return a", "return a[::-1], a.T", "return a.copy().ravel()", "return a.astype(np.float32)", "return np.sort(a)",
-        "return a.shape, a.strides", "return a[a > 0]", "return (a, Point(a, a.size))", "s = 0\n    for x in a.flat:\n        s += x\n    return s", "return [a, a]",
-        "raise Wrong(a.size, 'array')", "return np.argmax(a), a.mean()", "return a is a, len(a)", "return np.cumsum(a)", "return np.zeros_like(a)",
+        "return a.sum()", "return a + 1", "a += 1\n    return a", "return a[::-1], a.T", "return a.copy().ravel()",
+        "return a.astype(np.float32)", "return np.sort(a)", "return a.shape, a.strides", "return a[a > 0]", "return (a, Point(a, a.size))",
+        "s = 0\n    for x in a.flat:\n        s += x\n    return s", "return [a, a]",
+        "raise Wrong(a.size, 'array')", "return np.argmax(a), a.mean()", "return a is a, len(a)", "return np.cumsum(a)",
+        "return np.zeros_like(a)",
     ],
     "t": [
-        "return t", "return t[0]", "return t + (1,)", "return Point(t[0], t)", "return len(t), t == t", "x, y = t\n    return y, x", "return t.x", "return hash(t)",
+        "return t", "return t[0]", "return t + (1,)", "return Point(t[0], t)", "return len(t), t == t", "x, y = t\n    return y, x",
+        "return t.x", "return hash(t)",
         "raise Wrong(t)",
     ],
     "s": [
-        "return s + 'x'", "return s[::-1]", "return s.upper()", "return len(s), s[:1]", "return s.split(',')", "return [c for c in s]", "raise Wrong(s, len(s))",
+        "return s + 'x'", "return s[::-1]", "return s.upper()", "return len(s), s[:1]", "return s.split(',')", "return [c for c in s]",
+        "raise Wrong(s, len(s))",
         "return {s: 1}[s]", "return s.find('b'), s * 2",
     ],
 }  # fmt: skip
@@ -59,7 +64,8 @@ def _expression(choose: random.Random, names: str, depth: int = 0) -> str:
         return str(choose.choice([*names, "1", "0.5", "G", "-2", "np.float32(2)"]))
     left, right = (_expression(choose, names, depth + 1) for _ in range(2))
     forms = [f"({left} {operator} {right})" for operator in ("+", "-", "*", "/", "//", "%", "**", "&", "<<", "<", "==", "and", "if 1 else")]
-    forms += [f"math.sin({left})", f"int({left})", f"abs({left})", f"min({left}, {right})", f"helper({left})", f"helper({left}, by={right})", f"({left}, {right})[1]"]
+    forms += [f"math.sin({left})", f"int({left})", f"abs({left})", f"min({left}, {right})", f"helper({left})"]
+    forms += [f"helper({left}, by={right})", f"({left}, {right})[1]"]
     return choose.choice(forms)
 
 
@@ -93,7 +99,9 @@ def _function(choose: random.Random, number: int) -> str:
         text = f"@njit\ndef f{number}({kind}):\n    {choose.choice(BODIES[kind])}"
     elif kind == "defaults":
         text = f"@njit\ndef f{number}(a, b={given[3]}, *c):\n    return a, b, c"
-        calls = [f"f{number}({form})" for form in (given[0], f"{given[1]}, {given[2]}", f"{given[0]}, b={given[1]}", "", f"{given[0]}, {given[1]}, {given[2]}", "1, d=2")]
+        calls = [f"f{number}({form})" for form in (
+            given[0], f"{given[1]}, {given[2]}", f"{given[0]}, b={given[1]}", "", f"{given[0]}, {given[1]}, {given[2]}", "1, d=2"
+        )]
     elif kind == "signature":
         texts = choose.sample(["f8(f8)", "i8(i8)", "f4(f4)", "c16(c16)", "u1(u1)", "b1(b1)", "f8(optional(f8))"], 2)
         text = f"@njit({texts})\ndef f{number}(a):\n    return a"
@@ -101,7 +109,10 @@ def _function(choose: random.Random, number: int) -> str:
         text = f"@vectorize({choose.choice(['', repr(['f8(f8)']), repr(['i4(i4)', 'f8(f8)'])])})\ndef f{number}(a):\n    return a + 1"
         calls += [f"f{number}({_array(choose)})" for _ in range(2)]
     else:
-        text = f"@njit\ndef f{number}(a, b):\n    t = {_expression(choose, 'ab')}\n    if {_expression(choose, 'ab', 2)}:\n        raise Wrong(t, a)\n    return t"
+        text = (
+            f"@njit\ndef f{number}(a, b):\n    t = {_expression(choose, 'ab')}\n    if {_expression(choose, 'ab', 2)}:\n"
+            "        raise Wrong(t, a)\n    return t"
+        )
         calls = [f"f{number}({value}, {other})" for value, other in zip(given, reversed(given), strict=True)]
     return f"{text}\ndef calls{number}():\n    return [{', '.join(f'lambda: {call}' for call in calls)}]\n"
 

@@ -1,4 +1,4 @@
-"""Overloads, intrinsics and functions that compiled code may call, of the program's own: starts without Numba have no other ones than Numba would use."""
+"""Overloads, intrinsics and functions that compiled code may call, of the program's own: starts without Numba use the same as Numba."""
 
 from __future__ import annotations
 
@@ -101,7 +101,9 @@ def test_they_are_found_and_edits_of_all_that_they_read_count(project: Project) 
     project.write(settings="FACTOR = 2\n")
     assert run(project) == (plain(project), True)
     assert run(project) == (plain(project), False)
-    for before, after in (("x * 0.5", "x * 0.25"), ('"int64": 3', '"int64": 4'), ("return x - SHIFT", "return x - SHIFT - 1"), ("builder.add", "builder.sub")):
+    for before, after in (
+        ("x * 0.5", "x * 0.25"), ('"int64": 3', '"int64": 4'), ("return x - SHIFT", "return x - SHIFT - 1"), ("builder.add", "builder.sub")
+    ):
         assert before in KERNELS
         project.write(k=KERNELS.replace(before, after))
         answer = plain(project)

@@ -1,4 +1,4 @@
-"""Types that programs declare with `numba.experimental.structref` import Numba when such a value occurs, or more is asked of their classes than a name."""
+"""Types that programs declare with `numba.experimental.structref` import Numba when such a value occurs or more is asked of them."""
 
 from __future__ import annotations
 
@@ -129,6 +129,8 @@ def test_questions_about_declarations_have_numbas_answers(project: Project, ques
     "class Other(p.Pair): pass",
 ])  # fmt: skip
 def test_other_class_statements_make_the_classes_that_numba_has(project: Project, statement: str) -> None:
-    project.write(other=f"import abc\nimport program as p\nfrom numba import types\nfrom numba.experimental import structref\n{statement}\n")
+    project.write(
+        other=f"import abc\nimport program as p\nfrom numba import types\nfrom numba.experimental import structref\n{statement}\n"
+    )
     question = "raised(lambda: [(str(type(o.Other)), str(o.Other.__mro__)) for o in [__import__('other')] if p.made(1)])"
     assert ask(project, question) == ask(project, question, lazily=False)

@@ -175,10 +175,12 @@ default = program.NumbaPerformanceWarning
 before = "numba.core" in sys.modules
 import numba
 numba.config.DEBUG  # for which nothing stands
-result = [before, program.float64 is numba.float64, program.types is numba.core.types, program.nb is numba, program.List is numba.typed.List]
+result = [before, program.float64 is numba.float64, program.types is numba.core.types, program.nb is numba]
+result += [program.List is numba.typed.List]
 result += [program.literal_unroll is numba.literal_unroll, program.cgutils is numba.core.cgutils, program.Type is numba.types.Type]
 result += [type(held["type"]) is numba.types.Float, isinstance(held["array"], numba.types.Array), held["array"] == numba.float64[:]]
-result += [isinstance(held["signature"], numba.core.typing.Signature), program.NumbaPerformanceWarning is numba.core.errors.NumbaPerformanceWarning]
+result += [isinstance(held["signature"], numba.core.typing.Signature)]
+result += [program.NumbaPerformanceWarning is numba.core.errors.NumbaPerformanceWarning]
 result += [issubclass(numba.core.errors.NumbaPerformanceWarning, default), issubclass(DeprecationWarning, default)]
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -200,7 +202,8 @@ import numba
 numba.config.DEBUG
 result = [numba.njit(lambda n: np.zeros(n, held))(2).dtype.name]
 result += [numba.njit(numba.float32(held))(lambda x: x + 1)(1.0), numba.typed.List.empty_list(held)._dtype is numba.float64]
-result += [np.zeros(1, numba.njit(lambda: np.ones(1, held))().dtype).dtype.name, numba.typed.Dict.empty(made["dtype"], held)._numba_type_.key_type.name]
+result += [np.zeros(1, numba.njit(lambda: np.ones(1, held))().dtype).dtype.name]
+result += [numba.typed.Dict.empty(made["dtype"], held)._numba_type_.key_type.name]
 """
     assert run(project, text) == ["float64", 2.0, True, "float64", "int16"]
 
@@ -221,7 +224,8 @@ def take():
 held, other = take()
 result = [caught(*classes) for classes in held]
 from numba.core.errors import NumbaError, TypingError
-result += [issubclass(TypingError, held[0][0]), issubclass(TypingError, held[1][1]), issubclass(TypingError, other), str(held[0][0]("x"))[:1]]
+result += [issubclass(TypingError, held[0][0]), issubclass(TypingError, held[1][1]), issubclass(TypingError, other)]
+result += [str(held[0][0]("x"))[:1]]
 """
     rest = ["TypingError", True, True]
     assert run(project, text) == [(False, *rest), (True, *rest), (True, *rest), True, True, False, "x"]
@@ -313,7 +317,10 @@ program.ADDRESS = ctypes.cast(callback, ctypes.c_void_p).value
 def test_registrations_wait_for_numba(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(program=REGISTERS)
-    rest = f"first = program.plain(1), 'numba.core' in sys.modules{CALLBACK}\nresult = first, program.everything(), program.with_pointer(2.0)"
+    rest = (
+        f"first = program.plain(1), 'numba.core' in sys.modules{CALLBACK}\n"
+        "result = first, program.everything(), program.with_pointer(2.0)"
+    )
     text = f"import program, sys\n{rest}"
     plain = project.run(text, backend=False)
     assert plain[1:] == ([2, 9, 8.5, 8, 6, True], 8.0)
@@ -377,7 +384,8 @@ def test_what_is_declared_after_numba_was_imported_is_numbas_and_recorded(tmp_pa
 #: What Python itself asks classes of Numba, with what stands for types, classes and functions of Numba.
 ASKED = [
     "isinstance(float64, types.Float), isinstance(float64, Integer), isinstance(3, Integer)",
-    "isinstance(float64[:], (types.Array, int))", "isinstance(typeof(1), Integer)", "[t for t in (float64, int64) if isinstance(t, types.Float)]",
+    "isinstance(float64[:], (types.Array, int))", "isinstance(typeof(1), Integer)",
+    "[t for t in (float64, int64) if isinstance(t, types.Float)]",
     "issubclass(types.Array, types.Type), issubclass(int, types.Type)", "issubclass(Integer, (int, types.Number)), Integer.__bases__",
     "isinstance(njit(abs_), Dispatcher), isinstance(abs, Dispatcher)", "isinstance(int64(float64), Signature)",
     "overload_method(types.Array, 'plus')(lambda a: None).__name__", "overload(types.Array.copy)(lambda a: None).__name__",

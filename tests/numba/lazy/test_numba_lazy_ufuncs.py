@@ -86,7 +86,8 @@ calls = [
     lambda: p.callback.ctypes(2.5, 2), lambda: p.callback(2, 3), lambda: p.callback.address > 0, lambda: p.callback.__name__,
     lambda: p.callback.ctypes.argtypes, lambda: repr(p.callback), lambda: (lambda given: (p.add.at(given, [0, 0], 2.0), given))(a.copy()),
     lambda: len(p.add), lambda: len(p.dot), lambda: p.callback < 1, lambda: p.uses + 1,
-    lambda: str(inspect.signature(p.dot)), lambda: str(inspect.signature(p.add)), lambda: p.dot.__nothing__, lambda: np.asarray(p.add).shape,
+    lambda: str(inspect.signature(p.dot)), lambda: str(inspect.signature(p.add)), lambda: p.dot.__nothing__,
+    lambda: np.asarray(p.add).shape,
 ]
 result = [outcome(call) for call in calls], "numba.core" in sys.modules
 """
@@ -104,7 +105,9 @@ NUMBA_DECIDES = {
     "pickling": "outcome(lambda: __import__('pickle').loads(__import__('pickle').dumps(p.add))(1, 2))",
     "the classes": "type(__import__('numba').vectorize(['f8(f8)'])(lambda x: x)) is p.add.__class__, p.add.__class__.__name__",
     "another kind of array": "outcome(lambda: p.add(np.ma.masked_array(a, a > 1), a))",
-    "a changed global": "setattr(p, 'FACTOR', 50), outcome(lambda: p.add(1, 2)), str(p.add), outcome(lambda: p.add(1, 2)), p.callback.ctypes(1, 1)",
+    "a changed global": (
+        "setattr(p, 'FACTOR', 50), outcome(lambda: p.add(1, 2)), str(p.add), outcome(lambda: p.add(1, 2)), p.callback.ctypes(1, 1)"
+    ),
 }
 
 
@@ -215,7 +218,8 @@ def outcome(ufunc, a, by, result):
 
 answers = [outcome(p.up, name, name, name) for name in names]
 answers += [outcome(p.down, name, name, name) for name in reversed(names)]
-answers += [outcome(p.mixed, *row) for row in itertools.product(("int8", "float32", "int64"), ("float64", "int64"), ("float64", "int8", "float32"))]
+rows = itertools.product(("int8", "float32", "int64"), ("float64", "int64"), ("float64", "int8", "float32"))
+answers += [outcome(p.mixed, *row) for row in rows]
 imported = "numba" in sys.modules
 """
 
@@ -273,7 +277,9 @@ def test_one_image_has_the_loop_for_starts_with_numba_and_without(tmp_path: Path
     project.write(program=SHARED.format(decorators="compcache.numba"))
     said = [
         project.run(ASK_SHARED.replace("IMPORT", then), backend=False, COMPCACHE_DIR=str(project.cache))
-        for then in ("", "", "program.shifted.types\nimport numba.core; program.shifted.signature", "import numba.core; program.first.signatures")
+        for then in (
+            "", "", "program.shifted.types\nimport numba.core; program.shifted.signature", "import numba.core; program.first.signatures"
+        )
     ]
     assert [answer[:3] for answer in said] == [([1.0, 3.0, 5.0], "hundred", 7)] * 4
     assert [answer[3] for answer in said] == [True, False, True, True]
@@ -283,17 +289,39 @@ def test_one_image_has_the_loop_for_starts_with_numba_and_without(tmp_path: Path
     assert not [name for name in names if " loop of " in name], "the loop is the wrapper"
 
 
-def test_the_records_of_what_is_compiled_at_once_are_one_module(tmp_path: Path) -> None:
+def test_listings_show_loops_and_wrappers_with_their_functions(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(program=KERNELS.format(decorators="compcache.numba"))
+    run = "import program, numpy as np\nx, y = np.arange(3.0), np.empty(3)\nprogram.dynamic(x, 2.0, y)\n"
+    run += "result = float(program.doubled(x).sum() + y.sum())"
+    for _ in range(3):  # the first one with Numba
+        assert project.run(run, backend=False, COMPCACHE_DIR=str(project.cache)) == 12.0
+    script = """
+    import compcache
+    from compcache.identity import label_of
+    cache = compcache.Cache(DIRECTORY)
+    listed = cache.functions(lambda name: name.startswith(("program.doubled", "program.dynamic")), folded=True)
+    rows = [(label_of(row.func_name).split("(")[0], row.parts > 0, row.entries > 0, 2 <= row.uses <= 3) for row in listed]
+    result = rows, len(cache.functions())
+    """
+    rows, functions = project.run(script.replace("DIRECTORY", repr(str(project.cache))), backend=False)
+    assert rows == [("program.doubled", True, True, True), ("program.dynamic", True, True, True)], "one use for each process at most"
+    assert functions > len(rows)
+
+
+def test_the_records_of_what_is_compiled_at_once_are_one_file(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(program=SHARED.format(decorators="compcache.numba"))
     run = "import program\nresult = program.first(2)"
     assert project.run(run, backend=False, COMPCACHE_DIR=str(project.cache)) == 7
     script = """
     import compcache
+    from compcache.publish.packs import entries_of, packs_in
+    store = compcache.Cache(DIRECTORY, allow_pickle=True)._store
     result = [
-        sorted(f.func_name.split("(")[0] for f in module.functions if "without Numba" in f.func_name)
-        for module in compcache.Cache(DIRECTORY).modules()
+        sorted(entry.name.split("(")[0] for entry in entries_of(store, pack) if entry.kind == "pickle:numba start")
+        for pack in packs_in(store.index.segments)
     ]
     """
-    modules = project.run(script.replace("DIRECTORY", repr(str(project.cache))), backend=False)
-    assert ["program.first", "program.inner", "program.second"] in modules, modules
+    packs = project.run(script.replace("DIRECTORY", repr(str(project.cache))), backend=False)
+    assert ["program.first", "program.inner", "program.second"] in packs, packs

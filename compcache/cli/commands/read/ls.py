@@ -1,4 +1,4 @@
-"""``compcache ls``: lists functions or modules."""
+"""``compcache ls``: lists functions, one row for all variants of one and what belongs to it, or modules."""
 
 from __future__ import annotations
 
@@ -10,24 +10,16 @@ import click
 
 from compcache.cli.jsontext import json_option, jsonl_option, print_json, print_json_lines
 from compcache.cli.names import common_prefix, short, split
-from compcache.cli.output import (
-    Column,
-    age_text,
-    id_text,
-    is_terminal,
-    print_rows,
-    printable,
-    show_progress,
-    size_text,
-    time_text,
-)
+from compcache.cli.output import Column, age_text, id_text, is_terminal, print_rows, printable, show_progress, size_text, time_text
 from compcache.cli.session import Session, pass_session
+from compcache.frontend import list_entries
 from compcache.identity import label_of
+from compcache.usage.summaries import FunctionSummary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from compcache.usage.summaries import FunctionSummary, ModuleSummary
+    from compcache.usage.summaries import EntrySummary, ModuleSummary
 
 __all__ = ["command"]
 
@@ -35,21 +27,16 @@ _SORTS: dict[str, Callable[[Any], Any]] = {
     "name": lambda row: row[0],
     "size": lambda row: -row.size,
     "age": lambda row: -row.created,
-    "uses": lambda row: -row.uses,
-    "last-use": lambda row: -row.last_used,
+    "uses": lambda row: -getattr(row, "uses", 0),
+    "last-use": lambda row: -getattr(row, "last_used", 0.0),
 }
 
 
 @click.command("ls")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @click.option("--modules", "by_module", is_flag=True, help="List modules instead of functions.")
-@click.option(
-    "--sort",
-    type=click.Choice(list(_SORTS)),
-    default="name",
-    show_default=True,
-    help="Largest, newest, most used first.",
-)
+@click.option("-a", "--all", "unfolds", is_flag=True, help="List each variant, each part and each entry of data by itself.")
+@click.option("--sort", type=click.Choice(list(_SORTS)), default="name", show_default=True, help="Largest, newest, most used first.")
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
 @click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Only the first N.")
 @json_option
@@ -59,6 +46,7 @@ def command(
     session: Session,
     patterns: tuple[str, ...],
     by_module: bool,
+    unfolds: bool,
     sort: str,
     reverse: bool,
     limit: int | None,
@@ -67,11 +55,13 @@ def command(
 ) -> None:
     """List the functions of the cache, or (--modules) its modules.
 
+    Functions of one label are one row, with what belongs to them: parts, such as loops and wrappers, and entries of data.
     PATTERN is a glob over function names and labels of content names: 'linalg.*', '*dot*'; several are alternatives. With
     --modules it selects the modules that hold such a function, or whose id starts with it. On a terminal, a content name is
-    shown as label and identity (the first digits; 'label-digits' is a NAME). In a pipe each line is one record with
-    tabs between the fields: name, signature, realizations, size in bytes, time, uses, time of the last one, problem; and, if
-    there are layers, the directories that hold it.
+    shown as label and identity (the first digits; 'label-digits' is a NAME), or the number of variants. In a pipe each line is one record
+    with
+    tabs between the fields: name, or label of several variants, signature, realizations, size in bytes, time, uses, time of the last one,
+    problem; and, if there are layers, the directories that hold it. Of an entry of data (--all) the signature is 'entry' and its kind.
     """
     found: list[Any]
     matches = _matcher(patterns) if patterns else None
@@ -81,7 +71,10 @@ def command(
             if matches:
                 found = [row for row in found if _selects(row, patterns, matches)]
         else:
-            found = [*cache.functions(matches, progress=show_progress)]
+            found = [*cache.functions(matches, folded=not unfolds, progress=show_progress)]
+            if unfolds:
+                found += [entry for entry in list_entries(cache) if not matches or matches(entry.name)]
+                found.sort(key=_SORTS["name"])
     if sort != "name":  # already sorted by name
         found.sort(key=_SORTS[sort])
     rows = (found[::-1] if reverse else found)[:limit]
@@ -109,7 +102,14 @@ def _selects(row: ModuleSummary, patterns: tuple[str, ...], matches: Callable[[s
     return row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions)
 
 
-def _print_functions(rows: Sequence[FunctionSummary], layers: tuple[str, ...]) -> None:
+def _as_function(row: FunctionSummary | EntrySummary) -> FunctionSummary:
+    """An entry of data as a row of the table of functions."""
+    if isinstance(row, FunctionSummary):
+        return row
+    return FunctionSummary(row.name, f"entry {row.kind}", 1, row.size, row.created, "", (row.module_id,), 0, 0.0, (row.directory,), 0)
+
+
+def _print_functions(rows: Sequence[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
     if is_terminal():
         _print_function_table(rows, layers)
         return
@@ -118,33 +118,41 @@ def _print_functions(rows: Sequence[FunctionSummary], layers: tuple[str, ...]) -
         [
             (name, signature, str(copies), str(size), time_text(created), str(uses), time_text(used), problem)
             + ((" ".join(directories),) if layers else ())
-            for name, signature, copies, size, created, problem, _, uses, used, directories, _ in rows
+            for name, signature, copies, size, created, problem, _, uses, used, directories, *_ in map(_as_function, rows)
         ],
     )
 
 
-def _print_function_table(rows: Sequence[FunctionSummary], layers: tuple[str, ...]) -> None:
-    names = [split(row.func_name) for row in rows]
+def _print_function_table(listed: Sequence[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
+    rows = [*map(_as_function, listed)]
+    names = [split(row.func_name) if row.variants == 1 else (row.func_name, f"{row.variants} variants") for row in rows]
     prefix = common_prefix([label for label, _ in names])
     columns = [
         Column(f"function ({prefix}…)" if prefix else "function", flexible=True), Column("identity"),
         Column("signature", flexible=True, spare=2), Column("copies", True, spare=4),
         Column("size", True), Column("age", True, spare=3), Column("uses", True, spare=1), Column("last use", True),
-        Column("problem", flexible=True), Column("in", flexible=True),
+        Column("with", spare=2), Column("problem", flexible=True), Column("in", flexible=True),
     ]  # fmt: skip
     empty = {
         "identity": not any(identity for _, identity in names), "problem": not any(row.problem for row in rows), "in": not layers,
+        "with": not any(row.parts or row.entries for row in rows),
     }  # fmt: skip
     kept = [n for n, column in enumerate(columns) if not empty.get(column.head)]
     cells = [
         (
             label[len(prefix) :], identity, signature, str(copies), size_text(size), age_text(created), str(uses), age_text(used),
-            problem, " ".join(directories),
+            _belongings(parts, entries), problem, " ".join(directories),
         )
-        for (label, identity), (_, signature, copies, size, created, problem, _, uses, used, directories, _)
+        for (label, identity), (_, signature, copies, size, created, problem, _, uses, used, directories, _, _, _, parts, entries)
         in zip(names, rows, strict=True)
     ]  # fmt: skip
     print_rows([columns[n] for n in kept], [[row[n] for n in kept] for row in cells])
+
+
+def _belongings(parts: int, entries: int) -> str:
+    """What belongs to a function, in numbers."""
+    counts = (parts, "part", "parts"), (entries, "entry", "entries")
+    return ", ".join(f"{number} {one if number == 1 else several}" for number, one, several in counts if number)
 
 
 def _print_modules(rows: Sequence[ModuleSummary], layers: tuple[str, ...]) -> None:

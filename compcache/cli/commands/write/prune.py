@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compcache.cli.jsontext import fields_of, json_option, jsonl_option, print_json, print_json_lines
-from compcache.cli.output import (
-    Column,
-    age_text,
-    id_text,
-    is_terminal,
-    note,
-    plural,
-    print_rows,
-    show_progress,
-    size_text,
-    time_text,
-)
+from compcache.cli.output import Column, age_text, id_text, is_terminal, note, plural, print_rows, show_progress, size_text, time_text
 from compcache.cli.params import DURATION, SIZE
 from compcache.cli.session import Session, pass_session
 
@@ -36,16 +25,10 @@ __all__ = ["command"]
 @click.option("--unused-for", type=DURATION, help="Remove modules not used for this long (30d, 12h).")
 @click.option("--older-than", type=DURATION, help="Remove modules created longer ago than this.")
 @click.option("--duplicates", is_flag=True, help="Remove surplus copies of functions for the same hosts.")
-@click.option(
-    "--stale", type=DURATION, help="Remove code for CPUs, LLVM versions and formats not used for this long."
-)
+@click.option("--stale", type=DURATION, help="Remove code for CPUs, LLVM versions and formats not used for this long.")
 @click.option("--llvm", "min_llvm", metavar="VERSION", help="Remove code compiled by an LLVM older than VERSION (22, 21.1).")
-@click.option(
-    "--match", multiple=True, metavar="PATTERN", help="Remove only modules whose functions all match this glob."
-)
-@click.option(
-    "--keep", multiple=True, metavar="PATTERN", help="Keep functions that match, and their dependencies."
-)
+@click.option("--match", multiple=True, metavar="PATTERN", help="Remove only modules whose functions all match this glob.")
+@click.option("--keep", multiple=True, metavar="PATTERN", help="Keep functions that match, and their dependencies.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option
@@ -72,11 +55,11 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lin
         proposal = cache.propose_prune(policy, progress=show_progress)
         report = proposal.report
         if not dry_run:
-            if report.removed and not yes:
+            if (report.removed or report.removed_packs) and not yes:
                 _confirm(report, session.directory)
             report = cache.carry_out(proposal)
     if as_lines:
-        print_json_lines([*report.removed, *report.leftovers])
+        print_json_lines([*report.removed, *report.removed_packs, *report.leftovers])
     elif as_json:
         after = {"modules_after": report.modules_after, "size_after": report.size_after}
         print_json({**fields_of(report), "freed_size": report.freed_size, **after})
@@ -87,8 +70,9 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lin
 def _confirm(planned: PruneReport, directory: str) -> None:
     import sys
 
-    size = size_text(sum(module.size for module in planned.removed))
-    text = f"{plural(len(planned.removed), 'module')} ({size}) from {directory}"
+    size = size_text(planned.size_before - planned.size_after)
+    packs = f" and {plural(len(planned.removed_packs), 'pack')} of data" if planned.removed_packs else ""
+    text = f"{plural(len(planned.removed), 'module')}{packs} ({size}) from {directory}"
     if not sys.stdin.isatty():
         raise click.UsageError(f"confirmation needs a terminal: give --yes to remove {text}, or --dry-run to see which")
     if not click.confirm(f"Remove {text}?", err=True):
@@ -99,10 +83,15 @@ def _print(report: PruneReport) -> None:
     columns = [
         Column("reason"), Column("module"), Column("size", True), Column("last use", True), Column("functions", flexible=True),
     ]  # fmt: skip
-    if report.removed or not is_terminal():
-        print_rows(columns, map(_cells(), report.removed))
+    rows = (*report.removed, *report.removed_packs)
+    if rows or not is_terminal():
+        print_rows(columns, map(_cells(), rows))
     verb = "would remove" if report.dry_run else "removed"
     parts = [f"{verb} {plural(len(report.removed), 'module')}"]
+    if report.removed_packs:
+        parts.append(
+            f"{plural(len(report.removed_packs), 'pack')} of data with {size_text(sum(pack.size for pack in report.removed_packs))}"
+        )
     if report.leftovers:
         parts.append(plural(len(report.leftovers), "leftover"))
     note(

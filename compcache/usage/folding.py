@@ -1,0 +1,147 @@
+"""Folds listings: a row for each label, which has the variants of a function and what belongs to them."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from compcache.formats.entry import PART_OF
+from compcache.identity import label_of
+from compcache.usage.summaries import EntrySummary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from compcache.store import Store
+    from compcache.usage.module_rows import Row
+    from compcache.usage.snapshot import Overview
+    from compcache.usage.summaries import FunctionSummary
+
+__all__ = ["belonging", "entries_in", "fold"]
+
+
+def entries_in(places: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
+    """The entries of data of a cache and its layers, sorted by name and kind; of those that packs have of one name the one that holds."""
+    known = list(places)
+    found: list[EntrySummary] = []
+    holding: dict[tuple[str, str], tuple[tuple[int, bool], EntrySummary]] = {}
+    for place, overview in known:
+        for row in overview.rows.values():
+            for sequence, gone, entry in _entries_of(row, place, overview) if row.entries else ():
+                if not entry.pack:
+                    found.append(entry)
+                    continue
+                key, order = (entry.kind, entry.name), (sequence, gone)
+                if key not in holding or holding[key][0] < order:
+                    holding[key] = order, entry
+    gone_now = {key for key, ((_, gone), _) in holding.items() if gone}
+    found += [entry for _, entry in holding.values()]
+    return sorted([
+        entry for entry in found
+        if (entry.kind, entry.name) not in gone_now
+        and all(any(bytes.fromhex(module_id) in overview.present for _, overview in known) for module_id in entry.requires)
+    ])  # fmt: skip
+
+
+def _entries_of(row: Row, place: Store, overview: Overview) -> Iterator[tuple[int, bool, EntrySummary]]:
+    created = overview.present[row.module_id].modified
+    for kind, name, _, requires, sequence, size, gone in row.entries:
+        if kind != PART_OF or row.is_pack:  # else it says what `FunctionSummary.part_of` says
+            required = tuple([key.hex() for key in requires])
+            yield sequence, gone, EntrySummary(name, kind, size, created, row.module_id.hex(), row.is_pack, required, place.source)
+
+
+def fold(
+    functions: Iterable[FunctionSummary], entries: Iterable[EntrySummary], select: Callable[[str], object] | None = None
+) -> list[FunctionSummary]:
+    """A row for each label, or name that has none, sorted by name; with `select` those of which it accepts a name."""
+    groups = _Groups(functions)
+    data = groups.entries(entries)
+    rows = []
+    for key, variants in groups.variants.items():
+        parts = groups.parts.get(key, [])
+        if select is None or any(select(row.func_name) for row in chain(variants, parts)):
+            rows.append(_folded(variants, parts, data.get(key, [])))
+    return sorted(rows)
+
+
+def belonging(
+    func_name: str, functions: Iterable[FunctionSummary], entries: Iterable[EntrySummary]
+) -> tuple[list[FunctionSummary], list[EntrySummary]]:
+    """What belongs to one function: the parts of it or of its label, and the entries of its name, or its label, or that require its
+    modules.
+    """
+    names = {func_name, label_of(func_name)}
+    rows = list(functions)
+    parts = sorted(row for row in rows if row.part_of in names)
+    own = {module_id for row in [*parts, *[row for row in rows if row.func_name == func_name]] for module_id in row.modules}
+    return parts, [entry for entry in entries if entry.name in names or not own.isdisjoint(entry.requires)]
+
+
+def _group_of(name: str) -> str:
+    """What names have in common that go into one row; no name has a NUL."""
+    label = label_of(name) if "-" in name else None
+    return name if label is None else f"{label}\0"
+
+
+class _Groups:
+    """The functions of each group, and the parts of them; parts of what is gone are functions of their own."""
+
+    def __init__(self, functions: Iterable[FunctionSummary]) -> None:
+        self.variants: dict[str, list[FunctionSummary]] = {}
+        self.parts: dict[str, list[FunctionSummary]] = {}
+        parts, alone = [], []
+        for row in functions:
+            if row.part_of:
+                parts.append(row)
+            else:
+                self.variants.setdefault(_group_of(row.func_name), []).append(row)
+        for row in parts:
+            keys = self._groups_of(row.part_of)
+            if keys:
+                self.parts.setdefault(keys[0], []).append(row)
+            else:
+                alone.append(row)
+        for row in alone:
+            self.variants.setdefault(_group_of(row.func_name), []).append(row)
+
+    def entries(self, entries: Iterable[EntrySummary]) -> dict[str, list[EntrySummary]]:
+        """The entries that belong to groups."""
+        entries = list(entries)
+        wanted = {module_id for entry in entries for module_id in entry.requires}
+        holders: dict[str, set[str]] = {}
+        for key, rows in chain(self.variants.items(), self.parts.items()) if wanted else ():
+            for row in rows:
+                for module_id in wanted.intersection(row.modules):
+                    holders.setdefault(module_id, set()).add(key)
+        found: dict[str, list[EntrySummary]] = {}
+        for entry in entries:
+            keys = set(self._groups_of(entry.name))
+            for key in keys.union(*[holders.get(module_id, ()) for module_id in entry.requires]):
+                found.setdefault(key, []).append(entry)
+        return found
+
+    def _groups_of(self, name: str) -> list[str]:
+        """The groups that there are of a name, and of the label which it may be."""
+        return [key for key in (_group_of(name), f"{name}\0") if key in self.variants]
+
+
+def _folded(variants: Sequence[FunctionSummary], parts: Sequence[FunctionSummary], entries: Sequence[EntrySummary]) -> FunctionSummary:
+    first = min(variants, key=lambda row: (bool(row.problem), -row.created))
+    if len(variants) == 1 and not parts and not entries:
+        return first
+    every = [*variants, *parts]
+    return first._replace(
+        func_name=first.func_name if len(variants) == 1 else label_of(first.func_name) or first.func_name,
+        realizations=sum(row.realizations for row in variants),
+        size=sum({row.modules: row.size for row in every}.values()) + sum(entry.size for entry in entries if entry.pack),
+        created=max(row.created for row in variants),
+        modules=tuple(sorted({module_id for row in every for module_id in row.modules})),
+        uses=max(sum(row.uses for row in variants), sum(row.uses for row in parts)),
+        last_used=max(row.last_used for row in every),
+        directories=tuple(dict.fromkeys([place for row in every for place in row.directories])),
+        misses=sum(row.misses for row in every),
+        variants=len(variants),
+        parts=len(parts),
+        entries=len(entries),
+    )
