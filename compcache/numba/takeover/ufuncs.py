@@ -228,13 +228,11 @@ def _element_of(type_: Any) -> Any:
 
 
 def _fields_of_gufunc(builder: Any, backend: Backend, wrappers: Any = None) -> tuple[Any, ...] | None:
-    loops = [_loop_of_gufunc(builder, backend, signature, wrappers) for signature in builder._sigs]
-    found = [loop for loop in loops if loop is not None]
-    if len(found) < len(loops):
+    fields = _fields_of_loops([_loop_of_gufunc(builder, backend, signature, wrappers) for signature in builder._sigs])
+    if fields is None:
         return None
-    layout = builder.signature, len(builder.sin), len(builder.sout), tuple(builder.writable_args)
-    numbers, bases = [numbers for _, numbers, _ in found], [base for _, _, base in found]
-    return [], [record for record, _, _ in found], (*layout, numbers, bases)
+    rows, records, numbers_and_bases = fields
+    return rows, records, (builder.signature, len(builder.sin), len(builder.sout), tuple(builder.writable_args), *numbers_and_bases)
 
 
 def _loop_of_gufunc(builder: Any, backend: Backend, signature: Any, wrappers: Any = None) -> tuple[Any, list[int], tuple[str, str]] | None:
