@@ -63,6 +63,7 @@ C_OPTIONS = -O2 -std=gnu11 -DCOMPCACHE_LIMITED_API=0x030B0000 -DCOMPCACHE_SOURCE
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check compcache
 	$(BIN)/mypy
 	@if command -v $(CC) >/dev/null; then echo '$(CC) $(C_WARNINGS) ...'; else echo 'no C compiler: C is not checked'; exit; fi; \
 	for file in $(filter %.c,$(NATIVE)); do $(CC) $(C_WARNINGS) $(C_OPTIONS) -c $$file -o /dev/null || exit 1; done

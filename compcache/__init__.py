@@ -48,34 +48,14 @@ if TYPE_CHECKING:
     from compcache.hit.compiled import CompiledFunctions
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
-    from compcache.inspect.descriptions import (
-        CacheInfo,
-        FunctionGraph,
-        FunctionReport,
-        LoadedState,
-        Realization,
-    )
+    from compcache.inspect.descriptions import CacheInfo, FunctionGraph, FunctionReport, LoadedState, Realization
     from compcache.inspect.explain import Explanation, Variant, Verdict
     from compcache.maintain.policy import PrunePolicy
-    from compcache.maintain.report_types import (
-        CheckReport,
-        CheckStep,
-        Finding,
-        PrunedFile,
-        PrunedModule,
-        PruneReport,
-    )
+    from compcache.maintain.report_types import CheckReport, CheckStep, Finding, PrunedFile, PrunedModule, PruneReport
     from compcache.miss.many import ModulesNotAddedError
     from compcache.remote.answer import RemoteAnswer
     from compcache.signature import Signature
-    from compcache.usage.summaries import (
-        CacheStats,
-        ExportedFunction,
-        FunctionSummary,
-        ModuleSummary,
-        RemoteStats,
-        StatsPeriod,
-    )
+    from compcache.usage.summaries import CacheStats, ExportedFunction, FunctionSummary, ModuleSummary, RemoteStats, StatsPeriod
 
 __version__ = "0.1.0"
 

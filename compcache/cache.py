@@ -31,13 +31,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Accept
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
-    from compcache.inspect.descriptions import (
-        CacheInfo,
-        FunctionGraph,
-        FunctionReport,
-        LoadedState,
-        Realization,
-    )
+    from compcache.inspect.descriptions import CacheInfo, FunctionGraph, FunctionReport, LoadedState, Realization
     from compcache.inspect.explain import Explanation
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import PruneProposal
@@ -79,7 +73,8 @@ def default_directory() -> str:
     return user_cache_dir("compcache", appauthor=False)
 
 
-#: Open caches by directory, and whether they have a signing key, so that a target that is unpickled finds the cache that may hold it already.
+#: Open caches by directory, and whether they have a signing key, so that a target that is unpickled finds the cache that may hold it
+#: already.
 _open: dict[tuple[str, bool], ref[Cache]] = {}
 
 
@@ -351,9 +346,7 @@ class Cache:
 
         modules = self._loader.loaded_modules()
         names = tuple(sorted(target._name for target in self._loader.loaded_targets()))
-        return LoadedState(
-            tuple(sorted(m.module_id.hex() for m in modules)), names, sum(m.size for m in modules)
-        )
+        return LoadedState(tuple(sorted(m.module_id.hex() for m in modules)), names, sum(m.size for m in modules))
 
     def unload(self, func_name: str | Identity) -> bool:
         """Invalidate the modules that hold a function, and every call target returned from them.
@@ -556,9 +549,7 @@ class Cache:
         with _Suggesting(self):
             return function_asm(self._store, self._loader, _func_name_of(func_name), module_id, whole_module=whole_module)
 
-    def explain(
-        self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None
-    ) -> Explanation:
+    def explain(self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None) -> Explanation:
         """Explain why a function can or cannot be loaded: each realization, the stored variants nearest to it, and what the remote store
         says, which is asked for that.
 
@@ -660,9 +651,7 @@ class Cache:
 
     # --------------------------------------------------------------- maintenance
 
-    def prune(
-        self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None
-    ) -> PruneReport:
+    def prune(self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None) -> PruneReport:
         """Remove modules by policy, least recently used first.
 
         Nothing goes that something which stays needs. What is loaded, here or elsewhere, stays mapped and works.
@@ -712,12 +701,7 @@ class Cache:
         return carry_out(self._store, proposal)
 
     def check(
-        self,
-        *,
-        repair: bool = False,
-        checksums: bool = True,
-        recompile: bool = False,
-        progress: Progress | None = None,
+        self, *, repair: bool = False, checksums: bool = True, recompile: bool = False, progress: Progress | None = None
     ) -> CheckReport:
         """Look for damage: checksums, records against images, missing imports, the index, leftovers, permissions.
 
@@ -738,9 +722,7 @@ class Cache:
 
         if not self.exists:
             return report_absence(self._store)
-        return check(
-            self._store, repair=repair, checksums=checksums, recompile=recompile, progress=progress
-        )
+        return check(self._store, repair=repair, checksums=checksums, recompile=recompile, progress=progress)
 
     def pin(self, func_name: str | Identity) -> bool:
         """Keep a function and its dependencies from being pruned. It need not be cached yet.
@@ -881,9 +863,7 @@ class Cache:
         with _Suggesting(self):
             return export(self._store, wanted, absolute_path(os.fspath(path)), targets, closure=closure, minisign=minisign)
 
-    def import_bundle(
-        self, path: str | os.PathLike[str], *, trusted_keys: Iterable[str] | str | None = None
-    ) -> tuple[str, ...]:
+    def import_bundle(self, path: str | os.PathLike[str], *, trusted_keys: Iterable[str] | str | None = None) -> tuple[str, ...]:
         """Add the modules of a bundle, all of them or none.
 
         Args:
@@ -1011,9 +991,7 @@ class Cache:
             self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
 
-    def _load_retargeted(
-        self, func_name: str, owner: object, accept: Accept | None, error: CompcacheError
-    ) -> TypedCallTarget:
+    def _load_retargeted(self, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
         """Compile the kept bitcode for this host and load the function again; raise `error` where that does not help."""
         try:
             try:
@@ -1053,9 +1031,7 @@ class Cache:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise StorageError(
-                f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path
-            )
+            raise StorageError(f"the cache {self.path} is closed: open it again with Cache(path)", path=self.path)
 
 
 class _Suggesting:
@@ -1177,8 +1153,7 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
         return target if target is not None else cache._load(func_name, owner=cache)
     except NotCachedError as error:
         raise NotCachedError(
-            f"a pickled call target stands for function {func_name!r} of the cache {path}, which cannot be found there "
-            f"({error})",
+            f"a pickled call target stands for function {func_name!r} of the cache {path}, which cannot be found there ({error})",
             func_name=func_name,
             cache_dir=path,
         ) from error

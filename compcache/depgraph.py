@@ -109,9 +109,7 @@ class DependencyGraph:
         return result
 
     @staticmethod
-    def _next(
-        node: str, rest: Iterator[str], index: dict[str, int], low: dict[str, int], on_stack: set[str]
-    ) -> str | None:
+    def _next(node: str, rest: Iterator[str], index: dict[str, int], low: dict[str, int], on_stack: set[str]) -> str | None:
         """The next unvisited successor; visited ones that are still open lower the node's link."""
         for other in rest:
             if other not in index:

@@ -171,13 +171,7 @@ class UndefinedSymbolError(LinkError):
     unused: tuple[str, ...]
 
     def __init__(
-        self,
-        message: str,
-        *,
-        symbols: Iterable[str] = (),
-        unused: Iterable[str] = (),
-        func_name: str = "",
-        module_id: str = "",
+        self, message: str, *, symbols: Iterable[str] = (), unused: Iterable[str] = (), func_name: str = "", module_id: str = ""
     ) -> None:
         super().__init__(message, func_name=func_name, module_id=module_id)
         self.symbols = tuple(symbols)
@@ -248,9 +242,7 @@ class FunctionInUseError(CompcacheError, ValueError):
     others: tuple[str, ...]
     importers: tuple[str, ...]
 
-    def __init__(
-        self, message: str, *, func_name: str = "", others: Iterable[str] = (), importers: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, message: str, *, func_name: str = "", others: Iterable[str] = (), importers: Iterable[str] = ()) -> None:
         super().__init__(message)
         self.func_name = func_name
         self.others = tuple(others)

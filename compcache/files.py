@@ -45,7 +45,9 @@ def absolute_path(path: str) -> str:
     try:
         return os.path.abspath(path)
     except FileNotFoundError as error:
-        message = f"{path!r} is a relative path, and the current directory does not exist any more: change to another, or name the whole path"
+        message = (
+            f"{path!r} is a relative path, and the current directory does not exist any more: change to another, or name the whole path"
+        )
         raise StorageError(message, path=path, errno=error.errno) from error
 
 
@@ -132,7 +134,7 @@ class Tree(Files):
             None opens one directory after another.
     """
 
-    __slots__ = ("_above", "_beneath", "_prefix", "_root", "close", "fstat", "fsync", "pread", "root", "system", "utime", "write")  # fmt: skip
+    __slots__ = ("_above", "_beneath", "_prefix", "_root", "close", "fstat", "fsync", "pread", "root", "system", "utime", "write")
 
     def __init__(self, files: Files, root: str, open_beneath: OpenBeneath | None = None) -> None:
         self.root = root

@@ -52,9 +52,7 @@ __all__ = [
 ]
 
 
-def find(
-    cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = None, *, kind: str = ""
-) -> TypedCallTarget | None:
+def find(cache: Cache, func_name: str, accept: Callable[[bytes], bool] | None = None, *, kind: str = "") -> TypedCallTarget | None:
     """The call target of a function, or None where it cannot be loaded; a miss is not counted.
 
     The remote store is asked for what is missing, for as long as a compile would wait for it.
@@ -168,9 +166,7 @@ def find_stored(cache: Cache, functions: Iterable[str]) -> Addition | None:
     return stored(cache._session(), tuple(func_names_of(functions)))
 
 
-def put_entry(
-    cache: Cache, name_or_identity: str | Identity, data: bytes, *, kind: str, requires: Iterable[str] = ()
-) -> str:
+def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, kind: str, requires: Iterable[str] = ()) -> str:
     """Store bytes that belong to cached code, in place of those of this kind and name.
 
     This object reads them at once, others when they are written: with many others in one file, within about a second, when the cache
@@ -308,7 +304,9 @@ def forget_uncached(cache: Cache, name: str) -> None:
 
 
 def compact_index(cache: Cache) -> None:
-    """Merge what was added one by one, so that look-ups open fewer files: for the end of a process that has added. A failure is harmless."""
+    """Merge what was added one by one, so that look-ups open fewer files: for the end of a process that has added.
+    A failure is harmless.
+    """
     if not cache._closed and not cache._store.readonly:
         from compcache.publish.additions import compact
 
@@ -411,7 +409,11 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "find_target": find, "add_realizations": add_realizations, "add_missing": add_missing, "find_stored": find_stored,
     "note_uncached": note_uncached, "forget_uncached": forget_uncached, "compact_index": compact_index,
 }  # fmt: skip
-_PROPERTIES: dict[str, Callable[..., Any]] = {"settings": settings_of, "allow_pickle": allows_pickle, "temporary_directory": temporary_directory}
+_PROPERTIES: dict[str, Callable[..., Any]] = {
+    "settings": settings_of,
+    "allow_pickle": allows_pickle,
+    "temporary_directory": temporary_directory,
+}
 
 
 def moved(cache: Cache, name: str) -> Any:

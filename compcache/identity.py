@@ -32,7 +32,8 @@ class Identity:
     Args:
         label: the function's name in the program; `func_name` begins with it.
         components: the source, the options, the identities of callees, versions: whatever decides what the code does,
-            as a mapping or as pairs of name and value. Values are text, bytes, numbers, None, identities, and lists, tuples, sets and mappings of these.
+            as a mapping or as pairs of name and value. Values are text, bytes, numbers, None, identities, and lists, tuples, sets and
+            mappings of these.
         named: more components.
 
     Raises:
@@ -46,13 +47,7 @@ class Identity:
 
     __slots__ = ("_parts", "label")
 
-    def __init__(
-        self,
-        label: str,
-        components: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
-        /,
-        **named: Any,
-    ) -> None:
+    def __init__(self, label: str, components: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None, /, **named: Any) -> None:
         self.label = str(label)
         pairs = list(components.items() if isinstance(components, Mapping) else components or ())
         given = {**dict(pairs), **named}
@@ -159,10 +154,7 @@ class Difference(Record):
 
 def _part(first: str, second: str) -> tuple[str, str]:
     """The surroundings of the first difference of two texts."""
-    at = next(
-        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b),
-        min(len(first), len(second)),
-    )
+    at = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
     start = max(at - _AROUND, 0)
     lead = "..." if start else ""
 

@@ -69,12 +69,7 @@ class Translation(NamedTuple):
 
 
 def build_module(
-    source: ModuleSource,
-    *,
-    machine: Host,
-    is_cached: Callable[[str], bool],
-    linker_for: LinkerFor = first_linker,
-    maker: str = "",
+    source: ModuleSource, *, machine: Host, is_cached: Callable[[str], bool], linker_for: LinkerFor = first_linker, maker: str = ""
 ) -> BuiltModule:
     """Compile and link a module, once for each of its targets; the result is the one for this host.
 
@@ -108,7 +103,9 @@ def translate_module(
     """
     if not isinstance(source, ModuleSource):
         raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}: write ModuleSource(code) for LLVM code")
-    requests = [r._replace(is_cached=is_cached, assumed=assumed, overridden=overridden) for r in requests_of(frozen(source), machine, maker)]
+    requests = [
+        r._replace(is_cached=is_cached, assumed=assumed, overridden=overridden) for r in requests_of(frozen(source), machine, maker)
+    ]
     return Translation(machine, tuple([(request, _translate_for(request, is_cached)) for request in requests]))
 
 
@@ -225,9 +222,7 @@ def _needs_linker(translated: Translated) -> list[str]:
     reasons += [f"the bound {name!r} of a section" for name in _bounds(translated.definitions)]
     reasons += [f"the imported variable {name!r}" for name in external if name in imports]
     reasons += [
-        f"the thread-local variable {name!r}"
-        for name, definition in translated.definitions.items()
-        if " thread_local" in definition.head
+        f"the thread-local variable {name!r}" for name, definition in translated.definitions.items() if " thread_local" in definition.head
     ]
     aliases_of = translated.prepared.aliases
     return reasons + [f"the ifunc {name!r}" for name, alias in aliases_of.items() if alias.is_ifunc]
@@ -242,12 +237,10 @@ def _assemble(
     platform = codegen.host_platform()
     machine, libc = translated.machine, make_side(kind).requires(image)
     basic = basic_features(platform)
-    features = {
-        symbol: requirement_of(names, basic, platform, machine.processor) for symbol, names in translated.requires.items()
-    }
+    features = {symbol: requirement_of(names, basic, platform, machine.processor) for symbol, names in translated.requires.items()}
     made_for, _ = words_of(machine.requires - basic - architecture(platform).system_features.keys(), platform.partition("-")[0])
     header = ModuleRecord(
-        key, kind, platform, machine.cpu, tuple(dict.fromkeys(features.values())) or ("",), libc, machine.features, codegen.llvm_version(), made_for,
+        key, kind, platform, machine.cpu, tuple(dict.fromkeys(features.values())) or ("",), libc, machine.features, codegen.llvm_version(), made_for,  # noqa: E501
         machine.processor if machine.is_exact else "", host.ABI_VERSION,
     )  # fmt: skip
     symbols = table_symbols(prepared, translated.definitions)

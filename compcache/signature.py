@@ -11,7 +11,8 @@ Grammar::
 `T[:]` is a C-contiguous buffer of that element type, of whatever shape; the function gets a pointer and a 64-bit count
 of elements. `T[::1]`, `T[:, ::1]` and so on are C-contiguous buffers of one, two, ... dimensions; the function gets a
 pointer and each dimension's 64-bit extent. A function whose result is a tuple (of scalars other than `ptr` and `cstr`)
-returns nothing and gets a pointer first, to one 8-byte slot per item. `const T[:]` says that the function only reads, so that read-only buffers are accepted. `object` is any Python object: the function, which holds the GIL, gets a borrowed `PyObject *` and
+returns nothing and gets a pointer first, to one 8-byte slot per item. `const T[:]` says that the function only reads, so that read-only
+buffers are accepted. `object` is any Python object: the function, which holds the GIL, gets a borrowed `PyObject *` and
 returns a new reference, or NULL with an exception set. Parameter names are optional: they show
 in `help()` and do not take part in comparisons.
 """

@@ -276,7 +276,29 @@ class Store:
         StorageError: the path exists but is not a directory.
     """
 
-    __slots__ = ("_checked_index", "_host", "_in_memory", "_memory_names", "_pack", "_owners", "_processor", "_warned", "exposed", "files", "index", "min_llvm", "readonly", "publish_key", "root", "signing_key", "stamp_key", "stats", "trust", "trusted_keys", "verify")
+    __slots__ = (
+        "_checked_index",
+        "_host",
+        "_in_memory",
+        "_memory_names",
+        "_pack",
+        "_owners",
+        "_processor",
+        "_warned",
+        "exposed",
+        "files",
+        "index",
+        "min_llvm",
+        "readonly",
+        "publish_key",
+        "root",
+        "signing_key",
+        "stamp_key",
+        "stats",
+        "trust",
+        "trusted_keys",
+        "verify",
+    )
     #: Read-only caches below it; see `compcache.layers`.
     layers: tuple[Store, ...] = ()
 
@@ -524,7 +546,9 @@ class Store:
             status = self.files.fstat(module.descriptor)
             module.size = status.st_size
             foreign = self.exposed or (self._owners is not None and status.st_uid not in self._owners)
-            if foreign or not ((entry and self._describe(module, status, entry_for(entry, module_id, status))) or self._recognize(module, status)):
+            if foreign or not (
+                (entry and self._describe(module, status, entry_for(entry, module_id, status))) or self._recognize(module, status)
+            ):
                 from compcache.publish.verify import verify_module
 
                 module = verify_module(self, module, status, leave_stamp=leave_stamp, owners=self._owners)
@@ -544,7 +568,9 @@ class Store:
         """Whether the index, or this one, has a stamp of the file in its present state."""
         return self._describe(module, status, (index or self.index).verified(module.module_id, status))
 
-    def _describe(self, module: ModuleFile, status: os.stat_result, entries: Iterable[tuple[int, int, bytes, int, int, bytes, bytes]]) -> bool:
+    def _describe(
+        self, module: ModuleFile, status: os.stat_result, entries: Iterable[tuple[int, int, bytes, int, int, bytes, bytes]]
+    ) -> bool:
         """Describe a module as the first of its entries does that nobody else has written; False where there is none."""
         for image, records, target, flags, functions, key, entry_mac in entries:
             if self.stamp_key:
@@ -608,7 +634,9 @@ class Store:
         return best if best is None or not alone or all(map(self.exists, best.requires)) else None
 
     def _read_entry(self, module_id: bytes, offset: int, kind: str) -> EntryRecord | None:
-        """The entry at this place of a file, if entries of the kind may be read of it. A pack stays open: others are often asked for next."""
+        """The entry at this place of a file, if entries of the kind may be read of it. A pack stays open: others
+        are often asked for next.
+        """
         from compcache.formats.entry import PACK_FLAG, decode_entry, may_be_read
 
         file = self._pack if self._pack is not None and self._pack.module_id == module_id else self.open_module(module_id)

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import adder, caller, constant, run_fresh
 
-from compcache import (
-    Cache,
-    FunctionInUseError,
-    ModuleSource,
-    NotCachedError,
-    StorageError,
-    UndefinedSymbolError,
-    frontend,
-)
+from compcache import Cache, FunctionInUseError, ModuleSource, NotCachedError, StorageError, UndefinedSymbolError, frontend
 
 if TYPE_CHECKING:
     from pathlib import Path

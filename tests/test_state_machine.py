@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from processes import in_fork
 
-from compcache import (
-    Cache,
-    CompcacheError,
-    ModuleSource,
-    NotCachedError,
-    TargetUnloadedError,
-    UndefinedSymbolError,
-)
+from compcache import Cache, CompcacheError, ModuleSource, NotCachedError, TargetUnloadedError, UndefinedSymbolError
 
 NAMES = ["a", "b", "c", "d", "e"]
 

@@ -12,16 +12,7 @@ import pytest
 from helpers import adder
 
 import compcache
-from compcache import (
-    Cache,
-    CompcacheError,
-    CompileError,
-    Identity,
-    ModuleSource,
-    NotCachedError,
-    PrunePolicy,
-    frontend,
-)
+from compcache import Cache, CompcacheError, CompileError, Identity, ModuleSource, NotCachedError, PrunePolicy, frontend
 
 
 @pytest.mark.parametrize(

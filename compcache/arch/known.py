@@ -7,15 +7,15 @@ from compcache.arch.architecture import Architecture
 
 __all__ = ["KNOWN", "architecture", "architecture_of_elf"]
 
-KNOWN: tuple[Architecture, ...] = tuple(
-    [file.ARCHITECTURE for file in (x86_64, aarch64, riscv64, loongarch64, ppc64le)]
-)
+KNOWN: tuple[Architecture, ...] = tuple([file.ARCHITECTURE for file in (x86_64, aarch64, riscv64, loongarch64, ppc64le)])
 _BY_NAME = {name: known for known in KNOWN for name in (known.name, *known.spellings)}
 _BY_ELF = {known.elf_machine: known for known in KNOWN}
 
 
 def architecture(platform: str) -> Architecture:
-    """The architecture of a platform or a triple (``x86_64-linux-elf``), or of its own name; one without properties where it is not known."""
+    """The architecture of a platform or a triple (``x86_64-linux-elf``), or of its own name; one without
+    properties where it is not known.
+    """
     name = platform.partition("-")[0]
     return _BY_NAME.get(name) or Architecture(name)
 

@@ -1,7 +1,8 @@
 """x86-64.
 
 The bits of CPUID that tell of a feature are in `tables/x86_64-words.json`, which ``tools/cpu_tables.py`` writes: it asks LLVM itself under
-made-up answers of CPUID. Which features machine code uses is read by a disassembler that knows the feature of each instruction (`iced-x86`).
+made-up answers of CPUID. Which features machine code uses is read by a disassembler that knows the feature of each instruction
+(`iced-x86`).
 """
 
 from __future__ import annotations
@@ -82,7 +83,6 @@ _NAMES = {
 #: Instructions of which the disassembler says less: in 64-bit mode the first processors lacked them.
 _BY_MNEMONIC = {"LAHF": "sahf", "SAHF": "sahf"}
 _BITS = 64
-
 
 
 def _feature_words() -> dict[str, str]:

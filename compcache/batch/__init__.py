@@ -9,15 +9,7 @@ line), `run` (the whole batch).
 from __future__ import annotations
 
 from compcache.batch.jobs import Job
-from compcache.batch.reports import (
-    BatchFailedError,
-    BatchInterrupted,
-    BatchProgress,
-    BatchReport,
-    BuiltJob,
-    CachedJob,
-    FailedJob,
-)
+from compcache.batch.reports import BatchFailedError, BatchInterrupted, BatchProgress, BatchReport, BuiltJob, CachedJob, FailedJob
 from compcache.batch.run import compile_many
 
 __all__ = [

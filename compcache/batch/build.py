@@ -54,8 +54,7 @@ def settings_of(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str,
     opened = cache if isinstance(cache, Cache) else Cache(cache)
     if opened.readonly:
         raise StorageError(
-            f"the cache {opened.path} was opened with readonly=True: a batch cannot store what it compiles",
-            path=opened.path,
+            f"the cache {opened.path} was opened with readonly=True: a batch cannot store what it compiles", path=opened.path
         )
     return opened, frontend.settings_of(opened)
 
@@ -91,9 +90,7 @@ def failure(error: BaseException, functions: tuple[str, ...], started: float) ->
 
 def _place(error: BaseException) -> str:
     """The last line of the caller's own code in the traceback; empty if there is none."""
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((_PACKAGE, "<frozen"))
-    ]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((_PACKAGE, "<frozen"))]
     if not frames:
         return ""
     last = frames[-1]

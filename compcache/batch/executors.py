@@ -48,12 +48,7 @@ class _Submitted(NamedTuple):
 
 
 def run_in_executor(
-    executor: Executor,
-    settings: dict[str, Any],
-    jobs: Sequence[PreparedJob],
-    timeout: float | None,
-    workers: int | None,
-    temporary: str,
+    executor: Executor, settings: dict[str, Any], jobs: Sequence[PreparedJob], timeout: float | None, workers: int | None, temporary: str
 ) -> Iterator[tuple[PreparedJob, Outcome | None]]:
     """Submit the jobs, some at a time; yields each with None when it is submitted, and with its outcome when it has ended.
 
@@ -229,16 +224,12 @@ def _lost(job: PreparedJob, error: BaseException) -> Outcome:
     return Outcome("died", job.functions, message=f"the executor broke: {error}", output=str(error))
 
 
-def _expired(
-    running: dict[Future[Outcome], _Submitted], starts: _Starts, timeout: float
-) -> Iterator[tuple[_Submitted, Outcome]]:
+def _expired(running: dict[Future[Outcome], _Submitted], starts: _Starts, timeout: float) -> Iterator[tuple[_Submitted, Outcome]]:
     """Give up jobs that exceed `timeout`; only the executor could end them."""
     now = time.monotonic()
     for future, submitted in list(running.items()):
         since = starts.started(submitted)
         if since is not None and now - since > timeout:
             del running[future]
-            message = (
-                f"it did not finish within {timeout:g} s and was given up; the executor is still running it"
-            )
+            message = f"it did not finish within {timeout:g} s and was given up; the executor is still running it"
             yield submitted, Outcome("timeout", submitted.job.functions, seconds=now - since, message=message)

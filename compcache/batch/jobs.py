@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["Job", "PreparedJob", "prepare_jobs"]
 
 
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """One unit of batch compilation.
@@ -108,9 +107,7 @@ def _as_job(number: int, item: Any) -> Job:
     if isinstance(item.build, ModuleSource):
         return replace(item, build=frozen(item.build))
     if not isinstance(item.build, str) and not callable(item.build):
-        raise TypeError(
-            f"job {number}: build is a {type(item.build).__name__}, not a ModuleSource or a function"
-        )
+        raise TypeError(f"job {number}: build is a {type(item.build).__name__}, not a ModuleSource or a function")
     return item
 
 

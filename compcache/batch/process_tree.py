@@ -111,11 +111,7 @@ def _kill(process: Process) -> None:
 
 def _running(processes: Iterable[Process]) -> list[Process]:
     found = [(process, _process(process.number)) for process in processes]
-    return [
-        process
-        for process, now in found
-        if now is not None and now.started == process.started and now.state not in _ENDED
-    ]
+    return [process for process, now in found if now is not None and now.started == process.started and now.state not in _ENDED]
 
 
 def _all() -> list[Process]:

@@ -45,11 +45,7 @@ class PlainLines(Display):
         """Print the line of the job that has just ended."""
         if moment.last is not None:
             width = len(str(moment.total))
-            print(
-                f"[{moment.done:{width}}/{moment.total}] {describe(moment.last)}",
-                file=self._stream,
-                flush=True,
-            )
+            print(f"[{moment.done:{width}}/{moment.total}] {describe(moment.last)}", file=self._stream, flush=True)
 
 
 class TerminalBar:

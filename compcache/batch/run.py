@@ -15,14 +15,7 @@ from compcache.batch.executors import is_local, run_in_executor, settings_of_wor
 from compcache.batch.jobs import prepare_jobs
 from compcache.batch.pool import WorkerPool
 from compcache.batch.progress import progress_display
-from compcache.batch.reports import (
-    BatchInterrupted,
-    BatchProgress,
-    BatchReport,
-    BuiltJob,
-    CachedJob,
-    FailedJob,
-)
+from compcache.batch.reports import BatchInterrupted, BatchProgress, BatchReport, BuiltJob, CachedJob, FailedJob
 from compcache.errors import CacheWarning
 
 if TYPE_CHECKING:
@@ -130,7 +123,7 @@ def _run_elsewhere(
         built = batch.built
         lost, unsatisfied = batch.record_all(
             run_in_executor(executor, settings, jobs, timeout, workers, frontend.temporary_directory(cache)),
-            record_lost=not is_local(executor)
+            record_lost=not is_local(executor),
         )
         if is_local(executor):
             return [job for job, _ in (*lost, *unsatisfied)]
@@ -220,9 +213,7 @@ class _Batch:
                 self.record(job, outcome)
         return lost, unsatisfied
 
-    def _events(
-        self, events: Iterator[tuple[PreparedJob, Outcome | None]]
-    ) -> Iterator[tuple[PreparedJob, Outcome]]:
+    def _events(self, events: Iterator[tuple[PreparedJob, Outcome | None]]) -> Iterator[tuple[PreparedJob, Outcome]]:
         """Yield the jobs that ended, and show those that start."""
         for job, outcome in events:
             if outcome is None:
@@ -246,11 +237,7 @@ class _Batch:
         counts = self._counts
         seconds = time.perf_counter() - self._started
         running = tuple(self._running.values())
-        self.display(
-            BatchProgress(
-                len(self.jobs), counts["built"], counts["cached"], counts["failed"], running, last, seconds
-            )
-        )
+        self.display(BatchProgress(len(self.jobs), counts["built"], counts["cached"], counts["failed"], running, last, seconds))
 
     def report(self, *, interrupted: bool = False) -> BatchReport:
         """The report of the jobs that have ended."""

@@ -27,8 +27,8 @@ def read_specs(specs: Iterable[str], *, untrusted: bool = False) -> list[Any]:
     """Read the jobs of all SPECs, in order.
 
     Args:
-        specs: paths of ``.ll`` and ``.bc`` files, of ``.o`` and ``.a`` files that hold bitcode; of Python files, with or without ``:attribute`` (``jobs`` is the
-            default attribute); or ``package.module:attribute``. The attribute is an iterable of jobs, or
+        specs: paths of ``.ll`` and ``.bc`` files, of ``.o`` and ``.a`` files that hold bitcode; of Python files, with or without
+            ``:attribute`` (``jobs`` is the default attribute); or ``package.module:attribute``. The attribute is an iterable of jobs, or
             a function without arguments that returns one.
 
         untrusted: try the code of files in a child process first (see `ModuleSource`). Functions of Python are run.
@@ -51,8 +51,7 @@ def _read(spec: str, *, untrusted: bool) -> Iterator[Any]:
         module = _import_module(place, spec)
     else:
         raise SpecError(
-            f"{spec!r} is not a valid SPEC: give .ll or .bc files, a Python file with an attribute `jobs`, or "
-            "package.module:attribute"
+            f"{spec!r} is not a valid SPEC: give .ll or .bc files, a Python file with an attribute `jobs`, or package.module:attribute"
         )
     yield from _jobs_of(module, attribute or _ATTRIBUTE, spec)
 
@@ -76,16 +75,12 @@ def _import_file(path: str) -> Any:
     directory, name = os.path.split(os.path.abspath(path))
     stem = name.removesuffix(".py")
     if not stem.isidentifier():
-        raise SpecError(
-            f"{path}: worker processes import this file; rename it to a valid Python module name"
-        )
+        raise SpecError(f"{path}: worker processes import this file; rename it to a valid Python module name")
     sys.path.insert(0, directory)
     module = _import_module(stem, path)
     found = os.path.abspath(getattr(module, "__file__", None) or "")
     if found != os.path.join(directory, name):
-        raise SpecError(
-            f"{path}: a module of the same name was already imported from {found}; rename the file"
-        )
+        raise SpecError(f"{path}: a module of the same name was already imported from {found}; rename the file")
     return module
 
 

@@ -117,9 +117,7 @@ def plain_source(ir: Any) -> Any:
     from llvmlite import ir as llvm_ir
 
     if not isinstance(ir, llvm_ir.Module):
-        raise CompileError(
-            f"ir must be LLVM assembly (str), bitcode (bytes) or an llvmlite module, not {type(ir).__name__}"
-        )
+        raise CompileError(f"ir must be LLVM assembly (str), bitcode (bytes) or an llvmlite module, not {type(ir).__name__}")
     return str(ir)
 
 
@@ -210,9 +208,7 @@ def check_triple(module: Any) -> None:
         )
     pointers = re.search(r"(?:^|-)p:(\d+)", module.data_layout)
     if pointers and pointers[1] != "64":
-        raise IncompatibleTargetError(
-            f"the module's data layout has {pointers[1]}-bit pointers, this process has 64-bit ones"
-        )
+        raise IncompatibleTargetError(f"the module's data layout has {pointers[1]}-bit pointers, this process has 64-bit ones")
     module.triple = llvm.get_default_triple()
 
 

@@ -20,20 +20,7 @@ from compcache.errors import SignatureError, SignatureMismatchError
 from compcache.formats.host import ABI_VERSION, platform_name
 from compcache.formats.module_table import TABLE_MAGIC, TABLE_SYMBOL
 from compcache.identity import label_of
-from compcache.signature import (
-    BOOL,
-    CSTR,
-    FLOAT,
-    OBJECT,
-    POINTER,
-    SIGNED,
-    TUPLE,
-    UNSIGNED,
-    VOID,
-    Parameter,
-    Signature,
-    Type,
-)
+from compcache.signature import BOOL, CSTR, FLOAT, OBJECT, POINTER, SIGNED, TUPLE, UNSIGNED, VOID, Parameter, Signature, Type
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -188,9 +175,7 @@ def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogi
     """
     head, types, result, convention = function
     expected = _expected(signature)
-    fits = len(expected) == len(types) and all(
-        actual in wanted for actual, wanted in zip(types, expected, strict=True)
-    )
+    fits = len(expected) == len(types) and all(actual in wanted for actual, wanted in zip(types, expected, strict=True))
     by_value = [text for text in head.parameters if any(mark in text for mark in _IN_MEMORY)]
     if not fits or by_value or result not in _result_types(signature.result):
         raise SignatureMismatchError(
@@ -523,8 +508,7 @@ def table_text(
     symbols = [*functions, *entry_symbols, *slots]
     table = f"@{TABLE_SYMBOL}"
     offsets = ", ".join(
-        f"i32 trunc (i64 sub (i64 ptrtoint (ptr @{quote(symbol)} to i64), i64 ptrtoint (ptr {table} to i64)) to i32)"
-        for symbol in symbols
+        f"i32 trunc (i64 sub (i64 ptrtoint (ptr @{quote(symbol)} to i64), i64 ptrtoint (ptr {table} to i64)) to i32)" for symbol in symbols
     )
     key_bytes = "".join(f"\\{byte:02X}" for byte in key)
     shape = f"{{ i64, i32, i32, [16 x i8], [{len(symbols)} x i32] }}"

@@ -6,13 +6,7 @@ import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.build.entry_points import (
-    EntryPoint,
-    FunctionHead,
-    entry_point,
-    read_head,
-    read_signature,
-)
+from compcache.build.entry_points import EntryPoint, FunctionHead, entry_point, read_head, read_signature
 from compcache.build.ir_text import leading_type
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import Function, check_name
@@ -30,9 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MERGED", "VISIBLE_LINKAGES", "WEAK", "Entries", "Export", "choose_exports", "make_entries", "read_exports", "visible_exports"]
 
-VISIBLE_LINKAGES = frozenset(
-    ("external", "linkonce_any", "linkonce_odr", "linkonce_odr_auto_hide", "weak_any", "weak_odr", "common")
-)
+VISIBLE_LINKAGES = frozenset(("external", "linkonce_any", "linkonce_odr", "linkonce_odr_auto_hide", "weak_any", "weak_odr", "common"))
 
 
 #: What a variable is that is one with those of the same name in other modules.
@@ -121,8 +113,7 @@ def choose_exports(
     if missing:
         known = ", ".join(sorted({*defined, *aliases})[:20]) or "nothing"
         raise UndefinedSymbolError(
-            f"functions names {', '.join(map(repr, missing))}, which the module does not define; it defines {known}",
-            symbols=missing,
+            f"functions names {', '.join(map(repr, missing))}, which the module does not define; it defines {known}", symbols=missing
         )
     asked = {export.symbol for export in wanted}
     odr = [name for name, linkage in merged.items() if linkage.endswith("_odr") and name not in asked]
@@ -185,7 +176,7 @@ def _require_some(visible: Sequence[object], values: GlobalValues, *, may_be_emp
     if any(variable.name == "llvm.global_ctors" for variable in values.variables):
         raise UndefinedSymbolError(
             "the module exports nothing: it is there for its constructors alone, and a module is loaded when something that it defines is "
-            "needed. Compile it together with what needs them, as one module, or export one of its functions in functions= and get that first"
+            "needed. Compile it together with what needs them, as one module, or export one of its functions in functions= and get that first"  # noqa: E501
         )
     more = f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""
     raise UndefinedSymbolError(
@@ -208,9 +199,7 @@ def _describe(export: Export, head: str) -> str:
     return f"{'constant' if match[1] == 'constant' else export.link_only} {leading_type(match[2])}"
 
 
-def make_entries(
-    exports: Sequence[Export], definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]
-) -> Entries:
+def make_entries(exports: Sequence[Export], definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> Entries:
     """The entry points of an optimized module's exports.
 
     Raises:

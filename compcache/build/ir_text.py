@@ -19,7 +19,32 @@ from compcache.formats.host import platform_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "extreme_of", "is_vectorized", "leading_type", "lines_from", "lines_of_variables", "long_lines", "parse_head", "passes_vectors", "quote", "read_assembly", "read_module", "read_values", "section_bounds", "split_parameters", "symbol_counts", "unquote", "with_image_symbols", "with_lines"]
+__all__ = [
+    "ATTACHMENTS",
+    "Assembly",
+    "Definition",
+    "GlobalValue",
+    "GlobalValues",
+    "Head",
+    "extreme_of",
+    "is_vectorized",
+    "leading_type",
+    "lines_from",
+    "lines_of_variables",
+    "long_lines",
+    "parse_head",
+    "passes_vectors",
+    "quote",
+    "read_assembly",
+    "read_module",
+    "read_values",
+    "section_bounds",
+    "split_parameters",
+    "symbol_counts",
+    "unquote",
+    "with_image_symbols",
+    "with_lines",
+]
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
 _REFERENCE = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))|"[^"]*"')
@@ -51,9 +76,7 @@ _TYPE = re.compile(r'^%("[^"]*"|[-$.\w]+) = type ([^\n]*)$', re.MULTILINE)
 _ANY_VECTOR = re.compile(r"<(?:vscale x )?\d+ x ")
 _SIZED_VECTOR = re.compile(r"<(vscale x )?(\d+) x (i\d+|half|bfloat|float|double|ptr)>")
 #: Heads of functions that other modules have or use, and calls of what a pointer leads to.
-_OUTWARD = re.compile(
-    r"^declare (?!.*@llvm\.).*|^define (?!internal |private ).*|\b(?:call|invoke) [^@%\n]*%[^\s(]+\(.*", re.MULTILINE
-)
+_OUTWARD = re.compile(r"^declare (?!.*@llvm\.).*|^define (?!internal |private ).*|\b(?:call|invoke) [^@%\n]*%[^\s(]+\(.*", re.MULTILINE)
 _BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64, "ptr": 64}
 _COMMON_WIDTH = architecture(platform_name()).vector_bits
 _TYPE_NAME = re.compile(r'%("[^"]*"|[-$.\w]+)')
@@ -314,7 +337,9 @@ def lines_of_variables(text: str) -> str:
 def read_values(text: str) -> GlobalValues:
     """The functions and variables of a printed module. To ask LLVM for names, linkage and visibility takes several calls for each."""
     functions = [_function(line, line[len("define ") :], is_declaration=False) for line in lines_from(text, "define ")]
-    functions += [_function(line, _ATTACHMENTS.sub("", line[len("declare ") :], 1), is_declaration=True) for line in lines_from(text, "declare ")]
+    functions += [
+        _function(line, _ATTACHMENTS.sub("", line[len("declare ") :], 1), is_declaration=True) for line in lines_from(text, "declare ")
+    ]
     return GlobalValues(tuple(functions), tuple(filter(None, map(_variable, lines_from(text, "@")))))
 
 

@@ -115,9 +115,7 @@ def read_code(store: Store, module_id: str) -> KeptCode:
         packed = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
         image = module.read(0, footer.image)
     if not packed:
-        raise NoCodeError(
-            f"module {module_id} was stored without its code (keep_bitcode=False, --no-bitcode)"
-        )
+        raise NoCodeError(f"module {module_id} was stored without its code (keep_bitcode=False, --no-bitcode)")
     try:
         bitcode = zlib.decompressobj().decompress(packed, _MAX_BITCODE)
     except zlib.error as error:

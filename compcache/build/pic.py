@@ -1,7 +1,8 @@
 """Rewrites code that was made for an executable so that it may live in a shared object.
 
 Three things in LLVM assembly contradict that, and none can be changed through LLVM's C API: declarations marked
-`dso_local` or hidden, of what is in another image here (a linker refuses the relocations of non-PIC code), thread-local models that only an executable may use,
+`dso_local` or hidden, of what is in another image here (a linker refuses the relocations of non-PIC code), thread-local models that only
+an executable may use,
 and constructors, which LLVM emits in the obsolete ``.ctors`` form. The LLVM Language Reference describes all of them.
 """
 
@@ -37,9 +38,7 @@ __all__ = [
 ]
 
 _NAME = r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)'
-_DSO_LOCAL = re.compile(
-    rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)\s?dso_local\b", re.MULTILINE
-)
+_DSO_LOCAL = re.compile(rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)\s?dso_local\b", re.MULTILINE)
 _HIDDEN = re.compile(
     rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)((?: ?dso_local)?) ?(?:hidden|protected)\b", re.MULTILINE
 )
@@ -47,7 +46,7 @@ _HIDDEN = re.compile(
 _OF_IMAGE = "@__dso_handle = external hidden global"
 #: Definitions that a linker merges with others of their name, of variables that can change.
 _MERGED = re.compile(
-    rf"^({_NAME}) = (linkonce_odr|weak_odr|linkonce|weak|common) ((?:(?:dso_local|hidden|protected) )*)((?:[a-z_]+(?:\([a-z0-9]*\))? )*?)global ",
+    rf"^({_NAME}) = (linkonce_odr|weak_odr|linkonce|weak|common) ((?:(?:dso_local|hidden|protected) )*)((?:[a-z_]+(?:\([a-z0-9]*\))? )*?)global ",  # noqa: E501
     re.MULTILINE,
 )
 _THREAD_LOCAL = re.compile(rf"^({_NAME}) = (?:[a-z_]+(?:\([a-z]+\))? )*?thread_local\b", re.MULTILINE)
@@ -58,7 +57,7 @@ _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", r
 _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
 _USED = re.compile(r"^@llvm\.used = appending global \[\d+ x ptr\] \[([^\n]*)\], section \"llvm\.metadata\"$", re.MULTILINE)
 _ALIAS = re.compile(rf"^({_NAME}) = ([^\n]*?)\b(alias|ifunc) ([^\n]*), ptr ([^\n]*)$", re.MULTILINE)
-_OPERATIONS = r"getelementptr(?: inbounds| nuw| nusw| inrange\(-?\d+, -?\d+\))*|ptrtoint|ptrtoaddr|inttoptr|bitcast|addrspacecast|trunc|(?:add|sub|xor)(?: nuw| nsw)*"
+_OPERATIONS = r"getelementptr(?: inbounds| nuw| nusw| inrange\(-?\d+, -?\d+\))*|ptrtoint|ptrtoaddr|inttoptr|bitcast|addrspacecast|trunc|(?:add|sub|xor)(?: nuw| nsw)*"  # noqa: E501
 #: What the functions are called that return the address of a thread-local variable for the thread that calls them.
 ADDRESS_OF = "thread_local."
 _ADDRESS = "%compcache.thread_local."

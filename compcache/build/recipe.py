@@ -64,12 +64,7 @@ class Recipe(NamedTuple):
 
 
 def write_recipe(
-    level: int,
-    exports: tuple[Export, ...],
-    slots: Mapping[str, str],
-    storage: Mapping[str, int],
-    libraries: Iterable[str],
-    code: bytes,
+    level: int, exports: tuple[Export, ...], slots: Mapping[str, str], storage: Mapping[str, int], libraries: Iterable[str], code: bytes
 ) -> bytes:
     """The second stream of a bitcode section; `storage` are the offsets of the globals' records."""
     rows = [[e.name, e.symbol, e.signature and e.signature.text(), e.nogil, e.shown, e.link_only] for e in exports]

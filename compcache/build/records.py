@@ -9,21 +9,8 @@ from compcache.build.slots import SLOT_PREFIX
 from compcache.depgraph import DependencyGraph
 from compcache.errors import GlobalValidationError
 from compcache.formats.graph import SymbolNode
-from compcache.formats.manifest import (
-    NO_SLOT,
-    STARTUP,
-    FunctionRecord,
-    GlobalRecord,
-    ModuleRecord,
-    NeedsRecord,
-)
-from compcache.formats.manifest_writer import (
-    ManifestWriter,
-    encode_function,
-    encode_global,
-    encode_module,
-    encode_needs,
-)
+from compcache.formats.manifest import NO_SLOT, STARTUP, FunctionRecord, GlobalRecord, ModuleRecord, NeedsRecord
+from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_global, encode_module, encode_needs
 from compcache.images import platform_symbols
 
 if TYPE_CHECKING:
@@ -133,18 +120,13 @@ class RecordBuilder:
         if name not in self.globals:
             definition, storage = self._resolution.storage[name]
             shown = name.removeprefix(SLOT_PREFIX)
-            record = GlobalRecord(
-                shown, self._slots[name], storage.form, storage.size, definition.kind, self._payloads[name]
-            )
+            record = GlobalRecord(shown, self._slots[name], storage.form, storage.size, definition.kind, self._payloads[name])
             self.globals[name] = self.records.add(encode_global(record))
         return self.globals[name]
 
 
 def symbol_nodes(
-    definitions: Mapping[str, Definition],
-    exports: Mapping[str, str],
-    resolution: Resolution,
-    signatures: Mapping[str, str],
+    definitions: Mapping[str, Definition], exports: Mapping[str, str], resolution: Resolution, signatures: Mapping[str, str]
 ) -> list[SymbolNode]:
     """The dependency graph of an optimized module: every global value with what it refers to.
 

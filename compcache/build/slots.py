@@ -21,13 +21,7 @@ from compcache.errors import CompileError, UndefinedSymbolError
 from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
 from compcache.images import platform_symbols
 from compcache.images.archives import HAS_STATE, Archive, is_archive
-from compcache.images.libraries import (
-    advice_on_run_time,
-    demangle,
-    library_with,
-    loaded_libraries,
-    open_libraries,
-)
+from compcache.images.libraries import advice_on_run_time, demangle, library_with, loaded_libraries, open_libraries
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 
 if TYPE_CHECKING:
@@ -37,14 +31,22 @@ if TYPE_CHECKING:
     from compcache.build.source import ModuleSource
     from compcache.images.libraries import Library
 
-__all__ = ["SLOT_PREFIX", "Requests", "Resolution", "imported_thread_locals", "read_requests", "resolve_declarations", "restore_resolution", "shared_function", "undefined_symbols"]
+__all__ = [
+    "SLOT_PREFIX",
+    "Requests",
+    "Resolution",
+    "imported_thread_locals",
+    "read_requests",
+    "resolve_declarations",
+    "restore_resolution",
+    "shared_function",
+    "undefined_symbols",
+]
 
 SLOT_PREFIX = "compcache.slot."
 _NOT_PROVIDED = "which neither the cache, nor globals, nor this process provides"
 _MOST_SHOWN = 20  # a screenful
-_LINKAGE_WORDS = frozenset(
-    ("external", "extern_weak", "dso_local", "dso_preemptable", "hidden", "protected", "default", "dllimport")
-)
+_LINKAGE_WORDS = frozenset(("external", "extern_weak", "dso_local", "dso_preemptable", "hidden", "protected", "default", "dllimport"))
 
 
 class Requests(NamedTuple):
@@ -58,7 +60,8 @@ class Requests(NamedTuple):
 class Resolution(NamedTuple):
     """The provider of each declaration.
 
-    `imports`: {symbol: func_name} of what the linker leaves places for; `slots`: {symbol of the slot: func_name}; `storage`: {symbol: (definition, storage)}, including the slots
+    `imports`: {symbol: func_name} of what the linker leaves places for; `slots`: {symbol of the slot: func_name}; `storage`: {symbol:
+    (definition, storage)}, including the slots
     of functions that a native definition stands for; `support`: assembly to link in; `thunks`: its functions.
     `libraries` are those that the source names; `libraries_used` the symbols of theirs that the module declares.
     """
@@ -81,15 +84,9 @@ def read_requests(source: ModuleSource) -> Requests:
     imports = source.imports or ()
     pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in _names(imports))
     return Requests(
-        {
-            check_name(symbol, "imported symbol"): check_name(getattr(name, "func_name", name), "func_name")
-            for symbol, name in pairs
-        },
+        {check_name(symbol, "imported symbol"): check_name(getattr(name, "func_name", name), "func_name") for symbol, name in pairs},
         {check_name(name, "global name"): define(value) for name, value in (source.globals or {}).items()},
-        (
-            *[check_name(name, "library") for name in _names(source.libraries)],
-            *[_archive_name(name) for name in _names(source.archives)],
-        ),
+        (*[check_name(name, "library") for name in _names(source.libraries)], *[_archive_name(name) for name in _names(source.archives)]),
     )
 
 
@@ -224,10 +221,7 @@ def _refuse_defined_thread_locals(storage: Iterable[str], thread_locals: Collect
 
 
 def restore_resolution(
-    module: Any,
-    slots: Mapping[str, str],
-    storage: Mapping[str, tuple[GlobalDefinition, Storage]],
-    names: tuple[str, ...],
+    module: Any, slots: Mapping[str, str], storage: Mapping[str, tuple[GlobalDefinition, Storage]], names: tuple[str, ...]
 ) -> Resolution:
     """How the declarations of a stored module were provided for.
 
@@ -236,9 +230,7 @@ def restore_resolution(
     libraries = open_libraries(names)
     declared = [value.name for value in (*module.functions, *module.global_variables) if value.is_declaration]
     used = [
-        name
-        for name in declared
-        if not platform_symbols.is_platform_symbol(name) and any(library.path_of(name) for library in libraries)
+        name for name in declared if not platform_symbols.is_platform_symbol(name) and any(library.path_of(name) for library in libraries)
     ]
     plain = {symbol: name for symbol, name in slots.items() if not symbol.startswith(SLOT_PREFIX)}
     with_slots = {symbol: name for symbol, name in slots.items() if symbol not in plain}
@@ -354,13 +346,7 @@ class _Resolver:
             self.libraries = (*self.libraries, *({library} - {*self.libraries}))
 
 
-def _check_use(
-    text: str,
-    requests: Requests,
-    functions: Collection[str],
-    variables: Collection[str],
-    missing: list[str],
-) -> None:
+def _check_use(text: str, requests: Requests, functions: Collection[str], variables: Collection[str], missing: list[str]) -> None:
     given = {*requests.imports, *requests.globals}
     if not given and not missing:
         return
@@ -395,7 +381,9 @@ def _describe(missing: list[str], unused: Collection[str], functions: Collection
         lines += [f"and {len(missing) - _MOST_SHOWN} more"] if len(missing) > _MOST_SHOWN else []
         parts.append("\n  ".join([f"the module uses {len(missing)} symbols {_NOT_PROVIDED}:", *lines]))
     if unused:
-        shown = ", ".join(map(_shown, sorted(unused)[:_MOST_SHOWN])) + (f" and {len(unused) - _MOST_SHOWN} more" if len(unused) > _MOST_SHOWN else "")
+        shown = ", ".join(map(_shown, sorted(unused)[:_MOST_SHOWN])) + (
+            f" and {len(unused) - _MOST_SHOWN} more" if len(unused) > _MOST_SHOWN else ""
+        )
         parts.append(f"imports/globals name {shown}, which the module does not declare and use")
     return ("\n" if len(missing) > 1 else "; ").join(parts)
 

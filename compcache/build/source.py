@@ -51,9 +51,7 @@ class Function(Record):
     nogil: bool
     shown: str | None
 
-    def __init__(
-        self, signature: object = None, symbol: str | None = None, nogil: bool = False, shown: str | None = None
-    ) -> None:
+    def __init__(self, signature: object = None, symbol: str | None = None, nogil: bool = False, shown: str | None = None) -> None:
         super().__init__(None if signature is None else str(signature), symbol, nogil, shown)
 
 
@@ -87,8 +85,8 @@ class ModuleSource:
         keep_bitcode: store the optimized code beside the image, for `show --ir` and `check --recompile`.
         identity: a `compcache.Identity`, or a mapping of named components, kept with the functions.
         entries: bytes that belong to each of its functions, by kind: stored with them, and read by `compcache.frontend.get_entry`.
-        part_of: the func_name, the label or the `Identity` of the function that these are made for, as a wrapper or a loop of it is. Listings
-            show them with it, and they are removed with it.
+        part_of: the func_name, the label or the `Identity` of the function that these are made for, as a wrapper or a loop of it is.
+            Listings show them with it, and they are removed with it.
         untrusted: translate the code in a child process first, with limits of time and memory, so that code which ends LLVM or
             keeps it busy costs no more than an error. It takes about twice the time.
 
@@ -140,7 +138,9 @@ class ModuleSource:
         self.targets = targets if targets is None else _several("targets", targets, (str,))
         self.keep_bitcode = keep_bitcode
         self.identity = identity
-        self.entries = None if entries is None else {check_name(kind, "kind of entries"): check_entry(kind, data) for kind, data in entries.items()}
+        self.entries = (
+            None if entries is None else {check_name(kind, "kind of entries"): check_entry(kind, data) for kind, data in entries.items()}
+        )
         self.part_of = part_of
         self.untrusted = untrusted
 

@@ -148,7 +148,9 @@ def _read(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
 
 
 def _pack_of(store: Store, modules: Collection[bytes], names: Collection[str]) -> tuple[bytes, bytes, bytes] | None:
-    """A pack of the entries of data that belong to modules or are named as functions are: its id, the content of its file, its signatures."""
+    """A pack of the entries of data that belong to modules or are named as functions are: its id, the content of
+    its file, its signatures.
+    """
     packs = [entries_of(place, pack) or () for place in (store, *store.layers) for pack in packs_in(place.index.segments)]
     found = [
         entry

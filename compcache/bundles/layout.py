@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-__all__ = ["LISTING", "MODULE_MEMBER", "SIGNATURE_MEMBER", "content_only", "module_member", "read_bundle", "signature_member", "write_bundle"]
+__all__ = [
+    "LISTING",
+    "MODULE_MEMBER",
+    "SIGNATURE_MEMBER",
+    "content_only",
+    "module_member",
+    "read_bundle",
+    "signature_member",
+    "write_bundle",
+]
 
 LISTING = "compcache-bundle-1.txt"
 MODULE_MEMBER = re.compile(rf"modules/([0-9a-f]{{32}}){re.escape(MODULES.suffix)}")

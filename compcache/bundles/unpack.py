@@ -45,9 +45,7 @@ class _Module:
         return self.header.requirement()
 
 
-def import_bundle(
-    store: Store, path: str, trusted: tuple[PublicKey, ...], *, as_layer: BinaryIO | None = None
-) -> tuple[str, ...]:
+def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as_layer: BinaryIO | None = None) -> tuple[str, ...]:
     """See `Cache.import_bundle`.
 
     `trusted` are keys beside those of the store. A directory that is to be a layer gets all modules of the open bundle

@@ -41,7 +41,9 @@ def symbols_of(code: bytes) -> Symbols:
 
 
 def with_text(code: bytes, text: str) -> bytes:
-    """The code with more of it, as assembly: writing bitcode would assemble inline assembly, which may end the process. Raises `CompileError` where LLVM rejects either."""
+    """The code with more of it, as assembly: writing bitcode would assemble inline assembly, which may end the process. Raises
+    `CompileError` where LLVM rejects either.
+    """
 
     def link(context: Any) -> bytes:
         module = codegen.parse(code if code.startswith(BITCODE_MAGIC) else code.decode("utf-8", "surrogateescape"), context)

@@ -31,9 +31,7 @@ define ptr @{name}() {{ ret ptr @text }}
 """
 
 
-def compiled_functions(
-    cache: Cache, unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any]
-) -> CompiledFunctions:
+def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any]) -> CompiledFunctions:
     """See `compcache.clang.compile`."""
     asked = {"functions": _described(functions), "options": {name: repr(value) for name, value in sorted(options.items())}}
     given = Identity(f"{unit.label}.given", given=unit.given(), **asked).func_name
@@ -71,12 +69,7 @@ def _functions_in(cache: Cache, name: str) -> dict[str, str]:
 
 
 def _compile(
-    cache: Cache,
-    unit: Unit,
-    given: str,
-    functions: Mapping[str, Any] | None,
-    options: Mapping[str, Any],
-    asked: Mapping[str, Any],
+    cache: Cache, unit: Unit, given: str, functions: Mapping[str, Any] | None, options: Mapping[str, Any], asked: Mapping[str, Any]
 ) -> dict[str, str]:
     from compcache.clang.run import identity_of_unit, preprocess
 

@@ -163,7 +163,9 @@ def _translate(unit: Unit) -> bytes:
 
 def _leaves_passes(unit: Unit) -> bool:
     """Whether nothing but LLVM's usual passes is asked for: instrumentation is a pass as well."""
-    return optimization_level(unit) > 0 and not any(flag.startswith(("-fsanitize", "-fprofile", "-fcoverage", "-flto")) for flag in unit.flags)
+    return optimization_level(unit) > 0 and not any(
+        flag.startswith(("-fsanitize", "-fprofile", "-fcoverage", "-flto")) for flag in unit.flags
+    )
 
 
 def _version(unit: Unit) -> str:

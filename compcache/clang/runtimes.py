@@ -35,7 +35,8 @@ _SECONDS = 60.0
 _ALWAYS = frozenset(("c", "m", "gcc", "gcc_s", "gcc_eh", "pthread", "dl", "rt"))
 _SHARED = re.compile(r"\.so(\.\d+)*$")
 _LANGUAGE = {"c": "c", "c++": "c++", "fortran": "f95"}
-#: Names of the functions that choose Rust's allocator, before and behind what stands for the compiler's version; old compilers have neither.
+#: Names of the functions that choose Rust's allocator, before and behind what stands for the compiler's version; old compilers have
+#: neither.
 _RUST_ALLOCATOR = re.compile(r"(?:(?P<before>_R\w*?7___rustc)\d+_)?__rdl_alloc")
 _RUST_FUNCTIONS = {
     "alloc": ("ptr", "i64, i64"),
@@ -56,9 +57,7 @@ class _Runtime(NamedTuple):
     code: str = ""
 
 
-def with_runtime(
-    unit: Unit, code: bytes, given: Mapping[str, Any], symbols: Symbols | None = None
-) -> tuple[bytes, dict[str, Any]]:
+def with_runtime(unit: Unit, code: bytes, given: Mapping[str, Any], symbols: Symbols | None = None) -> tuple[bytes, dict[str, Any]]:
     """The code of a unit and the options of its `ModuleSource`, with what its compiler links where it needs more than the platform.
 
     Args:
@@ -136,9 +135,7 @@ def _is_elf(path: str) -> bool:
 
 def _printed(unit: Unit, command: list[str], *, errors: bool = False) -> str:
     try:
-        done = subprocess.run(
-            command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=unit.directory
-        )
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=unit.directory)
     except (OSError, subprocess.TimeoutExpired) as error:
         reraise_interrupt(error)
         return ""

@@ -96,9 +96,7 @@ class _LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
             raise click.UsageError(f"unknown command {args[0]!r}{near_name(args[0], COMMANDS, ', ')}", ctx)
         return super().resolve_command(ctx, args)
@@ -170,31 +168,25 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     epilog="Results go to standard output, everything else to standard error. Exit status: 0 done, 1 a finding, 2 usage "
     "or bad input. Colours and tables appear on a terminal only; NO_COLOR switches the colours off.",
 )
+@click.option("--dir", "directory", metavar="DIR", help="The cache directory. Without it: $COMPCACHE_DIR, else the user's cache directory.")
+@click.option("--trust", is_flag=True, help="Use the directory even if other users own it or can write to it.")
 @click.option(
-    "--dir",
-    "directory",
-    metavar="DIR",
-    help="The cache directory. Without it: $COMPCACHE_DIR, else the user's cache directory.",
-)
-@click.option(
-    "--trust", is_flag=True, help="Use the directory even if other users own it or can write to it."
-)
-@click.option(
-    "-v", "--verbose", is_flag=True, expose_value=False, callback=_use_verbose,
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_use_verbose,
     help="Log each hit, miss and compilation on standard error, like COMPCACHE_DEBUG=1.",
 )
 @click.option(
-    "-q", "--quiet", is_flag=True, expose_value=False, callback=_use_quiet,
-    help="Write only results and errors: no warnings, notes or progress.",
-)
-@click.option(
-    "--version",
+    "-q",
+    "--quiet",
     is_flag=True,
     expose_value=False,
-    is_eager=True,
-    callback=_print_version,
-    help="Show the version.",
+    callback=_use_quiet,
+    help="Write only results and errors: no warnings, notes or progress.",
 )
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version.")
 @click.pass_context
 def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
     """An on-disk cache of compiled LLVM modules: inspect it, fill it, call its functions."""
@@ -224,9 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="compcache.plain")  # so that any name can be printed in any locale
     try:
-        status = group.main(
-            args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
-        )
+        status = group.main(args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as error:
         return _fail(_usage_text(error))
     except (click.Abort, KeyboardInterrupt):
@@ -290,12 +280,7 @@ def _with_near_option(error: click.ClickException) -> str:
 
 
 def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: Any = None,
-    line: str | None = None,
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None
 ) -> None:
     if issubclass(category, CacheWarning):
         if not is_quiet():

@@ -27,9 +27,7 @@ _BATCH = 1_000  # items per write
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-jsonl_option = click.option(
-    "--jsonl", "as_lines", is_flag=True, help="Print JSON Lines: an object on each line, for long lists."
-)
+jsonl_option = click.option("--jsonl", "as_lines", is_flag=True, help="Print JSON Lines: an object on each line, for long lists.")
 
 
 def print_json_lines(values: Iterable[Any]) -> None:
@@ -67,11 +65,7 @@ def _names(kind: type) -> tuple[str, ...]:
     """The field names of a record type; empty for other types."""
     if issubclass(kind, Record):
         return kind.__slots__
-    return (
-        getattr(kind, "_fields", ())
-        if issubclass(kind, tuple)
-        else tuple(getattr(kind, "__dataclass_fields__", ()))
-    )
+    return getattr(kind, "_fields", ()) if issubclass(kind, tuple) else tuple(getattr(kind, "__dataclass_fields__", ()))
 
 
 def _write_lines(brackets: str, texts: Iterable[str]) -> None:

@@ -167,11 +167,7 @@ def size_text(size: float) -> str:
 
 def fullness(size: int, limit: int | None) -> str:
     """A size, and its share of the limit."""
-    return (
-        f"{size_text(size)} of {size_text(limit)} ({size / limit:.1%})"
-        if limit
-        else f"{size_text(size)} without a limit"
-    )
+    return f"{size_text(size)} of {size_text(limit)} ({size / limit:.1%})" if limit else f"{size_text(size)} without a limit"
 
 
 @lru_cache(maxsize=4096)

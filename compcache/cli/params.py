@@ -17,7 +17,6 @@ else:
 __all__ = ["DURATION", "MOMENT", "SIZE"]
 
 
-
 class _Size(_Type):
     name = "size"
 
@@ -66,9 +65,7 @@ class _Moment(_Type):
         try:
             return datetime.fromisoformat(value).timestamp()  # local time unless it has a zone
         except ValueError:
-            self.fail(
-                f"{value!r} is not a valid time: give an age (7d, 12h) or a date (2026-01-31)", param, ctx
-            )
+            self.fail(f"{value!r} is not a valid time: give an age (7d, 12h) or a date (2026-01-31)", param, ctx)
 
 
 SIZE = _Size()

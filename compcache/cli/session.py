@@ -45,7 +45,6 @@ class Session:
             raise click.ClickException(f"no cache at {self.directory} (chosen by: {self.chosen_by})")
         return cache
 
-
     def remote(self, url: str | None, mode: str) -> Cache:
         """Open the cache with a remote store, that of the environment where none is given."""
         try:

@@ -185,6 +185,4 @@ def _plain_value(text: str) -> Any:
             return parse(text)
         except ValueError:
             continue
-    raise ValueError(
-        "expected a number, true, false, or a value that starts with text:, bytes:, native:, object: or @"
-    )
+    raise ValueError("expected a number, true, false, or a value that starts with text:, bytes:, native:, object: or @")

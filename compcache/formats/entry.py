@@ -18,7 +18,7 @@ from compcache.formats.manifest import IMAGE_NONE
 from compcache.record import Record
 
 __all__ = [
-    "ENTRY", "MOST_DATA", "PACK", "PACK_FLAG", "PART_OF", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "is_pack", "may_be_read",
+    "ENTRY", "MOST_DATA", "PACK", "PACK_FLAG", "PART_OF", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "is_pack", "may_be_read",  # noqa: E501
 ]  # fmt: skip
 
 #: The first byte of the payload.

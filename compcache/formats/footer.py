@@ -25,7 +25,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["FOOTER_SIZE", "Footer", "decode_footer", "encode_container", "intact_footer", "is_signed_with", "module_digest", "require_intact", "sections_of"]
+__all__ = [
+    "FOOTER_SIZE",
+    "Footer",
+    "decode_footer",
+    "encode_container",
+    "intact_footer",
+    "is_signed_with",
+    "module_digest",
+    "require_intact",
+    "sections_of",
+]
 
 _MAGIC = b"CCMODULE"
 _VERSION = 5

@@ -2,8 +2,8 @@
 
 A module names its platform (architecture, operating system, object format), its C library, and what its machine code needs of a
 processor. That is said in the processor's own words, so that no table of names has to be complete: masks over words of CPUID
-(x86-64; Intel's manual, volume 2, "CPUID"; AMD's, volume 3, appendix E) or of the kernel's auxiliary vector (AArch64), and lower bounds for numbers.
-All that code requires is one text, a *requirement*; `target_id` is its digest.
+(x86-64; Intel's manual, volume 2, "CPUID"; AMD's, volume 3, appendix E) or of the kernel's auxiliary vector (AArch64), and lower bounds
+for numbers. All that code requires is one text, a *requirement*; `target_id` is its digest.
 
 What code requires of a processor is ``names;words``, the names for people (docs/format.md, "Requirements").
 """

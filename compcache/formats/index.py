@@ -6,10 +6,12 @@ level holding eight times as many modules as the one below. So a cache of any si
 and an addition costs amortized `8 * levels / 2` rewrites of its own entries.
 
 A segment (little-endian) is ``"CCINDEX2" | size of the function table u64 | size of the requirements u64 | function
-table | module table | requirements``; both tables are of `compcache.formats.table`. A function entry is the key of the name, a module_id, the offset of the
+table | module table | requirements``; both tables are of `compcache.formats.table`.
+A function entry is the key of the name, a module_id, the offset of the
 function's record, and the first four bytes of the digest of what the function requires of a host. A module entry is
 `ModuleEntry`: the stamp under which the file was verified, and the sizes that a reader needs. The requirements are a check,
-and texts behind their numbers and lengths (`compcache.formats.host.requirement`): a host chooses among realizations without reading modules.
+and texts behind their numbers and lengths (`compcache.formats.host.requirement`): a host chooses among realizations without reading
+modules.
 
 The index is derived and never believed further than it can be checked: an entry whose module file is gone is
 no entry, a stamp that does not match the file is ignored, a damaged segment is set aside and rebuilt from the
@@ -43,15 +45,7 @@ if TYPE_CHECKING:
 
     from compcache.formats.host import Processor
 
-__all__ = [
-    "Index",
-    "ModuleEntry",
-    "Segment",
-    "Stamp",
-    "decode_requirements",
-    "entry_for",
-    "requirement_number",
-]
+__all__ = ["Index", "ModuleEntry", "Segment", "Stamp", "decode_requirements", "entry_for", "requirement_number"]
 
 MAGIC = b"CCINDEX2"
 HEADER = Struct("<8sQQ")
@@ -298,7 +292,21 @@ class Index:
     `processor`, which is asked for when the first is; without one all fit.
     """
 
-    __slots__ = ("_hint", "_processor", "_ranks", "gathered", "ignored", "_segments", "damaged", "directory", "files", "owners", "problem", "suffix", "temporary")
+    __slots__ = (
+        "_hint",
+        "_processor",
+        "_ranks",
+        "gathered",
+        "ignored",
+        "_segments",
+        "damaged",
+        "directory",
+        "files",
+        "owners",
+        "problem",
+        "suffix",
+        "temporary",
+    )
 
     def __init__(
         self, files: file_ops.Files, directory: str, temporary: str, suffix: str, processor: Callable[[], Processor] | None = None
@@ -443,9 +451,7 @@ class Index:
             for value in self.look_up(segment, module_id, modules=True) or ()
         ]
 
-    def verified(
-        self, module_id: bytes, status: os.stat_result
-    ) -> Iterator[tuple[int, int, bytes, int, int, bytes, bytes]]:
+    def verified(self, module_id: bytes, status: os.stat_result) -> Iterator[tuple[int, int, bytes, int, int, bytes, bytes]]:
         """The entries of a module that were made while its file had this status.
 
         Each as (image, records, target_id, flags, functions, key, mac); see `ModuleEntry`. The segment that
@@ -453,11 +459,7 @@ class Index:
         """
         stamp = Stamp.packed(status)
         hint = self._hint
-        order = (
-            self.segments
-            if hint is None
-            else (hint, *[other for other in self.segments if other is not hint])
-        )
+        order = self.segments if hint is None else (hint, *[other for other in self.segments if other is not hint])
         for segment in order:
             for value in self.look_up(segment, module_id, modules=True) or ():
                 if value.startswith(stamp):

@@ -85,7 +85,8 @@ VARIABLE = "= variable "
 MERGED = "= merged variable "
 #: And of one of these that gives way to a definition which is not merged.
 WEAK = "= merged variable (weak) "
-#: How an image is loaded, as the index remembers it: by the dynamic linker, through ORC, or as the kind does that the module record names; a
+#: How an image is loaded, as the index remembers it: by the dynamic linker, through ORC, or as the kind does that the module record
+#: names; a
 #: file of entries of data has none.
 IMAGE_SHARED, IMAGE_OBJECT, IMAGE_OTHER, IMAGE_NONE = 1, 2, 3, 4
 #: Of these, those that the native runtime maps out of the module's own file.
@@ -98,8 +99,10 @@ MODULE, FUNCTION, NEEDS, GLOBAL = b"M", b"F", b"N", b"G"
 class ModuleRecord(Record):
     """The fields that hold for a whole module.
 
-    `key` (16 bytes) is what the image's module table repeats; `image_kind` names the kind of its image (`compcache.images.kinds`). `features` are what its
-    functions require of a processor, each text once. `libc` is the C library that it needs; `cpu` and `machine_features` are what LLVM was given,
+    `key` (16 bytes) is what the image's module table repeats; `image_kind` names the kind of its image (`compcache.images.kinds`).
+    `features` are what its
+    functions require of a processor, each text once. `libc` is the C library that it needs; `cpu` and `machine_features` are what LLVM
+    was given,
     `made_for` is what these allowed it to use, `made_on` the processor that the code was compiled for exactly. The forms are those of
     `compcache.formats.host`.
     """
@@ -151,9 +154,7 @@ class FunctionRecord(Record):
     entry: int
     needs: int
 
-    def __init__(
-        self, name: str, symbol: str, signature: str, target_id: bytes, function: int, entry: int, needs: int
-    ) -> None:
+    def __init__(self, name: str, symbol: str, signature: str, target_id: bytes, function: int, entry: int, needs: int) -> None:
         # One of these is made by every load: a fifth of the time of the general constructor.
         set_field(self, "name", name)
         set_field(self, "symbol", symbol)

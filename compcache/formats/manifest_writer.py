@@ -30,7 +30,16 @@ if TYPE_CHECKING:
 
     from compcache.formats.manifest import FunctionRecord, GlobalRecord, ModuleRecord, NeedsRecord
 
-__all__ = ["ManifestWriter", "WholeManifest", "encode_function", "encode_global", "encode_module", "encode_needs", "image_flag", "iterate_frames"]
+__all__ = [
+    "ManifestWriter",
+    "WholeManifest",
+    "encode_function",
+    "encode_global",
+    "encode_module",
+    "encode_needs",
+    "image_flag",
+    "iterate_frames",
+]
 
 _U32 = Struct("<I")
 _PAIR = Struct("<II")

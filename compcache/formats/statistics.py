@@ -35,16 +35,7 @@ if TYPE_CHECKING:
     Counters = Mapping[tuple[int, str], float]
     Uses = Mapping[tuple[bytes, bytes], tuple[int, float]]
 
-__all__ = [
-    "HEAD_SIZE",
-    "LOADS_KEY",
-    "MISSES_ID",
-    "StatsFile",
-    "decode_stats",
-    "encode_stats",
-    "read_inputs",
-    "size_of_rows",
-]
+__all__ = ["HEAD_SIZE", "LOADS_KEY", "MISSES_ID", "StatsFile", "decode_stats", "encode_stats", "read_inputs", "size_of_rows"]
 
 #: The name key under which the loads of a module are counted that its compile seconds still have to be saved for.
 LOADS_KEY = bytes(KEY_SIZE)
@@ -107,11 +98,7 @@ def decode_stats(data: bytes) -> StatsFile:
             if 0 <= last < _END_OF_TIME  # NaN is neither
         }
         return StatsFile(
-            counters=_decode_counters(sections[0]),
-            inputs=tuple(sections[2].decode().split()),
-            rows=sections[3],
-            size=len(data),
-            uses=uses,
+            counters=_decode_counters(sections[0]), inputs=tuple(sections[2].decode().split()), rows=sections[3], size=len(data), uses=uses
         )
 
     except (StructError, ValueError) as error:
@@ -131,10 +118,7 @@ def decode_journal(data: bytes) -> StatsFile:
 
 
 def _add_batch(
-    counters: dict[tuple[int, str], float],
-    uses: dict[tuple[bytes, bytes], tuple[int, float]],
-    rows: list[bytes],
-    lines: list[str],
+    counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, bytes], tuple[int, float]], rows: list[bytes], lines: list[str]
 ) -> None:
     try:
         for line in lines:  # of half a million, after a long batch

@@ -83,5 +83,3 @@ class Float(GlobalDefinition):
             return (_F32 if storage.size == _F32.size else _F64).pack(self.value), None
         except (OverflowError, StructError):
             raise misfit(f"the float {self.value}", storage) from None
-
-

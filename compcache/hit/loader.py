@@ -87,9 +87,7 @@ def _is_mine(lock: Any) -> bool:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 class LoadedModule:
@@ -207,7 +205,19 @@ class Choice:
 class Loader:
     """Loads functions of one store; its tables hold modules and call targets for as long as they are referenced elsewhere."""
 
-    __slots__ = ("__weakref__", "_by_link", "_mine", "allow_pickle", "closed", "decoded", "merged", "opened", "providers", "store", "targets")
+    __slots__ = (
+        "__weakref__",
+        "_by_link",
+        "_mine",
+        "allow_pickle",
+        "closed",
+        "decoded",
+        "merged",
+        "opened",
+        "providers",
+        "store",
+        "targets",
+    )
 
     def __init__(self, store: Store, *, allow_pickle: bool) -> None:
         self.store = store
@@ -281,7 +291,13 @@ class Loader:
             while not self._prepare(plan, chosen):
                 chosen = plan.choose()
             target = self._commit(func_name, chosen, owner, chosen_by=accept)
-            if target is not None and root is not None and len(sources) >= _FEWEST_PLANNED and not plan.has_errors and chosen[func_name] is root:
+            if (
+                target is not None
+                and root is not None
+                and len(sources) >= _FEWEST_PLANNED
+                and not plan.has_errors
+                and chosen[func_name] is root
+            ):
                 self._remember_closure(root, offset, chosen)
             return target
         finally:
@@ -508,7 +524,9 @@ class Loader:
             raise LinkError(f"module {name} cannot be mapped: {error}", module_id=name) from error
 
     def _map_file(self, file: ModuleFile) -> Any:
-        """The image, mapped from the open file; None where its kind is not mapped so, this process has it mapped, or it cannot be mapped."""
+        """The image, mapped from the open file; None where its kind is not mapped so, this process has it mapped,
+        or it cannot be mapped.
+        """
         if file.flags not in MAPPED_IN_PLACE:
             return None
         try:
@@ -588,11 +606,18 @@ class Loader:
 
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
         record = root.record
-        context = TargetContext(record.name, record.symbol, root.loaded, record.signature, self.store.root, bool(self.store.stamp_key), owner, tuple([layer.source for layer in self.store.layers]))
+        context = TargetContext(
+            record.name,
+            record.symbol,
+            root.loaded,
+            record.signature,
+            self.store.root,
+            bool(self.store.stamp_key),
+            owner,
+            tuple([layer.source for layer in self.store.layers]),
+        )
         try:
-            target: TypedCallTarget = runtime.make_target(
-                root.loaded.image, record.function, record.entry, record.name, context
-            )
+            target: TypedCallTarget = runtime.make_target(root.loaded.image, record.function, record.entry, record.name, context)
         except IndexError as error:
             from compcache.hit.needs import misfit
 

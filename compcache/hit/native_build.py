@@ -37,8 +37,7 @@ def source_digest() -> str:
 def missing(error: ImportError) -> ImportError:
     """The error for an extension module that is missing."""
     return ImportError(
-        f"the native runtime of compcache is missing or was built for another Python ({error}): {_BUILD}; else install the "
-        "package again",
+        f"the native runtime of compcache is missing or was built for another Python ({error}): {_BUILD}; else install the package again",
         name=error.name,
     )
 

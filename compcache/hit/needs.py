@@ -251,9 +251,7 @@ def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[byte
     return writes, updates
 
 
-def _fill(
-    runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices: list[Choice]
-) -> tuple[dict[int | str, object], bytes]:
+def _fill(runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices: list[Choice]) -> tuple[dict[int | str, object], bytes]:
     """What fills which slot of one module, and the stores."""
     slots = module.slots
     filled: dict[int | str, object] = {}

@@ -15,15 +15,7 @@ from compcache.errors import (
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Segment
-from compcache.formats.manifest import (
-    LINK_ONLY,
-    MAPPED_IN_PLACE,
-    NO_ENTRY,
-    VARIABLE,
-    WEAK,
-    decode_module,
-    version_numbers,
-)
+from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, VARIABLE, WEAK, decode_module, version_numbers
 from compcache.formats.table import Table
 from compcache.hit.needs import read_needs, read_records
 
@@ -38,15 +30,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Choice, Loader, Source, Sources
     from compcache.store import ModuleFile, Store
 
-__all__ = [
-    "Listing",
-    "Plan",
-    "list_records",
-    "providers_first",
-    "require_features",
-    "require_usable",
-    "start_modules",
-]
+__all__ = ["Listing", "Plan", "list_records", "providers_first", "require_features", "require_usable", "start_modules"]
 
 #: How many functions a segment of the index can have for one table of what several such segments hold; how many modules a load has
 #: when it makes one for the next.
@@ -444,7 +428,7 @@ def _require_entry(choice: Choice) -> None:
     if record.entry == NO_ENTRY:
         raise SignatureError(
             f"function {record.name!r} of module {choice.module_id.hex()} cannot be called from Python: "
-            f"{record.signature.removeprefix('! ')}; other modules can import it, such as one that passes what this takes and gives through pointers"
+            f"{record.signature.removeprefix('! ')}; other modules can import it, such as one that passes what this takes and gives through pointers"  # noqa: E501
         )
 
 
@@ -468,8 +452,7 @@ def require_usable(store: Store, file: ModuleFile) -> None:
     module = file.module_id.hex()
     if record.abi != host.ABI_VERSION or record.triple != platform:
         raise IncompatibleTargetError(
-            f"module {module} is for {record.triple} (ABI {record.abi}), this process is {platform} "
-            f"(ABI {host.ABI_VERSION})",
+            f"module {module} is for {record.triple} (ABI {record.abi}), this process is {platform} (ABI {host.ABI_VERSION})",
             module_id=module,
         )
     if not host.libc_serves(record.libc):
@@ -503,7 +486,8 @@ def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> 
     if not processor.meets(features):
         module = file.module_id.hex()
         raise IncompatibleTargetError(
-            f"function {record.name!r} of module {module} was compiled for {header.cpu} and uses {_lacking(processor, features)}", module_id=module
+            f"function {record.name!r} of module {module} was compiled for {header.cpu} and uses {_lacking(processor, features)}",
+            module_id=module,
         )
     processor.accept(header.requirement(features))
 

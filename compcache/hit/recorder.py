@@ -40,17 +40,7 @@ class Recorder:
     need no lock and none is counted twice or lost.
     """
 
-    __slots__ = (
-        "_directory",
-        "_events",
-        "_files",
-        "_flushed",
-        "_is_long",
-        "_registered",
-        "_rows",
-        "_seen",
-        "unaccounted",
-    )
+    __slots__ = ("_directory", "_events", "_files", "_flushed", "_is_long", "_registered", "_rows", "_seen", "unaccounted")
 
     def __init__(self, files: Tree, root: str) -> None:
         self._files = files

@@ -33,6 +33,7 @@ else:
         __slots__ = ()
         __class_getitem__ = classmethod(lambda cls, _: cls)
 
+
 __all__ = ["TargetContext", "TypedCallTarget", "install", "link_name_of"]
 
 
@@ -138,8 +139,7 @@ class TypedCallTarget(_Typed[Parameters, Result]):
         by_name = list(names) == [parameter.name for parameter in signature.parameters]
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if by_name else inspect.Parameter.POSITIONAL_ONLY
         parameters = [
-            inspect.Parameter(name, kind, annotation=str(parameter))
-            for name, parameter in zip(names, signature.parameters, strict=True)
+            inspect.Parameter(name, kind, annotation=str(parameter)) for name, parameter in zip(names, signature.parameters, strict=True)
         ]
         return inspect.Signature(parameters, return_annotation=str(signature.result))
 
@@ -203,9 +203,7 @@ def _raise_unloaded(target: TypedCallTarget) -> NoReturn:
     raise_unloaded(target)
 
 
-def _raise_arity(
-    target: TypedCallTarget, given: int, names: tuple[str, ...] | None
-) -> tuple[int, ...] | None:
+def _raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | None) -> tuple[int, ...] | None:
     from compcache.hit.call_errors import raise_arity
 
     return raise_arity(target, given, names)

@@ -1,1 +1,3 @@
-"""How compiled code becomes an image and is loaded: a folder for each kind, and what kinds share (ELF files, linkers, the process's symbols, LLVM's thread)."""
+"""How compiled code becomes an image and is loaded: a folder for each kind, and what kinds share (ELF files, linkers, the process's
+symbols, LLVM's thread).
+"""

@@ -18,7 +18,8 @@ from compcache.files import reraise_interrupt
 
 __all__ = ["HAS_STATE", "Archive", "is_archive", "open_archive"]
 
-#: What functions of compilers' run times begin with whose state is that of the program: flang's units of input and output, and random numbers.
+#: What functions of compilers' run times begin with whose state is that of the program: flang's units of input and output, and random
+#: numbers.
 HAS_STATE = ("_FortranAio", "_FortranARandom", "_FortranAStop", "_FortranAProgram", "_FortranAPause", "_FortranAFlush")
 _MAGICS = (b"!<arch>\n", b"!<thin>\n")
 _HEADER = 60
@@ -98,9 +99,7 @@ def _find(name: str) -> str:
         found = sorted(glob.glob(os.path.join(place, glob.escape(name))))
         if found:
             return found[-1]  # of several versions the latest
-    raise LibraryError(
-        f"the archive {name!r} is in none of the usual places: give its path, or set LIBRARY_PATH", library=name
-    )
+    raise LibraryError(f"the archive {name!r} is in none of the usual places: give its path, or set LIBRARY_PATH", library=name)
 
 
 def _symbols(data: bytes, name: str) -> frozenset[str]:

@@ -2,8 +2,8 @@
 
 A kind has two sides, each a module: one that hits use, and one that works with LLVM (`LoadSide` and `MakeSide` in
 `compcache.images.sides`). Where the native runtime maps images of a kind out of the module's file, `MAPPED_IN_PLACE` in
-`compcache.formats.manifest` has the kind's number as well, and hits import nothing of the kind. Modules of a kind that is not known here are
-stored, listed, shown, pruned and passed on like all others.
+`compcache.formats.manifest` has the kind's number as well, and hits import nothing of the kind. Modules of a kind that is not known here
+are stored, listed, shown, pruned and passed on like all others.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def require_known(header: ModuleRecord, module_id: bytes) -> None:
     if not is_known(header.image_kind):
         name = module_id.hex()
         raise IncompatibleTargetError(
-            f"module {name} has an image of the kind {header.image_kind!r} for {header.triple}, which this version of compcache does not load: "
+            f"module {name} has an image of the kind {header.image_kind!r} for {header.triple}, which this version of compcache does not load: "  # noqa: E501
             "install a version that does, or import the package that registers this kind",
             module_id=name,
         )

@@ -32,8 +32,19 @@ _RUST_NAMES = ("_ZN3std", "_ZN4core", "_ZN5alloc", "__rust_", "rust_eh_personali
 _RUNTIME_LIBRARIES = (
     (
         (
-            "_ZS", "_ZNS", "_ZNKS", "_ZTIS", "_ZTINS", "_ZTVS", "_ZTVNS", "_ZTVN10__cxxabiv", "_ZTIN10__cxxabiv", "__cxa_", "__gxx_",
-            "_Zn", "_Zd",
+            "_ZS",
+            "_ZNS",
+            "_ZNKS",
+            "_ZTIS",
+            "_ZTINS",
+            "_ZTVS",
+            "_ZTVNS",
+            "_ZTVN10__cxxabiv",
+            "_ZTIN10__cxxabiv",
+            "__cxa_",
+            "__gxx_",
+            "_Zn",
+            "_Zd",
         ),
         "stdc++",
     ),
@@ -65,12 +76,7 @@ _SYSTEM_DIRECTORIES = frozenset(("/lib", "/lib64", "/usr/lib", "/usr/lib64"))
 class _Info(ctypes.Structure):
     """Dl_info of dladdr(3)."""
 
-    _fields_ = (
-        ("path", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("symbol", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    )
+    _fields_ = (("path", ctypes.c_char_p), ("base", ctypes.c_void_p), ("symbol", ctypes.c_char_p), ("address", ctypes.c_void_p))
 
 
 class Library(NamedTuple):
@@ -144,8 +150,7 @@ def _open(name: str) -> ctypes.CDLL:
             tried.append(str(error))
     reason = "; ".join(tried) or "the system knows no such library"
     raise LibraryError(
-        f"the shared library {name!r} cannot be opened: {reason}; install it, or give its soname or path in libraries=",
-        library=name,
+        f"the shared library {name!r} cannot be opened: {reason}; install it, or give its soname or path in libraries=", library=name
     )
 
 
@@ -214,7 +219,7 @@ def advice_on_run_time(symbol: str) -> str | None:
         symbol = _RUST_NAMES[0]
     if symbol.startswith("__ubsan_handle_") and symbol.endswith(("_minimal", "_minimal_abort")):
         return (
-            "pass archives=['libclang_rt.ubsan_minimal.a'] of `clang -print-runtime-dir` (or ..._minimal-ARCHITECTURE.a), or compile without "
+            "pass archives=['libclang_rt.ubsan_minimal.a'] of `clang -print-runtime-dir` (or ..._minimal-ARCHITECTURE.a), or compile without "  # noqa: E501
             "-fsanitize-minimal-runtime"
         )
     library = next((library for prefixes, library in _RUNTIME_LIBRARIES if symbol.startswith(prefixes)), None)

@@ -292,6 +292,4 @@ class _ForkGuard:
 
 if hasattr(os, "register_at_fork"):
     _guard = _ForkGuard()
-    os.register_at_fork(
-        before=_guard.before, after_in_parent=_guard.after_in_parent, after_in_child=_guard.after_in_child
-    )
+    os.register_at_fork(before=_guard.before, after_in_parent=_guard.after_in_parent, after_in_child=_guard.after_in_child)

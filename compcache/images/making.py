@@ -122,9 +122,7 @@ def _warn_of_no_linker() -> None:
     )
 
 
-def _from_libraries(
-    undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library | Archive]
-) -> dict[str, str]:
+def _from_libraries(undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library | Archive]) -> dict[str, str]:
     """The symbols that the libraries which the source names define, and the files in which they do."""
     found = {}
     for symbol in set(undefined).difference(platform) if libraries else ():

@@ -29,9 +29,7 @@ def target_machine(cpu: str, features: str, level: int) -> Any:
     """
     initialize()
     target = llvm.Target.from_triple(llvm.get_default_triple())
-    return target.create_target_machine(
-        cpu=cpu, features=features, opt=level or 2, reloc="pic", codemodel="default"
-    )
+    return target.create_target_machine(cpu=cpu, features=features, opt=level or 2, reloc="pic", codemodel="default")
 
 
 @contextlib.contextmanager

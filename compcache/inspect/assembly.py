@@ -19,17 +19,13 @@ __all__ = ["function_asm", "function_ir"]
 _END = re.compile(r"^\.Lfunc_end\d+:$")
 
 
-def function_ir(
-    store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool
-) -> str:
+def function_ir(store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool) -> str:
     """See `Cache.ir`."""
     found, symbol = _choose(store, loader, func_name, module_id)
     return _llvm_ir(store, found, None if whole_module else symbol)
 
 
-def function_asm(
-    store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool
-) -> str:
+def function_asm(store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool) -> str:
     """See `Cache.asm`."""
     found, symbol = _choose(store, loader, func_name, module_id)
     return _assembly(store, found, None if whole_module else symbol)
@@ -39,9 +35,7 @@ def _choose(store: Store, loader: Loader, func_name: str, module_id: str | None)
     """The module_id and the symbol of the realization that is meant."""
     copies = realizations(store, loader, func_name)
     if not copies:
-        raise NotCachedError(
-            f"function {func_name!r} is not in the cache {store.root}", func_name=func_name, cache_dir=store.root
-        )
+        raise NotCachedError(f"function {func_name!r} is not in the cache {store.root}", func_name=func_name, cache_dir=store.root)
     if module_id is None:
         chosen = next((copy for copy in copies if not copy.problem), copies[0])
     else:

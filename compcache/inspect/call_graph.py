@@ -41,13 +41,9 @@ class _Module:
         self.graph = graph.nodes
         self._dependencies = DependencyGraph({name: node.references for name, node in graph.nodes.items()})
         self.exports = {
-            node.func_name: name
-            for name, node in graph.nodes.items()
-            if node.kind in ("function", "variable") and node.func_name
+            node.func_name: name for name, node in graph.nodes.items() if node.kind in ("function", "variable") and node.func_name
         }
-        self.transparent = frozenset(
-            name for name, node in graph.nodes.items() if not _is_shown(node.kind, name, node.func_name)
-        )
+        self.transparent = frozenset(name for name, node in graph.nodes.items() if not _is_shown(node.kind, name, node.func_name))
 
     def successors(self, symbol: str) -> list[str]:
         """The nodes that a node refers to, directly or through nodes that are not shown."""
@@ -77,9 +73,7 @@ class _Builder:
             return known
         found = self._find(func_name)
         if found is None:
-            return self._add(
-                ("function", func_name, ""), GraphNode("missing", func_name, "", "", "not in the cache")
-            )
+            return self._add(("function", func_name, ""), GraphNode("missing", func_name, "", "", "not in the cache"))
         module, symbol = found
         symbol_node = module.graph[symbol]
         signature = symbol_node.signature.removeprefix(LINK_ONLY)
@@ -144,20 +138,13 @@ def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> Functi
     for name in roots:
         number = builder.add_function(name)
         if builder._nodes[number].kind == "missing":
-            raise NotCachedError(
-                f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root
-            )
+            raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
     builder.walk()
     return builder.result()
 
 
 def cache_graph(
-    store: Store,
-    loader: Loader,
-    names: Iterable[str] | None,
-    *,
-    reverse: bool,
-    progress: Progress | None = None,
+    store: Store, loader: Loader, names: Iterable[str] | None, *, reverse: bool, progress: Progress | None = None
 ) -> FunctionGraph:
     """See `Cache.graph`."""
     if names is None:
@@ -179,9 +166,7 @@ def _users(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> Function
     order: dict[int, int] = {}
     for name in roots:
         if name not in numbers:
-            raise NotCachedError(
-                f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root
-            )
+            raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
         order.setdefault(numbers[name], len(order))
     waiting = list(order)
     for number in waiting:  # grows while it is walked

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from compcache.usage.summaries import EntrySummary, FunctionSummary
 
-__all__ = [
-    "CacheInfo",
-    "FunctionGraph",
-    "FunctionReport",
-    "GlobalReport",
-    "GraphNode",
-    "LoadedState",
-    "Realization",
-]
+__all__ = ["CacheInfo", "FunctionGraph", "FunctionReport", "GlobalReport", "GraphNode", "LoadedState", "Realization"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +120,8 @@ class GraphNode:
     """One node of a cache's dependency graph.
 
     kind: "function"; "missing", a function that something imports and the cache does not hold; "global", filled when
-    code is loaded; "variable", which other modules can import where it has a signature, else a module's own; or "native", a symbol of the process. `module_id` is empty where the
-    node belongs to no module.
+    code is loaded; "variable", which other modules can import where it has a signature, else a module's own; or "native", a symbol of the
+    process. `module_id` is empty where the node belongs to no module.
     """
 
     kind: str

@@ -136,17 +136,7 @@ def explain(
         reason, message = "refused", "; ".join(f"{r.name} was compiled and not cached: {r.reason}" for r in refusals)
     if any(overload.hit for overload in overloads):
         error, reason, message = None, "", ""
-    return Explanation(
-        func_name,
-        error is None,
-        reason,
-        message,
-        tuple(verdicts),
-        _variants(store, same, own),
-        refusals,
-        overloads,
-        remote,
-    )
+    return Explanation(func_name, error is None, reason, message, tuple(verdicts), _variants(store, same, own), refusals, overloads, remote)
 
 
 def _belongs(name: str | None, label: str) -> bool:
@@ -183,9 +173,7 @@ def _components_of(store: Store, modules: Mapping[bytes, object]) -> dict[str, s
     return None
 
 
-def _stored(
-    store: Store, func_name: str, label: str, progress: Progress | None
-) -> list[tuple[float, str, bytes]]:
+def _stored(store: Store, func_name: str, label: str, progress: Progress | None) -> list[tuple[float, str, bytes]]:
     """The other stored functions of a label, the latest first: when, under which name, in which module."""
     from compcache.usage.snapshot import look_over
 
@@ -199,9 +187,7 @@ def _stored(
     return sorted(same, reverse=True)
 
 
-def _overloads(
-    store: Store, loader: Loader, func_name: str, same: list[tuple[float, str, bytes]]
-) -> tuple[Overload, ...]:
+def _overloads(store: Store, loader: Loader, func_name: str, same: list[tuple[float, str, bytes]]) -> tuple[Overload, ...]:
     latest: dict[str, str] = {}
     for _, name, _ in same:
         label = label_of(name) or ""
@@ -214,9 +200,7 @@ def _overloads(
     return tuple(found)
 
 
-def _variants(
-    store: Store, same: list[tuple[float, str, bytes]], own: dict[str, str] | None
-) -> tuple[Variant, ...]:
+def _variants(store: Store, same: list[tuple[float, str, bytes]], own: dict[str, str] | None) -> tuple[Variant, ...]:
     found = []
     for created, name, module_id in same[:_MAX_COMPARED]:
         stored = _components_of(store, {module_id: None})

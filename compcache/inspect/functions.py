@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING
 from compcache.depgraph import DependencyGraph
 from compcache.digest import name_key
 from compcache.errors import CompcacheError, NotCachedError
-from compcache.formats.manifest import (
-    LINK_ONLY,
-    STARTUP,
-    GlobalRecord,
-    decode_function,
-    decode_global,
-    decode_module,
-    decode_needs,
-)
+from compcache.formats.manifest import LINK_ONLY, STARTUP, GlobalRecord, decode_function, decode_global, decode_module, decode_needs
 from compcache.hit.target import link_name_of
 from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalReport, Realization
 from compcache.store import INDEX, MODULES, QUARANTINE
@@ -86,9 +78,7 @@ def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bo
         found = _direct_dependencies(store, loader, name)
         if found is None:
             if name == func_name:
-                raise NotCachedError(
-                    f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root
-                )
+                raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
             continue
         for other in found:
             order[other] = None
@@ -207,9 +197,7 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
     copies = tuple([copy for copy in copies if bytes.fromhex(copy.module_id) in offsets])
     if not copies:
         raise NotCachedError(
-            f"function {func_name!r} is not in the cache {store.root}{_because(store)}",
-            func_name=func_name,
-            cache_dir=store.root,
+            f"function {func_name!r} is not in the cache {store.root}{_because(store)}", func_name=func_name, cache_dir=store.root
         )
     chosen = next((copy for copy in copies if not copy.problem), copies[0])
     module_id = bytes.fromhex(chosen.module_id)

@@ -48,12 +48,7 @@ def report_absence(store: Store) -> CheckReport:
 
 
 def check(
-    store: Store,
-    *,
-    repair: bool = False,
-    checksums: bool = True,
-    recompile: bool = False,
-    progress: Progress | None = None,
+    store: Store, *, repair: bool = False, checksums: bool = True, recompile: bool = False, progress: Progress | None = None
 ) -> CheckReport:
     """Check a cache directory.
 

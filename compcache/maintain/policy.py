@@ -256,9 +256,7 @@ class _Population:
     def protect(self, policy: PrunePolicy) -> set[int]:
         """The entries that are pinned or match `keep`, and their dependencies."""
         keep = _matcher(policy.keep)
-        roots = [
-            n for n, e in enumerate(self.entries) if e.pinned or (policy.keep and any(map(keep, e.functions)))
-        ]
+        roots = [n for n, e in enumerate(self.entries) if e.pinned or (policy.keep and any(map(keep, e.functions)))]
         seen = set(roots)
         needs = self._needs(()) if roots else []
         for number in roots:  # grows while it is walked
@@ -331,9 +329,7 @@ def _eligible(entries: Sequence[Entry], policy: PrunePolicy, protected: set[int]
     return [n for n in free if entries[n].functions and all(matches(name) for name in entries[n].functions)]
 
 
-def _by_criteria(
-    population: _Population, policy: PrunePolicy, now: float, may_go: list[int]
-) -> dict[int, str]:
+def _by_criteria(population: _Population, policy: PrunePolicy, now: float, may_go: list[int]) -> dict[int, str]:
     """The entries that a criterion other than the limits removes, with the reason."""
     entries, reasons = population.entries, dict[int, str]()
     stale = _stale_generations(population, policy, now)
@@ -389,9 +385,7 @@ def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[in
                 copies[key] -= 1
 
 
-def _keep_limits(
-    population: _Population, policy: PrunePolicy, may_go: list[int], reasons: dict[int, str]
-) -> None:
+def _keep_limits(population: _Population, policy: PrunePolicy, may_go: list[int], reasons: dict[int, str]) -> None:
     """Remove the least recently used entries until the limits are met or no more may be removed."""
     entries = population.entries
     alive = bytearray([number not in reasons for number in range(len(entries))])

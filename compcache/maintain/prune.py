@@ -105,9 +105,7 @@ def propose(
     now = time.time() if now is None else now
     present = list_modules(store, progress)
     packs = present.keys() & stored_packs(store)
-    entries, ledger = _read_entries(
-        store, policy, present, packs, spare=spare, now=now, progress=progress, fold_statistics=fold_statistics
-    )
+    entries, ledger = _read_entries(store, policy, present, packs, spare=spare, now=now, progress=progress, fold_statistics=fold_statistics)
     plan = plan_prune(entries, policy, now)
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
     unindexed = find_unindexed(store, present, now - policy.grace)
@@ -116,13 +114,7 @@ def propose(
     report = _report(present, packs, policy, plan, leftovers, dry_run=True)
     indexed = tuple([module_id.hex() for module_id in unindexed.sound if module_id not in gone])
     return PruneProposal(
-        policy,
-        present,
-        plan,
-        packs,
-        unindexed,
-        ledger,
-        dataclasses.replace(report, indexed=indexed, seconds=time.perf_counter() - started),
+        policy, present, plan, packs, unindexed, ledger, dataclasses.replace(report, indexed=indexed, seconds=time.perf_counter() - started)
     )
 
 
@@ -143,13 +135,9 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
         indexed = index_modules(store, [m for m in proposal.unindexed.sound if m not in gone])
     except OSError as error:  # then they stay unindexed
         reraise_interrupt(error)
-    report = _report(
-        present, proposal.packs, proposal.policy, proposal.plan._replace(removed=removed), leftovers, dry_run=False
-    )
+    report = _report(present, proposal.packs, proposal.policy, proposal.plan._replace(removed=removed), leftovers, dry_run=False)
     seconds = proposal.report.seconds + time.perf_counter() - started
-    return dataclasses.replace(
-        report, indexed=tuple([module_id.hex() for module_id in indexed]), seconds=seconds
-    )
+    return dataclasses.replace(report, indexed=tuple([module_id.hex() for module_id in indexed]), seconds=seconds)
 
 
 def _report(
@@ -235,11 +223,7 @@ def _exceeded(policy: PrunePolicy, present: Mapping[bytes, FileStatus], packs: i
 
 
 def _entries(
-    present: Mapping[bytes, FileStatus],
-    rows: Mapping[bytes, Row],
-    ledger: Ledger,
-    pins: frozenset[str],
-    spare: Container[bytes],
+    present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], ledger: Ledger, pins: frozenset[str], spare: Container[bytes]
 ) -> Iterator[Entry]:
     """The entries of all modules: unreadable ones have no functions and no imports."""
     used = ledger.last_uses()
@@ -273,9 +257,7 @@ def _entries(
 _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 
 
-def _remove(
-    store: Store, plan: Plan, present: Mapping[bytes, FileStatus], ledger: Ledger | None
-) -> tuple[Removal, ...]:
+def _remove(store: Store, plan: Plan, present: Mapping[bytes, FileStatus], ledger: Ledger | None) -> tuple[Removal, ...]:
     """Remove the planned modules, except those that `_spared` names; return those removed."""
     from compcache.usage.size_estimate import remember_size
 
@@ -291,9 +273,7 @@ def _remove(
         except OSError as error:
             reraise_interrupt(error)
             path = store.module_path(removal.entry.module_id)
-            raise StorageError(
-                f"cannot remove {path}: {error.strerror}", path=path, errno=error.errno
-            ) from error
+            raise StorageError(f"cannot remove {path}: {error.strerror}", path=path, errno=error.errno) from error
         removed.append(removal)
     gone = {removal.entry.module_id for removal in removed}
     rewrite_index(store, {module_id for module_id in present if module_id not in gone}, gone)
@@ -364,13 +344,9 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Collection[byte
                 for data in segment.modules.entries():
                     if is_there(data[:DIGEST_SIZE]):
                         keep_newest(modules, data)
-                functions.update(
-                    [e for e in segment.functions.entries() if is_there(e[KEY_SIZE : KEY_SIZE + DIGEST_SIZE])]
-                )
+                functions.update([e for e in segment.functions.entries() if is_there(e[KEY_SIZE : KEY_SIZE + DIGEST_SIZE])])
             level = segment_level(len(modules))
-            replace_segments(
-                store.index, sorted(functions), [modules[key] for key in sorted(modules)], requirements, level, segments
-            )
+            replace_segments(store.index, sorted(functions), [modules[key] for key in sorted(modules)], requirements, level, segments)
         except (FormatError, OSError) as problem:
             reraise_interrupt(problem)
             return  # the next look-up rebuilds an unreadable index; stale entries are harmless
@@ -379,10 +355,10 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Collection[byte
 # ---------------------------------------------------------------------- leftovers
 
 
-def find_leftovers(
-    store: Store, policy: PrunePolicy, now: float, ledger: Ledger | None = None
-) -> tuple[PrunedFile, ...]:
-    """Temporary and quarantined files past their age limit, unpacked bundles that nobody uses, and, with `stale`, directories of other formats."""
+def find_leftovers(store: Store, policy: PrunePolicy, now: float, ledger: Ledger | None = None) -> tuple[PrunedFile, ...]:
+    """Temporary and quarantined files past their age limit, unpacked bundles that nobody uses, and, with `stale`, directories of other
+    formats.
+    """
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
     assert isinstance(policy.quarantine_for, float | int)
     found = [
@@ -399,9 +375,7 @@ def find_leftovers(
     return tuple(found)
 
 
-def _older(
-    store: Store, directory: str, before: float, reason: str, names: Iterable[str] | None = None
-) -> Iterator[PrunedFile]:
+def _older(store: Store, directory: str, before: float, reason: str, names: Iterable[str] | None = None) -> Iterator[PrunedFile]:
     """The files of these names, or all, that nothing has changed since `before`."""
     for name in store.names_in(directory) if names is None else names:
         path = f"{directory}/{name}"

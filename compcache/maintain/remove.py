@@ -102,17 +102,10 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
     return removed
 
 
-def _require_unused(
-    store: Store, func_name: str, holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]
-) -> None:
+def _require_unused(store: Store, func_name: str, holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:
     others = tuple(sorted({name for row in holders.values() for name in row.names} - {func_name}))
     importers = tuple(
-        sorted(
-            name
-            for module_id, row in rows.items()
-            if module_id not in holders and func_name in row.imports
-            for name in row.names
-        )
+        sorted(name for module_id, row in rows.items() if module_id not in holders and func_name in row.imports for name in row.names)
     )
     reasons = []
     if others:

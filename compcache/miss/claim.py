@@ -24,6 +24,8 @@ _DEFAULT_TIMEOUT = 60.0
 #: Nested builds wait only this long: two threads or processes that build A-needs-B and B-needs-A at once would
 #: otherwise wait for each other.
 _NESTED_TIMEOUT = 0.5
+
+
 class _Frame(NamedTuple):
     """A function that is being built, and the stack frame that builds it."""
 

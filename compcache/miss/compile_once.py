@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 from compcache.content.names import source_of
-from compcache.errors import (
-    CompcacheError,
-    NotCachedError,
-    StorageError,
-    UndefinedSymbolError,
-)
+from compcache.errors import CompcacheError, NotCachedError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.miss.claim import single_flight
 from compcache.miss.load import load
@@ -37,9 +32,7 @@ __all__ = ["Addition", "add_missing", "compile_once", "ensure_compiled", "fetch_
 HEDGE_SECONDS = 0.15
 
 
-def compile_once(
-    session: Session, name: str | Identity, func_name: str, build: Callable[[], Any], miss: Exception
-) -> TypedCallTarget:
+def compile_once(session: Session, name: str | Identity, func_name: str, build: Callable[[], Any], miss: Exception) -> TypedCallTarget:
     """Build, publish and load a function, unless another process does so while this one waits.
 
     `name` is the func_name, or the identity that it derives from.
@@ -94,7 +87,8 @@ def ensure_compiled(session: Session, functions: tuple[str, ...], build: Callabl
 
 
 class Addition(NamedTuple):
-    """The result of `compcache.frontend.add_missing` or `compcache.frontend.find_stored`: the functions, their modules, and the size of these in bytes.
+    """The result of `compcache.frontend.add_missing` or `compcache.frontend.find_stored`: the functions, their modules, and the size of
+    these in bytes.
 
     `was_cached`: all of them were in the session, nothing was built.
     """
@@ -130,9 +124,7 @@ def add_missing(session: Session, functions: tuple[str, ...], build: Callable[[]
         return Addition(names, (module_id,), _size_of(session, bytes.fromhex(module_id)), was_cached=False)
 
 
-def find_fetched(
-    session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None
-) -> TypedCallTarget | None:
+def find_fetched(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
     """Load a function after asking the remote store for it, as long as a compile waits; None where it does not come.
 
     `error` is how the look-up in the cache failed; `accept` is that of `Loader.load`.

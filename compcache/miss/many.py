@@ -48,9 +48,7 @@ class ModulesNotAddedError(CompcacheError):
     failures: dict[int, Exception]
     module_ids: tuple[str | None, ...]
 
-    def __init__(
-        self, message: str, *, failures: Mapping[int, Exception] | None = None, module_ids: tuple[str | None, ...] = ()
-    ) -> None:
+    def __init__(self, message: str, *, failures: Mapping[int, Exception] | None = None, module_ids: tuple[str | None, ...] = ()) -> None:
         super().__init__(message)
         self.failures = dict(failures or {})
         self.module_ids = module_ids
@@ -97,7 +95,9 @@ class _Addition:
         self._strong: set[str] = set()  # the same without those that are weak
         self._provided: set[str] = set()  # functions of modules that were compiled and not published yet
         self._lost: set[str] = set()  # functions of modules that were compiled and could not be added
-        self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # what they got from this process, a source behind them may define
+        self._doubtful: list[
+            tuple[int, ModuleSource, frozenset[str]]
+        ] = []  # what they got from this process, a source behind them may define
         self._count = 0  # of the sources
         self._published: dict[int, tuple[str, ...]] = {}  # by the position of the source all its realizations, that for this host first
         self._failures: dict[int, Exception] = {}
@@ -114,7 +114,8 @@ class _Addition:
             self._publish_complete()
 
     def complete(self) -> None:
-        """Publish the rest. Before, those are compiled again that took from this process what a source behind them turned out to define, or have
+        """Publish the rest. Before, those are compiled again that took from this process what a source behind them turned out to define,
+        or have
         weak functions that one overrides; what was published of them already is removed.
         """
         again = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
@@ -187,7 +188,9 @@ class _Addition:
         held = {item.number: item.exported for item, _ in linked if item.weak or self._open(item)}
         while True:
             exported = frozenset[str]().union(*held.values())
-            more = {item.number: item.exported for item, built in linked if item.number not in held and not exported.isdisjoint(built.imports)}
+            more = {
+                item.number: item.exported for item, built in linked if item.number not in held and not exported.isdisjoint(built.imports)
+            }
             if not more:
                 return frozenset(held)
             held |= more

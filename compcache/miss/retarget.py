@@ -9,14 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from compcache.errors import (
-    CompcacheError,
-    FormatError,
-    IncompatibleTargetError,
-    NotCachedError,
-    StorageError,
-    UndefinedSymbolError,
-)
+from compcache.errors import CompcacheError, FormatError, IncompatibleTargetError, NotCachedError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.entry import may_be_read
@@ -51,9 +44,7 @@ with Cache(path, trust=trust == "1") as cache:
 """
 
 
-def load_retargeted(
-    session: Session, func_name: str, owner: object, accept: Accept | None, error: CompcacheError
-) -> TypedCallTarget:
+def load_retargeted(session: Session, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
     """Compile realizations for this host, of the function and its imports, and load it.
 
     Args:

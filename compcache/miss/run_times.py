@@ -31,7 +31,9 @@ _lock = threading.Lock()
 
 
 def share_run_times(session: Session, source: ModuleSource, add: Callable[[Session, ModuleSource], object]) -> None:
-    """Add (by `add`) the modules of the run times that the code uses, unless the cache has them. Where one cannot be made, a warning says so."""
+    """Add (by `add`) the modules of the run times that the code uses, unless the cache has them. Where one cannot be made, a warning says
+    so.
+    """
     if not isinstance(source, ModuleSource) or not source.archives or not _mentions(source.ir) or find_linker() is None:
         return
     for archive in [library for library in open_libraries(read_requests(source).libraries) if isinstance(library, Archive)]:
@@ -47,7 +49,9 @@ def _add(session: Session, functions: list[str], archive: Archive, add: Callable
     try:
         add(session, _source(functions, archive))
     except LinkError as error:
-        warnings.warn(f"{archive.name} cannot be shared by modules, so that each has its own state of it: {error}", CacheWarning, stacklevel=2)
+        warnings.warn(
+            f"{archive.name} cannot be shared by modules, so that each has its own state of it: {error}", CacheWarning, stacklevel=2
+        )
 
 
 def _mentions(ir: Any) -> bool:

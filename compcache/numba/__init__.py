@@ -25,15 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.cache import Cache
-    from compcache.numba.declarations.decorators import (
-        cfunc,
-        guvectorize,
-        jit,
-        njit,
-        prange,
-        stencil,
-        vectorize,
-    )
+    from compcache.numba.declarations.decorators import cfunc, guvectorize, jit, njit, prange, stencil, vectorize
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.hooks.versions import SUPPORTED
 
@@ -108,9 +100,7 @@ def _install_now(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: b
     if known is not None:
         wanted = cache.path if isinstance(cache, Cache) else absolute_path(cache or default_directory())
         if known.cache.path != wanted:
-            raise RuntimeError(
-                f"compcache.numba is already installed with the directory {known.cache.path}: call uninstall() first"
-            )
+            raise RuntimeError(f"compcache.numba is already installed with the directory {known.cache.path}: call uninstall() first")
         return known
     if isinstance(cache, Cache):
         from compcache import frontend
@@ -177,9 +167,7 @@ class installed:  # noqa: N801 - it is used like a function
     def __enter__(self) -> Backend:
         return install(self._cache, **self._options)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         uninstall()
 
 

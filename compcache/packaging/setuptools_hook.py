@@ -1,4 +1,6 @@
-"""The hook for setuptools (entry point ``setuptools.finalize_distribution_options``): projects with ``[tool.compcache]`` alone notice it."""
+"""The hook for setuptools (entry point ``setuptools.finalize_distribution_options``): projects with
+``[tool.compcache]`` alone notice it.
+"""
 
 from __future__ import annotations
 

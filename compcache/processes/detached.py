@@ -20,8 +20,8 @@ _START = "import sys\nsys.path[:] = dict.fromkeys([*sys.path, *{path!r}])\n{code
 def isolated_command(code: str, arguments: Sequence[str] = ()) -> list[str]:
     """A command that runs `code` by this interpreter, isolated (``python -I -S``), with `arguments` as its ``sys.argv[1:]``.
 
-    `PYTHON...` variables, the user's site and start-up files do not reach it. It imports from the standard library first, then what this process
-    can import; what stands beside this process's script, or in the current directory, comes last.
+    `PYTHON...` variables, the user's site and start-up files do not reach it. It imports from the standard library first, then what this
+    process can import; what stands beside this process's script, or in the current directory, comes last.
     """
     return [sys.executable, "-I", "-S", "-c", _START.format(path=_search_path(), code=code), *arguments]
 

@@ -52,9 +52,7 @@ def make_directories(files: Files, path: str) -> None:
             continue
 
 
-def publish(
-    files: Files, temporary: str, path: str, parts: Iterable[bytes | memoryview], *, sync: bool = True
-) -> os.stat_result:
+def publish(files: Files, temporary: str, path: str, parts: Iterable[bytes | memoryview], *, sync: bool = True) -> os.stat_result:
     """Make a file visible under `path` by one rename, complete or not at all.
 
     Args:

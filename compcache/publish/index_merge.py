@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, check, digest, name_key
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
-from compcache.formats.index import (
-    FUNCTION,
-    HEADER,
-    MAGIC,
-    MODULE,
-    NAME_SIZE,
-    ROW,
-    ModuleEntry,
-    requirement_number,
-)
+from compcache.formats.index import FUNCTION, HEADER, MAGIC, MODULE, NAME_SIZE, ROW, ModuleEntry, requirement_number
 from compcache.formats.table import encode_table
 from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
@@ -104,9 +95,7 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
     publish_segment(index, 0, sorted(entries), sorted(modules), requirements)
 
 
-def publish_segment(
-    index: Index, level: int, functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str]
-) -> str:
+def publish_segment(index: Index, level: int, functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str]) -> str:
     """Publish a segment of entries as `encode_segment` takes them; return its name.
 
     Raises:
@@ -233,12 +222,7 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
 
 
 def replace_segments(
-    index: Index,
-    functions: Iterable[bytes],
-    modules: Iterable[bytes],
-    requirements: Iterable[str],
-    level: int,
-    replaced: Iterable[Segment],
+    index: Index, functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str], level: int, replaced: Iterable[Segment]
 ) -> None:
     """Publish a segment of entries as `encode_segment` takes them, and remove the segments that it replaces.
 

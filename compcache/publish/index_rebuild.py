@@ -93,16 +93,12 @@ def rebuild_index(store: Store) -> int:
         if entry is not None:
             modules[module_id] = entry.encode()
     level = index_merge.segment_level(len(modules))
-    index_merge.replace_segments(
-        store.index, sorted(functions), [modules[key] for key in sorted(modules)], requirements, level, replaced
-    )
+    index_merge.replace_segments(store.index, sorted(functions), [modules[key] for key in sorted(modules)], requirements, level, replaced)
     index_merge.remove_damaged(store.index)
     return len(modules)
 
 
-def index_module(
-    store: Store, module_id: bytes, functions: set[bytes], requirements: set[str]
-) -> ModuleEntry | None:
+def index_module(store: Store, module_id: bytes, functions: set[bytes], requirements: set[str]) -> ModuleEntry | None:
     """The index entry of a module, None if nobody can use it; its functions and requirements are added to the sets.
 
     A module that does not carry the signature of this cache's key is there for others.

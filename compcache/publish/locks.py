@@ -4,9 +4,12 @@ A lock here saves work and never guards correctness: where locking does not work
 ``COMPCACHE_LOCKS=0``, work proceeds without locks. There are two kinds:
 
 * What an addition takes (the claim of a build, a merge that it is its turn to do) is a file held with `flock`, by this module: it costs no
-  import, and its holder removes the file, of which there would be one for each function. The kernel releases it when its holder dies; a forked child does not hold it.
-* What is held long (prunes, tuning, folding of journals) is a lock of filelock, imported when one is wanted: 40 ms. So is all where the file system has no working
-  `flock`, as some network file systems: then it is a soft lock, a file that is there while it is held. Of a holder on this host that is dead, filelock removes it.
+  import, and its holder removes the file, of which there would be one for each function. The kernel releases it when its holder dies; a
+  forked child does not hold it.
+* What is held long (prunes, tuning, folding of journals) is a lock of filelock, imported when one is wanted: 40 ms. So is all where the
+file system has no working
+  `flock`, as some network file systems: then it is a soft lock, a file that is there while it is held. Of a holder on this host that is
+  dead, filelock removes it.
 
 Both lock the same files with `flock`, so that one keeps the other out.
 

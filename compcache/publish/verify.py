@@ -7,13 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from compcache.errors import (
-    FormatError,
-    IncompatibleTargetError,
-    StorageError,
-    UnknownVersionError,
-    UntrustedDirectoryError,
-)
+from compcache.errors import FormatError, IncompatibleTargetError, StorageError, UnknownVersionError, UntrustedDirectoryError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import is_signed_with, require_intact
 from compcache.publish import index_merge
@@ -29,15 +23,7 @@ if TYPE_CHECKING:
     from compcache.formats.index import Index, ModuleEntry
     from compcache.store import Store
 
-__all__ = [
-    "condemn",
-    "distrust",
-    "recover_index",
-    "remember_in",
-    "unreadable",
-    "verify_module",
-    "warn_of_layer",
-]
+__all__ = ["condemn", "distrust", "recover_index", "remember_in", "unreadable", "verify_module", "warn_of_layer"]
 
 _CHUNK = 1 << 20
 
@@ -126,9 +112,7 @@ def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheEr
     try:
         if isinstance(error, UnknownVersionError) or _is_intact(module):  # else what was read is not what was published
             name = module.module_id.hex()
-            return IncompatibleTargetError(
-                f"module {name} was written by another version of compcache: {error}", module_id=name
-            )
+            return IncompatibleTargetError(f"module {name} was written by another version of compcache: {error}", module_id=name)
         return quarantine(store, module.path, str(error))
     except StorageError as problem:
         return problem
@@ -174,7 +158,9 @@ def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int)
 
 def warn_of_layer(layer: Store, problem: str) -> None:
     """Warn once that a part of a layer cannot be read, with what its owner can do."""
-    message = f"the layer {layer.source} is not used as a whole: {problem} (its owner gives others access with 'chmod -R go+rX {layer.source}')"
+    message = (
+        f"the layer {layer.source} is not used as a whole: {problem} (its owner gives others access with 'chmod -R go+rX {layer.source}')"
+    )
     warn_once(layer, layer.source, message)
 
 
@@ -184,11 +170,7 @@ def recover_index(store: Store) -> None:
     if damaged:
         names = ", ".join(sorted(damaged))
         what = "a read-only cache cannot rebuild it" if store.readonly else "rebuilding it"
-        warn_once(
-            store,
-            names,
-            f"the index of {store.root} is damaged ({names}: {next(iter(damaged.values()))}); {what}",
-        )
+        warn_once(store, names, f"the index of {store.root} is damaged ({names}: {next(iter(damaged.values()))}); {what}")
     if store.readonly:
         return
     try:

@@ -1,7 +1,7 @@
 """When a store that fails is left alone: a circuit breaker for all processes of a host, and the patience of one process.
 
-The breaker is a file. It holds three numbers as text: failures in a row, the time until which the store is left alone (seconds since the epoch;
-0: it is not), and for how many seconds. A file that is damaged or missing counts as a healthy store.
+The breaker is a file. It holds three numbers as text: failures in a row, the time until which the store is left alone (seconds since the
+epoch; 0: it is not), and for how many seconds. A file that is damaged or missing counts as a healthy store.
 
     healthy    look-ups go to the store
     doubtful   one took long, in vain: left alone while the helper probes, which takes a moment where the store was slow once

@@ -302,7 +302,14 @@ class RemoteStore:
             cards.append((card_key(platform, shelf_of(needs), name), encode_card(card)))
         replaces = not self._rejected.isdisjoint(name for name, _ in names)
         # What a pack is worth is not the time that it took to write.
-        return Upload(module_key(module_id), b"" if inline else data, cards, seconds, always or is_pack(header.image_kind), replaces or is_pack(header.image_kind))
+        return Upload(
+            module_key(module_id),
+            b"" if inline else data,
+            cards,
+            seconds,
+            always or is_pack(header.image_kind),
+            replaces or is_pack(header.image_kind),
+        )
 
     # ------------------------------------------------------------- maintenance
 
@@ -314,9 +321,7 @@ class RemoteStore:
         """See `compcache.remote.maintenance.verify`."""
         return maintenance.verify(self.settings)
 
-    def collect_garbage(
-        self, *, older_than: float | None = None, dry_run: bool = False
-    ) -> tuple[maintenance.RemoteObject, ...]:
+    def collect_garbage(self, *, older_than: float | None = None, dry_run: bool = False) -> tuple[maintenance.RemoteObject, ...]:
         """See `compcache.remote.maintenance.collect_garbage`."""
         return maintenance.collect_garbage(self.settings, older_than=older_than, dry_run=dry_run)
 
@@ -334,5 +339,3 @@ class RemoteStore:
         if problem and not self._complained:
             self._complained = True
             warn(f"the remote store {self.settings.shown} is not used: {problem}")
-
-

@@ -34,7 +34,9 @@ class RemoteObject(NamedTuple):
 
 
 class RemoteReport(NamedTuple):
-    """What a remote store holds: cards, modules of their own, packs, their size in bytes, functions; `problems` by key, `unused` modules."""
+    """What a remote store holds: cards, modules of their own, packs, their size in bytes, functions; `problems` by
+    key, `unused` modules.
+    """
 
     cards: int
     modules: int
@@ -91,9 +93,7 @@ def verify(settings: RemoteSettings) -> RemoteReport:
     return RemoteReport(len(cards), len(modules), len(packs), size, tuple(sorted(functions)), problems, tuple(unused))
 
 
-def collect_garbage(
-    settings: RemoteSettings, *, older_than: float | None = None, dry_run: bool = False
-) -> tuple[RemoteObject, ...]:
+def collect_garbage(settings: RemoteSettings, *, older_than: float | None = None, dry_run: bool = False) -> tuple[RemoteObject, ...]:
     """Remove cards that do not decode or lead nowhere, modules that no card names, and with `older_than` (seconds) old objects.
 
     Returns:

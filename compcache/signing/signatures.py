@@ -37,9 +37,7 @@ def add_signature(content: bytes, key: SecretKey, module_id: bytes, requirement:
     return "".join([f"{name} {base64.b64encode(lines[name]).decode()}\n" for name in sorted(lines)]).encode()
 
 
-def merged_signatures(
-    known: bytes, more: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str
-) -> bytes:
+def merged_signatures(known: bytes, more: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
     """Two files of signatures in one: neither takes anything from the other, and what is right for one of `keys` comes first."""
     keys = tuple(keys)
     lines = dict.fromkeys([*_lines(known), *_lines(more)])

@@ -114,19 +114,34 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     apart = request.by_linker
     module.link_in(codegen.parse(table_text(key, named, entries.points, slots, shared, with_entries=not apart), context))
     obj = codegen.emit_object(module, target)
-    requires = requirements_of(Code(text, definitions, prepared.aliases, obj), prepared.exports, [*startup, *constructors.functions()], request.machine)
+    requires = requirements_of(
+        Code(text, definitions, prepared.aliases, obj), prepared.exports, [*startup, *constructors.functions()], request.machine
+    )
     obj = with_data(obj, prepared.data)
     if own:
         obj = set_aside(obj, own)
     entry_objects = _entry_objects(entries.points, request.level) if apart else EntryObjects()
     return Translated(
-        request.machine, requires, prepared._replace(data={}), definitions, constructors, startup, entries, slots, key, bitcode, request.level, obj,
-        entry_objects, request.digests,
+        request.machine,
+        requires,
+        prepared._replace(data={}),
+        definitions,
+        constructors,
+        startup,
+        entries,
+        slots,
+        key,
+        bitcode,
+        request.level,
+        obj,
+        entry_objects,
+        request.digests,
     )
 
 
 def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
-    """The objects of entry points, for any processor of the architecture: one takes LLVM as long as a small function, and modules of a program have many in common.
+    """The objects of entry points, for any processor of the architecture: one takes LLVM as long as a small function, and modules of a
+    program have many in common.
 
     Of a few each is an object of its own. Many are one object: it takes two milliseconds to begin one, and another to link it.
     """
@@ -149,9 +164,7 @@ def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition]) -> 
     return [*(export.symbol for export in prepared.exports), *([INITIALIZE, TERMINATE] if INITIALIZE in definitions else [])]
 
 
-def _must_wait(
-    found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, by_linker: bool
-) -> bool:
+def _must_wait(found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, by_linker: bool) -> bool:
     """Whether the runtime has to run constructors and destructors, in place of the dynamic linker.
 
     Those that use what is bound only after the image is mapped, and those that call anything outside of the module: that may want

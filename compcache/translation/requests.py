@@ -46,7 +46,7 @@ class Request(NamedTuple):
     portable: bool  # the source says for which hosts it is: all of it is kept as it was before it was optimized
     untrusted: bool
     digests: dict[str, str]
-    by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots
+    by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots  # noqa: E501
     entries: dict[str, bytes]  # of data, for each function, by kind
     is_cached: Callable[[str], bool] = bool
     assumed: dict[str, bool] | None = None  # gets what nothing provides yet (compcache.build.slots)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Code", "requirements_of"]
 
 _Features = frozenset[str]
-#: Encodings that LLVM also writes for processors without the feature, which take them for another instruction with the same result (TZCNT for
+#: Encodings that LLVM also writes for processors without the feature, which take them for another instruction with the same result
+#: (TZCNT for
 #: BSF) or for none (RDSSP). They require the feature only where the compiler was allowed to mean it.
 _READ_OTHERWISE = frozenset(("bmi", "shstk"))
 
@@ -49,9 +50,7 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     used = used_by_functions(code.object)
     if used is None or has_assembly(code.text) or passes_vectors(code.text):
         everything = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
-        return {
-            export.symbol: everything | used_by(code.text, allowed.get(_target(code, export.symbol), everything)) for export in exports
-        }
+        return {export.symbol: everything | used_by(code.text, allowed.get(_target(code, export.symbol), everything)) for export in exports}
     table = table_of(platform_name())
     basic = basic_features(platform_name())
     own = {}

@@ -31,12 +31,7 @@ from compcache.build.pic import (
     thread_locals,
     with_addresses,
 )
-from compcache.build.slots import (
-    imported_thread_locals,
-    read_requests,
-    resolve_declarations,
-    restore_resolution,
-)
+from compcache.build.slots import imported_thread_locals, read_requests, resolve_declarations, restore_resolution
 from compcache.build.source import ModuleSource
 from compcache.build.trial import has_assembly, try_in_child
 from compcache.errors import CompileError
@@ -67,6 +62,7 @@ if TYPE_CHECKING:
 __all__ = ["translate", "translate_again"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
+
 
 class _Checked(NamedTuple):
     """What is known of a module that can be compiled here."""
@@ -131,13 +127,14 @@ def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str
     asked = defined if request.exports is None else defined.intersection([export.symbol for export in request.exports])
     if not imported and not asked:
         return printed, request
-    imports = {ADDRESS_OF + name if name in imported else name: ADDRESS_OF + of if name in imported else of for name, of in requests.imports.items()}
+    imports = {
+        ADDRESS_OF + name if name in imported else name: ADDRESS_OF + of if name in imported else of
+        for name, of in requests.imports.items()
+    }
     return with_addresses(printed, sorted(imported), sorted(asked)), request._replace(requests=requests._replace(imports=imports))
 
 
-def _compile(
-    context: Any, module: Any, source: _Checked, request: Request, target: Any, is_cached: Callable[[str], bool]
-) -> Translated:
+def _compile(context: Any, module: Any, source: _Checked, request: Request, target: Any, is_cached: Callable[[str], bool]) -> Translated:
     """From a module that can be compiled here to its object."""
     printed = source.printed
     module.data_layout = str(target.target_data)
@@ -189,8 +186,7 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, by_linker
         codegen.in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
     names = aliases(text)
     request = Request(
-        recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {},
-        by_linker, {},
+        recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {}, by_linker, {}
     )
     with codegen.borrowed_machine(machine.cpu, machine.features, recipe.level) as emitter:
         if not recipe.optimized:
@@ -280,7 +276,9 @@ def _prepare(
 
 
 def _defined(module: Any, values: GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """What the module defines: the names, the linkages, and what gives LLVM's values, which can be asked for by name unless they have none."""
+    """What the module defines: the names, the linkages, and what gives LLVM's values, which can be asked for by name unless they have
+    none.
+    """
     for found, find in ((values.functions, module.get_function), (values.variables, module.get_global_variable)):
         yield from [(value.name, value.linkage, partial(find, value.name)) for value in found if value.name and not value.is_declaration]
     if any(not value.name for value in (*values.functions, *values.variables)):

@@ -68,7 +68,9 @@ def fold(
 def belonging(
     func_name: str, functions: Iterable[FunctionSummary], entries: Iterable[EntrySummary]
 ) -> tuple[list[FunctionSummary], list[EntrySummary]]:
-    """What belongs to one function: the parts of it or of its label, and the entries of its name, or its label, or that require its modules."""
+    """What belongs to one function: the parts of it or of its label, and the entries of its name, or its label, or that require its
+    modules.
+    """
     names = {func_name, label_of(func_name)}
     rows = list(functions)
     parts = sorted(row for row in rows if row.part_of in names)

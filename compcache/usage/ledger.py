@@ -17,14 +17,7 @@ from compcache import files as file_ops
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.journal import HOUR
-from compcache.formats.statistics import (
-    LOADS_KEY,
-    MISSES_ID,
-    StatsFile,
-    decode_stats,
-    encode_stats,
-    read_inputs,
-)
+from compcache.formats.statistics import LOADS_KEY, MISSES_ID, StatsFile, decode_stats, encode_stats, read_inputs
 from compcache.publish.atomic_file import publish, unique_name
 from compcache.store import JOURNALS, STATISTICS
 from compcache.usage.module_rows import decode_rows
@@ -345,9 +338,7 @@ def _contained(store: Store, names: Iterable[str]) -> set[str]:
     found: set[str] = set()
     for name in names:
         try:
-            descriptor = store.files.open(
-                store.path(STATISTICS, name), file_ops.READ_FLAGS
-            )
+            descriptor = store.files.open(store.path(STATISTICS, name), file_ops.READ_FLAGS)
         except OSError as failure:
             reraise_interrupt(failure)
             continue

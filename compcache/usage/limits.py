@@ -25,9 +25,7 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise ValueError(
-            f"{text!r} is not a valid size: expected a number of bytes, or one with a unit, like 500M or 2GiB"
-        )
+        raise ValueError(f"{text!r} is not a valid size: expected a number of bytes, or one with a unit, like 500M or 2GiB")
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 

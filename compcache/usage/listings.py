@@ -109,9 +109,7 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
     if row is None:
         raise FileNotFoundError(f"module {module_id} cannot be read from {store.root}")
     ledger = read_ledger(store)
-    counts = [
-        count for (name, other), (count, _) in ledger.uses.items() if other == key and name != LOADS_KEY
-    ]
+    counts = [count for (name, other), (count, _) in ledger.uses.items() if other == key and name != LOADS_KEY]
     used = sum(counts), ledger.last_uses().get(key, 0.0)
     return _summary(row, status.st_size, status.st_mtime, _problem(store, row.platform), used, holder.source)
 
@@ -143,9 +141,7 @@ def _functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], 
     return found.values()
 
 
-def _functions_in(
-    store: Store, overview: Overview, select: Callable[[str], object] | None
-) -> dict[str, FunctionSummary]:
+def _functions_in(store: Store, overview: Overview, select: Callable[[str], object] | None) -> dict[str, FunctionSummary]:
     now = time.time()
     present, rows, ledger = overview
     where = (store.source,)
@@ -233,9 +229,7 @@ def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, f
     return last, imported
 
 
-def _summary(
-    row: Row, size: int, created: float, problem: str, used: tuple[int, float], directory: str
-) -> ModuleSummary:
+def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int, float], directory: str) -> ModuleSummary:
     platform = row.platform
     signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]
     return ModuleSummary(

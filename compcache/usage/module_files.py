@@ -83,9 +83,7 @@ def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, 
         directory = known.get(name)
         if directory is None or directory.changed != changed:
             statuses = _look_at(store, path, name)
-            directory = _Directory(
-                changed, {i: FileStatus(s.st_size, s.st_mtime) for i, s in statuses.items()}
-            )
+            directory = _Directory(changed, {i: FileStatus(s.st_size, s.st_mtime) for i, s in statuses.items()})
             renewed = True
             if progress is not None and number:
                 progress(len(found), len(found) * len(names) // number)
@@ -157,9 +155,7 @@ def _decode(content: memoryview) -> dict[str, _Directory]:
         at += _DIRECTORY.size
         end = at + count * _FILE.size
         files = _FILE.iter_unpack(content[at:end])
-        modules = {
-            module_id: _status((size, modified)) for module_id, size, modified in files if abs(modified) < _MAX_TIME
-        }
+        modules = {module_id: _status((size, modified)) for module_id, size, modified in files if abs(modified) < _MAX_TIME}
         if len(modules) != count:
             raise ValueError("the list of files is truncated")
         found[name.decode("ascii")] = _Directory(changed, modules)
@@ -177,9 +173,7 @@ def _write(store: Store, directories: Mapping[str, _Directory]) -> None:
         parts += [_FILE.pack(module_id, *status) for module_id, status in sorted(modules.items())]
     content = b"".join(parts)
     try:
-        publish(
-            store.files, store.temporary, store.path(MODULE_FILES), [_MAGIC, check(content), content], sync=False
-        )
+        publish(store.files, store.temporary, store.path(MODULE_FILES), [_MAGIC, check(content), content], sync=False)
     except OSError as error:
         reraise_interrupt(error)
         return

@@ -44,16 +44,7 @@ if TYPE_CHECKING:
 
     RowEntry = tuple[str, str, int, tuple[bytes, ...], int, int, bool]
 
-__all__ = [
-    "Platform",
-    "Row",
-    "decode_rows",
-    "encode_rows",
-    "load_rows",
-    "make_row",
-    "read_row",
-    "row_of_built",
-]
+__all__ = ["Platform", "Row", "decode_rows", "encode_rows", "load_rows", "make_row", "read_row", "row_of_built"]
 
 _MAGIC = b"CCLISTS3"
 _MAX_FILE = 1 << 31
@@ -261,9 +252,7 @@ def _items(data: bytes) -> list[Any]:
 
 def _stream(data: bytes, unicode_errors: str) -> list[Any]:
     size = max(len(data), 1)
-    unpacker = msgpack.Unpacker(
-        raw=False, use_list=False, unicode_errors=unicode_errors, max_buffer_size=size
-    )
+    unpacker = msgpack.Unpacker(raw=False, use_list=False, unicode_errors=unicode_errors, max_buffer_size=size)
     unpacker.feed(data)
     return list(unpacker)
 
@@ -363,15 +352,10 @@ def _write_stored(store: Store, rows: Mapping[bytes, Row]) -> None:
         return
     numbers: dict[Platform, int] = {}
     # In the order of other tables: entries that are used together are then close in memory.
-    packed = [
-        (module_id, numbers.setdefault(rows[module_id].platform, len(numbers)), *rows[module_id][2:])
-        for module_id in sorted(rows)
-    ]
+    packed = [(module_id, numbers.setdefault(rows[module_id].platform, len(numbers)), *rows[module_id][2:]) for module_id in sorted(rows)]
     content = _pack([[list(platform) for platform in numbers], packed])
     try:
-        publish(
-            store.files, store.temporary, store.path(MODULE_ROWS), [_MAGIC, check(content), content], sync=False
-        )
+        publish(store.files, store.temporary, store.path(MODULE_ROWS), [_MAGIC, check(content), content], sync=False)
     except OSError as error:
         reraise_interrupt(error)
         return

@@ -28,9 +28,7 @@ __all__ = ["cache_stats", "history", "hits_and_misses", "zero_stats"]
 _MISSES = "misses."
 
 
-def cache_stats(
-    store: Store, max_size: int | None, since: float | None = None, progress: Progress | None = None
-) -> CacheStats:
+def cache_stats(store: Store, max_size: int | None, since: float | None = None, progress: Progress | None = None) -> CacheStats:
     """Count the modules and functions, and add up the statistics of all processes from `since` on."""
     present = list_modules(store, progress)
     rows: dict[bytes, Row] = {}
@@ -48,9 +46,7 @@ def cache_stats(
     def number(counter: str) -> int:
         return round(totals.get(counter, 0))
 
-    reasons = {
-        name.removeprefix(_MISSES): round(n) for name, n in totals.items() if name.startswith(_MISSES)
-    }
+    reasons = {name.removeprefix(_MISSES): round(n) for name, n in totals.items() if name.startswith(_MISSES)}
     return CacheStats(
         directory=store.root,
         modules=len(present) - sum(row.is_pack for row in rows.values()),

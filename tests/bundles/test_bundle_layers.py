@@ -14,15 +14,7 @@ from pathlib import Path
 import pytest
 from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 
-from compcache import (
-    Cache,
-    CompcacheError,
-    FormatError,
-    ModuleSource,
-    PrunePolicy,
-    StorageError,
-    UntrustedDirectoryError,
-)
+from compcache import Cache, CompcacheError, FormatError, ModuleSource, PrunePolicy, StorageError, UntrustedDirectoryError
 
 DAY = 86400
 AS_ANOTHER = """

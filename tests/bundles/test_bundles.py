@@ -15,15 +15,7 @@ from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh, same_linker
 from hosts import host_like, on_host
 
-from compcache import (
-    Cache,
-    CompcacheError,
-    FormatError,
-    IntegrityError,
-    ModuleSource,
-    NotCachedError,
-    StorageError,
-)
+from compcache import Cache, CompcacheError, FormatError, IntegrityError, ModuleSource, NotCachedError, StorageError
 from compcache.bundles.layout import write_bundle
 from compcache.formats.host import platform_name
 from compcache.globals import Pickled

@@ -100,7 +100,8 @@ def test_what_all_names_begin_with_is_shown_once(names: list[str], prefix: str) 
 
 
 def test_json_lines_are_objects(named: Path) -> None:
-    for options, names in (((), ["first", NORM, "kernels.scale", "second", "third"]), (("--all",), ["first", NORM, *SCALES, "second", "third"])):
+    plain = ["first", NORM, "second", "third"]
+    for options, names in (((), [*plain, "kernels.scale"]), (("--all",), [*plain, *SCALES])):
         lines = compcache("--dir", named, "ls", *options, "--jsonl").out.splitlines()
         assert [json.loads(line)["func_name"] for line in lines] == sorted(names)
         assert json.loads(compcache("--dir", named, "ls", *options, "--json").out) == [json.loads(line) for line in lines]

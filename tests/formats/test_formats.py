@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from compcache import FormatError
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, check, digest, name_key
 from compcache.files import Files
-from compcache.formats.footer import (
-    FOOTER_SIZE,
-    decode_footer,
-    encode_container,
-    is_signed_with,
-    module_digest,
-)
+from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, is_signed_with, module_digest
 from compcache.formats.graph import decode_graph, decode_notes
 from compcache.formats.host import Processor
 from compcache.formats.index import Index, ModuleEntry, Stamp
@@ -35,24 +29,9 @@ from compcache.formats.manifest import (
     decode_needs,
     read_frame,
 )
-from compcache.formats.manifest_writer import (
-    ManifestWriter,
-    encode_function,
-    encode_global,
-    encode_module,
-    encode_needs,
-    iterate_frames,
-)
+from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_global, encode_module, encode_needs, iterate_frames
 from compcache.formats.table import HEADER_SIZE, Table, encode_table, table_size
-from compcache.publish.index_merge import (
-    add,
-    encode_function_entry,
-    encode_segment,
-    merge,
-    needs_merge,
-    remove_damaged,
-    segment_level,
-)
+from compcache.publish.index_merge import add, encode_function_entry, encode_segment, merge, needs_merge, remove_damaged, segment_level
 from compcache.store import INDEX
 
 if TYPE_CHECKING:

@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import caller, run_fresh
 
-from compcache import (
-    Cache,
-    CompileError,
-    Function,
-    LinkError,
-    ModuleSource,
-    PrunePolicy,
-    SignatureError,
-    UndefinedSymbolError,
-)
+from compcache import Cache, CompileError, Function, LinkError, ModuleSource, PrunePolicy, SignatureError, UndefinedSymbolError
 from compcache.globals import PythonObject
 
 if TYPE_CHECKING:

@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from helpers import adder, caller, constant, frees_callers, run_fresh
 
-from compcache import (
-    Cache,
-    CompcacheError,
-    ModuleSource,
-    NotCachedError,
-    TargetUnloadedError,
-    TypedCallTarget,
-    frontend,
-)
+from compcache import Cache, CompcacheError, ModuleSource, NotCachedError, TargetUnloadedError, TypedCallTarget, frontend
 from compcache.globals import PythonObject
 
 if TYPE_CHECKING:

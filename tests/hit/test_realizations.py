@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import adder, caller, constant, flip_byte, module_file
 
-from compcache import (
-    Cache,
-    CacheWarning,
-    IncompatibleTargetError,
-    ModuleSource,
-    NotCachedError,
-    UndefinedSymbolError,
-)
+from compcache import Cache, CacheWarning, IncompatibleTargetError, ModuleSource, NotCachedError, UndefinedSymbolError
 
 if TYPE_CHECKING:
     from pathlib import Path

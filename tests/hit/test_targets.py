@@ -21,16 +21,7 @@ import numpy as np
 import pytest
 from helpers import constant, run_fresh
 
-from compcache import (
-    ArgumentBufferError,
-    Cache,
-    Function,
-    ModuleSource,
-    NotCachedError,
-    Signature,
-    TargetUnloadedError,
-    TypedCallTarget,
-)
+from compcache import ArgumentBufferError, Cache, Function, ModuleSource, NotCachedError, Signature, TargetUnloadedError, TypedCallTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

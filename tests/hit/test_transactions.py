@@ -14,14 +14,7 @@ import pytest
 from helpers import adder, caller, constant
 from test_lifetimes import mapped_images
 
-from compcache import (
-    Cache,
-    FormatError,
-    GlobalValidationError,
-    ModuleSource,
-    NotCachedError,
-    UndefinedSymbolError,
-)
+from compcache import Cache, FormatError, GlobalValidationError, ModuleSource, NotCachedError, UndefinedSymbolError
 from compcache.globals import DictMember, PythonObject
 from compcache.hit import loader
 from compcache.hit import runtime as runtime_module

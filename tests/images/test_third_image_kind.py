@@ -18,15 +18,7 @@ from blob_kind import KIND, PLATFORM, add_blob, as_kind, blob_module
 from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, constant, flip_byte, module_file, run_fresh
 
-from compcache import (
-    Cache,
-    IncompatibleTargetError,
-    LinkError,
-    ModuleSource,
-    NotCachedError,
-    PrunePolicy,
-    UndefinedSymbolError,
-)
+from compcache import Cache, IncompatibleTargetError, LinkError, ModuleSource, NotCachedError, PrunePolicy, UndefinedSymbolError
 from compcache.formats import host
 from compcache.formats.host import Processor, platform_name
 from compcache.formats.manifest import IMAGE_OTHER, IMAGE_SHARED, MAPPED_IN_PLACE

@@ -16,16 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import constant, flip_byte, module_file, run_fresh
 
-from compcache import (
-    Cache,
-    CacheWarning,
-    Function,
-    Identity,
-    ModuleSource,
-    NotCachedError,
-    RemoteStats,
-    frontend,
-)
+from compcache import Cache, CacheWarning, Function, Identity, ModuleSource, NotCachedError, RemoteStats, frontend
 from compcache.batch import Job, compile_many
 from compcache.errors import FormatError
 from compcache.formats.host import requirement

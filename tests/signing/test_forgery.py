@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import FreshProcessError, adder, caller, module_file, run_fresh
 
-from compcache import (
-    Cache,
-    CacheWarning,
-    ModuleSource,
-    NotCachedError,
-    UndefinedSymbolError,
-    UntrustedDirectoryError,
-    frontend,
-)
+from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, UndefinedSymbolError, UntrustedDirectoryError, frontend
 from compcache.digest import check
 from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, intact_footer, sections_of

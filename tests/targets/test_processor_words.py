@@ -15,25 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pretended_processor import (
-    Description,
-    MadeUp,
-    environment,
-    everything,
-    flips,
-    is_possible,
-    words_of_description,
-)
+from pretended_processor import Description, MadeUp, environment, everything, flips, is_possible, words_of_description
 
 from compcache.arch.known import architecture
 from compcache.formats.host import ABI_VERSION, Processor, platform_name, read_processor, requirement
 from compcache.targets.cpu_table import cpu_table
-from compcache.targets.processor_words import (
-    feature_words,
-    missing,
-    required,
-    requirement_of,
-)
+from compcache.targets.processor_words import feature_words, missing, required, requirement_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from helpers import adder, constant, flip_byte, module_file, run_fresh, snapshot
 
-from compcache import (
-    Cache,
-    CacheWarning,
-    ModuleSource,
-    NotCachedError,
-    StorageError,
-    UntrustedDirectoryError,
-)
+from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, StorageError, UntrustedDirectoryError
 from compcache.digest import check
 from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container

@@ -13,15 +13,7 @@ from compcache.miss.build import build_source
 from compcache.store import Store
 from compcache.usage.ledger import read_ledger
 from compcache.usage.listings import functions
-from compcache.usage.module_rows import (
-    Platform,
-    Row,
-    decode_rows,
-    encode_rows,
-    make_row,
-    read_row,
-    row_of_built,
-)
+from compcache.usage.module_rows import Platform, Row, decode_rows, encode_rows, make_row, read_row, row_of_built
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,7 +1,8 @@
 """Takes the values of large variables out of a module, so that neither printing nor keeping its code costs their size.
 
 Printed, a byte of a constant is two to four characters, which are searched several times; as bitcode it is written bit by bit.
-So LLVM emits an object of the large variables alone, from which their bytes are read (`compcache.images.elf.reading.data_of`), and in the module
+So LLVM emits an object of the large variables alone, from which their bytes are read (`compcache.images.elf.reading.data_of`), and in the
+module
 takes a placeholder their place: zeros of that size, `externally_initialized`, so that nothing is concluded from them, in a section of its
 own. Code is optimized, searched, kept and emitted so; the object gets the bytes before it is linked (`with_data`), and who compiles
 kept code again reads them from the same sections of the stored image (`data_in`). A variable whose value holds addresses stays as it is.
@@ -142,10 +143,7 @@ def _object_of(module: Any, context: Any, names: set[str], *, has_aliases: bool)
 
 def _placeholder(name: str, size: int, section: str, alignment: int, writable: bool) -> str:
     kind = "global" if writable else "constant"
-    return (
-        f"@{quote(name)} = externally_initialized {kind} [{size} x i8] zeroinitializer, "
-        f'section "{section}", align {alignment}'
-    )
+    return f'@{quote(name)} = externally_initialized {kind} [{size} x i8] zeroinitializer, section "{section}", align {alignment}'
 
 
 def _replace(module: Any, context: Any, names: set[str], placeholders: list[str]) -> None:

@@ -43,9 +43,7 @@ def place_by_graphviz(graph: FunctionGraph) -> Layout | None:
 
 def _by_program(text: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["dot", "-Tjson"], input=text, capture_output=True, text=True, timeout=_SECONDS, check=True, encoding="utf-8"
-        )
+        done = subprocess.run(["dot", "-Tjson"], input=text, capture_output=True, text=True, timeout=_SECONDS, check=True, encoding="utf-8")
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout

@@ -59,9 +59,7 @@ def shortened(name: str, width: float) -> str:
 def _box(node: GraphNode, box: Box) -> str:
     radius = 3 if node.kind in ("function", "missing") else HEIGHT / 2
     style = "missing" if node.kind == "missing" else "problem" if node.problem else node.kind
-    title = "\n".join(
-        filter(None, (f"{node.name}: {node.kind}", node.signature, node.module_id, node.problem))
-    )
+    title = "\n".join(filter(None, (f"{node.name}: {node.kind}", node.signature, node.module_id, node.problem)))
     title = escape(_clean(title, keep="\n"))
     text = shortened(_clean(node.name), box.width)
     return (

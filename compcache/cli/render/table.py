@@ -27,9 +27,7 @@ class Column(NamedTuple):
     spare: int = 0
 
 
-def table_lines(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
-) -> Iterator[tuple[str, ...]]:
+def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Iterator[tuple[str, ...]]:
     """The cells of the head and of every row, padded and cut so that a row has at most `width` positions.
 
     If even the least widths do not fit, rows are longer.
@@ -40,9 +38,7 @@ def table_lines(
     kept = _kept(columns, natural, width)
     columns = [columns[n] for n in kept]
     widths = _fitting(columns, [natural[n] for n in kept], width - len(_GAP) * (len(kept) - 1))
-    return zip(
-        *[_aligned(contents[n], w, c) for n, w, c in zip(kept, widths, columns, strict=True)], strict=True
-    )
+    return zip(*[_aligned(contents[n], w, c) for n, w, c in zip(kept, widths, columns, strict=True)], strict=True)
 
 
 def _kept(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
@@ -68,9 +64,7 @@ def _fitting(columns: Sequence[Column], natural: Sequence[int], width: int) -> l
             cap = max(share, _LEAST)
             break
         free -= size
-    return [
-        min(size, cap) if column.flexible else size for column, size in zip(columns, natural, strict=True)
-    ]
+    return [min(size, cap) if column.flexible else size for column, size in zip(columns, natural, strict=True)]
 
 
 def cell_width(text: str) -> int:

@@ -38,9 +38,7 @@ def _branch(graph: FunctionGraph, successors: list[list[int]], root: int, shown:
     while stack:
         number, head, indent, depth = stack.pop()
         del path[depth:]
-        note = (
-            " (cycle)" if number in path else " (see above)" if number in shown and successors[number] else ""
-        )
+        note = " (cycle)" if number in path else " (see above)" if number in shown and successors[number] else ""
         yield f"{head}{label(graph.nodes[number])}{note}"
         if note or number in shown:
             continue
@@ -49,14 +47,7 @@ def _branch(graph: FunctionGraph, successors: list[list[int]], root: int, shown:
         children = successors[number]
         for position, child in reversed(list(enumerate(children))):
             last = position == len(children) - 1
-            stack.append(
-                (
-                    child,
-                    indent + ("└── " if last else "├── "),
-                    indent + ("    " if last else "│   "),
-                    depth + 1,
-                )
-            )
+            stack.append((child, indent + ("└── " if last else "├── "), indent + ("    " if last else "│   "), depth + 1))
 
 
 def label(node: GraphNode) -> str:

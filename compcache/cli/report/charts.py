@@ -86,9 +86,7 @@ def charts(story: Story) -> list[Chart]:
 
 def draw(chart: Chart) -> str:
     """The chart as two SVG elements, one for each width."""
-    return "".join(
-        f'<div class="{name}">{_svg(chart, width)}</div>' for name, width in (("wide", _WIDE), ("narrow", _NARROW))
-    )
+    return "".join(f'<div class="{name}">{_svg(chart, width)}</div>' for name, width in (("wide", _WIDE), ("narrow", _NARROW)))
 
 
 def _svg(chart: Chart, width: int) -> str:
@@ -199,7 +197,10 @@ def _hit_rate(steps: Sequence[_Step]) -> Chart:
 
 
 def _stacked(
-    steps: Sequence[_Step], kinds: Sequence[tuple[str, str, Callable[[_Step], float]]], title: str, text: Callable[[float], str],
+    steps: Sequence[_Step],
+    kinds: Sequence[tuple[str, str, Callable[[_Step], float]]],
+    title: str,
+    text: Callable[[float], str],
     factor: float = 1,
 ) -> dict[str, Any]:
     """Bars over time, one above the other; a kind is a name, a colour and its value in a step."""
@@ -251,7 +252,7 @@ def _seconds(steps: Sequence[_Step]) -> Chart:
     spec = {
         "height": 150, "data": {"values": values},
         "layer": [
-            {"mark": {"type": "line", "strokeWidth": 2, "interpolate": "step-after", "aria": False}, "encoding": {"x": x, "y": y, "color": colour}},
+            {"mark": {"type": "line", "strokeWidth": 2, "interpolate": "step-after", "aria": False}, "encoding": {"x": x, "y": y, "color": colour}},  # noqa: E501
             {"mark": {"type": "circle", "size": 24, "opacity": 1}, "encoding": {"x": x, "y": y, "color": colour, **_described("text")}},
         ],
     }  # fmt: skip

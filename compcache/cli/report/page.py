@@ -164,7 +164,7 @@ def _modules(title: str, rows: Sequence[ModuleRow]) -> Iterator[str]:
 def _functions(title: str, rows: Sequence[Cost]) -> Iterator[str]:
     heads = ("function", "uses", "misses", "compiled in", "size", "realizations")
     cells = (
-        (row.name, f"{row.uses:,}", f"{row.misses:,}", seconds_text(row.seconds), size_text(row.size), f"{row.realizations:,}") for row in rows
+        (row.name, f"{row.uses:,}", f"{row.misses:,}", seconds_text(row.seconds), size_text(row.size), f"{row.realizations:,}") for row in rows  # noqa: E501
     )  # fmt: skip
     yield from _section(title, _table(title, heads, cells, numeric=range(1, 6)) if rows else ())
 

@@ -82,9 +82,7 @@ class Story(NamedTuple):
     unused_size: int
 
 
-def tell(
-    cache: Cache, since: float | None, limit: int, progress: Callable[[int, int], object] | None = None
-) -> Story:
+def tell(cache: Cache, since: float | None, limit: int, progress: Callable[[int, int], object] | None = None) -> Story:
     """Ask a cache for its story, with at most `limit` rows in each list."""
     from compcache import __version__
 
@@ -157,7 +155,5 @@ def _most(rows: Iterable[Cost], key: Callable[[Cost], int], limit: int) -> tuple
 
 
 def _duplicates(functions: Iterable[FunctionSummary], limit: int) -> tuple[Duplicate, ...]:
-    several = [
-        Duplicate(split(row.func_name)[0], row.realizations, row.size) for row in functions if row.realizations > 1
-    ]
+    several = [Duplicate(split(row.func_name)[0], row.realizations, row.size) for row in functions if row.realizations > 1]
     return tuple(sorted(several, key=lambda row: (-row.size, row.name))[:limit])

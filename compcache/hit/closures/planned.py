@@ -95,7 +95,9 @@ class PlannedClosure:
                 filled[user][key] = other
                 rows[user].append((slot if slot != NO_SLOT else -1, places[at : at + size], other.image, symbol))
             at += size
-        return _stores(runtime, modules, rows), [table for pair in zip([m.slots for m in modules if m], filled, strict=True) for table in pair]
+        return _stores(runtime, modules, rows), [
+            table for pair in zip([m.slots for m in modules if m], filled, strict=True) for table in pair
+        ]
 
 
 def _stores(runtime: Any, modules: list[LoadedModule | None], rows: list[list[tuple[int, bytes, Any, int]]]) -> list[bytes]:

@@ -1,8 +1,9 @@
 """Writes the closure that a load has planned, for the loads of other processes (see `compcache.hit.closures.planned`).
 
-Only closures of several modules whose load reads nothing else: no global variables to decode. A closure is written by who had no module of it loaded before: only such a load knows all
-imports. Where everything in it was compiled for exactly this host and no variable is a weak definition, no module that is added later can be
-preferred; where not, the closure holds for as long as the index does not change.
+Only closures of several modules whose load reads nothing else: no global variables to decode. A closure is written by who had no module
+of it loaded before: only such a load knows all
+imports. Where everything in it was compiled for exactly this host and no variable is a weak definition, no module that is added later can
+be preferred; where not, the closure holds for as long as the index does not change.
 """
 
 from __future__ import annotations
@@ -13,16 +14,7 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import Stamp
 from compcache.formats.manifest import LINK_ONLY, NO_SLOT, WEAK, decode_module
-from compcache.hit.closures.planned import (
-    BINDING,
-    FUNCTION,
-    HEAD,
-    MAGIC,
-    NO_STATE,
-    REQUIREMENT_PARTS,
-    modules_of,
-    seal,
-)
+from compcache.hit.closures.planned import BINDING, FUNCTION, HEAD, MAGIC, NO_STATE, REQUIREMENT_PARTS, modules_of, seal
 from compcache.hit.plan import providers_first
 from compcache.store import CLOSURES, ModuleFile
 

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["start_bound"]
 
 
-def start_bound(
-    runtime: Any, bindings: tuple[list[bytes], list[dict[Any, Any]]], waiting: list[tuple[LoadedModule, int]]
-) -> None:
+def start_bound(runtime: Any, bindings: tuple[list[bytes], list[dict[Any, Any]]], waiting: list[tuple[LoadedModule, int]]) -> None:
     """Bind, and run the constructors of modules by the functions of these numbers, in this order."""
     writes, updates = bindings
     runtime.commit(b"".join(writes), tuple(updates))

@@ -52,12 +52,7 @@ ELF_MAGIC = b"\x7fELF"
 _CLASSES = {1: "32-bit", 2: "64-bit"}
 _ENCODINGS = {1: "little-endian", 2: "big-endian"}
 ET_REL, ET_DYN = 1, 3
-_FILE_TYPES = {
-    ET_REL: "a relocatable object",
-    2: "an executable",
-    ET_DYN: "a shared object",
-    4: "a core file",
-}
+_FILE_TYPES = {ET_REL: "a relocatable object", 2: "an executable", ET_DYN: "a shared object", 4: "a core file"}
 SHT_PROGBITS, SHT_SYMTAB, SHT_RELA, SHT_DYNAMIC, SHT_NOBITS, SHT_DYNSYM = 1, 2, 4, 6, 8, 11
 SHF_ALLOC = 2
 _SHN_UNDEF = 0
@@ -185,9 +180,7 @@ def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) ->
             yield read_string(strings, section.name), section
 
 
-def read_symbols(
-    data: bytes, sections: tuple[Section, ...], table: Section, *, local: bool = False
-) -> Iterator[Symbol]:
+def read_symbols(data: bytes, sections: tuple[Section, ...], table: Section, *, local: bool = False) -> Iterator[Symbol]:
     """The non-local symbols of a table, which leaves out the null symbol; with `local` all."""
     records = read_table(data, table, SYMBOL)
     strings = read_linked_strings(data, sections, table)
@@ -201,9 +194,7 @@ def read_symbols(
 def read_table(data: bytes, table: Section, record: Struct) -> bytes:
     """The content of a section that is an array of `record`."""
     if table.entry_size != record.size or table.size % record.size:
-        raise FormatError(
-            f"a table of {table.size} bytes and {table.entry_size} per entry, not {record.size}"
-        )
+        raise FormatError(f"a table of {table.size} bytes and {table.entry_size} per entry, not {record.size}")
     return read_bytes(data, table.offset, table.size, "a table of symbols, relocations or dynamic entries")
 
 

@@ -149,7 +149,5 @@ def _empty_object(obj: bytes) -> bytes:
     body.extend(bytes(-len(body) % 8))
     ident, _, machine, _, _, _, _, flags, *_ = _HEADER.unpack_from(obj)
     last = len(sections), len(sections) - 2  # how many sections there are, and which has their names
-    _HEADER.pack_into(
-        body, 0, ident, _RELOCATABLE, machine, _CURRENT, 0, 0, len(body), flags, _HEADER.size, 0, 0, _SECTION.size, *last
-    )
+    _HEADER.pack_into(body, 0, ident, _RELOCATABLE, machine, _CURRENT, 0, 0, len(body), flags, _HEADER.size, 0, 0, _SECTION.size, *last)
     return bytes(body) + b"".join(sections)

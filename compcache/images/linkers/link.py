@@ -119,7 +119,9 @@ def link_shared(
     if export is not None:
         objects = [(_hidden if len(data) < _SMALL else hide_symbols)(data, tuple(export)) for data in objects]
     paths = tuple([os.path.abspath(library) for library in libraries])
-    link = _Link(linker, objects, (*_flags(linker), "-soname", soname, *(word for path in run_paths for word in ("-rpath", path))), paths, timeout)
+    link = _Link(
+        linker, objects, (*_flags(linker), "-soname", soname, *(word for path in run_paths for word in ("-rpath", path))), paths, timeout
+    )
     image = _link_in_memory(link)
     if image is not None:
         return image
@@ -292,12 +294,7 @@ def _run(
 
 
 def _start(
-    linker: Linker,
-    command: Sequence[str],
-    directory: str,
-    descriptors: Sequence[int],
-    output: int | None,
-    temporary: str | None,
+    linker: Linker, command: Sequence[str], directory: str, descriptors: Sequence[int], output: int | None, temporary: str | None
 ) -> subprocess.Popen[bytes] | None:
     try:
         return subprocess.Popen(

@@ -10,13 +10,7 @@ from compcache.images import platform_symbols
 from compcache.images.archives import Archive, is_archive
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.patching import protect_dynamic, rename_undefined, take_places
-from compcache.images.elf.reading import (
-    dynamic_required,
-    dynamic_undefined,
-    has_fixed_code,
-    needed_libraries,
-    needed_versions,
-)
+from compcache.images.elf.reading import dynamic_required, dynamic_undefined, has_fixed_code, needed_libraries, needed_versions
 from compcache.images.libraries import Library, open_libraries, unusual_directories
 from compcache.images.linkers.link import link_shared
 
@@ -78,7 +72,9 @@ def make(
 
 
 def _check_archives(image: bytes, known: Collection[str]) -> None:
-    """What the members of static libraries use must be there as well, unless they refer to it weakly, as Rust's to functions of later libcs."""
+    """What the members of static libraries use must be there as well, unless they refer to it weakly, as Rust's to functions of later
+    libcs.
+    """
     missing = [
         symbol
         for symbol in dynamic_required(image)

@@ -33,16 +33,9 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
         for entry in entries - wanted
         if (_module_of(entry) in state.rows or not there[_module_of(entry)]) and _module_of(entry) not in state.unusable
     }
-    unverified = sum(
-        1 for module_id, status in state.present.items() if not _is_stamped(stamps.get(module_id, ()), status)
-    )
+    unverified = sum(1 for module_id, status in state.present.items() if not _is_stamped(stamps.get(module_id, ()), status))
     damaged = dict(store.index.damaged)
-    numbers = {
-        "missing": len(missing),
-        "stale": len(stale),
-        "unverified": unverified,
-        "damaged": len(damaged),
-    }
+    numbers = {"missing": len(missing), "stale": len(stale), "unverified": unverified, "damaged": len(damaged)}
     if damaged or missing or stale:
         _repair_index(state, missing, stale, damaged)
     return len(entries), numbers
@@ -89,9 +82,7 @@ def _read_index(store: Store, *, or_fail: bool = True) -> tuple[set[bytes], dict
 
 def _wanted_entries(state: CheckState) -> set[bytes]:
     return {
-        name_key(name) + module_id + offset.to_bytes(4, "little")
-        for module_id, row in state.rows.items()
-        for name, offset in row.indexed()
+        name_key(name) + module_id + offset.to_bytes(4, "little") for module_id, row in state.rows.items() for name, offset in row.indexed()
     }
 
 

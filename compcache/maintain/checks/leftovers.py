@@ -27,24 +27,12 @@ def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
     for file in found:
         done = file.path in removed
         what = "" if done else "; repair or prune removes it"
-        state.find(
-            "leftover",
-            file.path,
-            f"{file.path}: {file.reason}, {file.size} bytes{what}",
-            note=True,
-            repaired=done,
-        )
+        state.find("leftover", file.path, f"{file.path}: {file.reason}, {file.size} bytes{what}", note=True, repaired=done)
     strangers = list(_strangers(store))
     for path in strangers:
-        state.find(
-            "stranger", path, f"{path} was not written by compcache; delete it if it is not needed", note=True
-        )
+        state.find("stranger", path, f"{path} was not written by compcache; delete it if it is not needed", note=True)
     quarantined = len(store.names(QUARANTINE))
-    return len(found) + len(strangers), {
-        "leftovers": len(found),
-        "strangers": len(strangers),
-        "quarantined": quarantined,
-    }
+    return len(found) + len(strangers), {"leftovers": len(found), "strangers": len(strangers), "quarantined": quarantined}
 
 
 def _strangers(store: Store) -> Iterator[str]:

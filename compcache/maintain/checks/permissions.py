@@ -41,13 +41,9 @@ def check_mode(state: CheckState, path: str, status: os.stat_result, wanted: int
     """Report a file or directory that other users could exchange or write to, and set its mode to `wanted` if repair is requested."""
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISLNK(status.st_mode):
-        state.find(
-            "permissions", path, f"{path} is a symbolic link, which compcache does not create; remove it"
-        )
+        state.find("permissions", path, f"{path} is a symbolic link, which compcache does not create; remove it")
     elif status.st_uid not in (os.getuid(), 0):
-        state.find(
-            "permissions", path, f"{path} belongs to user {status.st_uid}, who could run code as you; change its owner"
-        )
+        state.find("permissions", path, f"{path} belongs to user {status.st_uid}, who could run code as you; change its owner")
     elif mode & 0o022:
         done = state.repair and _set_mode(state.store, path, wanted)
         what = "" if done else f"; run 'chmod go-w {path}', or repair"

@@ -35,9 +35,7 @@ class CheckState:
         self.rows: dict[bytes, Row] = {}
         self.unusable: set[bytes] = set()
 
-    def find(
-        self, kind: str, subject: str, message: str, *, note: bool = False, repaired: bool = False
-    ) -> None:
+    def find(self, kind: str, subject: str, message: str, *, note: bool = False, repaired: bool = False) -> None:
         """Add a finding."""
         severity = "note" if note else "error"
         self.findings.append(Finding(self.step, kind, severity, subject, message, repaired))
@@ -62,11 +60,7 @@ class CheckState:
 
     def _damaged(self, module_id: bytes, path: str, reason: str) -> None:
         done = self.repair and _set_aside(self.store, path)
-        what = (
-            "it was moved to quarantine"
-            if done
-            else "repair moves it to quarantine, and what it has is made again"
-        )
+        what = "it was moved to quarantine" if done else "repair moves it to quarantine, and what it has is made again"
         self.find("damaged", module_id.hex(), f"{path} is damaged: {reason}; {what}", repaired=done)
         self.forget(module_id)
         if not done:

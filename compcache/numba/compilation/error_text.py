@@ -20,7 +20,7 @@ _KNOWN = (
      r"there is no implementation of '\1' for (\2)"),
     (r"No implementation of function Function\(.*?\) found for signature: >>> (?:impl_|ol_)?(\S+?)\((.*?)\) There (?:is|are)",
      r"there is no implementation of '\1' for (\2)"),
-    (r"Invalid use of .*? with (?:argument|parameter)s? (?:of type\(s\): )?\((.*?)\)(?= [A-Z]|$)", r"a call with arguments of the types (\1) is not possible"),
+    (r"Invalid use of .*? with (?:argument|parameter)s? (?:of type\(s\): )?\((.*?)\)(?= [A-Z]|$)", r"a call with arguments of the types (\1) is not possible"),  # noqa: E501
     (r"Cannot unify (.+?) and (.+?) for '([^'.]+)[^']*'", r"the variable '\3' is \1 in one place and \2 in another"),
     (r"Unknown attribute '([^']+)' of type (.+?)(?: File \"| During: |$)", r"there is no '\1' of \2"),
     (r"<class 'numba\.core\.ir\.UndefinedType'>", "it uses a name that is not defined"),

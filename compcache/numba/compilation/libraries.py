@@ -7,24 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.compilation import scopes
 from compcache.numba.fingerprints.errors import Unidentifiable
-from compcache.numba.identity.dependencies import (
-    Dependency,
-    dependency_of,
-    dependency_of_generator,
-    dependency_of_type,
-)
+from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, dependency_of_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "Recorded",
-    "dependencies_of",
-    "library_of",
-    "remember_library",
-    "set_dependencies",
-    "start_recording",
-]
+__all__ = ["Recorded", "dependencies_of", "library_of", "remember_library", "set_dependencies", "start_recording"]
 
 
 class Recorded(NamedTuple):
@@ -79,9 +67,7 @@ def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded
     if known is not None and scope is None:
         return known
     parts = [known] if known is not None else []
-    parts += [
-        _known.get(linked) or _of_unrecorded(linked) for linked in getattr(library, "_linking_libraries", ())
-    ]
+    parts += [_known.get(linked) or _of_unrecorded(linked) for linked in getattr(library, "_linking_libraries", ())]
     if scope is None:
         parts.append(_content_now(scopes.asked_early.values()))
     else:
@@ -100,8 +86,7 @@ def _content_of(scope: scopes.Scope) -> Recorded:
     """What the compiler asked for a function: as it was before it ran, and for what could not be compared then, as far as that matters."""
     try:
         found = {
-            content or dependency_of(function, declined=id(function) not in scope.accepted)
-            for function, content in scope.asked.values()
+            content or dependency_of(function, declined=id(function) not in scope.accepted) for function, content in scope.asked.values()
         }
         found |= {row for row in map(dependency_of_generator, scope.generators.values()) if row is not None}
         found |= set(map(dependency_of_type, scope.types))

@@ -150,7 +150,9 @@ def storing() -> Iterator[None]:
 
 
 def reduced_to_name(value: Any) -> Any:
-    """What a pickler does with a class or an intrinsic of a program that goes into code or entries, where its name stands for it; None for others."""
+    """What a pickler does with a class or an intrinsic of a program that goes into code or entries, where its name stands for it; None for
+    others.
+    """
     if not (_stack.scopes or _stack.stores):
         return None
     if isinstance(value, type):
@@ -208,9 +210,7 @@ def _token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -
         return uuid.uuid4().hex
     token = _digest(*parts)
     if token in _used and _stack.scopes:
-        token = _digest(
-            token, _stack.scopes[-1].token
-        )  # Numba compiles some of its functions once per caller
+        token = _digest(token, _stack.scopes[-1].token)  # Numba compiles some of its functions once per caller
     if token in _used:
         return uuid.uuid4().hex
     _used.add(token)
@@ -251,7 +251,9 @@ def record(function: Any) -> None:
 
 
 def _content_now(function: Any) -> Dependency | None:
-    """What an implementation is before it runs, as a process that finds the entry has it: implementations may keep what they made. None if unknown."""
+    """What an implementation is before it runs, as a process that finds the entry has it: implementations may keep what they made. None if
+    unknown.
+    """
     try:
         return dependency_of(function)
     except Unidentifiable:

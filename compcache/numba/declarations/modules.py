@@ -11,13 +11,7 @@ import sys
 from importlib import import_module
 
 from compcache.numba.declarations.cuda import OF_CUDA, stands_for_cuda
-from compcache.numba.declarations.references import (
-    QUESTIONS,
-    Question,
-    Reference,
-    TypeConstructor,
-    exception_named,
-)
+from compcache.numba.declarations.references import QUESTIONS, Question, Reference, TypeConstructor, exception_named
 from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddressProtocol
 from compcache.numba.declarations.structrefs import OF_CONTAINERS, OF_STRUCTREF
 from compcache.numba.declarations.types import CONSTRUCTORS, type_named
@@ -43,7 +37,7 @@ _HOMES = {
 }  # fmt: skip
 #: What `numba` offers of its parts.
 _TOP = frozenset((
-    "carray", "farray", "from_dtype", "get_num_threads", "get_parallel_chunksize", "get_thread_id", "literal_unroll", "literally", "pndindex",
+    "carray", "farray", "from_dtype", "get_num_threads", "get_parallel_chunksize", "get_thread_id", "literal_unroll", "literally", "pndindex",  # noqa: E501
     "set_num_threads", "set_parallel_chunksize", "threading_layer", "typeof",
 ))  # fmt: skip
 _OBJECTS = frozenset(("objmode", "parallel_chunksize"))

@@ -12,14 +12,7 @@ from importlib import import_module
 
 from compcache.numba.lazy.c_helpers import has_numba, load_extension
 from compcache.numba.lazy.content import jitted
-from compcache.numba.lazy.stand_ins import (
-    LazyObject,
-    made,
-    note_made,
-    original,
-    real_numba,
-    when_imported,
-)
+from compcache.numba.lazy.stand_ins import LazyObject, made, note_made, original, real_numba, when_imported
 from compcache.numba.registered.library import is_of_library
 from compcache.numba.registered.table import note_jitable, note_overload
 

@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from compcache.numba.lazy.c_helpers import has_numba
 from compcache.numba.lazy.content import NotLazy
-from compcache.numba.lazy.entries import (
-    RECORD,
-    Record,
-    count_hit,
-    find_fields,
-    key_of,
-    load_entry,
-    open_cache,
-)
+from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import keep, make_lazy_function, note_read, reads_else
 
 TYPE_CHECKING = False
@@ -76,7 +68,9 @@ def find_declared(state: State, details: str = "?") -> Declared | None:
     """The stored code of what is declared now; sets its key. `details` is the shape of its details (`load_marshalled`)."""
     try:
         state.key = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
-        if has_numba() or reads_else(state.key.content, besides_itself=True):  # Numba compiles the function itself anew for each declaration
+        if has_numba() or reads_else(
+            state.key.content, besides_itself=True
+        ):  # Numba compiles the function itself anew for each declaration
             return None
         cache = open_cache()
         fields = find_fields(cache, state.key, f"([[{{ui}}]][{RECORD}]{details})") if cache is not None else None

@@ -60,9 +60,7 @@ def declare_stencil(function: Any, mode: str, options: dict[str, Any]) -> LazySt
     names: set[str] = set()
     _add_names(function.__code__, names)
     held = {name: value for name, value in function.__globals__.items() if name in names or name in _OF_MODULES}
-    frozen = _Function(
-        function.__code__, held, function.__name__, function.__defaults__, tuple(map(_copy, function.__closure__ or ()))
-    )
+    frozen = _Function(function.__code__, held, function.__name__, function.__defaults__, tuple(map(_copy, function.__closure__ or ())))
     frozen.__module__, frozen.__qualname__ = function.__module__, function.__qualname__
     frozen.__kwdefaults__ = function.__kwdefaults__
     return LazyStencil(frozen, mode, options)

@@ -1,7 +1,8 @@
-"""Types of `structref` that modules declare when they are imported: they become Numba's when Numba is imported, since only Numba makes their values.
+"""Types of `structref` that modules declare when they are imported: they become Numba's when Numba is imported, since only Numba makes
+their values.
 
-A class of types derives from `types.StructRef`, and one of values from `StructRefProxy`. Both derive from stand-ins, and get Numba's class as their
-base when Numba is imported, or when anything but its name is asked of a class of types.
+A class of types derives from `types.StructRef`, and one of values from `StructRefProxy`. Both derive from stand-ins, and get Numba's
+class as their base when Numba is imported, or when anything but its name is asked of a class of types.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class _LazyClass(ABCMeta):
         return getattr(_derived_from_numbas(cls), name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        type.__setattr__(_derived_from_numbas(cls), name, value) if name in ("__bases__", "__class__") else type.__setattr__(cls, name, value)
+        type.__setattr__(_derived_from_numbas(cls), name, value) if name in ("__bases__", "__class__") else type.__setattr__(
+            cls, name, value
+        )
 
     def __delattr__(cls, name: str) -> None:
         delattr(_derived_from_numbas(cls), name)

@@ -44,9 +44,7 @@ class _Fields:
 
     __slots__ = ("attributes", "is_scalar", "key", "real", "shown", "text")
 
-    def __init__(
-        self, text: str, shown: tuple[str, str] | None, key: Any, attributes: dict[str, Any], *, is_scalar: bool
-    ) -> None:
+    def __init__(self, text: str, shown: tuple[str, str] | None, key: Any, attributes: dict[str, Any], *, is_scalar: bool) -> None:
         self.attributes = attributes
         self.text = text
         self.shown = shown
@@ -186,9 +184,7 @@ _CASTS: dict[str, Callable[[Any], Any]] = {"boolean": bool} | {
 }
 
 
-def _intern(
-    text: str, shown: tuple[str, str] | None = None, key: Any = None, *, is_scalar: bool = False, **attributes: Any
-) -> LazyType:
+def _intern(text: str, shown: tuple[str, str] | None = None, key: Any = None, *, is_scalar: bool = False, **attributes: Any) -> LazyType:
     with _lock:
         known = _interned.get(text)
         if known is None:

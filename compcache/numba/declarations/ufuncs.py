@@ -14,15 +14,7 @@ from compcache.numba.declarations.signatures import Declared, find_declared
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
 from compcache.numba.lazy.c_helpers import has_numba, load_extension
 from compcache.numba.lazy.content import NotLazy
-from compcache.numba.lazy.entries import (
-    RECORD,
-    Record,
-    count_hit,
-    find_fields,
-    key_of,
-    load_entry,
-    open_cache,
-)
+from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import keep, note_read, reads_else
 from compcache.numba.lazy.stand_ins import LazyObject, made, note_made
 
@@ -152,7 +144,9 @@ _LOOP = {"vectorize": f"({RECORD}[i](uu))", "guvectorize": f"({RECORD}[i](uu)[?]
 
 
 class Loop:
-    """A loop that was loaded when a ufunc was called: the types of the arguments, the key then, what was stored, and NumPy's numbers of its types."""
+    """A loop that was loaded when a ufunc was called: the types of the arguments, the key then, what was stored, and NumPy's numbers of
+    its types.
+    """
 
     __slots__ = ("base", "key", "loaded", "numbers", "types")
 
@@ -215,7 +209,7 @@ def _make_gufunc(_lazy: LazyUfunc, state: State, library: Any) -> Any:
     layout, nin, nout, writable, numbers = found.details[:5]
     return library.fromfunc(
         state.function.__name__, state.function.__doc__, [code.address for code in found.loaded],
-        [list(row) for row in numbers], nin, nout, [None] * len(found.loaded), list(found.loaded), _identity(state, library), layout, writable,
+        [list(row) for row in numbers], nin, nout, [None] * len(found.loaded), list(found.loaded), _identity(state, library), layout, writable,  # noqa: E501
     )  # fmt: skip
 
 
@@ -307,7 +301,9 @@ def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
 
 
 def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Call a ufunc of `guvectorize` without signatures: it gets a loop where none of those that it has serves the arguments. Raises `_NotStored`."""
+    """Call a ufunc of `guvectorize` without signatures: it gets a loop where none of those that it has serves the arguments. Raises
+    `_NotStored`.
+    """
     if "out" in keywords:
         args = (*args, keywords.pop("out"))
     layout = state.options["signature"]
@@ -331,13 +327,15 @@ def _make_dynamic(state: State, loops: list[Loop], writable: tuple[bool, ...]) -
     layout = state.options["signature"]
     nin = layout.partition("->")[0].count("(")
     return library.fromfunc(
-        state.function.__name__, state.function.__doc__, [loop.loaded.address for loop in loops], [list(loop.numbers) for loop in loops], nin,
+        state.function.__name__, state.function.__doc__, [loop.loaded.address for loop in loops], [list(loop.numbers) for loop in loops], nin,  # noqa: E501
         layout.count("(") - nin, [None] * len(loops), [loop.loaded for loop in loops], _identity(state, library), layout, writable,
     )  # fmt: skip
 
 
 def _serves(ufunc: Any, types: tuple[str, ...]) -> bool:
-    """Whether a ufunc has a loop for these types, of the arguments alone or of the results too, casts included, as `numba.np.numpy_support.ufunc_find_matching_loop` decides it for numbers."""
+    """Whether a ufunc has a loop for these types, of the arguments alone or of the results too, casts included, as
+    `numba.np.numpy_support.ufunc_find_matching_loop` decides it for numbers.
+    """
     numpy: Any = sys.modules["numpy"]
     given = [numpy.dtype(name) for name in types]
     inputs, results = given[: ufunc.nin], given[ufunc.nin :]

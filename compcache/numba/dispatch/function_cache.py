@@ -141,9 +141,7 @@ class FunctionCache(CacheObject):
         compiler_ = getattr(self._owner, "_compiler", None)
         pipeline = getattr(compiler_, "pipeline_class", compiler.Compiler)
         if not pipeline.__module__.startswith("numba.") or pipeline.__module__.startswith("numba.tests"):
-            raise Unidentifiable(
-                f"its compiler pipeline {pipeline.__module__}.{pipeline.__qualname__} has no identity"
-            )
+            raise Unidentifiable(f"its compiler pipeline {pipeline.__module__}.{pipeline.__qualname__} has no identity")
         types_of_locals = declared_locals(getattr(compiler_, "locals", None) or getattr(self._owner, "locals", None))
         return {
             "kind": type(self._owner).__name__,

@@ -55,7 +55,9 @@ class GufuncCache(CacheObject):
         name = func_name_of(identity, sig)
         try:
             cres = self._owner.cres
-            save.save_library(self._cache, identity, name, cres.signature, data, recorded, wrapper_symbol(cres), label_of(self._name(), sig))
+            save.save_library(
+                self._cache, identity, name, cres.signature, data, recorded, wrapper_symbol(cres), label_of(self._name(), sig)
+            )
             self._accept(identity, sig, name)
         except save.NotCacheable as error:
             self._note(sig, str(error))

@@ -17,14 +17,7 @@ from compcache.numba.entries.recursion import UNRESOLVED, resolve_recursion
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
-__all__ = [
-    "ADDRESS",
-    "CannotLink",
-    "ImageSource",
-    "address_function",
-    "load_exception_classes",
-    "prepare_image",
-]
+__all__ = ["ADDRESS", "CannotLink", "ImageSource", "address_function", "load_exception_classes", "prepare_image"]
 
 ADDRESS = "compcache.numba.address"
 

@@ -18,13 +18,7 @@ from compcache import frontend
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries.generators import restore_generator
 from compcache.numba.entries.helper_symbols import helper_address
-from compcache.numba.entries.mapped_library import (
-    MappedLibrary,
-    Stored,
-    keep_mapped,
-    make_entry_point,
-    set_environments,
-)
+from compcache.numba.entries.mapped_library import MappedLibrary, Stored, keep_mapped, make_entry_point, set_environments
 from compcache.numba.fingerprints.errors import Unidentifiable
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
 from compcache.numba.identity.settings import chosen_cpu
@@ -109,9 +103,7 @@ def _result_of_image(
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
     others = [_environment_of(*row) for row in referenced]
     environments = {e.env_name: e for e in others} | {env_name: environment}
-    library = MappedLibrary(
-        target_context.codegen(), library_name, target, addresses, environments, description.bitcode
-    )
+    library = MappedLibrary(target_context.codegen(), library_name, target, addresses, environments, description.bitcode)
     # Numba registers one for each overload, also where only compiled code calls that: address 0.
     address = library.address_in_image(fndesc.llvm_cpython_wrapper_name)
     entry_point = make_entry_point(address, library, fndesc, environment)

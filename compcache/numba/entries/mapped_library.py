@@ -93,9 +93,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
     def get_pointer_to_function(self, name: str) -> int:
         """The address of a function, compiled if only the bitcode has it; 0 if neither has it."""
         address = self.address_in_image(name)
-        if not address and name in {
-            f.name for f in self._get_module_for_linking().functions if not f.is_declaration
-        }:
+        if not address and name in {f.name for f in self._get_module_for_linking().functions if not f.is_declaration}:
             return self._compile_anew(name)
         return address
 

@@ -2,7 +2,8 @@
 
 Numba keeps an address that it took from ctypes or from a `WrapperAddressProtocol` in a variable named after it, and caches no code that
 has one. Functions that Cython modules offer have names in every process: their variables become imports, which a load fills with
-the address there (`CythonFunction`); so do functions of Numba's threads (`HelperSymbol`). A jitted function that is handed on to another one has an address, which nothing reads, since calls
+the address there (`CythonFunction`); so do functions of Numba's threads (`HelperSymbol`). A jitted function that is handed on to another
+one has an address, which nothing reads, since calls
 of it follow from its type: such arguments are removed. Code that holds any other address is not stored.
 """
 
@@ -22,7 +23,18 @@ from compcache.numba.registered.cython_functions import CythonFunction, function
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-__all__ = ["NAMED", "PREFIX", "address_in", "bind_named", "functions_named", "functions_of_threads", "known_functions", "with_names", "without_addresses", "without_dead_code"]
+__all__ = [
+    "NAMED",
+    "PREFIX",
+    "address_in",
+    "bind_named",
+    "functions_named",
+    "functions_of_threads",
+    "known_functions",
+    "with_names",
+    "without_addresses",
+    "without_dead_code",
+]
 
 #: What precedes the address in the names of Numba's variables, and the function in ours.
 PREFIX = "numba.dynamic.globals."

@@ -18,9 +18,7 @@ _MAX_CALLEES = 1000
 UNRESOLVED = ".numba.unresolved$"
 
 
-_DECLARED_RECURSION = re.compile(
-    r'^(@"\.numba\.unresolved\$([^"]+)") = external (?:\w+ )*global ptr\b.*$', re.MULTILINE
-)
+_DECLARED_RECURSION = re.compile(r'^(@"\.numba\.unresolved\$([^"]+)") = external (?:\w+ )*global ptr\b.*$', re.MULTILINE)
 
 
 class MissingCallee(Exception):  # noqa: N818 - it is an answer, not a failure
@@ -36,9 +34,7 @@ def with_recursive_callees(library: Any) -> Any:
     module = library._final_module
     for _ in range(_MAX_CALLEES):
         defined = {f.name for f in module.functions if not f.is_declaration}
-        slots = [
-            v.name.removeprefix(UNRESOLVED) for v in module.global_variables if v.name.startswith(UNRESOLVED)
-        ]
+        slots = [v.name.removeprefix(UNRESOLVED) for v in module.global_variables if v.name.startswith(UNRESOLVED)]
         missing = [name for name in slots if _callee(name, defined) is None]
         if not missing:
             return module
@@ -60,9 +56,7 @@ def _module_defining(name: str) -> Any:
     module = library._get_module_for_linking() if library is not None else None
     if module is not None and any(f.name == name and not f.is_declaration for f in module.functions):
         return module
-    raise MissingCallee(
-        f"it calls {name} through Numba's slots for recursion, and no library defines it any more"
-    )
+    raise MissingCallee(f"it calls {name} through Numba's slots for recursion, and no library defines it any more")
 
 
 #: In the names of Numba's functions: the number of a function, and the options that it was compiled with, after their length.

@@ -62,9 +62,7 @@ def why_numba_would_not(cres: Any) -> str:
     return ""
 
 
-def save_result(
-    cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None = None
-) -> None:
+def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None = None) -> None:
     """Store a compile result; for each of these targets (see `ModuleSource`) if its code can be linked as an image.
 
     Raises:
@@ -124,9 +122,7 @@ def _bitcode_of(cres: Any) -> bytes:
     return bitcode
 
 
-def _checked(
-    lines: str, recorded: libraries.Recorded
-) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
+def _checked(lines: str, recorded: libraries.Recorded) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
     """The fields of the description that are checked when the entry is loaded."""
     if recorded.problem:
         raise NotCacheable(recorded.problem)
@@ -187,7 +183,12 @@ def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
             text = _required_text(cres, recursion.with_recursive_callees(cres.library))
     except recursion.MissingCallee as error:
         raise NotYetCacheable(str(error)) from error
-    if cres.objectmode or not all(isinstance(lifted, ObjModeLiftedWith) for lifted in cres.lifted or ()) or _needs_more_than_threads(cres) or hasattr(cres.signature.return_type, "gen_func"):
+    if (
+        cres.objectmode
+        or not all(isinstance(lifted, ObjModeLiftedWith) for lifted in cres.lifted or ())
+        or _needs_more_than_threads(cres)
+        or hasattr(cres.signature.return_type, "gen_func")
+    ):
         return None, None
     try:
         source = image_source.prepare_image(text, _wanted(fndesc))

@@ -11,11 +11,7 @@ from compcache import frontend
 from compcache.numba.entries.image_source import CannotLink, load_exception_classes
 from compcache.numba.entries.named_addresses import PREFIX, without_addresses, without_dead_code
 from compcache.numba.entries.recursion import MissingCallee, resolve_recursion, with_recursive_callees
-from compcache.numba.exports.addresses import (
-    MATHEMATICS,
-    known_functions,
-    with_own_hash_secret,
-)
+from compcache.numba.exports.addresses import MATHEMATICS, known_functions, with_own_hash_secret
 from compcache.numba.exports.memory_runtime import MEMORY_RUNTIME
 from compcache.numba.exports.objects import HELPERS, objects_text
 from compcache.numba.exports.parameters import refusal
@@ -128,13 +124,10 @@ def _needs_of(func_name: str, compiled: Any) -> _Needs:
     functions = known_functions(addresses)
     if len(functions) != len(addresses):
         raise refusal(
-            func_name,
-            "it uses addresses of this process (functions of ctypes, large global arrays) that have no name in another one",
+            func_name, "it uses addresses of this process (functions of ctypes, large global arrays) that have no name in another one"
         )
     library = {
-        f.name: _types_in(str(f))
-        for f in compiled.functions
-        if f.is_declaration and _is_of_library(f.name) and counts.get(f.name, 0) > 1
+        f.name: _types_in(str(f)) for f in compiled.functions if f.is_declaration and _is_of_library(f.name) and counts.get(f.name, 0) > 1
     }
     return _Needs(helpers, functions, library)
 
@@ -180,11 +173,7 @@ def _without_idle_environments(function: str) -> str:
     def load(match: re.Match[str]) -> str:
         uses = re.findall(rf"{re.escape(match[1])}(?![\w.$-])", function)
         compared = f"= icmp eq ptr {match[1]}, null\n" in function
-        return (
-            f"  {match[1]} = inttoptr i64 1 to ptr"
-            if compared and len(uses) == _DEFINITION_AND_USE
-            else match[0]
-        )
+        return f"  {match[1]} = inttoptr i64 1 to ptr" if compared and len(uses) == _DEFINITION_AND_USE else match[0]
 
     return _LOADED_ENVIRONMENT.sub(load, function)
 

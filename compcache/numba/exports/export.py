@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["export"]
 
 
-def export(
-    func: Any, signature: Any, *, cache: Cache, name: str | None = None, targets: Iterable[str] | str | None = None
-) -> str:
+def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, targets: Iterable[str] | str | None = None) -> str:
     """Store a native entry for one signature of a function.
 
     Args:
@@ -118,9 +116,7 @@ def _without_vectors() -> Iterator[None]:
 
 def _describe(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     function = getattr(func, "py_func", func)
-    options = {
-        k: dict(v) if isinstance(v, dict) else v for k, v in getattr(func, "targetoptions", {}).items()
-    }
+    options = {k: dict(v) if isinstance(v, dict) else v for k, v in getattr(func, "targetoptions", {}).items()}
     if not hasattr(function, "__code__"):
         raise CompileError(f"{func!r} is neither a Python function nor one decorated with njit")
     return function, options, declared_locals(getattr(func, "locals", None))
@@ -133,9 +129,7 @@ def _types_of(signature: Any) -> tuple[tuple[Any, ...], Any]:
     return tuple(args), result
 
 
-def _compile_with_lists(
-    func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any
-) -> Any:
+def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:
     """Compile a function with lists in place of Numba's containers."""
     from numba.core import types
 
@@ -161,9 +155,7 @@ def _kernel(function: Any, options: dict[str, Any], local_types: dict[str, Any],
     return njit(*signature, locals=local_types, **plain | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True})(function)
 
 
-def _compile(
-    func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any
-) -> Any:
+def _compile(func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:
     from numba.core import compiler
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.dispatcher import LiftedLoop

@@ -26,9 +26,7 @@ def _numbered(first: int, *calls: tuple[str, str, str]) -> dict[str, _Call]:
 _PREPARE, _RESOLVE, _LINEAR_BEGIN, _LIBRARY = 0, 4, 16, 33
 #: Symbols that the table provides to the wrapper: number, result, parameters.
 _OWN = {
-    **_numbered(
-        1, (ENTER_SYMBOL, "i32", "ptr, ptr, ptr"), (LEAVE_SYMBOL, "void", "ptr, ptr, ptr"), (BOX_SYMBOL, "ptr", "ptr, ptr")
-    ),
+    **_numbered(1, (ENTER_SYMBOL, "i32", "ptr, ptr, ptr"), (LEAVE_SYMBOL, "void", "ptr, ptr, ptr"), (BOX_SYMBOL, "ptr", "ptr, ptr")),
     **_numbered(5, (RANDOM_SYMBOL, "void", "")),
     **_numbered(46, (PARALLEL_SYMBOL, "i32", "")),
 }

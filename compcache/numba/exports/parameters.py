@@ -18,11 +18,7 @@ __all__ = [
 ]  # fmt: skip
 
 OBJECT = "object"
-_INTEGERS = {
-    f"{'u' if prefix else ''}int{bits}": f"{prefix or 'i'}{bits}"
-    for prefix in ("", "u")
-    for bits in (8, 16, 32, 64)
-}
+_INTEGERS = {f"{'u' if prefix else ''}int{bits}": f"{prefix or 'i'}{bits}" for prefix in ("", "u") for bits in (8, 16, 32, 64)}
 _VARIABLE_ARGUMENTS = 4  # inspect.CO_VARARGS
 _SCALARS = {**_INTEGERS, "float32": "f32", "float64": "f64", "bool": "bool", "boolean": "bool"}
 

@@ -52,9 +52,7 @@ class _Node:
         return struct.pack("<12I", *vars(self).values())
 
 
-def encode_plan(
-    function: str, context: Any, parameters: Sequence[tuple[str, Any]], result: Any
-) -> bytes:
+def encode_plan(function: str, context: Any, parameters: Sequence[tuple[str, Any]], result: Any) -> bytes:
     """The plan for parameters that are objects, (name, Numba type) each, and for a result that is one, or None.
 
     Raises:
@@ -66,9 +64,7 @@ def encode_plan(
     planner.finish_parameters()
     number = _NO_NODE if result is None else planner.add_result(result)
     name_at = planner.text(function)
-    head = struct.pack(
-        "<8I", _MAGIC, _VERSION, _FUNCTIONS, len(planner.nodes), len(parameters), number, name_at, 0
-    )
+    head = struct.pack("<8I", _MAGIC, _VERSION, _FUNCTIONS, len(planner.nodes), len(parameters), number, name_at, 0)
     return b"".join([head, *[node.encode() for node in planner.nodes], bytes(planner.texts)])
 
 

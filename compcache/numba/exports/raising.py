@@ -1,4 +1,6 @@
-"""Exceptions of exported kernels: converts Numba's pickled descriptions, at export, to data that is not unpickled, and code that raises them."""
+"""Exceptions of exported kernels: converts Numba's pickled descriptions, at export, to data that is not unpickled, and code that raises
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,8 @@ from compcache.numba.lazy.marshalled import dump_marshalled
 __all__ = ["RAISE", "KnownException", "describe_exceptions", "raising_text"]
 
 RAISE = "compcache.numba.raise"
-_DATA = re.compile(
-    r'^@"?(\.const\.pickledata\.[^"\s]+?)"? = .*?constant \[\d+ x i8\] c"((?:[^"\\]|\\\\|\\[0-9A-Fa-f]{2})*)"',
-    re.MULTILINE,
-)
-_BUFFER = re.compile(
-    r'^@"?(\.const\.picklebuf\.[^"\s]+?)"? = .*?@"?(\.const\.pickledata\.[^",\s)]+)', re.MULTILINE
-)
+_DATA = re.compile(r'^@"?(\.const\.pickledata\.[^"\s]+?)"? = .*?constant \[\d+ x i8\] c"((?:[^"\\]|\\\\|\\[0-9A-Fa-f]{2})*)"', re.MULTILINE)
+_BUFFER = re.compile(r'^@"?(\.const\.picklebuf\.[^"\s]+?)"? = .*?@"?(\.const\.pickledata\.[^",\s)]+)', re.MULTILINE)
 _ESCAPE = re.compile(rb"\\(\\|[0-9A-Fa-f]{2})")
 
 
@@ -76,15 +73,11 @@ def _describe(func_name: str, variable: str, content: bytes) -> KnownException |
         return None
     cls, args = described[0], described[1] if len(described) > 1 else None
     if "<locals>" in cls.__qualname__:
-        raise CompileError(
-            f"{func_name} cannot be exported: the exception class {cls.__qualname__} has no module-level name"
-        )
+        raise CompileError(f"{func_name} cannot be exported: the exception class {cls.__qualname__} has no module-level name")
     arguments = tuple([COMPUTED if isinstance(argument, ir.Value) else argument for argument in args or ()])
     for argument in arguments:
         if not _is_plain(argument):
-            raise CompileError(
-                f"{func_name} cannot be exported: it raises {cls.__name__} with the argument {argument!r}"
-            )
+            raise CompileError(f"{func_name} cannot be exported: it raises {cls.__name__} with the argument {argument!r}")
     return KnownException(variable, cls.__module__, cls.__qualname__, arguments)
 
 
@@ -188,7 +181,7 @@ done:
   call void @PyGILState_Release(i32 %gil)
   ret void
 }}
-"""
+"""  # noqa: E501 - an instruction is a line
 
 
 def _search(stem: str, description: str, exceptions: list[KnownException]) -> str:

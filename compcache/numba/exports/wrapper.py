@@ -174,9 +174,7 @@ class _Wrapper:
             entered = builder.call(enter, [plan, objects_at, places_at])
             with builder.if_then(builder.icmp_unsigned("==", entered, ir.Constant(ir.IntType(32), 0)), likely=False):
                 self._fail()
-        values = [
-            _from_place(context, builder, *value) if isinstance(value, tuple) else value for value in passed
-        ]
+        values = [_from_place(context, builder, *value) if isinstance(value, tuple) else value for value in passed]
         omitted = len(self._cres.fndesc.argtypes) - len(values)  # constants of the kernel
         return objects_at, places_at, [*values, *[None] * omitted]
 
@@ -259,9 +257,7 @@ def _value(context: Any, builder: Any, parameter: Parameter, given: Any) -> Any:
         return first
     shape = [next(given) for _ in range(parameter.type.ndim)]
     array = make_array(parameter.type)(context, builder)
-    itemsize = context.get_constant(
-        types.intp, context.get_abi_sizeof(context.get_data_type(parameter.type.dtype))
-    )
+    itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(parameter.type.dtype)))
     data = builder.bitcast(first, array.data.type)
     strides = [itemsize]
     for extent in reversed(shape[1:]):

@@ -86,7 +86,7 @@ def plain_name(name: str) -> str:
 def file_of(code: python_types.CodeType, namespace: dict[str, Any]) -> str:
     """The file that tracebacks name, if it is that of the code's module; else "".
 
-    Text that is compiled where it was made (a notebook's cell, a package's generated function) has a name with the number of the process, of a
-    temporary file or of the cell, which another process does not have and nobody opens.
+    Text that is compiled where it was made (a notebook's cell, a package's generated function) has a name with the number of the process,
+    of a temporary file or of the cell, which another process does not have and nobody opens.
     """
     return code.co_filename if namespace.get("__file__") == code.co_filename else ""

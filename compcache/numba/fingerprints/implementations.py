@@ -137,7 +137,9 @@ def digest_name(name: str) -> int:
 
 
 def source_function(template: Any) -> Any:
-    """What a typing template of the user's is made of: a function, or what is called in its place, or the class itself; None for Numba's own."""
+    """What a typing template of the user's is made of: a function, or what is called in its place, or the class itself; None for Numba's
+    own.
+    """
     function = getattr(template, "_overload_func", None) or getattr(template, "_definition_func", None)
     if function is None and isinstance(template, type):
         own = next((cls for cls in template.__mro__ if not is_library_module(cls.__module__)), None)

@@ -33,9 +33,7 @@ def _is_pythons_own(top: str) -> bool:
     origin = getattr(getattr(sys.modules.get(top), "__spec__", None), "origin", None)
     if not isinstance(origin, str):
         return top in sys.builtin_module_names
-    return origin in ("built-in", "frozen") or (
-        origin.startswith(os.path.dirname(os.__file__) + os.sep) and "site-packages" not in origin
-    )
+    return origin in ("built-in", "frozen") or (origin.startswith(os.path.dirname(os.__file__) + os.sep) and "site-packages" not in origin)
 
 
 def is_made_by_library(function: Any) -> bool:

@@ -142,9 +142,7 @@ def _stencil(walk: Walk, value: Any, where: str) -> None:
 
 
 def _llvm(walk: Walk, value: Any, _where: str) -> None:
-    walk.token(
-        "llvm", type(value).__qualname__, value
-    )  # their text is complete, and the objects cache previous results
+    walk.token("llvm", type(value).__qualname__, value)  # their text is complete, and the objects cache previous results
 
 
 def _external(walk: Walk, value: Any, where: str) -> None:

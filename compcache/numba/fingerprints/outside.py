@@ -59,7 +59,8 @@ _LOADS_OF_VALUES = frozenset(("LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW"))
 _FIELD = re.compile(r"\.(\w+)")  # of an object that `str.format` is given
 
 
-#: What reads globals of the module by names that only text has. Frames are those of code that calls: for a package's code generators, the package's.
+#: What reads globals of the module by names that only text has. Frames are those of code that calls: for a package's code generators,
+#: the package's.
 _BY_TEXT = frozenset(map(id, (builtins.eval, builtins.exec, builtins.globals, sys._getframe)))
 
 
@@ -82,11 +83,7 @@ def is_reader(value: object, name: str) -> bool:
 
 def may_read_anything(value: object) -> bool:
     """Whether this is a function that reads attributes of objects whose names no code needs to have."""
-    return (
-        id(value) in _READER_IDS
-        or id(value) in _READ_ALL
-        or getattr(value, "__module__", None) in _MODULES_THAT_READ_ALL
-    )
+    return id(value) in _READER_IDS or id(value) in _READ_ALL or getattr(value, "__module__", None) in _MODULES_THAT_READ_ALL
 
 
 def reads_by_name(code: CodeType, reads: Reads, *, may_read_files: bool = False) -> tuple[tuple[str, ...], bool]:
@@ -97,9 +94,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_read_files: bool = False)
     """
     files = _FILE_READERS.intersection(reads.attributes)
     if files and not may_read_files:
-        raise Unidentifiable(
-            f"{code.co_qualname} reads a file ({min(files)}), which has no identity by content"
-        )
+        raise Unidentifiable(f"{code.co_qualname} reads a file ({min(files)}), which has no identity by content")
     reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
     names = {name for chain in reads.chains for name in chain}.union(reads.attributes)
     if names.isdisjoint(_READERS) and "format" not in names:

@@ -176,10 +176,7 @@ def _members(owner: Any, name: str) -> list[Any]:
         return [table[name] for table in tables if name in table]
     if isinstance(owner, python_types.FunctionType) and name in _OF_FUNCTIONS:
         return [getattr(owner, name)]
-    if isinstance(owner, python_types.ModuleType):
-        found = getattr(owner, name, _MISSING)
-    else:
-        found = state_of(owner).get(name, _MISSING)
+    found = getattr(owner, name, _MISSING) if isinstance(owner, python_types.ModuleType) else state_of(owner).get(name, _MISSING)
     return [] if found is _MISSING else [found]
 
 
@@ -188,9 +185,7 @@ def state_of(value: Any) -> dict[str, Any]:
     state = {}
     for cls in reversed(type(value).__mro__):
         for name, descriptor in vars(cls).items():
-            if isinstance(descriptor, python_types.MemberDescriptorType) and not is_library_module(
-                cls.__module__
-            ):
+            if isinstance(descriptor, python_types.MemberDescriptorType) and not is_library_module(cls.__module__):
                 found = getattr(value, name, _MISSING)
                 if found is not _MISSING:
                     state[name] = found

@@ -70,9 +70,7 @@ def _partial(walk: Walk, value: Any, where: str) -> None:
 def _method(walk: Walk, value: Any, where: str) -> None:
     walk.overloads(value)
     function = value.__func__
-    if is_library_module(type(value.__self__).__module__) and is_library_module(
-        getattr(function, "__module__", None)
-    ):
+    if is_library_module(type(value.__self__).__module__) and is_library_module(getattr(function, "__module__", None)):
         walk.token("library method", function.__module__, function.__qualname__)  # such as np.random.normal
         return
     walk.token("method")
@@ -221,7 +219,9 @@ def _answers_for_all(kind: type) -> bool:
 
 
 def _has_methods_of_python(kind: type) -> bool:
-    """Whether a class of the standard library is a base whose methods, written in Python, read attributes that no code of the user names."""
+    """Whether a class of the standard library is a base whose methods, written in Python, read attributes that no
+    code of the user names.
+    """
     return any(
         base.__module__.partition(".")[0] in sys.stdlib_module_names
         and is_library_module(base.__module__)
@@ -343,10 +343,7 @@ _HANDLERS: dict[type, Handler] = {
 
 def _is_found_by_name(value: Any) -> bool:
     """Whether a library holds this very object under its own name."""
-    module, name = (
-        getattr(value, "__module__", None),
-        getattr(value, "__qualname__", getattr(value, "__name__", None)),
-    )
+    module, name = (getattr(value, "__module__", None), getattr(value, "__qualname__", getattr(value, "__name__", None)))
     if not is_library_module(module) or not isinstance(name, str):
         return False
     if type(value).__name__ == "cython_function_or_method":

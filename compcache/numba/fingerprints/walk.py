@@ -22,18 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, plain_name
 from compcache.numba.fingerprints.errors import TooLarge, Unidentifiable
 from compcache.numba.fingerprints.implementations import Implementation, find_overloads, name_of
-from compcache.numba.fingerprints.library_code import (
-    is_library_module,
-    is_made_by_library,
-    package_of,
-)
-from compcache.numba.fingerprints.outside import (
-    is_reader,
-    may_read_anything,
-    names_by_text,
-    reads_by_name,
-    refuse_outside,
-)
+from compcache.numba.fingerprints.library_code import is_library_module, is_made_by_library, package_of
+from compcache.numba.fingerprints.outside import is_reader, may_read_anything, names_by_text, reads_by_name, refuse_outside
 from compcache.numba.fingerprints.reach import Reach, annotates
 from compcache.numba.fingerprints.values import handler_of, is_defined_by_text
 from compcache.numba.registered.package_files import digest_of_package
@@ -306,9 +296,7 @@ class Walk:
 
     def _cells(self, function: Any, name: str) -> None:
         attributes = _all_attributes(function.__code__)
-        compiles = self.mode == RUN and is_made_by_library(
-            function
-        )  # a closure of Numba's around the user's function
+        compiles = self.mode == RUN and is_made_by_library(function)  # a closure of Numba's around the user's function
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             where = f"the variable {variable!r} that {name} closes over"
             try:
@@ -360,9 +348,7 @@ class Walk:
                 return itself, at
         return value, at
 
-    def _chain(
-        self, chain: tuple[str, ...], value: Any, at: int, attributes: tuple[str, ...], name: str
-    ) -> None:
+    def _chain(self, chain: tuple[str, ...], value: Any, at: int, attributes: tuple[str, ...], name: str) -> None:
         if self.defines_by_text and at == 1 and (value is _MISSING or is_defined_by_text(value, self.compiled.__globals__)):
             self.token("defined by text", chain[0])  # by this code, perhaps for other types before
             return

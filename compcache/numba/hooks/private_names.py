@@ -53,7 +53,10 @@ REPLACED = (
     PrivateName("numba.core.codegen:JITCodeLibrary._finalize_specific", _LATE),
     PrivateName("numba.core.codegen:JITCodeLibrary._get_compiled_object", _LATE),
     PrivateName("numba.core.codegen:JITCodeLibrary.get_pointer_to_function", _LATE),
-    PrivateName("numba.core.serialize:NumbaPickler.reducer_override", "classes and intrinsics go into code by the names that they have in their modules"),
+    PrivateName(
+        "numba.core.serialize:NumbaPickler.reducer_override",
+        "classes and intrinsics go into code by the names that they have in their modules",
+    ),
     PrivateName("numba.core.cpu:CPUContext.get_executable", "a function that is about to be stored runs the stored image"),
 )
 _OPTIONS = "an option of an overload, which is part of its identity"
@@ -74,7 +77,9 @@ USED = (
     PrivateName("numba.core.pythonapi:_unboxers", _TYPE),
     PrivateName("numba.core.pythonapi:_reflectors", _TYPE),
     PrivateName("numba.core.typing.templates:_OverloadFunctionTemplate._get_impl", _OPTIONS),
-    PrivateName("numba.core.extending:_Intrinsic", "an intrinsic is identified by its function, and stored as the name that it has in its module"),
+    PrivateName(
+        "numba.core.extending:_Intrinsic", "an intrinsic is identified by its function, and stored as the name that it has in its module"
+    ),
     PrivateName("numba.core.codegen:JITCodeLibrary._get_module_for_linking", _COMPILED),
     PrivateName("numba.core.codegen:JITCodeLibrary._finalize_final_module", "functions that only the bitcode has are compiled on request"),
     PrivateName("numba.core.codegen:CodeLibrary", "a mapped image stands in for one"),

@@ -77,9 +77,7 @@ def _postpone_code() -> None:
         finalize(library)
 
     _recorders.replace(codegen.JITCPUCodegen, "_add_module", lambda _codegen, _module: None)
-    _recorders.replace(
-        codegen.JITCodeLibrary, "_finalize_specific", lambda library: native_code.postpone(library, make)
-    )
+    _recorders.replace(codegen.JITCodeLibrary, "_finalize_specific", lambda library: native_code.postpone(library, make))
     _recorders.wrap(codegen.JITCodeLibrary, "get_pointer_to_function", _generating)
     _recorders.wrap(codegen.JITCodeLibrary, "_get_compiled_object", _generating_all)
     _recorders.wrap(codegen.JITCPUCodegen, "set_env", _setting_env)
@@ -94,17 +92,13 @@ def _scoped(position: int) -> Callable[[Any], Any]:
             if not _ready:
                 _make_ready(args[:2])
             names = ("func", "args", "return_type", "flags", "locals")
-            given = dict(zip(names, args[position:], strict=False)) | {
-                k: kwargs[k] for k in names if k in kwargs
-            }
+            given = dict(zip(names, args[position:], strict=False)) | {k: kwargs[k] for k in names if k in kwargs}
             pipeline = kwargs.get("pipeline_class") or (args[8] if position == 2 and len(args) > 8 else None)  # noqa: PLR2004
             extra = f"{sorted((k, str(v)) for k, v in declared_locals(given['locals']).items())} {getattr(pipeline, '__name__', '')}"
             function = bytecode.get_function_object(given["func"])
             if plain_name(function.__name__) != function.__name__:
                 function.__name__ = function.__qualname__ = plain_name(function.__name__)
-            with scopes.compile_scope(
-                function, given["args"], given["return_type"], given["flags"], extra
-            ) as scope:
+            with scopes.compile_scope(function, given["args"], given["return_type"], given["flags"], extra) as scope:
                 result = original(*args, **kwargs)
                 libraries.dependencies_of(result.library, scope)
                 libraries.remember_library(result.fndesc.llvm_func_name, result.library)

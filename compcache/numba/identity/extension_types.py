@@ -86,7 +86,8 @@ def _registered(cls: type) -> Iterator[Any]:
 def _attributes(cls: type) -> Iterator[Any]:
     """What types attributes and reads them, but for overloads and functions of the user, which are recorded when the compiler asks them.
 
-    Of functions that the compiler may choose for any attribute, for conversions and constants, there are the names: a new one may be preferred.
+    Of functions that the compiler may choose for any attribute, for conversions and constants, there are the names: a new one may be
+    preferred.
     """
     from numba.core.imputils import builtin_registry as lowering
     from numba.core.typing.templates import builtin_registry as typing

@@ -90,11 +90,7 @@ def flags_text(flags: Any) -> str:
 def _flag_text(name: str, value: Any) -> str:
     if name == "inline":
         chosen = getattr(value, "_inline", value)
-        return (
-            chosen
-            if isinstance(chosen, str)
-            else f"cost model {fingerprint_of_value(chosen, 'the cost model')}"
-        )
+        return chosen if isinstance(chosen, str) else f"cost model {fingerprint_of_value(chosen, 'the cost model')}"
     inner = getattr(value, "flags", value)
     if isinstance(inner, (set, frozenset)):
         return str(sorted(inner))

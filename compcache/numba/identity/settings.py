@@ -36,9 +36,7 @@ def config_text() -> str:
     from numba.core import config
 
     config.reload_config()
-    values = {
-        name: value for name, value in vars(config).items() if name.isupper() and _is_setting(name, value)
-    }
+    values = {name: value for name, value in vars(config).items() if name.isupper() and _is_setting(name, value)}
     if _config_memo[0] != values:
         values = dict(values)
         _config_memo = values, ", ".join(f"{name}={value!r}" for name, value in sorted(values.items()))

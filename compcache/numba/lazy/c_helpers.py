@@ -21,7 +21,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["THREADING", "configured_threads", "has_numba", "helper_address", "library_function", "load_extension", "numbas_address", "number_of_threads", "set_number_of_threads", "unpickle"]
+__all__ = [
+    "THREADING",
+    "configured_threads",
+    "has_numba",
+    "helper_address",
+    "library_function",
+    "load_extension",
+    "numbas_address",
+    "number_of_threads",
+    "set_number_of_threads",
+    "unpickle",
+]
 
 _LIBRARY = "numba._helperlib"
 _MEMORY = "numba.core.runtime._nrt_python"

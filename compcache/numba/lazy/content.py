@@ -236,7 +236,8 @@ class _Walk:
     def _code(self, code: Any, names: dict[str, None], home: Any) -> None:
         """Feed a code object with its lines, nested ones included; collect the names that it reads from any object.
 
-        `home` is the file of its module; text that was compiled under another name (a notebook's cell) has one that other processes do not have.
+        `home` is the file of its module; text that was compiled under another name (a notebook's cell) has one that other processes do
+        not have.
         """
         self.token(
             "code", code.co_name, code.co_qualname, code.co_filename if code.co_filename == home else "", code.co_firstlineno,
@@ -291,11 +292,7 @@ class _Walk:
                 if is_library(found.__name__) and id(found) not in self._modules:
                     self._modules.add(id(found))
                     self._library_module(found, names, where)
-            elif (
-                kind in _NUMBERS
-                or hasattr(kind, "_compcache_content")
-                or (kind is _Function and not is_of_library(found))
-            ):
+            elif kind in _NUMBERS or hasattr(kind, "_compcache_content") or (kind is _Function and not is_of_library(found)):
                 self.token("attribute", attribute)
                 self.value(found, f"{where}, {attribute!r}")
 

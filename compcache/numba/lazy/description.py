@@ -87,9 +87,7 @@ class Description(Record):
 
     def encode(self) -> bytes:
         """The sizes of three parts, and the parts: the conditions, the pickle, the bitcode."""
-        checked = dump_marshalled(
-            (self.cpu, self.lines, [tuple(d) for d in self.dependencies], self.asked, self.answered)
-        )
+        checked = dump_marshalled((self.cpu, self.lines, [tuple(d) for d in self.dependencies], self.asked, self.answered))
         sizes = _HEAD.pack(len(checked), len(self.pickled), len(self.bitcode))
         return b"".join([sizes, checked, self.pickled, self.bitcode])
 

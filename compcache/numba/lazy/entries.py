@@ -25,19 +25,7 @@ if TYPE_CHECKING:
     from compcache.cache import Cache
     from compcache.numba.lazy.content import Content
 
-__all__ = [
-    "RECORD",
-    "START",
-    "Key",
-    "Loaded",
-    "Record",
-    "count_hit",
-    "find_fields",
-    "find_record",
-    "key_of",
-    "load_entry",
-    "open_cache",
-]
+__all__ = ["RECORD", "START", "Key", "Loaded", "Record", "count_hit", "find_fields", "find_record", "key_of", "load_entry", "open_cache"]
 
 
 class Key:
@@ -61,9 +49,7 @@ class Record:
 
     __slots__ = ("entry", "environments", "implementations", "lines", "wrapper")
 
-    def __init__(
-        self, entry: str, lines: str, implementations: str, wrapper: int, environments: tuple[tuple[int, bytes], ...]
-    ) -> None:
+    def __init__(self, entry: str, lines: str, implementations: str, wrapper: int, environments: tuple[tuple[int, bytes], ...]) -> None:
         self.entry = entry
         self.lines = lines
         self.implementations = implementations

@@ -1,6 +1,7 @@
 """Key components besides the functions: the installed packages that compile them, and Numba's settings.
 
-What is installed is found by `compcache.numba.registered.distributions`. To read what hundreds of distributions register, and the records of the large ones, takes longer than the rest of a start. So what was found is
+What is installed is found by `compcache.numba.registered.distributions`. To read what hundreds of distributions register, and the records
+of the large ones, takes longer than the rest of a start. So what was found is
 noted in the cache directory, with the state of every file that it was read from, and holds for as long as these
 are as they were.
 """
@@ -35,7 +36,6 @@ _HARMLESS = frozenset((
 ))  # fmt: skip
 #: A profiler that Numba registers its code with.
 _PROFILER = "VS_PROFILER"
-
 
 
 def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) -> str:
@@ -184,7 +184,9 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
 
 
 def _stamp_of(place: str) -> bytes | None:
-    """The state of a directory of the path; zeros if it has just changed, and may change again without another state: it is listed each time."""
+    """The state of a directory of the path; zeros if it has just changed, and may change again without another state: it is listed each
+    time.
+    """
     read = _dispatch.file_stamps(os.fsencode(place or ".") + b"\0")
     if read is None:
         return None

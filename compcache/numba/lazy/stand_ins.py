@@ -11,7 +11,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["LazyObject", "are_decorators_taken", "is_probe", "made", "note_made", "numba_decorator", "original", "prange", "real_numba", "replace_stand_ins", "stand_in_of", "take_decorators", "when_imported"]
+__all__ = [
+    "LazyObject",
+    "are_decorators_taken",
+    "is_probe",
+    "made",
+    "note_made",
+    "numba_decorator",
+    "original",
+    "prange",
+    "real_numba",
+    "replace_stand_ins",
+    "stand_in_of",
+    "take_decorators",
+    "when_imported",
+]
 
 
 class prange:  # noqa: N801 - it is Numba's name

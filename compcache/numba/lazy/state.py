@@ -90,7 +90,9 @@ class State:
 
 
 def _why_numba(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> str:
-    """`cache=False` leaves a function to Numba where a program uses the decorators of this package; to Numba's own decorators it is the default."""
+    """`cache=False` leaves a function to Numba where a program uses the decorators of this package; to Numba's own decorators it is the
+    default.
+    """
     if options.get("cache") is False and stand_in_of() is None and not are_decorators_taken():
         return "it is declared with cache=False"
     if options.get("nopython") is False:

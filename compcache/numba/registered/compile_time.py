@@ -1,7 +1,7 @@
 """Which code may run while functions are compiled without being asked again in another process: what it can read must be known by content.
 
-Such code is Python's, unlike that of compiled functions: it may import, read files and variables of the environment, and get at attributes by
-names that it computes.
+Such code is Python's, unlike that of compiled functions: it may import, read files and variables of the environment, and get at
+attributes by names that it computes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["is_hidden", "is_pure", "makes_names_of_text", "reads_attributes_by_n
 _Code = type((lambda: 0).__code__)
 #: Modules of libraries whose functions give the same for the same arguments.
 _PURE = frozenset((
-    "abc", "ast", "builtins", "cmath", "collections", "compcache", "copy", "enum", "functools", "itertools", "keyword", "llvmlite", "math", "numba", "numbers",
+    "abc", "ast", "builtins", "cmath", "collections", "compcache", "copy", "enum", "functools", "itertools", "keyword", "llvmlite", "math", "numba", "numbers",  # noqa: E501
     "numpy", "operator", "re", "string", "struct", "textwrap", "types", "typing", "warnings",
 ))  # fmt: skip
 _OUTSIDE = frozenset(("__builtins__", "__import__", "__loader__", "__spec__", "breakpoint", "input", "locals", "open", "vars"))
 #: Functions of NumPy that read files, settings of Numba that are no part of keys, and attributes by which Python's objects lead anywhere.
 _ATTRIBUTES = frozenset((
-    "NUMBA_NUM_THREADS", "__builtins__", "__closure__", "__dict__", "__getattribute__", "__globals__", "__self__", "__subclasses__", "__wrapped__",
+    "NUMBA_NUM_THREADS", "__builtins__", "__closure__", "__dict__", "__getattribute__", "__globals__", "__self__", "__subclasses__", "__wrapped__",  # noqa: E501
     "cell_contents", "config", "ctypeslib", "f_back", "fromfile", "genfromtxt", "load", "loadtxt", "memmap", "py_func",
 ))  # fmt: skip
 #: Functions that read attributes by names given as text.

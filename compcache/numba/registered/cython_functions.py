@@ -1,4 +1,5 @@
-"""The functions that Cython modules offer to compiled code of others (`__pyx_capi__`): which one is at an address, and at which address one is.
+"""The functions that Cython modules offer to compiled code of others (`__pyx_capi__`): which one is at an address, and at which address
+one is.
 
 Programs take such an address with `numba.extending.get_cython_function_address`, and give it to Numba as a ctypes function or by
 `numba.types.WrapperAddressProtocol`. It differs between processes; module, name and C type do not.
@@ -54,7 +55,9 @@ def _functions_of(module: Any) -> Iterator[tuple[str, str, int]]:
 
 @register
 class CythonFunction(GlobalDefinition):
-    """The address of a function that a Cython module offers, as `numba.extending.get_cython_function_address` finds it; its C type is checked."""
+    """The address of a function that a Cython module offers, as `numba.extending.get_cython_function_address` finds it; its C type is
+    checked.
+    """
 
     __slots__ = ("module", "name", "type")
     module: str

@@ -16,7 +16,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["UnknownPackagesError", "distributions", "find_packages", "is_editable", "metadata_in", "numba_version", "package_directory", "vector_library"]
+__all__ = [
+    "UnknownPackagesError",
+    "distributions",
+    "find_packages",
+    "is_editable",
+    "metadata_in",
+    "numba_version",
+    "package_directory",
+    "vector_library",
+]
 
 _COMPILERS = ("numba", "llvmlite", "numpy")
 _OWN = "compcache"

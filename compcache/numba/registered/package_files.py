@@ -1,4 +1,6 @@
-"""Identifies packages by their files, as Numba's own cache identifies the file of a function: where an implementation can reach too much of its package."""
+"""Identifies packages by their files, as Numba's own cache identifies the file of a function: where an implementation can reach too much
+of its package.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,9 @@ __all__ = ["Registered", "note_jitable", "note_overload", "registered_for"]
 
 
 class Registered:
-    """What is registered for a plain function: overloads, each with its options, or that compiled code may call it (`options_of_jitable`)."""
+    """What is registered for a plain function: overloads, each with its options, or that compiled code may call it
+    (`options_of_jitable`).
+    """
 
     __slots__ = ("function", "options_of_jitable", "overloads")
 

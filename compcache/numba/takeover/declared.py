@@ -20,13 +20,7 @@ from compcache.numba.lazy.content import NotLazy
 from compcache.numba.lazy.entries import key_of
 from compcache.numba.lazy.stand_ins import numba_decorator
 from compcache.numba.takeover import made
-from compcache.numba.takeover.recording import (
-    find_stored,
-    record_new,
-    settings_are_the_environments,
-    store_fields,
-    text_of,
-)
+from compcache.numba.takeover.recording import find_stored, record_new, settings_are_the_environments, store_fields, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

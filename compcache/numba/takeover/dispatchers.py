@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.state import STATE, state_of
-from compcache.numba.takeover.made import (
-    Made,
-    all_made,
-    backend_for_lazy,
-    note_unfinished,
-    parts_of,
-    real_options,
-    unfinished,
-)
+from compcache.numba.takeover.made import Made, all_made, backend_for_lazy, note_unfinished, parts_of, real_options, unfinished
 from compcache.numba.takeover.recording import key_before, record_new
 
 if TYPE_CHECKING:
@@ -106,9 +98,7 @@ def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
     for loaded, key in state.loaded.values():
         with global_compiler_lock:
             record = loaded.record
-            cres = load_result(
-                backend.cache, record.entry, record.lines, (), state.function, real.targetctx, record.implementations
-            )
+            cres = load_result(backend.cache, record.entry, record.lines, (), state.function, real.targetctx, record.implementations)
             if cres is not None and key.given:
                 cres = with_types(cres, _with_functions(cres.signature.args, iter(key.given)))
             if cres is None or tuple(cres.signature.args) in real.overloads:

@@ -15,13 +15,7 @@ from compcache.numba.lazy.description import Description
 from compcache.numba.lazy.entries import START, Record, key_of
 from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
 from compcache.numba.takeover import made
-from compcache.numba.takeover.recording import (
-    environments_of,
-    find_stored,
-    record_new,
-    settings_are_the_environments,
-    store_fields,
-)
+from compcache.numba.takeover.recording import environments_of, find_stored, record_new, settings_are_the_environments, store_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -111,9 +105,7 @@ def _types_of(loop: Loop) -> tuple[Any, ...]:
     return tuple(types.boolean if name == "bool" else getattr(types, name) for name in loop.types)
 
 
-def _compile_loop(
-    state: State, backend: Backend, real: Any, compile_for_types: Any, types: Any, return_type: Any = None
-) -> Any:
+def _compile_loop(state: State, backend: Backend, real: Any, compile_for_types: Any, types: Any, return_type: Any = None) -> Any:
     """Let Numba compile a loop of a ufunc, and record it if possible."""
     wanted = None if return_type is not None else tuple(types)
     return _recording_loop(

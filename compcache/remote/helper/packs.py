@@ -80,9 +80,7 @@ class Packs:
         store: stores an object in place of the one that is there.
     """
 
-    def __init__(
-        self, fetch: Callable[[str], Awaitable[bytes | Exception | None]], store: Callable[[str, bytes], Awaitable[None]]
-    ) -> None:
+    def __init__(self, fetch: Callable[[str], Awaitable[bytes | Exception | None]], store: Callable[[str, bytes], Awaitable[None]]) -> None:
         self._fetch = fetch
         self._store = store
         self._start_ups: dict[bytes, StartUp] = {}

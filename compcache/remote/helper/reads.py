@@ -83,9 +83,7 @@ class Reads:
             return False
         return any(isinstance(data, bytes) for data in await self._cards(name, platform, shelves, LOOKUP_SECONDS))
 
-    async def _cards(
-        self, name: str, platform: str, shelves: list[str], seconds: float
-    ) -> list[bytes | Exception | None]:
+    async def _cards(self, name: str, platform: str, shelves: list[str], seconds: float) -> list[bytes | Exception | None]:
         """What is on each shelf; the breaker counts the look-up once, however many shelves do not answer."""
         keys = [card_key(platform, shelf, name) for shelf in shelves]
         started = time.monotonic()

@@ -182,9 +182,7 @@ class Helper:
 
     # ---------------------------------------------------------------- look-ups
 
-    async def _find(
-        self, name: str, places: tuple[str, list[str]], start_up: StartUp | None, wait: float, seconds: float
-    ) -> list[Any]:
+    async def _find(self, name: str, places: tuple[str, list[str]], start_up: StartUp | None, wait: float, seconds: float) -> list[Any]:
         platform, shelves = places
         packed = await start_up.find(name, wait) if start_up is not None else None
         if packed is not None and is_intact(packed.card, packed.module):

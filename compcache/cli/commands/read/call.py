@@ -24,9 +24,7 @@ _SHOWN = 64
 @click.option("--allow-pickle", is_flag=True, help="Unpickle globals that were stored with pickle.")
 @json_option
 @pass_session
-def command(
-    session: Session, name: str, arguments: tuple[str, ...], allow_pickle: bool, as_json: bool
-) -> None:
+def command(session: Session, name: str, arguments: tuple[str, ...], allow_pickle: bool, as_json: bool) -> None:
     """Call a cached function and print its result.
 
     NAME may also be the label of a function named by content, if only one function has it.

@@ -52,11 +52,7 @@ def _print(found: Explanation) -> None:
     click.echo(f"{printable(found.func_name)}: {head}{'' if found.hit else f': {printable(found.message)}'}")
     for verdict in found.verdicts:
         copy = verdict.realization
-        state = (
-            "usable"
-            if not verdict.reason
-            else f"not used ({verdict.reason}): {printable(verdict.message)}"
-        )
+        state = "usable" if not verdict.reason else f"not used ({verdict.reason}): {printable(verdict.message)}"
         click.echo(f"  module {short_id(copy.module_id)}, {printable(copy.cpu)}, LLVM {printable(copy.llvm_version)}: {state}")
     for overload in found.overloads:
         state = style("hit", fg="green") if overload.hit else f"{style('miss', fg='red')}: {printable(overload.message)}"

@@ -19,12 +19,8 @@ __all__ = ["command"]
 @click.command("export")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
 @click.option("-o", "--output", metavar="FILE", required=True, help="The bundle to write, like app.ccb.")
-@click.option(
-    "--closure/--no-closure", default=True, show_default=True, help="Include the functions that these ones import, transitively."
-)
-@click.option(
-    "--targets", metavar="LIST", help="Include what these CPUs would use, e.g. x86-64-v2,x86-64-v3; default: every realization."
-)
+@click.option("--closure/--no-closure", default=True, show_default=True, help="Include the functions that these ones import, transitively.")
+@click.option("--targets", metavar="LIST", help="Include what these CPUs would use, e.g. x86-64-v2,x86-64-v3; default: every realization.")
 @click.option("--minisign", is_flag=True, help="Also write FILE.minisig, the key's signature of the whole file for `minisign -V`.")
 @json_option
 @pass_session

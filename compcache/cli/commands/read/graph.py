@@ -31,12 +31,8 @@ _FORMATS = ("text", "dot", "svg", "html", "json", "jsonl")
 @click.command("graph")
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_names)
 @click.option("--all", "everything", is_flag=True, help="Every function of the cache.")
-@click.option(
-    "--format", "format_", type=click.Choice(_FORMATS), help="Default: from the output's file name, else text."
-)
-@click.option(
-    "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE instead."
-)
+@click.option("--format", "format_", type=click.Choice(_FORMATS), help="Default: from the output's file name, else text.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE instead.")
 @click.option("--reverse", is_flag=True, help="Show dependents instead of dependencies.")
 @click.option("--functions-only", is_flag=True, help="Leave out globals, variables and native symbols.")
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
@@ -60,9 +56,7 @@ def command(
     uses (the first line has number 0).
     """
     if bool(names) == everything:
-        raise click.UsageError(
-            "give the names of functions, or --all" if not names else "give names or --all, not both"
-        )
+        raise click.UsageError("give the names of functions, or --all" if not names else "give names or --all, not both")
     chosen = "jsonl" if as_lines else "json" if as_json else format_ or _by_suffix(output)
     with session.read() as cache:
         chosen_names = None if everything else resolve_all(cache, names)
@@ -97,9 +91,7 @@ def _code_only(graph: FunctionGraph) -> FunctionGraph:
 def _by_suffix(output: str | None) -> str:
     suffix = (output or "").rpartition(".")[2].lower()
     if suffix in _PICTURES:
-        raise click.UsageError(
-            f"-o {output}: format {suffix} is not supported; write .svg, .html or .dot, and convert that"
-        )
+        raise click.UsageError(f"-o {output}: format {suffix} is not supported; write .svg, .html or .dot, and convert that")
     return {"gv": "dot", "htm": "html"}.get(suffix, suffix if suffix in _FORMATS else "text")
 
 

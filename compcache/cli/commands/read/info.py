@@ -39,10 +39,7 @@ def _fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
         ("modules", f"{info.modules:,}"),
         ("functions", f"{info.functions:,}"),
         ("realizations", f"{info.realizations:,}"),
-        (
-            "size",
-            f"{fullness(info.size, info.max_size)}, and {size_text(info.other_size)} of index and support files",
-        ),
+        ("size", f"{fullness(info.size, info.max_size)}, and {size_text(info.other_size)} of index and support files"),
         ("hit rate", _hit_rate(info)),
         ("quarantine", f"{info.quarantined:,}"),
         ("linker", info.linker),

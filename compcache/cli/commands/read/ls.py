@@ -10,17 +10,7 @@ import click
 
 from compcache.cli.jsontext import json_option, jsonl_option, print_json, print_json_lines
 from compcache.cli.names import common_prefix, short, split
-from compcache.cli.output import (
-    Column,
-    age_text,
-    id_text,
-    is_terminal,
-    print_rows,
-    printable,
-    show_progress,
-    size_text,
-    time_text,
-)
+from compcache.cli.output import Column, age_text, id_text, is_terminal, print_rows, printable, show_progress, size_text, time_text
 from compcache.cli.session import Session, pass_session
 from compcache.frontend import list_entries
 from compcache.identity import label_of
@@ -46,13 +36,7 @@ _SORTS: dict[str, Callable[[Any], Any]] = {
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @click.option("--modules", "by_module", is_flag=True, help="List modules instead of functions.")
 @click.option("-a", "--all", "unfolds", is_flag=True, help="List each variant, each part and each entry of data by itself.")
-@click.option(
-    "--sort",
-    type=click.Choice(list(_SORTS)),
-    default="name",
-    show_default=True,
-    help="Largest, newest, most used first.",
-)
+@click.option("--sort", type=click.Choice(list(_SORTS)), default="name", show_default=True, help="Largest, newest, most used first.")
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
 @click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Only the first N.")
 @json_option
@@ -74,7 +58,8 @@ def command(
     Functions of one label are one row, with what belongs to them: parts, such as loops and wrappers, and entries of data.
     PATTERN is a glob over function names and labels of content names: 'linalg.*', '*dot*'; several are alternatives. With
     --modules it selects the modules that hold such a function, or whose id starts with it. On a terminal, a content name is
-    shown as label and identity (the first digits; 'label-digits' is a NAME), or the number of variants. In a pipe each line is one record with
+    shown as label and identity (the first digits; 'label-digits' is a NAME), or the number of variants. In a pipe each line is one record
+    with
     tabs between the fields: name, or label of several variants, signature, realizations, size in bytes, time, uses, time of the last one,
     problem; and, if there are layers, the directories that hold it. Of an entry of data (--all) the signature is 'entry' and its kind.
     """

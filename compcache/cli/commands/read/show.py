@@ -37,14 +37,10 @@ _MAX_DEFINITION = 100
 @click.option("--ir", "code", flag_value="ir", help="Print the function's optimized LLVM assembly instead.")
 @click.option("--asm", "code", flag_value="asm", help="Print the function's native assembly instead.")
 @click.option("--whole-module", is_flag=True, help="With --ir or --asm: the code of its whole module.")
-@click.option(
-    "--module", "module_id", metavar="ID", help="With --ir or --asm: of this realization; a prefix is enough."
-)
+@click.option("--module", "module_id", metavar="ID", help="With --ir or --asm: of this realization; a prefix is enough.")
 @json_option
 @pass_session
-def command(
-    session: Session, names: tuple[str, ...], code: str | None, whole_module: bool, module_id: str | None, as_json: bool
-) -> None:
+def command(session: Session, names: tuple[str, ...], code: str | None, whole_module: bool, module_id: str | None, as_json: bool) -> None:
     """Show the details of a function: signature, realizations, dependencies, globals, and what belongs to it.
 
     With --ir or --asm print its code, if the module was stored with it.
@@ -79,20 +75,12 @@ def _print_code(found: list[tuple[str, str]], code: str, *, as_json: bool) -> No
 
 def _print(report: FunctionReport) -> None:
     fields = [("function", report.func_name), ("signature", report.signature)]
-    fields += [
-        (
-            "compiled",
-            f"in {seconds_text(report.seconds)}, {'with' if report.has_code else 'without'} its code",
-        )
-    ]
+    fields += [("compiled", f"in {seconds_text(report.seconds)}, {'with' if report.has_code else 'without'} its code")]
     if report.dependencies:
         fields.append(("calls", " ".join(report.dependencies)))
     if report.natives:
         fields.append(("native symbols", " ".join(report.natives)))
-    fields += [
-        (f"global {g.name}", f"{g.kind}, {g.form} of {size_text(g.size)}: {_short(g.definition)}")
-        for g in report.globals
-    ]
+    fields += [(f"global {g.name}", f"{g.kind}, {g.form} of {size_text(g.size)}: {_short(g.definition)}") for g in report.globals]
     fields += [(f"identity {key}", _short(value)) for key, value in report.identity]
     fields += [("part", f"{short(part.func_name)}, {size_text(part.size)}, {plural(part.uses, 'use')}") for part in report.parts]
     fields += [

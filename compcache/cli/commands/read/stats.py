@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cli.jsontext import fields_of, json_option, print_json
-from compcache.cli.output import (
-    fullness,
-    plural,
-    print_fields,
-    seconds_text,
-    show_progress,
-    size_text,
-    time_text,
-)
+from compcache.cli.output import fullness, plural, print_fields, seconds_text, show_progress, size_text, time_text
 from compcache.cli.params import MOMENT
 from compcache.cli.session import Session, pass_session
 
@@ -27,9 +19,7 @@ __all__ = ["command"]
 
 @click.command("stats")
 @click.option("--since", type=MOMENT, help="Count only from this time on: an age (7d, 12h) or a date.")
-@click.option(
-    "--zero", is_flag=True, help="Set the counters to zero. The times of last uses are kept."
-)
+@click.option("--zero", is_flag=True, help="Set the counters to zero. The times of last uses are kept.")
 @json_option
 @pass_session
 def command(session: Session, since: float | None, zero: bool, as_json: bool) -> None:

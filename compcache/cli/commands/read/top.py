@@ -51,9 +51,7 @@ def costs(modules: Iterable[ModuleSummary], functions: Iterable[FunctionSummary]
     for function in functions:
         if function.misses:
             found.setdefault(split(function.func_name)[0], [0.0, 0.0, 0, 0.0, 0])[2] += function.misses
-    return [
-        Cost(name, s[0], round(s[1]), int(s[2]), round(s[3]), int(s[4])) for name, s in sorted(found.items())
-    ]
+    return [Cost(name, s[0], round(s[1]), int(s[2]), round(s[3]), int(s[4])) for name, s in sorted(found.items())]
 
 
 @click.command("top")
@@ -95,7 +93,5 @@ def _print(shown: list[Cost]) -> None:
         Column("uses", True, spare=2), Column("copies", True, spare=3),
     ]  # fmt: skip
     seconds, size = (seconds_text, size_text) if is_terminal() else ("{:.6f}".format, str)
-    rows = [
-        (c.name, seconds(c.seconds), size(c.size), str(c.misses), str(c.uses), str(c.realizations)) for c in shown
-    ]
+    rows = [(c.name, seconds(c.seconds), size(c.size), str(c.misses), str(c.uses), str(c.realizations)) for c in shown]
     print_rows(columns, rows)

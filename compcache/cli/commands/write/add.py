@@ -40,14 +40,7 @@ class _WithFlags(click.Command):
 
 @click.command("add", cls=_WithFlags)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_files)
-@click.option(
-    "-O",
-    "--optimize",
-    type=click.IntRange(0, 3),
-    default=2,
-    show_default=True,
-    help="LLVM's level; 0: as given.",
-)
+@click.option("-O", "--optimize", type=click.IntRange(0, 3), default=2, show_default=True, help="LLVM's level; 0: as given.")
 @click.option(
     "--export",
     "exports",
@@ -73,14 +66,16 @@ class _WithFlags(click.Command):
     "native:SYMBOL[@LIBRARY] or object:MODULE:NAME. Repeatable.",
 )
 @click.option("--nogil", is_flag=True, help="Release the GIL while the exported functions run.")
-@click.option(
-    "--cpu", metavar="NAME", help="Compile for this CPU, e.g. x86-64-v3, instead of this machine's."
-)
+@click.option("--cpu", metavar="NAME", help="Compile for this CPU, e.g. x86-64-v3, instead of this machine's.")
 @click.option("--features", metavar="LIST", help="CPU features in LLVM's terms, e.g. +avx2,-avx512f.")
+@click.option("--targets", metavar="LIST", help="Compile for each of these CPUs, e.g. x86-64-v2,x86-64-v3,native (COMPCACHE_TARGETS).")
 @click.option(
-    "--targets", metavar="LIST", help="Compile for each of these CPUs, e.g. x86-64-v2,x86-64-v3,native (COMPCACHE_TARGETS)."
+    "--library",
+    "libraries",
+    metavar="NAME",
+    multiple=True,
+    help="A shared library that the code uses: stdc++, libz.so.1 or a path. Repeatable.",
 )
-@click.option("--library", "libraries", metavar="NAME", multiple=True, help="A shared library that the code uses: stdc++, libz.so.1 or a path. Repeatable.")
 @click.option("--archive", "archives", metavar="FILE", multiple=True, help="A static library to link. Repeatable.")
 @click.option("--cc", metavar="COMPILER", help="The compiler of source files, instead of clang, clang++, flang or rustc.")
 @click.option(
@@ -192,7 +187,14 @@ def _row(cache: Cache, path: str, module_id: str) -> dict[str, Any]:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and not isinstance(error, CompcacheError):
         return f"cannot be read: {error.strerror}"
-    return str(error).replace("imports=", "--import").replace("globals=", "--global").replace("libraries=", "--library").replace("archives=", "--archive").replace("<string>:", "line ")
+    return (
+        str(error)
+        .replace("imports=", "--import")
+        .replace("globals=", "--global")
+        .replace("libraries=", "--library")
+        .replace("archives=", "--archive")
+        .replace("<string>:", "line ")
+    )
 
 
 def _functions(exports: tuple[str, ...], *, nogil: bool) -> dict[str, Any] | None:
@@ -224,14 +226,14 @@ def _pair(text: str, option: str) -> tuple[str, Any]:
         raise click.UsageError(f"{option} {name}={value[:40]}: {error}") from error
 
 
-def _from_compiler(
-    path: str, options: dict[str, Any], cc: str | None, flags: tuple[str, ...] | None
-) -> ModuleSource | None:
+def _from_compiler(path: str, options: dict[str, Any], cc: str | None, flags: tuple[str, ...] | None) -> ModuleSource | None:
     """The source of a file that a compiler has to translate; None for other files."""
     from compcache.clang.compilers import language_of
 
     if path.endswith((".s", ".S", ".asm")):
-        raise CompileError("this is assembly, not code for LLVM: assemble it (clang -c), and give the .o in a static library (ar rcs) to the file that calls it (--archive)")
+        raise CompileError(
+            "this is assembly, not code for LLVM: assemble it (clang -c), and give the .o in a static library (ar rcs) to the file that calls it (--archive)"  # noqa: E501
+        )
     if path == "-" or language_of(path) is None:
         return None
     from pathlib import Path

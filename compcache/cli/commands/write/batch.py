@@ -26,26 +26,13 @@ _INTERRUPTED = 130
 
 @click.command("batch")
 @click.argument("specs", metavar="SPEC...", nargs=-1, required=True, shell_complete=complete_files)
-@click.option(
-    "-j",
-    "--workers",
-    type=click.IntRange(1),
-    metavar="N",
-    help="The number of processes. Default: one for each usable CPU.",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    metavar="SECONDS",
-    help="How long one job may take. Default: no limit.",
-)
+@click.option("-j", "--workers", type=click.IntRange(1), metavar="N", help="The number of processes. Default: one for each usable CPU.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="How long one job may take. Default: no limit.")
 @click.option(
     "--untrusted", is_flag=True,
     help="Compile the code of files in a child process first, with limits of time and memory: it may crash LLVM.",
 )  # fmt: skip
-@click.option(
-    "--scheduler", metavar="ADDRESS", help="Run the jobs on the Dask cluster at this address, like tcp://host:8786."
-)
+@click.option("--scheduler", metavar="ADDRESS", help="Run the jobs on the Dask cluster at this address, like tcp://host:8786.")
 @click.option(
     "--worker-dir", metavar="DIR",
     help="With --scheduler: the directory of the cache on each worker's host. What they compile goes to $COMPCACHE_REMOTE.",

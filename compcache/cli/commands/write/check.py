@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cli.jsontext import fields_of, json_option, jsonl_option, print_json, print_json_lines
-from compcache.cli.output import (
-    Column,
-    is_terminal,
-    note,
-    plural,
-    print_rows,
-    printable,
-    seconds_text,
-    show_progress,
-    style,
-)
+from compcache.cli.output import Column, is_terminal, note, plural, print_rows, printable, seconds_text, show_progress, style
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -27,17 +17,13 @@ __all__ = ["command"]
 
 
 @click.command("check")
-@click.option(
-    "--repair", is_flag=True, help="Move damaged modules to quarantine, rebuild the index, remove leftovers."
-)
+@click.option("--repair", is_flag=True, help="Move damaged modules to quarantine, rebuild the index, remove leftovers.")
 @click.option("--no-checksums", is_flag=True, help="Skip reading every module in full.")
 @click.option("--recompile", is_flag=True, help="Recompile the stored bitcode and compare it with the images.")
 @json_option
 @jsonl_option
 @pass_session
-def command(
-    session: Session, repair: bool, no_checksums: bool, recompile: bool, as_json: bool, as_lines: bool
-) -> int:
+def command(session: Session, repair: bool, no_checksums: bool, recompile: bool, as_json: bool, as_lines: bool) -> int:
     """Check the whole cache, in steps.
 
     permissions (other users cannot write), leftovers, manifests (records decode), checksums (every byte is as
@@ -46,12 +32,7 @@ def command(
     severity, kind, subject, message. --jsonl prints the findings.
     """
     with session.change() if repair else session.read() as cache:
-        report = cache.check(
-            repair=repair,
-            checksums=not no_checksums,
-            recompile=recompile,
-            progress=show_progress,
-        )
+        report = cache.check(repair=repair, checksums=not no_checksums, recompile=recompile, progress=show_progress)
     if as_lines:
         print_json_lines(report.findings)
     elif as_json:
@@ -63,16 +44,8 @@ def command(
 
 def _print(report: CheckReport) -> None:
     if is_terminal():
-        columns = [
-            Column("step"),
-            Column("checked", True),
-            Column("time", True),
-            Column("found", flexible=True, spare=1),
-        ]
-        rows = [
-            (step.name, f"{step.checked:,}", seconds_text(step.seconds), _numbers(step.numbers))
-            for step in report.steps
-        ]
+        columns = [Column("step"), Column("checked", True), Column("time", True), Column("found", flexible=True, spare=1)]
+        rows = [(step.name, f"{step.checked:,}", seconds_text(step.seconds), _numbers(step.numbers)) for step in report.steps]
         print_rows(columns, rows)
         for finding in report.findings:
             colour = "green" if finding.repaired else "red" if finding.severity == "error" else "yellow"
@@ -85,9 +58,7 @@ def _print(report: CheckReport) -> None:
     text = ", ".join([
         plural(len(report.errors), "error"), plural(notes, "note"), f"{repaired} repaired",
     ])  # fmt: skip
-    note(
-        f"{'healthy' if report else 'not healthy'}: {text}, in {seconds_text(report.seconds)}"
-    )
+    note(f"{'healthy' if report else 'not healthy'}: {text}, in {seconds_text(report.seconds)}")
 
 
 def _cells(finding: Finding) -> tuple[str, ...]:

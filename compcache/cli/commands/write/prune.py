@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compcache.cli.jsontext import fields_of, json_option, jsonl_option, print_json, print_json_lines
-from compcache.cli.output import (
-    Column,
-    age_text,
-    id_text,
-    is_terminal,
-    note,
-    plural,
-    print_rows,
-    show_progress,
-    size_text,
-    time_text,
-)
+from compcache.cli.output import Column, age_text, id_text, is_terminal, note, plural, print_rows, show_progress, size_text, time_text
 from compcache.cli.params import DURATION, SIZE
 from compcache.cli.session import Session, pass_session
 
@@ -36,16 +25,10 @@ __all__ = ["command"]
 @click.option("--unused-for", type=DURATION, help="Remove modules not used for this long (30d, 12h).")
 @click.option("--older-than", type=DURATION, help="Remove modules created longer ago than this.")
 @click.option("--duplicates", is_flag=True, help="Remove surplus copies of functions for the same hosts.")
-@click.option(
-    "--stale", type=DURATION, help="Remove code for CPUs, LLVM versions and formats not used for this long."
-)
+@click.option("--stale", type=DURATION, help="Remove code for CPUs, LLVM versions and formats not used for this long.")
 @click.option("--llvm", "min_llvm", metavar="VERSION", help="Remove code compiled by an LLVM older than VERSION (22, 21.1).")
-@click.option(
-    "--match", multiple=True, metavar="PATTERN", help="Remove only modules whose functions all match this glob."
-)
-@click.option(
-    "--keep", multiple=True, metavar="PATTERN", help="Keep functions that match, and their dependencies."
-)
+@click.option("--match", multiple=True, metavar="PATTERN", help="Remove only modules whose functions all match this glob.")
+@click.option("--keep", multiple=True, metavar="PATTERN", help="Keep functions that match, and their dependencies.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option
@@ -106,7 +89,9 @@ def _print(report: PruneReport) -> None:
     verb = "would remove" if report.dry_run else "removed"
     parts = [f"{verb} {plural(len(report.removed), 'module')}"]
     if report.removed_packs:
-        parts.append(f"{plural(len(report.removed_packs), 'pack')} of data with {size_text(sum(pack.size for pack in report.removed_packs))}")
+        parts.append(
+            f"{plural(len(report.removed_packs), 'pack')} of data with {size_text(sum(pack.size for pack in report.removed_packs))}"
+        )
     if report.leftovers:
         parts.append(plural(len(report.leftovers), "leftover"))
     note(

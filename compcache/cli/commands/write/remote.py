@@ -24,9 +24,7 @@ _SECONDS = "_seconds"
 
 
 def _url_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--remote", "url", metavar="URL", help="The remote store; without it $COMPCACHE_REMOTE."
-    )(function)
+    return click.option("--remote", "url", metavar="URL", help="The remote store; without it $COMPCACHE_REMOTE.")(function)
 
 
 @click.group("remote")
@@ -135,5 +133,3 @@ def _of(remote: RemoteStore | None) -> RemoteStore:
     if remote is None:
         raise click.UsageError("no remote store: give --remote URL, or set COMPCACHE_REMOTE")
     return remote
-
-

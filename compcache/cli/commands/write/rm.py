@@ -27,9 +27,7 @@ __all__ = ["command"]
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before removing what a pattern matches.")
 @json_option
 @pass_session
-def command(
-    session: Session, names: tuple[str, ...], force: bool, dry_run: bool, yes: bool, as_json: bool
-) -> int:
+def command(session: Session, names: tuple[str, ...], force: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Remove functions with all their realizations.
 
     NAME is a function, a label, which stands for all functions that have it, or a glob over functions: 'old.*'. A
@@ -53,9 +51,7 @@ def command(
     return 1 if kept else 0
 
 
-def _remove(
-    cache: Cache, names: list[str], *, force: bool
-) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+def _remove(cache: Cache, names: list[str], *, force: bool) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
     """Remove importers first; return the removed modules by function, and the reasons why others were kept."""
     removed: dict[str, tuple[str, ...]] = {}
     kept = dict.fromkeys(names, "")
