@@ -75,6 +75,7 @@ def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
     ]  # fmt: skip
     if gone:
         publish_modules(store, [encode_pack(gone)])
+        store.index.refresh()  # this process reads no older entries from now on
 
 
 def remove_module(store: Store, module_id: str) -> bool:
