@@ -122,11 +122,12 @@ def test_packs_that_come_one_by_one_are_put_together(cache: Cache, directory: Pa
 
 
 def test_a_process_with_an_older_index_finds_what_was_put_together(cache: Cache, directory: Path) -> None:
-    put_each(cache, ["first"])
+    put_each(cache, ["first", "second"])
     with Cache(directory) as other:
         assert frontend.get_entry(other, "first", "k") == b"data"
         put_each(cache, [f"name {number}" for number in range(20)])
         assert frontend.get_entry(other, "first", "k") == b"data"
+        assert frontend.get_entry(other, "second", "k") == b"data", "its file was not open"
 
 
 @pytest.mark.parametrize("merges", [False, True])
