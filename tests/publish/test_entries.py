@@ -28,6 +28,7 @@ from compcache import (
 from compcache.formats.entry import EntryRecord, decode_entry, encode_entry, index_name
 from compcache.publish.packs import entries_of, packs_in
 from compcache.signing.keys import new_key
+from compcache.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -121,11 +122,12 @@ def test_packs_that_come_one_by_one_are_put_together(cache: Cache, directory: Pa
 
 
 def test_a_process_with_an_older_index_finds_what_was_put_together(cache: Cache, directory: Path) -> None:
-    put_each(cache, ["first"])
+    put_each(cache, ["first", "second"])
     with Cache(directory) as other:
         assert frontend.get_entry(other, "first", "k") == b"data"
         put_each(cache, [f"name {number}" for number in range(20)])
         assert frontend.get_entry(other, "first", "k") == b"data"
+        assert frontend.get_entry(other, "second", "k") == b"data", "its file was not open"
 
 
 @pytest.mark.parametrize("merges", [False, True])
@@ -389,7 +391,9 @@ def test_packs_are_not_counted_as_modules(cache: Cache, directory: Path) -> None
     info, stats = cache.info(), cache.stats()
     assert (info.modules, info.functions, info.realizations) == (stats.modules, stats.functions, stats.realizations) == (1, 1, 1)
     assert info.size == stats.size == sum(path.stat().st_size for path in directory.rglob("*.ccm"))
-    assert cache.prune(PrunePolicy(max_modules=1)).modules_before == 1
+    for policy in (PrunePolicy(max_modules=1), PrunePolicy(max_modules=1, older_than="30d")):
+        report = cache.prune(policy)
+        assert (report.modules_before, report.removed) == (1, ())
     assert frontend.get_entry(cache, "of f", "k") == b"x" * 1000, "a limit for modules is none for packs"
     assert cache.clear() == 1
 
@@ -549,3 +553,44 @@ def test_signatures_go_with_their_modules(directory: Path) -> None:
         cache.add_module(ModuleSource(adder("f", 1)))
         cache.remove("f")
         assert len(list((directory / "signatures-v1").iterdir())) == len(packs(cache))
+
+
+def test_an_entry_without_its_module_is_none(cache: Cache, directory: Path) -> None:
+    """The file may go without a prune, which would rewrite the pack."""
+    module_id = cache.add_module(ModuleSource(adder("f", 1)))
+    put_each(cache, ["of f"], requires=[module_id])
+    os.unlink(cache._store.module_path(bytes.fromhex(module_id)))
+    with Cache(directory) as other:
+        assert frontend.get_entry(other, "of f", "k") is None
+
+
+def test_an_entry_of_the_index_leads_to_no_other_entry(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frontend.add_realizations(cache, ModuleSource(adder("f", 1), entries={"types": b"f64"}), alone=True)
+    put_each(cache, ["another"])
+    find = Store.find
+    wrong = {index_name("k", "a name"): index_name("k", "another"), index_name("others", "f"): index_name("types", "f")}
+
+    def mislead(store: Store, name: str) -> Any:
+        return find(store, wrong.get(name, name))
+
+    monkeypatch.setattr(Store, "find", mislead)
+    with Cache(directory) as other:
+        assert frontend.get_entry(other, "a name", "k") is None
+        assert frontend.find(other, "f", lambda _: True, kind="others") is None
+        assert frontend.find(other, "f", lambda _: True, kind="types") is not None
+
+
+def test_packs_that_others_have_signed_stay_as_they_are(directory: Path) -> None:
+    """One that is made of it would lack their signature; what it hides or has hidden must not come back."""
+    with Cache(directory, publish_key=str(new_key("test"))) as signing:
+        put_each(signing, ["signed", "removed"])
+        kept = set(packs(signing))
+    with Cache(directory) as cache:
+        frontend.remove_entry(cache, "removed", "k")
+        frontend.write_entries(cache)
+        put_each(cache, [f"name {number}" for number in range(80)])
+        frontend.compact_index(cache)
+        assert kept < set(packs(cache))
+        assert frontend.get_entry(cache, "signed", "k") == b"data"
+    with Cache(directory) as other:
+        assert frontend.get_entry(other, "removed", "k") is None
