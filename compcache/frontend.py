@@ -171,8 +171,8 @@ def find_stored(cache: Cache, functions: Iterable[str]) -> Addition | None:
 def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, kind: str, requires: Iterable[str] = ()) -> str:
     """Store bytes that belong to cached code, in place of those of this kind and name.
 
-    This object reads them at once, others when they are written: with many others in one file, within about a second, when the cache
-    is closed, or when the process exits. Of several processes that store the same name the last wins.
+    This object reads them at once, others when they are written, many in one file: before the first that comes a second later, when
+    the cache is closed, when the process exits, or by `write_entries`. Of several processes that store the same name the last wins.
 
     Args:
         cache: where to store them.
