@@ -78,21 +78,18 @@ class KeptCode:
 
     def level(self) -> int | None:
         """The level of the code generator that made the image; None where no level gives its code."""
-        for level in LEVELS:
-            sections = code_sections(self.object(level))
-            if all(_occurs(self.image, section, 0, len(section.code)) for section in sections):
-                return level
-        return None
+        return next((level for level in LEVELS if not self._differing(level)), None)
 
     def differing_functions(self) -> list[str]:
         """The functions whose machine code differs from the image, at the level with the fewest differences."""
         return min(map(self._differing, LEVELS), key=len)
 
     def _differing(self, level: int) -> list[str]:
+        """By function: in which order LLVM emits them is not the same every time. Code that is of no function is compared as a whole."""
         return [
             name
             for section in code_sections(self.object(level))
-            for start, end, name in section.functions
+            for start, end, name in section.functions or ((0, len(section.code), "code without a name"),)
             if not _occurs(self.image, section, start, end)
         ]
 
