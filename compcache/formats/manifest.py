@@ -259,10 +259,6 @@ class _Reader:
             self.fail("is truncated")
         return number
 
-    def at_end(self) -> bool:
-        """Whether all fields are read."""
-        return self._at == len(self._data)
-
     def end(self) -> None:
         """Require that all fields are read."""
         if self._at != len(self._data):
