@@ -634,18 +634,31 @@ class Store:
         return best if best is None or not alone or all(map(self.exists, best.requires)) else None
 
     def _read_entry(self, module_id: bytes, offset: int, kind: str) -> EntryRecord | None:
-        """The entry at this place of a file, if entries of the kind may be read of it. A pack stays open: others
-        are often asked for next.
+        """The entry at this place of a file, if entries of the kind may be read of it.
+
+        A pack stays open, since others of its entries are often asked for next, for as long as its file is there.
         """
         from compcache.formats.entry import PACK_FLAG, decode_entry, may_be_read
 
-        file = self._pack if self._pack is not None and self._pack.module_id == module_id else self.open_module(module_id)
-        self._pack = file if file.flags == PACK_FLAG else None
+        file = self._open_pack(module_id)
+        if file is None:
+            file = self.open_module(module_id)
+            self._pack = file if file.flags == PACK_FLAG and not file.copied else None
         try:
             return decode_entry(file.read_record(offset)) if may_be_read(kind, elsewhere=file.elsewhere) else None
         except FormatError as error:
             self._pack = None
             raise self.condemn(file, error) from error
+
+    def _open_pack(self, module_id: bytes) -> ModuleFile | None:
+        pack = self._pack
+        if pack is None or pack.module_id != module_id:
+            return None
+        try:
+            return pack if self.files.fstat(pack.descriptor).st_nlink else None
+        except OSError as error:
+            reraise_interrupt(error)
+            return None
 
     # ---------------------------------------------------------------- removal
 

@@ -15,8 +15,8 @@ class BuiltModule(NamedTuple):
     """A compiled module, or a pack of entries, ready to be published or loaded from memory.
 
     `sections` are image, records, graph, bitcode and notes; `indexed` are the (name, record offset, requirement) of its functions and
-    entries, as the index has them. `header`, `functions` (func_names), `signatures` (one for each function), `imports` (func_names) and
-    `entries` repeat what the records say, for who lists modules. `code` is the digest of what it was made of (compcache.content.names).
+    entries, as the index has them. `header`, `signatures` (one for each function), `imports` (func_names) and `entries`
+    repeat what the records say, for who lists modules. `code` is the digest of what it was made of (compcache.content.names).
     `others` are the same code for the other targets of the source.
     """
 

@@ -11,6 +11,7 @@ marked as gone says that there is none.
 from __future__ import annotations
 
 from _struct import Struct  # what `struct` re-exports: a file less to read
+from time import time_ns
 
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError
@@ -18,7 +19,8 @@ from compcache.formats.manifest import IMAGE_NONE
 from compcache.record import Record
 
 __all__ = [
-    "ENTRY", "MOST_DATA", "PACK", "PACK_FLAG", "PART_OF", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "is_pack", "may_be_read",  # noqa: E501
+    "ENTRY", "MOST_DATA", "PACK", "PACK_FLAG", "PART_OF", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "is_pack",
+    "may_be_read", "sequence_after",
 ]  # fmt: skip
 
 #: The first byte of the payload.
@@ -65,6 +67,11 @@ def index_name(kind: str, name: str) -> str:
 def may_be_read(kind: str, *, elsewhere: bool) -> bool:
     """Whether entries of this kind are read of a file; nothing says of one from `elsewhere` that somebody who is trusted has made it."""
     return not (elsewhere and kind.startswith(PICKLED))
+
+
+def sequence_after(known: EntryRecord | None) -> int:
+    """The sequence of an entry that is to hold in place of this one: the time, or one more where clocks differ."""
+    return max(0 if known is None else known.sequence + 1, time_ns())
 
 
 def encode_entry(record: EntryRecord) -> bytes:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from compcache.errors import FunctionInUseError, NotCachedError, StorageError
 from compcache.files import reraise_interrupt
-from compcache.formats.entry import EntryRecord
+from compcache.formats.entry import EntryRecord, sequence_after
 from compcache.identity import label_of
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
@@ -71,7 +70,7 @@ def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
     """Have no entries of these kinds and names any more."""
     known = [store.read_entry(kind, name, alone=False) for kind, name in sorted(keys)]
     gone = [
-        EntryRecord(entry.kind, entry.name, max(entry.sequence + 1, time.time_ns()), (), b"", gone=True)
+        EntryRecord(entry.kind, entry.name, sequence_after(entry), (), b"", gone=True)
         for entry in known if entry is not None and not entry.gone
     ]  # fmt: skip
     if gone:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE, digest
 from compcache.errors import CacheWarning, CompcacheError
-from compcache.formats.entry import EntryRecord, index_name
+from compcache.formats.entry import EntryRecord, index_name, sequence_after
 from compcache.miss.publication import publish_built
 from compcache.publish.packs import encode_pack
 
@@ -59,8 +59,7 @@ class PendingEntries:
             if known is None and gone:
                 return ""
             if known is None or (known.data, known.requires, known.gone) != (data, requires, gone):
-                sequence = max(known.sequence + 1 if known is not None else 0, time.time_ns())
-                known = EntryRecord(kind, name, sequence, requires, data, gone)
+                known = EntryRecord(kind, name, sequence_after(known), requires, data, gone)
                 self._keep(known)
         return digest([index_name(kind, name).encode("utf-8", "surrogatepass"), *known.requires, known.data], size=DIGEST_SIZE).hex()
 

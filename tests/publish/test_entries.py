@@ -594,3 +594,14 @@ def test_packs_that_others_have_signed_stay_as_they_are(directory: Path) -> None
         assert frontend.get_entry(cache, "signed", "k") == b"data"
     with Cache(directory) as other:
         assert frontend.get_entry(other, "removed", "k") is None
+
+
+def test_a_pack_that_is_open_is_not_read_when_it_is_gone(cache: Cache, directory: Path) -> None:
+    put_each(cache, ["a name", "another"])
+    with Cache(directory) as reader, Cache(directory) as other:
+        assert frontend.get_entry(reader, "a name", "k") == b"data"
+        put_each(other, ["a name"], b"newer")
+        put_each(other, [f"name {number}" for number in range(20)])  # they are put together
+        assert frontend.get_entry(reader, "a name", "k") == b"newer"
+        other.clear()
+        assert frontend.get_entry(reader, "a name", "k") is None
