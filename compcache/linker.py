@@ -23,7 +23,7 @@ from compcache.content.names import frozen
 from compcache.errors import CacheWarning, CompileError, LinkerError
 from compcache.formats import host
 from compcache.formats.built_module import BuiltModule
-from compcache.formats.entry import EntryRecord, encode_entry, index_name
+from compcache.formats.entry import STUB, EntryRecord, encode_entry, encode_stub, index_name
 from compcache.formats.graph import SOURCE_DIGESTS, encode_graph, encode_notes
 from compcache.formats.manifest import NO_ENTRY, ModuleRecord
 from compcache.formats.manifest_writer import image_flag
@@ -243,7 +243,7 @@ def _assemble(
         key, kind, platform, machine.cpu, tuple(dict.fromkeys(features.values())) or ("",), libc, machine.features, codegen.llvm_version(), made_for,  # noqa: E501
         machine.processor if machine.is_exact else "", host.ABI_VERSION,
     )  # fmt: skip
-    symbols = table_symbols(prepared, translated.definitions)
+    symbols = table_symbols(prepared, translated.definitions, translated.stubs)
     first_slot = len(symbols) + len(entries.points)
     numbers = {name: first_slot + i for i, name in enumerate(translated.slots)}
     if INITIALIZE in translated.definitions:
@@ -259,7 +259,14 @@ def _assemble(
         needed = header.requirement(features[export.symbol])
         offset = writer.add_function(export, entries.signatures[number], number, place, host.target_id(needed))
         functions.append((export.name, offset, needed))
-    records = [EntryRecord(kind_, name, 0, (), data, gone=False) for (kind_, name), data in entries_of_data.items()]
+    stubs = {
+        (STUB, export.name): encode_stub(number, _required_by_machine(translated, export.symbol, basic, platform))
+        for export in prepared.exports
+        for number, symbol in enumerate(translated.stubs, len(symbols) - len(translated.stubs))
+        if symbol == export.symbol
+    }
+    data_of = {**{key: data for key, data in entries_of_data.items() if key[0] != STUB}, **stubs}
+    records = [EntryRecord(kind_, name, 0, (), data, gone=False) for (kind_, name), data in data_of.items()]
     needed = header.requirement()
     indexed = [(index_name(record.kind, record.name), writer.records.add(encode_entry(record)), needed) for record in records]
     signatures = dict(zip([export.symbol for export in prepared.exports], entries.signatures, strict=True))
@@ -280,3 +287,9 @@ def _assemble(
         tuple(entries.signatures), tuple([name for name in writer.imports if name not in own]),
         translated.digests.get("code", ""), entries=tuple(records),
     )  # fmt: skip
+
+
+def _required_by_machine(translated: Translated, symbol: str, basic: frozenset[str], platform: str) -> str:
+    """What the module was compiled for is required of a processor all the same, where a function uses it."""
+    machine = translated.machine
+    return requirement_of(translated.requires[symbol] & machine.requires, basic, platform, machine.processor)

@@ -380,7 +380,7 @@ class Loader:
 
         `sources` has the modules that this load has opened; who started the load releases them.
         """
-        source = sources.get(module_id) or self._open_source(module_id, sources)
+        source = self.open_source(module_id, sources)
         try:
             if self.providers and not self.is_loaded(module_id):
                 from compcache.hit.closures.providers import refuse_second_provider
@@ -417,6 +417,17 @@ class Loader:
             raise
         return source
 
+    def open_stub(self, func_name: str, sources: Sources) -> Choice | None:
+        """What importers of a function are bound to where this processor cannot run it; None where they cannot be either."""
+        from compcache.hit.stubs import find_stub
+
+        found = find_stub(self, func_name, sources)
+        return Choice(*found) if found is not None else None
+
+    def open_source(self, module_id: bytes, sources: Sources) -> Source:
+        """A module as this load sees it, open. Raises what `Store.open_module` and `require_usable` do."""
+        return sources.get(module_id) or self._open_source(module_id, sources)
+
     def open_described(self, entry: bytes, sources: Sources) -> Source:
         """The module of an encoded index entry, open. Raises what `Store.open_module` and `require_usable` do."""
         module_id = entry[:DIGEST_SIZE]
@@ -443,6 +454,11 @@ class Loader:
                         return True
             except (FileNotFoundError, CompcacheError):
                 continue
+        if to_import:
+            from compcache.hit.stubs import has_stub
+
+            if has_stub(self, name):
+                return True
         # Another process may have added one meanwhile.
         return self.store.index.refresh() and self.holds(name, to_import=to_import)
 

@@ -248,9 +248,17 @@ class Plan:
                     pending.append(imported)
                 other.dependents[name] = None
             return
-        self._may_lack = True
+        self._exhaust(name, node)
+
+    def _exhaust(self, name: str, node: _Node) -> None:
+        """All realizations of a function were tried: who imports it is bound to its stub, or fails."""
         if name == self._root:
             raise self._root_error(node)
+        if isinstance(node.error, IncompatibleTargetError):
+            node.choice = self._loader.open_stub(name, self._sources)
+            if node.choice is not None:
+                return
+        self._may_lack = True
         for dependent in node.dependents:
             self._drop_dependent(dependent, name, node)
 

@@ -21,6 +21,7 @@ from compcache.build.pic import (
     with_init_arrays,
 )
 from compcache.build.slots import SLOT_PREFIX
+from compcache.build.stubs import stub_symbol, stubs_text
 from compcache.build.trial import assembly_parts, try_in_child
 from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
@@ -30,10 +31,10 @@ from compcache.images.elf.patching import set_aside
 from compcache.images.making import EntryObjects
 from compcache.images.static_runtime import FINALIZE
 from compcache.targets.cpu_table import baseline
-from compcache.translation.requirements import Code, requirements_of
+from compcache.translation.requirements import Code, own_features, requirements_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from compcache.build.entry_points import EntryPoint
     from compcache.build.exports import Entries, Export
@@ -79,6 +80,7 @@ class Translated(NamedTuple):
     object: bytes
     entry_objects: EntryObjects
     digests: dict[str, str]
+    stubs: tuple[str, ...] = ()  # the exported symbols that have one (compcache.build.stubs)
     seconds: float = 0.0
     weak: frozenset[str] = frozenset()  # functions that would give way to those of other sources
 
@@ -105,13 +107,16 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     entries = make_entries(prepared.exports, definitions, prepared.aliases)
     slots = tuple([name for name in (*prepared.resolution.slots, *prepared.resolution.storage) if name in definitions])
     key = _key(text, request, prepared)
-    symbols = table_symbols(prepared, definitions)
+    optional = own_features(text, prepared.exports, prepared.aliases, request.machine)
+    symbols = table_symbols(prepared, definitions, tuple(optional))
     variables = {export.symbol for export in prepared.exports if definitions[export.symbol].kind == "variable"}
     shared = sorted(variables.difference(prepared.aliases))
     own = {name: _OWN + name for name in shared if name in prepared.resolution.imports}
     named = [own.get(name, name) for name in symbols]
     shared = [own.get(name, name) for name in shared]
     apart = request.by_linker
+    if optional:
+        module.link_in(codegen.parse(stubs_text(optional, {export.symbol: export.name for export in prepared.exports}), context))
     module.link_in(codegen.parse(table_text(key, named, entries.points, slots, shared, with_entries=not apart), context))
     obj = codegen.emit_object(module, target)
     requires = requirements_of(
@@ -136,6 +141,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         obj,
         entry_objects,
         request.digests,
+        tuple(optional),
     )
 
 
@@ -159,9 +165,10 @@ def _entry_object(points: tuple[EntryPoint, ...], level: int) -> bytes:
             return codegen.emit_object(module, target)
 
 
-def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition]) -> list[str]:
-    """The symbols that come first in the table of a module."""
-    return [*(export.symbol for export in prepared.exports), *([INITIALIZE, TERMINATE] if INITIALIZE in definitions else [])]
+def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition], stubs: Iterable[str]) -> list[str]:
+    """The symbols that come first in the table of a module, the stubs of these functions last among them."""
+    start = [INITIALIZE, TERMINATE] if INITIALIZE in definitions else []
+    return [*(export.symbol for export in prepared.exports), *start, *map(stub_symbol, stubs)]
 
 
 def _must_wait(found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, by_linker: bool) -> bool:
