@@ -13,7 +13,7 @@ from compcache.formats.index import Stamp
 from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish
-from compcache.publish.writer import prepare_root
+from compcache.publish.root import prepare_root
 from compcache.store import SIGNATURES, ModuleFile, Store
 
 if TYPE_CHECKING:

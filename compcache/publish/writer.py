@@ -11,8 +11,9 @@ from compcache.formats.footer import encode_container
 from compcache.formats.index import Stamp
 from compcache.formats.manifest import decode_module, read_frame
 from compcache.publish import index_merge
-from compcache.publish.atomic_file import make_directories, publish, publish_all
-from compcache.store import MODULES, SIGNATURES, TAG, ModuleFile
+from compcache.publish.atomic_file import publish, publish_all
+from compcache.publish.root import prepare_root
+from compcache.store import MODULES, SIGNATURES, ModuleFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,13 +25,7 @@ if TYPE_CHECKING:
 
     Addition = tuple[list[tuple[str, int, str]], ModuleEntry]
 
-__all__ = ["Publication", "keep_in_memory", "prepare_root", "publish_file", "publish_modules", "sign_module"]
-
-_CACHEDIR_TAG = (
-    b"Signature: 8a477f597d28d172789f06886806bc55\n"
-    b"# This directory holds compiled code that compcache can make again.\n"
-    b"# For information about cache directory tags see https://bford.info/cachedir/\n"
-)
+__all__ = ["Publication", "keep_in_memory", "publish_file", "publish_modules", "sign_module"]
 
 
 class Publication(NamedTuple):
@@ -162,17 +157,6 @@ def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[
         return False
     # All entries of an addition are in one segment, so checking the first is enough.
     return not indexed or (module_id, indexed[0][1]) in index.find(name_key(indexed[0][0]))
-
-
-def prepare_root(store: Store) -> None:
-    """Create the root directory if it does not exist."""
-    tag = store.path(TAG)
-    try:
-        store.files.stat(tag)
-    except FileNotFoundError:
-        make_directories(store.files, store.root)
-        store.check_root()  # another user may have created it since it was opened
-        publish(store.files, store.temporary, tag, [_CACHEDIR_TAG], sync=False)
 
 
 def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = True) -> str:
