@@ -327,7 +327,7 @@ class Store:
         self.signing_key = signing_key
         self.trusted_keys = trusted_keys
         self.publish_key = publish_key
-        # With trusted keys, stamps are those of who checked for the same keys; they are believed in directories of this user alone.
+        # With trusted keys, stamps are those of who checked for the same keys. These are public: they tell stamps apart, and prove nothing.
         keys = "\n".join(sorted(map(str, trusted_keys)))
         self.stamp_key = signing_key or (mac(b"stamps", keys.encode()) if keys else None)
         self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix, self.processor)
@@ -353,8 +353,7 @@ class Store:
             StorageError: it is not a directory.
         """
         user = os.geteuid()
-        if not self.trust and not self.stamp_key:
-            self._owners = self.index.owners = frozenset((user,))
+        self._use_files_of(user)
         try:
             status, link = self.files.status()
         except FileNotFoundError:
@@ -376,8 +375,17 @@ class Store:
 
                 raise distrust(self.root, status, link, user)
             self.exposed = True
-        elif self._owners is not None:
-            self._owners = self.index.owners = frozenset((user, status.st_uid))
+        else:
+            self._use_files_of(user, status.st_uid)
+
+    def _use_files_of(self, *users: int) -> None:
+        """Use the files of these users, and of others what carries a signature; believe what is derived of these alone.
+
+        With a secret, of all, what it authenticates.
+        """
+        if not self.trust and not self.signing_key:
+            self._owners = self.index.vouching = frozenset(users)
+            self.index.owners = None if self.trusted_keys else self._owners
 
     # ------------------------------------------------------------------ paths
 
@@ -551,7 +559,7 @@ class Store:
             ):
                 from compcache.publish.verify import verify_module
 
-                module = verify_module(self, module, status, leave_stamp=leave_stamp, owners=self._owners)
+                module = verify_module(self, module, status, leave_stamp=leave_stamp, foreign=foreign)
         except (FileNotFoundError, IntegrityError, StorageError):
             module.close()
             raise
@@ -600,10 +608,15 @@ class Store:
 
             remember_in(self, self.index, entry)
 
-    def read_file(self, place: Place, file_name: str = "") -> bytes | None:
-        """The content of a small file; None where it does not exist or cannot be read."""
+    def read_file(self, place: Place, file_name: str = "", *, most: int = _MAX_SMALL_FILE, authenticated: bool = False) -> bytes | None:
+        """The content of a file of at most so many bytes; None where it does not exist or cannot be read.
+
+        Nor where another user may have written it, unless its content is `authenticated` by who reads it.
+        """
+        if self.exposed and not authenticated:
+            return None
         try:
-            return file_ops.read_file(self.files, self.path(place, file_name), _MAX_SMALL_FILE, owners=self._owners)
+            return file_ops.read_file(self.files, self.path(place, file_name), most, owners=None if authenticated else self._owners)
         except OSError as error:
             reraise_interrupt(error)
             return None
@@ -755,7 +768,7 @@ class Store:
         if key is None:
             return "", None
         name = HOSTS.file_name(key + key_suffix(self.signing_key))
-        data = None if self.exposed and not self.signing_key else self.read_file(HOSTS, name)
+        data = self.read_file(HOSTS, name, authenticated=self.signing_key is not None)
         return name, decode_host(data, name, self.signing_key) if data else None
 
     def _until_boot(self, processor: bytes) -> str | None:

@@ -112,7 +112,7 @@ def _publish(store: Store, modules: list[_Module], members: dict[str, bytes], ke
             from compcache.signing.signatures import merged_signatures
 
             file_name = SIGNATURES.file_name(name)
-            known = store.read_file(SIGNATURES, file_name) or b""
+            known = store.read_file(SIGNATURES, file_name, authenticated=True) or b""
             merged = merged_signatures(known, signature, keys, module.module_id, module.requirement)
             publish(store.files, store.temporary, store.path(SIGNATURES, file_name), [merged], sync=False)
         path = store.module_path(module.module_id)

@@ -151,7 +151,7 @@ def requirement_number(text: str) -> bytes:
 class Segment:
     """One segment file, opened by its first use. Small ones are read whole, larger ones piece by piece."""
 
-    __slots__ = ("_directory", "_files", "_owners", "_read_rows", "_tables", "_texts", "name")
+    __slots__ = ("_directory", "_files", "_owners", "_read_rows", "_tables", "_texts", "name", "owner")
 
     def __init__(self, index: Index, name: str) -> None:
         self._files = index.files
@@ -161,6 +161,7 @@ class Segment:
         self._read_rows: Callable[[], bytes] = bytes
         self._texts: dict[bytes, str] | None = None
         self.name = name
+        self.owner = -1  # the user whose file it is; known when it is open
 
     @property
     def functions(self) -> Table:
@@ -242,6 +243,7 @@ class Segment:
             raise FormatError(f"{self.name} is not a regular file")
         if self._owners is not None and status.st_uid not in self._owners:
             raise FormatError(f"{self.name} belongs to user {status.st_uid}")
+        self.owner = status.st_uid
         return opened, status.st_size
 
     def explain(self, error: FormatError) -> FormatError:
@@ -300,6 +302,7 @@ class Index:
         "ignored",
         "_segments",
         "damaged",
+        "vouching",
         "directory",
         "files",
         "owners",
@@ -322,7 +325,8 @@ class Index:
         self.gathered: tuple[tuple[Segment, ...], list[Segment]] | None = None
         self.ignored: set[str] = set()
         self.damaged: dict[str, str] = {}
-        self.owners: frozenset[int] | None = None  # the users whose files are believed; None: of all
+        self.owners: frozenset[int] | None = None  # the users whose files are used; None: of all
+        self.vouching: frozenset[int] | None = None  # of these, those whose stamps are believed
         self.problem = ""  # why the index, or a part of it, could not be read when it was last tried
         self._ranks: dict[bytes, int] = {}
 
@@ -455,14 +459,15 @@ class Index:
         """The entries of a module that were made while its file had this status.
 
         Each as (image, records, target_id, flags, functions, key, mac); see `ModuleEntry`. The segment that
-        answered last is asked first: a module's entries are published and merged together.
+        answered last is asked first: a module's entries are published and merged together. Only what users whose stamps are believed
+        have written.
         """
         stamp = Stamp.packed(status)
         hint = self._hint
         order = self.segments if hint is None else (hint, *[other for other in self.segments if other is not hint])
         for segment in order:
             for value in self.look_up(segment, module_id, modules=True) or ():
-                if value.startswith(stamp):
+                if value.startswith(stamp) and (self.vouching is None or segment.owner in self.vouching):
                     yield TRUSTED.unpack_from(value, STAMP_SIZE)
 
     def look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:

@@ -97,6 +97,8 @@ class _SmallSegments(Segment):
         super().__init__(index, "")
         functions, modules = self._tables = _SmallTables(), _SmallTables()
         self._texts = {}
+        owners = {segment.owner for segment in segments}
+        self.owner = owners.pop() if len(owners) == 1 else -1
         for segment in segments:
             functions.add(segment.functions)
             modules.add(segment.modules)

@@ -80,8 +80,8 @@ class _Layer(Store):
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
         above = self._above
-        if self.trusted_keys:  # who made the layer may have written its stamps for these keys
-            return super()._recognize(module, status, above.verified)
+        if self.trusted_keys:  # who made the layer may have written its stamps for these keys, who can write above those that are there
+            return not above.exposed and super()._recognize(module, status, above.verified)
         entry = above.entries.get(module.module_id)
         if entry is None or self.signing_key:
             return super()._recognize(module, status, index) or super()._recognize(module, status, above.verified)
@@ -128,7 +128,7 @@ class LayeredStore(Store):
         self.merged: Index | None = None  # what all layers hold, where that is known to be current
         self._looked = False
         self.verified = Index(self.files, self.directory(LAYERS), self.temporary, LAYERS.suffix)
-        self.verified.owners = self._owners
+        self.verified.owners = self.verified.vouching = self._owners
         self._found_in: dict[bytes, Store] = {}
         self.entries: dict[bytes, bytes] = {}  # what the segment of all layers says of the modules that were asked for
         places = dict.fromkeys(absolute_path(place) for place in layers)

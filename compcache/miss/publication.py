@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["publish_built"]
 
 
-def publish_built(session: Session, modules: Sequence[BuiltModule]) -> list[tuple[str, ...]]:
+def publish_built(session: Session, modules: Sequence[BuiltModule], *, signs: bool = True) -> list[tuple[str, ...]]:
     """Publish modules for all their targets; for each its module_ids, that of the one for this host first.
 
-    They are queued for the remote store as well, if the cache has one to write to.
+    They are queued for the remote store as well, if the cache has one to write to. `signs` is that of `publish_modules`.
 
     Raises:
         StorageError: they could not be stored; nothing refers to what was written of them.
@@ -30,7 +30,7 @@ def publish_built(session: Session, modules: Sequence[BuiltModule]) -> list[tupl
     flat = [module for targets in all_targets for module in targets]
     if not flat:
         return []
-    module_ids = publish_modules(session.store, flat)
+    module_ids = publish_modules(session.store, flat, signs=signs)
     note_additions(session.store, list(zip(module_ids, flat, strict=True)), session.max_size)
     remote = session.remote()
     if remote is not None and remote.writes:
