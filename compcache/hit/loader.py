@@ -32,7 +32,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit.runtime import load_runtime
 from compcache.hit.target import TargetContext
-from compcache.store import CLOSURES
+from compcache.store import CLOSURES, is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan
     from compcache.hit.target import TypedCallTarget
-    from compcache.store import ModuleFile, Store
+    from compcache.store import IsNear, ModuleFile, Store
 
     Accept = Callable[[ModuleFile], object]
 
@@ -247,6 +247,8 @@ class Loader:
             CompcacheError: there are realizations, but none can be loaded; the reason against the first one.
         """
         index = self.store.index
+        if is_ordered(func_name) and index.is_listed:
+            index.refresh()  # another process may have added a newer one
         known = index.segments
         try:
             return self._load(func_name, owner, accept)
@@ -356,8 +358,14 @@ class Loader:
 
         remember_closure(self.store, root, offset, chosen)
 
-    def candidates(self, func_name: str) -> Iterator[tuple[bytes, int]]:
-        """The realizations of a function, those in modules that are loaded first."""
+    def candidates(self, func_name: str, is_near: IsNear | None = None) -> Iterator[tuple[bytes, int]]:
+        """The realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near.
+
+        All that have a name of content have the same.
+        """
+        if is_ordered(func_name):
+            yield from self.store.find(func_name, is_near or (self.is_loaded if self._mine else None))
+            return
         later = []
         for candidate in self.store.find(func_name):
             if not self._mine or self._loaded(candidate[0]) is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compcache.identity import Identity
     from compcache.inspect.descriptions import Realization
     from compcache.remote.answer import RemoteAnswer
-    from compcache.store import Store
+    from compcache.store import IsNear, Store
     from compcache.usage.module_files import Progress
 
 __all__ = ["Explanation", "Overload", "Variant", "Verdict", "explain"]
@@ -101,9 +101,9 @@ class _OneRealization(Loader):
         self._name = name
         self._candidate = candidate
 
-    def candidates(self, func_name: str) -> Iterator[tuple[bytes, int]]:
+    def candidates(self, func_name: str, is_near: IsNear | None = None) -> Iterator[tuple[bytes, int]]:
         """The one realization; of other functions all."""
-        return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name)
+        return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near)
 
 
 def explain(
