@@ -19,6 +19,7 @@ from compcache.build.recipe import write_recipe
 from compcache.build.records import RecordBuilder, is_weak, symbol_nodes
 from compcache.build.source import ModuleSource
 from compcache.build.trial import UNTRUSTED, try_in_child
+from compcache.content.functions import exported_content
 from compcache.content.names import frozen
 from compcache.errors import CacheWarning, CompileError, LinkerError
 from compcache.formats import host
@@ -275,7 +276,11 @@ def _assemble(
         libraries = [library.name for library in resolution.libraries]
         bitcode += write_recipe(translated.level, prepared.exports, resolution.imported(), storage, libraries, prepared.code)
     seconds = time.perf_counter() - started
-    notes = encode_notes(seconds, identity, translated.digests)
+    contents = [
+        exported_content(translated.beside_code, translated.contents.get(export.symbol), f"{signature} {export.nogil}")
+        for export, signature in zip(prepared.exports, entries.signatures, strict=True)
+    ]
+    notes = encode_notes(seconds, identity, translated.digests, b"".join(contents) if any(map(any, contents)) else b"")
     sections = image, writer.records.content(), graph, bitcode, notes
     own = {name for name, *_ in functions}
     return BuiltModule(

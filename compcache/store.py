@@ -464,18 +464,21 @@ class Store:
 
     # --------------------------------------------------------------- look-ups
 
-    def find(self, func_name: str, is_near: IsNear | None = None) -> Iterator[tuple[bytes, int]]:
+    def find(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
         """The (module_id, record offset) of every realization of a function.
 
         Those of a name of content are found lazily, what fits this host best first. Of a plain name the newest addition comes first, of
         one addition what fits best; before it come those of the same content whose modules are near, if it is said which are.
-        What the index of this process does not know is looked for on disk once more.
+        What the index of this process does not know is looked for on disk once more; `again` says the same of newer realizations.
         """
         found = False
         if self._memory_names:
             yield from list(self._memory_names.get(func_name, ()))
         was_listed = self.index.is_listed
-        for candidate in self.find_here(func_name, is_near):
+        candidates = self.find_here(func_name, is_near)
+        if again and was_listed and candidates and self.index.refresh():
+            candidates = self.find_here(func_name, is_near)
+        for candidate in candidates:
             found = True
             yield candidate
         if not found and self._renew_index(look=was_listed):

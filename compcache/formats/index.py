@@ -67,11 +67,8 @@ _NUMBER_AT = DIGEST_SIZE + 4  # in an entry without its key
 _ORDER_AT = _NUMBER_AT + NUMBER_SIZE
 _CONTENT_AT = _ORDER_AT + 8
 _MAXROWS = 1 << 24
-#: Of how many bytes a segment's name is compared with its digest: more than millions of modules take; a file with holes can have more.
-_MOST_DIGESTED = 1 << 30
 _READ_WHOLE = 1 << 16
 NAME_SIZE = 12  # bytes of the digest in a segment's name
-_CHUNK = 1 << 20
 
 
 class Stamp(Record):
@@ -155,13 +152,12 @@ def decode_requirements(data: bytes) -> dict[bytes, str]:
 def in_order(found: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:
     """The (module_id, record offset) of realizations, what was added last first, of one addition what fits this host best.
 
-    Those that have the content of the first one come before it where their modules are near.
+    All that have the content of the first one do the same: of these come first those in modules that are near, then what fits best.
     """
     found.sort(reverse=True)
-    if is_near is not None and len(found) > 1:
-        content = found[0][4]
-        if any(content):
-            found.sort(key=lambda row: row[4] != content or not is_near(row[2]))
+    content = found[0][4] if len(found) > 1 else b""
+    if any(content):
+        found.sort(key=lambda row: (0, is_near is None or not is_near(row[2]), -row[1]) if row[4] == content else (1,))
     return [row[2:4] for row in found]
 
 
@@ -270,26 +266,6 @@ class Segment:
         if self._owners is not None and status.st_uid not in self._owners:
             raise FormatError(f"{self.name} belongs to user {status.st_uid}")
         return opened, status.st_size
-
-    def explain(self, error: FormatError) -> FormatError:
-        """The error for a file that does not decode: `UnknownVersionError` where its name fits its content."""
-        try:
-            actual = digest(self._chunks(), size=NAME_SIZE).hex()
-        except OSError as failure:
-            reraise_interrupt(failure)
-            return error
-        if self.name[3 : 3 + 2 * NAME_SIZE] != actual:
-            return error
-        return UnknownVersionError(f"{self.name} is of another version of the format: {error}")
-
-    def _chunks(self) -> Iterator[bytes]:
-        opened = self._files.open_owned(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
-        if self._files.fstat(opened.number).st_size > _MOST_DIGESTED:
-            return
-        offset = 0
-        while part := self._files.pread(opened.number, _CHUNK, offset):
-            yield part
-            offset += len(part)
 
     def close(self) -> None:
         """Close the file."""
@@ -494,14 +470,6 @@ class Index:
             reraise_interrupt(failure)
         return {}
 
-    def module(self, module_id: bytes) -> list[ModuleEntry]:
-        """The entries of a module, one for each stamp."""
-        return [
-            ModuleEntry.decode(module_id + value)
-            for segment in self.segments
-            for value in self.look_up(segment, module_id, modules=True) or ()
-        ]
-
     def verified(self, module_id: bytes, status: os.stat_result) -> Iterator[tuple[int, int, bytes, int, int, bytes, bytes]]:
         """The entries of a module that were made while its file had this status.
 
@@ -533,7 +501,9 @@ class Index:
 
     def set_aside(self, segment: Segment, error: FormatError) -> None:
         """Ignore a segment that does not decode, and remember why."""
-        reason = segment.explain(error)
+        from compcache.formats.unread_segment import reason_against
+
+        reason = reason_against(self.files, f"{self.directory}/{segment.name}", segment.name, error)
         if isinstance(reason, UnknownVersionError):
             self.ignored.add(segment.name)
         else:

@@ -247,28 +247,27 @@ class Loader:
             CompcacheError: there are realizations, but none can be loaded; the reason against the first one.
         """
         index = self.store.index
-        if is_ordered(func_name) and index.is_listed:
-            index.refresh()  # another process may have added a newer one
+        again = index.is_listed  # by a former look-up
         known = index.segments
         try:
-            return self._load(func_name, owner, accept)
+            return self._load(func_name, owner, accept, again=again)
         except CompcacheError as error:
             if isinstance(error, NotCachedError) and error.__cause__ is None:
                 raise  # the look-up has looked at the disk just now
             index.refresh()
             if index.segments is known:
                 raise
-        return self._load(func_name, owner, accept)  # the index has changed meanwhile
+        return self._load(func_name, owner, accept, again=False)  # the index has changed meanwhile
 
-    def _load(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
+    def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
         target = None
         while target is None:  # again where another thread has loaded or unloaded one of the modules meanwhile
-            target = self._load_once(func_name, owner, accept)
+            target = self._load_once(func_name, owner, accept, again=again)
         return target
 
-    def _load_once(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget | None:
+    def _load_once(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget | None:
         sources = Sources(func_name, accept)
-        candidates = self.candidates(func_name)
+        candidates = self.candidates(func_name, again=again)
         try:
             choice, offset, error = self._open_first(func_name, candidates, sources)
             root = choice if choice is not None and choice.record.needs and not self._has_loaded() else None
@@ -358,13 +357,13 @@ class Loader:
 
         remember_closure(self.store, root, offset, chosen)
 
-    def candidates(self, func_name: str, is_near: IsNear | None = None) -> Iterator[tuple[bytes, int]]:
+    def candidates(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
         """The realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near.
 
-        All that have a name of content have the same.
+        All that have a name of content have the same. `again` is that of `Store.find`.
         """
         if is_ordered(func_name):
-            yield from self.store.find(func_name, is_near or (self.is_loaded if self._mine else None))
+            yield from self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again)
             return
         later = []
         for candidate in self.store.find(func_name):

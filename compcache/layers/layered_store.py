@@ -193,11 +193,13 @@ class LayeredStore(Store):
 
     # --------------------------------------------------------------- look-ups
 
-    def find(self, func_name: str, is_near: IsNear | None = None) -> Iterator[tuple[bytes, int]]:
+    def find(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
         """See `Store`; of a name of content what is compiled for exactly this host first, then what fits best, wherever it is."""
         if self._memory_names:
             yield from list(self._memory_names.get(func_name, ()))
         found = False
+        if again and self.index.is_listed:
+            self.index.refresh()
         if not self._looked:
             self._look_at_layers()
         if self.merged is not None:

@@ -29,12 +29,12 @@ def publish_built(session: Session, modules: Sequence[BuiltModule]) -> list[tupl
     all_targets = [[module, *module.others] for module in modules]
     if not all_targets:
         return []
-    module_ids = publish_additions(session.store, all_targets)
-    published = [*zip(chain.from_iterable(module_ids), chain.from_iterable(all_targets), strict=True)]
+    additions = publish_additions(session.store, all_targets)
+    published = list(chain.from_iterable(additions))
     note_additions(session.store, published, session.max_size)
     remote = session.remote()
     if remote is not None and remote.writes:
         for module_id, _ in published:
             remote.offer(module_id)
     merge(session.store)  # packs among them are one with others then
-    return [tuple([module_id.hex() for module_id in group]) for group in module_ids]
+    return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]

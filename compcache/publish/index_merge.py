@@ -34,6 +34,7 @@ __all__ = [
     "keep_newest",
     "merge",
     "merge_additions",
+    "module_entries",
     "needs_merge",
     "publish_segment",
     "readable",
@@ -174,6 +175,15 @@ def publish_segment(
     # Additions are not synced: after a power failure prune indexes their modules again, or they are added again.
     publish(index.files, index.temporary, path, [data], sync=level > 0)
     return name
+
+
+def module_entries(index: Index, module_id: bytes) -> list[ModuleEntry]:
+    """The entries of a module, one for each stamp."""
+    return [
+        ModuleEntry.decode(module_id + value)
+        for segment in index.segments
+        for value in index.look_up(segment, module_id, modules=True) or ()
+    ]
 
 
 def needs_merge(index: Index, most: int = _FANOUT) -> bool:

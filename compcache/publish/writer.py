@@ -64,24 +64,24 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
     return [draft.module_id for draft in drafts]
 
 
-def publish_additions(store: Store, additions: Sequence[Sequence[BuiltModule]]) -> list[list[bytes]]:
+def publish_additions(store: Store, additions: Sequence[Sequence[BuiltModule]]) -> list[list[tuple[bytes, BuiltModule]]]:
     """Publish additions, each of which is one module for several targets, the first before the second: see `publish_modules`.
 
     Returns:
-        The module_ids of each.
+        The module_ids of each, and what was published.
 
     Raises:
         StorageError: as of `publish_modules`.
     """
     store.require_writable(store.directory(MODULES))
-    groups = [[_draft(store, module) for module in modules] for modules in additions]
-    numbers = numbers_of(store, [{draft.module_id: draft.module for draft in group} for group in groups])  # type: ignore[misc] # of these
+    groups = [[(_draft(store, module), module) for module in modules] for modules in additions]
+    numbers = numbers_of(store, [{draft.module_id: module for draft, module in group} for group in groups])
     groups = [
-        group if number is None else [_renumbered(store, draft, number) for draft in group]
+        group if number is None else [_numbered(store, *drafted, number) for drafted in group]
         for group, number in zip(groups, numbers, strict=True)
     ]
-    _publish(store, [draft for group in groups for draft in group], signs=True)
-    return [[draft.module_id for draft in group] for group in groups]
+    _publish(store, [draft for group in groups for draft, _ in group], signs=True)
+    return [[(draft.module_id, module) for draft, module in group] for group in groups]
 
 
 def _publish(store: Store, drafts: Sequence[_Draft], *, signs: bool) -> None:
@@ -110,11 +110,12 @@ def _draft(store: Store, module: BuiltModule | Publication) -> _Draft:
     return _Draft(module, *encode_container(*module.sections, store.signing_key), order_of(decode_notes(module.sections[4])))
 
 
-def _renumbered(store: Store, draft: _Draft, number: int) -> _Draft:
-    """A draft with this number in its notes, which its id does not cover."""
-    notes = with_number(decode_notes(draft.module.sections[4]), number)
-    _, parts = encode_container(*draft.module.sections[:4], pack_notes(notes), store.signing_key, draft.module_id)
-    return draft._replace(parts=parts, order=order_of(notes))
+def _numbered(store: Store, draft: _Draft, module: BuiltModule, number: int) -> tuple[_Draft, BuiltModule]:
+    """A draft, and its module, with this number in the notes, which the id does not cover."""
+    notes = with_number(decode_notes(module.sections[4]), number)
+    module = module._replace(sections=(*module.sections[:4], pack_notes(notes)))
+    _, parts = encode_container(*module.sections, store.signing_key, draft.module_id)
+    return _Draft(module, draft.module_id, parts, order_of(notes)), module
 
 
 def _number(modules: int) -> str:
@@ -201,7 +202,7 @@ def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[
     """Whether the index has this file's stamp and what is to be found in it, with this number of the addition."""
     index = store.index
     index.refresh()
-    if all(entry.stamp != stamp for entry in index.module(module_id)):
+    if all(entry.stamp != stamp for entry in index_merge.module_entries(index, module_id)):
         return False
     # All entries of an addition are in one segment, so checking the first is enough.
     return not indexed or any(

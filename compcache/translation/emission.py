@@ -80,6 +80,8 @@ class Translated(NamedTuple):
     entry_objects: EntryObjects
     digests: dict[str, str]
     seconds: float = 0.0
+    contents: Mapping[str, bytes] = {}  # digests of what symbols stand for (compcache.content.functions)
+    beside_code: bytes = b""  # see `Request`
     weak: frozenset[str] = frozenset()  # functions that would give way to those of other sources
 
 
