@@ -476,7 +476,7 @@ class Store:
             yield from list(self._memory_names.get(func_name, ()))
         was_listed = self.index.is_listed
         candidates = self.find_here(func_name, is_near)
-        if again and was_listed and candidates and self.index.refresh():
+        if again and was_listed and candidates and self._renew_index():
             candidates = self.find_here(func_name, is_near)
         for candidate in candidates:
             found = True

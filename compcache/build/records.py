@@ -138,7 +138,8 @@ def symbol_nodes(
             continue
         kind, shown = _kind(name, definition, resolution)
         references = tuple([other for other in definition.references if not other.startswith("llvm.")])
-        nodes.append(SymbolNode(name, kind, exports.get(name, shown), signatures.get(name, ""), references))
+        constant = "constant" if kind == "variable" and " constant " in definition.head.partition("{")[0].partition(" [")[0] else ""
+        nodes.append(SymbolNode(name, kind, exports.get(name, shown), signatures.get(name, constant), references))
     return nodes
 
 

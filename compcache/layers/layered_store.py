@@ -199,7 +199,7 @@ class LayeredStore(Store):
             yield from list(self._memory_names.get(func_name, ()))
         found = False
         if again and self.index.is_listed:
-            self.index.refresh()
+            self._renew_index()
         if not self._looked:
             self._look_at_layers()
         if self.merged is not None:

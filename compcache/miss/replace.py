@@ -25,7 +25,7 @@ def remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ...
     Raises:
         StorageError: one could not be removed; those before it were.
     """
-    store.index.refresh()
+    store.renew_index()
     added = {bytes.fromhex(module_id) for module_id in module_ids}
     names = {name for module_id in added for name in _names(store, module_id)}
     others = {module_id for name in names for module_id in _numbers(store, name)} - added

@@ -12,13 +12,12 @@ from compcache.formats.entry import PACK_FLAG
 from compcache.formats.graph import decode_notes
 from compcache.formats.order import is_numbered
 from compcache.publish.index_merge import greatest_number
-from compcache.store import is_ordered
+from compcache.store import Store, is_ordered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compcache.formats.built_module import BuiltModule
-    from compcache.store import Store
 
 __all__ = ["numbers_of"]
 
@@ -28,7 +27,7 @@ Group = dict[bytes, "BuiltModule"]
 
 def numbers_of(store: Store, groups: Sequence[Group]) -> list[int | None]:
     """The number that the modules of each addition get; None where they keep what they have."""
-    store.index.refresh()
+    Store.renew_index(store)  # and of none of its layers; an index that was lost would know no number
     following = greatest_number(store.index) + 1
     numbers: list[int | None] = []
     for group in groups:
