@@ -14,7 +14,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["CHECK_SIZE", "DIGEST_SIZE", "KEY_SIZE", "MAC_SIZE", "blake2b", "check", "digest", "is_content_name", "key_suffix", "mac", "name_key"]
+__all__ = [
+    "CHECK_SIZE",
+    "DIGEST_SIZE",
+    "KEY_SIZE",
+    "MAC_SIZE",
+    "blake2b",
+    "check",
+    "digest",
+    "is_content_name",
+    "key_suffix",
+    "mac",
+    "name_key",
+]
 
 CHECK_SIZE = 8  # guards one record or one bucket against damage, not against an attacker
 KEY_SIZE = 16

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.build.source import ModuleSource, check_name
 from compcache.content.names import content_digest, frozen, source_of
 from compcache.content.visible import names_without_llvm, weak_definitions
-from compcache.store import is_ordered
+from compcache.digest import is_content_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -107,7 +107,7 @@ def _require_one_source_each(jobs: Iterable[PreparedJob]) -> None:
         now = content_digest(frozen(source))
         giving_way = weak_definitions(source.ir) if source.functions is None and isinstance(source.ir, (str, bytes)) else frozenset()
         for name in job.functions:
-            if name in giving_way or not is_ordered(name):
+            if name in giving_way or is_content_name(name):
                 continue
             other, digest = known.setdefault(name, (job, now))
             if digest != now:

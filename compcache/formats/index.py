@@ -503,7 +503,7 @@ class Index:
         """Ignore a segment that does not decode, and remember why."""
         from compcache.formats.unread_segment import reason_against
 
-        reason = reason_against(self.files, f"{self.directory}/{segment.name}", segment.name, error)
+        reason = reason_against(self.files, f"{self.directory}/{segment.name}", segment.name[3 : 3 + 2 * NAME_SIZE], error)
         if isinstance(reason, UnknownVersionError):
             self.ignored.add(segment.name)
         else:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from compcache import files as file_ops
 from compcache.digest import digest
 from compcache.errors import FormatError, UnknownVersionError
 from compcache.files import reraise_interrupt
-from compcache.formats.index import NAME_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,16 +20,16 @@ _MOST_DIGESTED = 1 << 30
 _CHUNK = 1 << 20
 
 
-def reason_against(files: file_ops.Files, path: str, name: str, error: FormatError) -> FormatError:
-    """The error for a file that does not decode: `UnknownVersionError` where its name fits its content."""
+def reason_against(files: file_ops.Files, path: str, named: str, error: FormatError) -> FormatError:
+    """The error for a file that does not decode: `UnknownVersionError` where its name, in which the digest is `named`, fits its content."""
     try:
-        actual = digest(_chunks(files, path), size=NAME_SIZE).hex()
+        actual = digest(_chunks(files, path), size=len(named) // 2).hex()
     except OSError as failure:
         reraise_interrupt(failure)
         return error
-    if name[3 : 3 + 2 * NAME_SIZE] != actual:
+    if named != actual:
         return error
-    return UnknownVersionError(f"{name} is of another version of the format: {error}")
+    return UnknownVersionError(f"{os.path.basename(path)} is of another version of the format: {error}")
 
 
 def _chunks(files: file_ops.Files, path: str) -> Iterator[bytes]:

@@ -140,7 +140,9 @@ def explain(
     if any(overload.hit for overload in overloads):
         error, reason, message = None, "", ""
     separate = separate_state(store, loader, func_name) if copies else ()
-    return Explanation(func_name, error is None, reason, message, tuple(verdicts), _variants(store, same, own), refusals, overloads, remote, separate)
+    return Explanation(
+        func_name, error is None, reason, message, tuple(verdicts), _variants(store, same, own), refusals, overloads, remote, separate
+    )
 
 
 def _belongs(name: str | None, label: str) -> bool:

@@ -182,9 +182,13 @@ def _names_used(code: CodeType) -> Iterator[str]:
 def warn_of_shadowed(store: Store, built: BuiltModule) -> None:
     """Warn if a module that is added defines functions that the cache holds with different code."""
     names = [name for name, *_ in built.functions]
-    known = dict.fromkeys([newest for name in names if (newest := _newest(store, name)) is not None])
-    for module_id in known:
+    known: dict[bytes, None] = {}
+    for name in names:
+        known |= dict.fromkeys(module_id for module_id, *_ in store.find(name))
+    for module_id in known:  # of modules of the same functions the newest comes first
         shadowed = _shadowed(store, module_id, built, set(names))
+        if shadowed is not None and not shadowed:
+            return
         if shadowed:
             first, *others = shadowed
             more = f" (and {len(others)} more)" if others else ""
@@ -210,13 +214,15 @@ def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
             return
 
 
-def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str]) -> list[str]:
-    """The functions that this module and a new one share by name, if their code is known to differ.
+def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str]) -> list[str] | None:
+    """The functions that this module and a new one share by name, if their code is known to differ; None where that cannot be told.
 
     A function may be copied into many modules, so only modules that consist of the same functions are compared.
     """
     code = _notes_of(store, module_id).get("code")
-    if not code or not built.code or code == built.code:
+    if not code or not built.code:
+        return None
+    if code == built.code:
         return []
     try:
         with store.open_module(module_id) as module:
@@ -225,10 +231,12 @@ def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str
             bitcode = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
     except (CompcacheError, OSError) as error:
         reraise_interrupt(error)
-        return []
+        return None
     stored = {decode_function(payload).name for payload in payloads if payload[:1] == FUNCTION}
     same = stored == names or (is_checking() and not stored.isdisjoint(names) and (stored <= names or names <= stored))
-    return sorted(names & stored) if same and not _is_same(bitcode, built.sections[3]) else []
+    if not same:
+        return None
+    return [] if _is_same(bitcode, built.sections[3]) else sorted(names & stored)
 
 
 def _is_same(*sections: bytes) -> bool:

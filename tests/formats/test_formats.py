@@ -313,7 +313,7 @@ def test_an_index_finds_what_was_added_before_and_after_merges(tmp_path: Path) -
             assert module_entries(each, module_id) == [entry_of(number)]
         assert len(list(each.find(name_key("common")))) == 40
         assert list(each.find(name_key("nothing"))) == []
-        assert each.module(bytes(16)) == []
+        assert module_entries(each, bytes(16)) == []
         each.close()
 
 
