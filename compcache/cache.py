@@ -319,7 +319,7 @@ class Cache:
         return list(add_modules(self._session(), sources))
 
     def replace(self, source_or_sources: ModuleSource | Iterable[ModuleSource], *, group: str | None = None) -> list[str]:
-        """Add modules as `add_modules` does, and remove those in whose place they are: older ones all of whose functions have newer realizations.
+        """Add modules as `add_modules` does, and remove those that they replace: older ones all of whose functions have newer realizations.
 
         Loaded code stays loaded. A module that has a function which nothing newer has, stays; its other functions are not used any more.
 

@@ -63,7 +63,7 @@ def key_suffix(key: bytes | None) -> str:
 
 
 def is_content_name(name: str) -> bool:
-    """Whether a name stands for what a function does, as those of identities and of `compile` do: a label, a dash, a digest in hexadecimal."""
+    """Whether a name stands for what a function does, as those of identities and of `compile` do: a label, a dash, a digest in hex."""
     return name[-33:-32] == "-" and not name[-32:].strip("0123456789abcdef")
 
 

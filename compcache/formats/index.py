@@ -9,8 +9,8 @@ A segment (little-endian) is ``"CCINDEX3" | size of the function table u64 | siz
 of an addition u64 | function table | module table | requirements``; both tables are of `compcache.formats.table`.
 A function entry is the key of the name, a module_id, the offset of the
 function's record, the first four bytes of the digest of what the function requires of a host, the number of the addition, and
-a digest of the function's content or zeros. Segments of version 2 have neither of the last two, nor the greatest number: additions that they
-name have the number 0. A module entry is
+a digest of the function's content or zeros. Segments of version 2 have neither of the last two, nor the greatest number: additions that
+they name have the number 0. A module entry is
 `ModuleEntry`: the stamp under which the file was verified, and the sizes that a reader needs. The requirements are a check,
 and texts behind their numbers and lengths (`compcache.formats.host.requirement`): a host chooses among realizations without reading
 modules.

@@ -1,8 +1,8 @@
 """The order of additions, as the notes of a module have it: for a plain name the addition with the greatest number is used.
 
 A number is one more than the greatest that the directory knew when the module was added. It is no part of the module's content, but
-it is in the module's file, so that it survives the loss of the index and travels with copies and bundles. Two additions that knew nothing of
-each other may have the same one. What was written before there were numbers has 0.
+it is in the module's file, so that it survives the loss of the index and travels with copies and bundles. Two additions that knew nothing
+of each other may have the same one. What was written before there were numbers has 0.
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ def _chosen(store: Store, loader: Loader, func_name: str) -> bytes | None:
     known = loader.targets.get(func_name)
     target = known() if known is not None else None
     if target is not None and target._context is not None:
-        return target._context.module.module_id
+        module_id: bytes = target._context.module.module_id
+        return module_id
     return next((module_id for module_id, _ in loader.candidates(func_name) if store.exists(module_id)), None)
 
 

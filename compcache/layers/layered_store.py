@@ -208,16 +208,21 @@ class LayeredStore(Store):
                 yield candidate
         if not found:
             self.merged = None  # who adds to a layer between two looks at its clock would go unnoticed
-            listed = [store.index.is_listed for store in (self, *self.layers)]
+            yield from self._find_apart(func_name, is_near)
+
+    def _find_apart(self, func_name: str, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
+        """The same by the index of each layer."""
+        found = False
+        listed = [store.index.is_listed for store in (self, *self.layers)]
+        for candidate in self._find_in(None, func_name, is_near):
+            found = True
+            yield candidate
+        if not found and self._renew_all(listed):
             for candidate in self._find_in(None, func_name, is_near):
                 found = True
                 yield candidate
-            if not found and self._renew_all(listed):
-                for candidate in self._find_in(None, func_name, is_near):
-                    found = True
-                    yield candidate
-            if not found:
-                self._tell_of_unreadable()
+        if not found:
+            self._tell_of_unreadable()
 
     def _tell_of_unreadable(self) -> None:
         """Warn of layers of which this user may not read everything: what they hold is compiled again, for no reason that is seen."""
@@ -246,9 +251,8 @@ class LayeredStore(Store):
         """What the first place has added last, then the rest of it, then the others."""
         rows: dict[bytes, tuple[Store | None, Numbered]] = {}
         for number, (store, index) in enumerate(places):
-            for order, *rest in index.find_numbered(key):
-                row = (order - (number << 64), *rest)
-                rows.setdefault(row[2], (store, row))
+            for order, rank, module_id, offset, content in index.find_numbered(key):
+                rows.setdefault(module_id, (store, (order - (number << 64), rank, module_id, offset, content)))
         for candidate in in_order([row for _, row in rows.values()], is_near):
             self._note(candidate[0], rows[candidate[0]][0])
             yield candidate

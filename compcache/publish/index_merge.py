@@ -16,8 +16,8 @@ from compcache.publish.locks import try_lock
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
-    from compcache.formats.order import Order
     from compcache.formats.index import Index, Segment
+    from compcache.formats.order import Order
     from compcache.store import Store
 
     MergePacks = Callable[[Store, list[Segment]], Container[bytes]]

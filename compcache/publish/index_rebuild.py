@@ -106,7 +106,7 @@ def rebuild_index(store: Store) -> int:
 
 
 class IndexedModules:
-    """What an index has of modules that are read one by one: `modules` are their entries, `greatest` is the greatest number of an addition."""
+    """What an index has of modules that are read one by one: their entries are `modules`, their greatest number is `greatest`."""
 
     def __init__(self) -> None:
         self._functions: set[bytes] = set()

@@ -31,7 +31,16 @@ from compcache.formats.manifest import (
 )
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_global, encode_module, encode_needs, iterate_frames
 from compcache.formats.table import HEADER_SIZE, Table, encode_table, table_size
-from compcache.publish.index_merge import add, encode_function_entry, encode_segment, merge, module_entries, needs_merge, remove_damaged, segment_level
+from compcache.publish.index_merge import (
+    add,
+    encode_function_entry,
+    encode_segment,
+    merge,
+    module_entries,
+    needs_merge,
+    remove_damaged,
+    segment_level,
+)
 from compcache.store import INDEX
 
 if TYPE_CHECKING:

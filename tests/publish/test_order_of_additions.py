@@ -8,7 +8,6 @@ import tempfile
 import warnings
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from helpers import adder, constant, module_file, run_fresh, sum_of
@@ -18,15 +17,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, frontend
+from compcache.digest import digest
 from compcache.formats.host import platform_name
 from compcache.formats.index import FUNCTION, HEADER, MAGIC
 from compcache.formats.table import Table, encode_table
 from compcache.miss.retarget import tune
 from compcache.publish import numbering
 from compcache.publish.index_merge import publish_segment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.filterwarnings("ignore::compcache.ShadowWarning")
 NEEDS_X86 = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
@@ -48,12 +45,12 @@ def lose_the_index(directory: Path) -> None:
 
 
 @pytest.fixture
-def reverted(cache: Cache, directory: Path) -> Iterator[Path]:
+def reverted(cache: Cache, directory: Path) -> Path:
     """Versions 1, 2 and 1 again, then something else."""
     for number in (1, 2, 1):
         cache.add_module(version(number))
     cache.add_module(version(5, "g"))
-    yield directory
+    return directory
 
 
 @pytest.mark.parametrize("order", list(permutations((1, 2, 3))))
@@ -225,8 +222,6 @@ def former(segment: Path) -> None:
     table = encode_table(entries, FUNCTION.size - 16)
     content = data[HEADER.size + size :]
     changed = b"".join([b"CCINDEX2", len(table).to_bytes(8, "little"), rows.to_bytes(8, "little"), table, content])
-    from compcache.digest import digest
-
     segment.unlink()
     segment.with_name(f"{segment.name[:2]}-{digest([changed], size=12).hex()}.idx").write_bytes(changed)
 
@@ -285,6 +280,7 @@ def test_replace_keeps_what_was_added_together(cache: Cache) -> None:
 # ------------------------------------------------------------------------------------------------------------ a long life
 
 Key = tuple[tuple[str, int], ...]
+KEYS = st.sets(st.tuples(st.sampled_from("fg"), st.integers(0, 2)), min_size=1).map(dict)
 
 
 class OrderOfAdditions(RuleBasedStateMachine):
@@ -313,7 +309,7 @@ class OrderOfAdditions(RuleBasedStateMachine):
         found = [(time, dict(key)[name]) for key, time in self.present.items() if name in dict(key)]
         return max(found)[1] if found else None
 
-    @rule(key=st.sets(st.tuples(st.sampled_from("fg"), st.integers(0, 2)), min_size=1).map(dict), first=st.booleans(), replace=st.booleans())
+    @rule(key=KEYS, first=st.booleans(), replace=st.booleans())
     def add(self, key: dict[str, int], first: bool, replace: bool) -> None:
         items, cache = tuple(sorted(key.items())), self.caches[first]
         source = ModuleSource("".join(constant(*item) for item in items), optimize=0)
@@ -321,9 +317,9 @@ class OrderOfAdditions(RuleBasedStateMachine):
         self.time += 1
         self.present[items] = self.time
         if replace:
-            newer = {name: max(time for other, time in self.present.items() if name in dict(other)) for name in "fg" if self.newest(name) is not None}
+            last = {name: time for time, other in sorted((time, other) for other, time in self.present.items()) for name in dict(other)}
             for other, time in list(self.present.items()):
-                if key.keys() & dict(other).keys() and all(time < newer[name] for name in dict(other)):
+                if key.keys() & dict(other).keys() and all(time < last[name] for name in dict(other)):
                     del self.present[other]
 
     @rule(number=st.integers(0, 5), first=st.booleans())
@@ -349,7 +345,7 @@ class OrderOfAdditions(RuleBasedStateMachine):
         self.move(place)
 
     @rule()
-    def bundle(self) -> None:
+    def ship(self) -> None:
         place, names = self.base / f"{int(self.root.name) + 1}", [name for name in "fg" if self.newest(name) is not None]
         if names:
             self.caches[0].export(names, self.base / "it.ccb")
@@ -369,7 +365,10 @@ class OrderOfAdditions(RuleBasedStateMachine):
 
 def live(examples: int, steps: int) -> None:
     relaxed = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    how = settings(max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=relaxed, database=None, phases=(Phase.generate,))
+    how = settings(
+        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=relaxed, database=None,
+        phases=(Phase.generate,),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CacheWarning)
         run_state_machine_as_test(OrderOfAdditions, settings=how)

@@ -2,8 +2,8 @@
 
 Only closures of several modules whose load reads nothing else: no global variables to decode. A closure is written by who had no module
 of it loaded before: only such a load knows all
-imports. Where everything in it has a name of content and was compiled for exactly this host, and no variable is a weak definition, no module
-that is added later can be preferred; where not, the closure holds for as long as the index does not change.
+imports. Where everything in it has a name of content and was compiled for exactly this host, and no variable is a weak definition, no
+module that is added later can be preferred; where not, the closure holds for as long as the index does not change.
 """
 
 from __future__ import annotations
