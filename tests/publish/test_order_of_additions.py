@@ -69,6 +69,15 @@ def test_the_newest_answers_in_a_fresh_process_that_has_no_index(reverted: Path)
     assert (reverted / "index-v1").exists()
 
 
+def test_additions_after_the_loss_of_the_index_are_the_newest(reverted: Path) -> None:
+    lose_the_index(reverted)
+    with Cache(reverted) as cache:
+        cache.add_module(version(3))
+        assert cache.get_target("f")() == 3
+    lose_the_index(reverted)
+    assert answer(reverted) == 3
+
+
 def test_what_is_added_again_is_the_newest_in_copies_bundles_and_layers(reverted: Path, tmp_path: Path) -> None:
     copied, imported, bundle = tmp_path / "copy", tmp_path / "imported", tmp_path / "it.ccb"
     shutil.copytree(reverted, copied)
