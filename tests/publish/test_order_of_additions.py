@@ -72,10 +72,17 @@ def test_the_newest_answers_in_a_fresh_process_that_has_no_index(reverted: Path)
 def test_additions_after_the_loss_of_the_index_are_the_newest(reverted: Path) -> None:
     lose_the_index(reverted)
     with Cache(reverted) as cache:
-        cache.add_module(version(3))
+        frontend.add_realizations(cache, version(3), alone=True)  # which looks nothing up
         assert cache.get_target("f")() == 3
     lose_the_index(reverted)
     assert answer(reverted) == 3
+
+
+def test_what_is_added_again_stays_the_newest_in_merges(reverted: Path) -> None:
+    with Cache(reverted) as cache:
+        frontend.compact_index(cache)
+    assert len(os.listdir(reverted / "index-v1")) == 1
+    assert answer(reverted) == 1
 
 
 def test_what_is_added_again_is_the_newest_in_copies_bundles_and_layers(reverted: Path, tmp_path: Path) -> None:
@@ -146,9 +153,9 @@ def test_additions_that_know_nothing_of_each_other_have_one_order_everywhere(
 
 def test_the_own_directory_stands_before_layers_and_these_in_their_order(cache: Cache, directory: Path, tmp_path: Path) -> None:
     layers = [tmp_path / name for name in ("first", "second")]
-    for layer, numbers in zip(layers, [(1, 2), (3, 1)], strict=True):
+    for layer, numbers, more in zip(layers, [(1, 2), (3, 1)], [0, 3], strict=True):
         with Cache(layer) as other:
-            for number in range(10, 13):
+            for number in range(more):
                 other.add_module(version(number, "g"))
             for number in numbers:
                 other.add_module(version(number))
