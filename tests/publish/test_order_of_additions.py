@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 import warnings
-from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -53,7 +52,7 @@ def reverted(cache: Cache, directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("order", list(permutations((1, 2, 3))))
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
 def test_the_newest_answers(cache: Cache, directory: Path, order: tuple[int, ...]) -> None:
     for number in order:
         cache.add_module(version(number))
@@ -391,7 +390,7 @@ def live(examples: int, steps: int) -> None:
 
 
 def test_a_short_life_of_additions() -> None:
-    live(6, 12)
+    live(5, 8)
 
 
 @pytest.mark.stress
