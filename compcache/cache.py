@@ -318,6 +318,29 @@ class Cache:
             raise TypeError(f"add_modules() takes several sources, [source] for example, not one {type(sources).__name__}")
         return list(add_modules(self._session(), sources))
 
+    def replace(self, source_or_sources: ModuleSource | Iterable[ModuleSource], *, group: str | None = None) -> list[str]:
+        """Add modules as `add_modules` does, and remove those that they replace: older ones all of whose functions have newer realizations.
+
+        Loaded code stays loaded. A module that has a function which nothing newer has, stays; its other functions are not used any more.
+
+        Args:
+            source_or_sources: what `add_module`, or `add_modules` takes.
+            group: as of `add_modules`.
+
+        Returns:
+            The ids of the modules that were added, in the order of the sources.
+
+        Raises:
+            ModulesNotAddedError, StorageError, ...: what `add_modules` raises; nothing was removed.
+        """
+        sources = source_or_sources if hasattr(source_or_sources, "__iter__") else [source_or_sources]
+        options: dict[str, Any] = {} if group is None else {"group": group}
+        module_ids = self.add_modules(sources, **options)
+        from compcache.miss.replace import remove_superseded
+
+        remove_superseded(self._store, module_ids)
+        return module_ids
+
     # --------------------------------------------------------------- this object
 
     @property

@@ -19,15 +19,17 @@ from compcache.build.recipe import write_recipe
 from compcache.build.records import RecordBuilder, is_weak, symbol_nodes
 from compcache.build.source import ModuleSource
 from compcache.build.trial import UNTRUSTED, try_in_child
+from compcache.content.functions import exported_content
 from compcache.content.names import frozen
 from compcache.errors import CacheWarning, CompileError, LinkerError
 from compcache.formats import host
 from compcache.formats.built_module import BuiltModule
 from compcache.formats.entry import STUB, EntryRecord, encode_entry, encode_stub, index_name
-from compcache.formats.graph import SOURCE_DIGESTS, encode_graph, encode_notes
+from compcache.formats.graph import SOURCE_DIGESTS, decode_notes, encode_graph, encode_notes, pack_notes
 from compcache.formats.manifest import NO_ENTRY, ModuleRecord
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
+from compcache.formats.order import inherited
 from compcache.images.kinds import make_side
 from compcache.images.linkers.find import find_linker
 from compcache.images.making import first_linker, make_image
@@ -125,7 +127,7 @@ def rebuild_module(
 
     Args:
         recipe: what it is made of.
-        notes: those of the stored module, whose identity and digests of the source hold for this one as well.
+        notes: those of the stored module, whose identity, digests of the source and place among additions are those of this one as well.
         entries: those of the stored module, by kind and name.
         machine: this host.
         linker_for: gives the linker for an object, or None.
@@ -141,7 +143,9 @@ def rebuild_module(
         started = time.perf_counter()
         translated = codegen.run(lambda context: translate_again(context, recipe, target, by_linker=by_linker))
         translated = translated._replace(digests=digests, seconds=time.perf_counter() - started)
-        return _finish(translated, notes.get("identity"), entries, linker_for)
+        built = _finish(translated, notes.get("identity"), entries, linker_for)
+        own = decode_notes(built.sections[4])
+        return built._replace(sections=(*built.sections[:4], pack_notes(inherited(own, notes))))
 
     try:
         with suppress(LinkerError):
@@ -279,7 +283,11 @@ def _assemble(
         libraries = [library.name for library in resolution.libraries]
         bitcode += write_recipe(translated.level, prepared.exports, resolution.imported(), storage, libraries, prepared.code)
     seconds = time.perf_counter() - started
-    notes = encode_notes(seconds, identity, translated.digests)
+    contents = [
+        exported_content(translated.beside_code, translated.contents.get(export.symbol), f"{signature} {export.nogil}")
+        for export, signature in zip(prepared.exports, entries.signatures, strict=True)
+    ]
+    notes = encode_notes(seconds, identity, translated.digests, b"".join(contents) if any(map(any, contents)) else b"")
     sections = image, writer.records.content(), graph, bitcode, notes
     own = {name for name, *_ in functions}
     return BuiltModule(

@@ -13,11 +13,11 @@ import os
 from errno import ELOOP, ENOENT, ENOTDIR
 
 from compcache import files as file_ops
-from compcache.digest import DIGEST_SIZE, digest, key_suffix, mac, name_key
+from compcache.digest import DIGEST_SIZE, digest, is_content_name, key_suffix, mac, name_key
 from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
-from compcache.formats.index import Index, ModuleEntry, Stamp, entry_for
+from compcache.formats.index import Index, ModuleEntry, Stamp, entry_for, in_order
 from compcache.formats.manifest import read_frame
 from compcache.record import Record, set_field
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from compcache.signing.keys import PublicKey, SecretKey
     from compcache.targets.host_probe import Host
 
+    #: Whether a realization is preferred to others of the same content, by its module_id.
+    IsNear = Callable[[bytes], bool]
     #: Image, records, graph, bitcode and notes of a module.
     Sections = tuple[bytes, bytes, bytes, bytes, bytes]
 
@@ -62,6 +64,7 @@ __all__ = [
     "NullRecorder",
     "Place",
     "Store",
+    "is_ordered",
     "module_id_of",
 ]
 
@@ -131,6 +134,11 @@ FORMER_DIRECTORIES = ("runtime-v", "catalog-v", "roster-v", "refusals-v", "notes
 
 _MAX_SMALL_FILE = 1 << 24
 _WRITABLE_BY_OTHERS = 0o022
+
+
+def is_ordered(name: str) -> bool:
+    """Whether of several realizations of a name the newest is meant: of plain names, not of content, and not of entries of data."""
+    return not (is_content_name(name) or name.startswith("\0"))
 
 
 class ModuleFile:
@@ -464,26 +472,35 @@ class Store:
 
     # --------------------------------------------------------------- look-ups
 
-    def find(self, func_name: str) -> Iterator[tuple[bytes, int]]:
-        """The (module_id, record offset) of every realization of a function, lazily.
+    def find(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
+        """The (module_id, record offset) of every realization of a function.
 
-        What the index of this process does not know is looked for on disk once more.
+        Those of a name of content are found lazily, what fits this host best first. Of a plain name the newest addition comes first, of
+        one addition what fits best; before it come those of the same content whose modules are near, if it is said which are.
+        What the index of this process does not know is looked for on disk once more; `again` says the same of newer realizations.
         """
         found = False
         if self._memory_names:
             yield from list(self._memory_names.get(func_name, ()))
-        key = name_key(func_name)
         was_listed = self.index.is_listed
-        for candidate in self.index.find(key):
+        candidates = self.find_here(func_name, is_near)
+        if again and was_listed and candidates and self._renew_index():
+            candidates = self.find_here(func_name, is_near)
+        for candidate in candidates:
             found = True
             yield candidate
         if not found and self._renew_index(look=was_listed):
-            yield from self.index.find(key)
+            yield from self.find_here(func_name, is_near)
+
+    def find_here(self, func_name: str, is_near: IsNear | None = None) -> Iterable[tuple[bytes, int]]:
+        """The same of the index as this process knows it."""
+        key = name_key(func_name)
+        return in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
 
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
         """Every realization in the index at this moment."""
         self._renew_index()
-        return [*self._memory_names.get(func_name, ()), *self.index.find(name_key(func_name))]
+        return [*self._memory_names.get(func_name, ()), *self.find_here(func_name)]
 
     def exists(self, module_id: bytes) -> bool:
         """Whether the file of a module exists.

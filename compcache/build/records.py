@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from compcache.build.pic import INITIALIZE
@@ -26,6 +27,8 @@ __all__ = ["RecordBuilder", "encode_definition", "is_weak", "symbol_nodes"]
 
 #: A node of the graph that refers to all that runs while an image is mapped or unmapped; no symbol has this name.
 _STARTUP = ""
+#: The head of a variable that never changes, up to its type.
+_CONSTANT = re.compile(r'(?:"[^"]*"|\S+) = (?:[a-z_]+(?:\([^)]*\))? )*constant ')
 
 
 def is_weak(definition: Definition | None) -> bool:
@@ -138,7 +141,8 @@ def symbol_nodes(
             continue
         kind, shown = _kind(name, definition, resolution)
         references = tuple([other for other in definition.references if not other.startswith("llvm.")])
-        nodes.append(SymbolNode(name, kind, exports.get(name, shown), signatures.get(name, ""), references))
+        signature = signatures.get(name) or ("constant" if kind == "variable" and _CONSTANT.match(definition.head) else "")
+        nodes.append(SymbolNode(name, kind, exports.get(name, shown), signature, references))
     return nodes
 
 

@@ -72,11 +72,11 @@ def module_digest(content: Iterable[bytes], image: int, records: int, graph: int
 
 
 def encode_container(
-    image: bytes, records: bytes, graph: bytes, bitcode: bytes, notes: bytes, signing_key: bytes | None
+    image: bytes, records: bytes, graph: bytes, bitcode: bytes, notes: bytes, signing_key: bytes | None, module_id: bytes = b""
 ) -> tuple[bytes, list[bytes]]:
-    """The module_id, and the parts of the file in order."""
+    """The module_id, and the parts of the file in order; where it is given it is not computed again."""
     sections = [image, records, graph, bitcode]
-    module_id = module_digest(sections, *map(len, sections))
+    module_id = module_id or module_digest(sections, *map(len, sections))
     sizes = [*map(len, sections), len(notes)]
     head = _FOOTER.pack(_MAGIC, _VERSION, 0, *sizes, module_id, digest([notes]))
     head += mac(head, signing_key) if signing_key else bytes(MAC_SIZE)

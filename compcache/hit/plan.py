@@ -18,6 +18,7 @@ from compcache.formats.index import Segment
 from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, VARIABLE, WEAK, decode_module, version_numbers
 from compcache.formats.table import Table
 from compcache.hit.needs import read_needs, read_records
+from compcache.store import is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -184,7 +185,10 @@ class Plan:
                 self._advance(name, node)
 
     def _candidates(self, name: str) -> Iterator[tuple[bytes, int]]:
-        """The realizations of an import, those in modules that this load uses anyway before others that are not loaded."""
+        """The realizations of an import, those in modules that this load uses anyway before others that are not loaded.
+
+        Of a plain name the newest, and what has the same content.
+        """
         later = []
         loader = self._loader
         provider = None
@@ -192,6 +196,11 @@ class Plan:
             from compcache.hit.closures.providers import living_provider
 
             provider = living_provider(loader, loader.merged, name)
+        if is_ordered(name):
+            for candidate in loader.candidates(name, lambda module_id: module_id in self._sources or loader.is_loaded(module_id)):
+                if provider is None or candidate[0] == provider.module_id:
+                    yield candidate
+            return
         listing = self._sources.listing
         own = listing.functions.get(name) if listing is not None else None
         if own is None or (not loader.is_loaded(own[0]) and loader.loaded_modules()):

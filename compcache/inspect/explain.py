@@ -12,6 +12,7 @@ from compcache.hit.miss import miss_reason
 from compcache.identity import Difference, compare, label_of
 from compcache.inspect.functions import realizations
 from compcache.inspect.names import suggestion
+from compcache.inspect.separate_state import SeparateState, separate_state
 from compcache.inspect.uncached import Refusal, read_all
 from compcache.usage.module_reader import read_notes
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from compcache.identity import Identity
     from compcache.inspect.descriptions import Realization
     from compcache.remote.answer import RemoteAnswer
-    from compcache.store import Store
+    from compcache.store import IsNear, Store
     from compcache.usage.module_files import Progress
 
 __all__ = ["Explanation", "Overload", "Variant", "Verdict", "explain"]
@@ -78,6 +79,7 @@ class Explanation:
     function of that label was compiled and not cached, the latest first; on a miss `message` says it, too.
     `overloads` are there where the name is one without types, of a function that is stored for types of arguments: then
     `hit` is whether one of these can be loaded. `remote` is what the remote store says now, None for a cache without one.
+    `separate` are variables that the function does not share with others of its module, which are used from another module.
     """
 
     func_name: str
@@ -89,6 +91,7 @@ class Explanation:
     refusals: tuple[Refusal, ...] = ()
     overloads: tuple[Overload, ...] = ()
     remote: RemoteAnswer | None = None
+    separate: tuple[SeparateState, ...] = ()
 
 
 class _OneRealization(Loader):
@@ -101,9 +104,9 @@ class _OneRealization(Loader):
         self._name = name
         self._candidate = candidate
 
-    def candidates(self, func_name: str) -> Iterator[tuple[bytes, int]]:
+    def candidates(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
         """The one realization; of other functions all."""
-        return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name)
+        return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near, again=again)
 
 
 def explain(
@@ -136,7 +139,10 @@ def explain(
         reason, message = "refused", "; ".join(f"{r.name} was compiled and not cached: {r.reason}" for r in refusals)
     if any(overload.hit for overload in overloads):
         error, reason, message = None, "", ""
-    return Explanation(func_name, error is None, reason, message, tuple(verdicts), _variants(store, same, own), refusals, overloads, remote)
+    separate = separate_state(store, loader, func_name) if copies else ()
+    return Explanation(
+        func_name, error is None, reason, message, tuple(verdicts), _variants(store, same, own), refusals, overloads, remote, separate
+    )
 
 
 def _belongs(name: str | None, label: str) -> bool:

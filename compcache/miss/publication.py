@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from compcache.maintain.size_limit import note_additions
 from compcache.publish.additions import merge
-from compcache.publish.writer import publish_modules
+from compcache.publish.writer import publish_additions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,17 +26,15 @@ def publish_built(session: Session, modules: Sequence[BuiltModule], *, signs: bo
     Raises:
         StorageError: they could not be stored; nothing refers to what was written of them.
     """
-    # Of several realizations the one for this host comes last: look-ups take the newest first.
-    all_targets = [[*module.others, module] for module in modules]
-    flat = [module for targets in all_targets for module in targets]
-    if not flat:
+    all_targets = [[module, *module.others] for module in modules]
+    if not all_targets:
         return []
-    module_ids = publish_modules(session.store, flat, signs=signs)
-    note_additions(session.store, list(zip(module_ids, flat, strict=True)), session.max_size)
+    additions = publish_additions(session.store, all_targets, signs=signs)
+    published = list(chain.from_iterable(additions))
+    note_additions(session.store, published, session.max_size)
     remote = session.remote()
     if remote is not None and remote.writes:
-        for module_id in module_ids:
+        for module_id, _ in published:
             remote.offer(module_id)
     merge(session.store)  # packs among them are one with others then
-    remaining = iter(module_ids)
-    return [tuple([next(remaining).hex() for _ in targets])[::-1] for targets in all_targets]
+    return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]

@@ -82,6 +82,8 @@ class Translated(NamedTuple):
     digests: dict[str, str]
     stubs: tuple[str, ...] = ()  # the exported symbols that have one (compcache.build.stubs)
     seconds: float = 0.0
+    contents: Mapping[str, bytes] = {}  # digests of what symbols stand for (compcache.content.functions)
+    beside_code: bytes = b""  # see `Request`
     weak: frozenset[str] = frozenset()  # functions that would give way to those of other sources
 
 

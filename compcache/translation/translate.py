@@ -34,6 +34,7 @@ from compcache.build.pic import (
 from compcache.build.slots import imported_thread_locals, read_requests, resolve_declarations, restore_resolution
 from compcache.build.source import ModuleSource
 from compcache.build.trial import has_assembly, try_in_child
+from compcache.content.functions import symbol_digests
 from compcache.errors import CompileError
 from compcache.formats import host
 from compcache.images.archives import Archive
@@ -90,6 +91,7 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
     if known is not None:
         module, printed = codegen.parse(known, context), known
         attributes = _attributes_of(printed, values)
+    contents = symbol_digests(printed, values, data)
     request = request._replace(machine=_safe_machine(request.machine, attributes))
     _try_if_suspicious(printed, values, request, attributes)
     rewritten, request = _with_thread_locals(for_shared_object(printed), request, is_cached)
@@ -101,7 +103,7 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
         module, values = codegen.parse(rewritten, context), read_values(rewritten)
     with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
         translated = _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, is_cached)
-    return translated._replace(weak=weak - overridden)
+    return translated._replace(weak=weak - overridden, contents=contents, beside_code=request.beside_code)
 
 
 def _check(outline: str, request: Request) -> None:

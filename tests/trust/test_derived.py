@@ -13,6 +13,7 @@ from hosts import LOOP, host_like, on_host
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError
 from compcache.formats.host import platform_name
 from compcache.inspect.uncached import note, read_all
+from compcache.layers.layered_store import LayeredStore
 from compcache.signing.keys import new_key
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def test_what_is_planted_above_a_layer_vouches_for_nothing(tmp_path: Path) -> No
         (below,) = cache._store.layers
         ((module_id, _),) = below.find("f")
         with Cache(layer) as plain, plain._store.open_module(module_id) as module:
-            cache._store.remember_layer(below.entry_of(module, os.fstat(module.descriptor)))
+            above_all = cache._store
+            assert isinstance(above_all, LayeredStore)
+            above_all.remember_layer(below.entry_of(module, os.fstat(module.descriptor)))
     above.chmod(0o777)
     assert_unsigned_is_refused(Cache(above, trusted_keys=[PUBLIC], layers=[layer]))
 
