@@ -77,11 +77,13 @@ def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as
     return tuple(sorted({name for module in modules for name, *_ in module.functions}))
 
 
-def _number_of(store: Store, module_id: bytes) -> int:
-    """The number of the addition of a module that is here; one below all where it is not, or damaged."""
+def _number_of(store: Store, module: _Module) -> int:
+    """The number of the addition of a module that is here; one below all where it is damaged."""
+    if not module.order.number:
+        return 0
     try:
-        with Store.open_module(store, module_id, leave_stamp=False) as module:
-            return module_order(module).number
+        with Store.open_module(store, module.module_id, leave_stamp=False) as known:
+            return module_order(known).number
     except (FileNotFoundError, CompcacheError):
         return -1
 
@@ -129,7 +131,7 @@ def _publish(store: Store, modules: list[_Module], members: dict[str, bytes], ke
             merged = merged_signatures(known, signature, keys, module.module_id, module.requirement)
             publish(store.files, store.temporary, store.path(SIGNATURES, file_name), [merged], sync=False)
         path = store.module_path(module.module_id)
-        if _number_of(store, module.module_id) < module.order.number:
+        if not Store.exists(store, module.module_id) or _number_of(store, module) < module.order.number:
             publish(store.files, store.temporary, path, module.parts, sync=False)
         file = ModuleFile(store.files, path, module.module_id)
         flags = image_flag(module.header.image_kind)

@@ -14,7 +14,7 @@ import os
 from compcache.digest import digest, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.files import absolute_path, reraise_interrupt
-from compcache.formats.index import NAME_SIZE, STAMP_SIZE, TRUSTED, Index, Segment, Stamp, in_order
+from compcache.formats.index import MAGIC, NAME_SIZE, STAMP_SIZE, TRUSTED, Index, Segment, Stamp, in_order
 from compcache.store import INDEX, LAYERS, MERGED_LAYERS, Store, is_ordered
 
 TYPE_CHECKING = False
@@ -149,7 +149,7 @@ class LayeredStore(Store):
 
     def merged_name(self) -> str:
         """The name of the segment of all layers, as they are at this moment."""
-        parts = []
+        parts = [MAGIC]  # one of another version has another name
         for layer in self.layers:
             try:
                 status = os.stat(layer.directory(INDEX))

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from compcache.maintain.size_limit import note_additions
 from compcache.publish.additions import merge
 from compcache.publish.writer import publish_additions
+from compcache.store import is_ordered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from compcache.formats.built_module import BuiltModule
     from compcache.session import Session
@@ -31,6 +32,7 @@ def publish_built(session: Session, modules: Sequence[BuiltModule], *, signs: bo
         return []
     additions = publish_additions(session.store, all_targets, signs=signs)
     published = list(chain.from_iterable(additions))
+    _end_in_memory(session, chain.from_iterable(all_targets), [module for _, module in published])
     note_additions(session.store, published, session.max_size)
     remote = session.remote()
     if remote is not None and remote.writes:
@@ -38,3 +40,11 @@ def publish_built(session: Session, modules: Sequence[BuiltModule], *, signs: bo
             remote.offer(module_id)
     merge(session.store)  # packs among them are one with others then
     return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]
+
+
+def _end_in_memory(session: Session, given: Iterable[BuiltModule], published: Iterable[BuiltModule]) -> None:
+    """Have plain names of what is newer now looked up again: whoever holds a target of something older keeps it."""
+    for before, after in zip(given, published, strict=True):
+        if after is not before:  # it has got a number
+            for name, *_ in filter(lambda function: is_ordered(function[0]), after.functions):
+                session.loader.targets.pop(name, None)

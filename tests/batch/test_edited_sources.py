@@ -75,7 +75,8 @@ def test_two_sources_of_one_name_are_an_error_that_names_both(cache: Cache, as_s
 def test_the_same_source_twice_and_inline_functions_are_no_error(cache: Cache) -> None:
     report = batch(cache, ModuleSource(constant("f", 1)), ModuleSource(constant("f", 1)))
     assert counts(report) == (1, 1, 0)
-    inline = [f(INLINE.format(value=value) + adder(f"own{value}", 1)) for value, f in [(1, ModuleSource), (2, ModuleSource), (3, bitcode)]]
+    made_by: dict[int, Any] = {1: ModuleSource, 2: ModuleSource, 3: bitcode}
+    inline = [make(INLINE.format(value=value) + adder(f"own{value}", 1)) for value, make in made_by.items()]
     assert counts(batch(cache, *inline)) == (3, 0, 0)
 
 

@@ -179,6 +179,19 @@ def test_an_open_cache_sees_what_others_add(cache: Cache, directory: Path) -> No
     assert cache.get_target("f")() == 2
 
 
+def test_what_this_cache_adds_is_the_newest_while_something_older_is_held(cache: Cache) -> None:
+    cache.add_module(version(1))
+    cache.add_module(ModuleSource("declare i64 @f()\ndefine i64 @g() {\n  %y = call i64 @f()\n  ret i64 %y\n}\n"))
+    held = cache.get_target("f")
+    cache.add_module(version(2))
+    newest = cache.get_target("f")
+    assert (held(), newest(), cache.get_target("g")()) == (1, 2, 2)
+    cache.add_module(version(2))
+    assert cache.get_target("f") is newest
+    cache.replace(version(1))
+    assert (newest(), cache.get_target("f")()) == (2, 1)
+
+
 def test_dependents_use_the_newest_in_the_next_process(cache: Cache, directory: Path) -> None:
     for name in ("a", "b", "c"):
         cache.add_module(ModuleSource(adder(name, 1)))
