@@ -11,6 +11,7 @@ from compcache.build.entry_points import entries_text, symbols_of_entries, table
 from compcache.build.exports import make_entries
 from compcache.build.ir_text import read_module, with_image_symbols
 from compcache.build.large_data.variables import with_data
+from compcache.build.link_types import LinkTypes, read_link_types
 from compcache.build.pic import (
     INITIALIZE,
     TERMINATE,
@@ -81,6 +82,7 @@ class Translated(NamedTuple):
     digests: dict[str, str]
     seconds: float = 0.0
     weak: frozenset[str] = frozenset()  # functions that would give way to those of other sources
+    types: LinkTypes = LinkTypes({}, {})
 
 
 def emit(module: Any, text: str, context: Any, target: Any, request: Request, prepared: Prepared) -> Translated:
@@ -103,6 +105,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     if constructors.functions():
         module = codegen.parse(with_init_arrays(text, constructors), context)
     entries = make_entries(prepared.exports, definitions, prepared.aliases)
+    types = _types_of(text, prepared)
     slots = tuple([name for name in (*prepared.resolution.slots, *prepared.resolution.storage) if name in definitions])
     key = _key(text, request, prepared)
     symbols = table_symbols(prepared, definitions)
@@ -136,7 +139,16 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         obj,
         entry_objects,
         request.digests,
+        types=types,
     )
+
+
+def _types_of(text: str, prepared: Prepared) -> LinkTypes:
+    """The link types of what the module exports and imports. What its assembly defines has none that could be known."""
+    resolution = prepared.resolution
+    slots = {slot: slot.removeprefix(SLOT_PREFIX) for slot in resolution.slots}
+    symbols = [export.symbol for export in prepared.exports]
+    return read_link_types(text, read_module(text), symbols, prepared.aliases, resolution.imports, slots)
 
 
 def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
