@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Piece = tuple[str, bool]
 
-__all__ = ["ADDRESS", "IGNORED", "LINK_TYPE_SIZE", "OR", "VARIABLE", "VARIADIC", "WRITTEN", "fits", "type_digest", "united"]
+__all__ = ["ADDRESS", "CONSTANT", "DIGEST_SIZE", "IGNORED", "LINK_TYPE_SIZE", "OR", "VARIABLE", "VARIADIC", "WRITTEN", "fits", "type_digest", "united"]
 
 #: What stands behind the parameters of a use: nobody looks at the result; the function is not called, its address is taken.
 IGNORED, ADDRESS = "ignored", "address"
@@ -26,7 +26,7 @@ CONSTANT, WRITTEN = "constant", "written"
 OR, VARIADIC = " | ", "..."
 #: How many bytes records have of a link type: its digest, and the offset of its record.
 LINK_TYPE_SIZE = 12
-_DIGEST_SIZE = 8
+DIGEST_SIZE = 8
 _EXTENSIONS = frozenset(("zeroext", "signext"))
 _FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f128": 128}
 _OF_A_POINTER = "i64"
@@ -44,7 +44,7 @@ def type_digest(text: str) -> bytes:
     That of a use is the digest of the definition that is exactly what it expects.
     """
     alternatives = sorted({_expected(part) for part in text.split(OR)})
-    return digest([OR.join(alternatives).encode("utf-8", "surrogatepass")], size=_DIGEST_SIZE, person=b"compcache-type")
+    return digest([OR.join(alternatives).encode("utf-8", "surrogatepass")], size=DIGEST_SIZE, person=b"compcache-type")
 
 
 def _expected(use: str) -> str:
