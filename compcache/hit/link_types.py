@@ -7,14 +7,15 @@ this is needed, and a load does not read this file.
 from __future__ import annotations
 
 from compcache.digest import digest
+from compcache.formats.manifest import decode_link_type
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     Piece = tuple[str, bool]
 
-__all__ = ["ADDRESS", "CONSTANT", "DIGEST_SIZE", "IGNORED", "LINK_TYPE_SIZE", "OR", "VARIABLE", "VARIADIC", "WRITTEN", "fits", "type_digest", "united"]
+__all__ = ["ADDRESS", "CONSTANT", "DIGEST_SIZE", "IGNORED", "LINK_TYPE_SIZE", "OR", "VARIABLE", "VARIADIC", "WRITTEN", "fits", "read_type", "type_digest", "united"]
 
 #: What stands behind the parameters of a use: nobody looks at the result; the function is not called, its address is taken.
 IGNORED, ADDRESS = "ignored", "address"
@@ -45,6 +46,16 @@ def type_digest(text: str) -> bytes:
     """
     alternatives = sorted({_expected(part) for part in text.split(OR)})
     return digest([OR.join(alternatives).encode("utf-8", "surrogatepass")], size=DIGEST_SIZE, person=b"compcache-type")
+
+
+def read_type(read_record: Callable[[int], bytes], kind: bytes) -> str:
+    """The link type that the `link_type` of a record stands for; empty where it is not known.
+
+    Raises:
+        FormatError: its record is damaged; and what `read_record` raises, which gives the payload of a record.
+    """
+    offset = int.from_bytes(kind[DIGEST_SIZE:], "little")
+    return decode_link_type(read_record(offset)) if offset else ""
 
 
 def _expected(use: str) -> str:

@@ -16,16 +16,7 @@ from compcache.errors import (
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Segment
-from compcache.formats.manifest import (
-    LINK_ONLY,
-    MAPPED_IN_PLACE,
-    NO_ENTRY,
-    VARIABLE,
-    WEAK,
-    decode_link_type,
-    decode_module,
-    version_numbers,
-)
+from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, VARIABLE, WEAK, decode_module, version_numbers
 from compcache.formats.table import Table
 from compcache.hit.needs import read_needs, read_records
 
@@ -335,9 +326,10 @@ class Plan:
         return self._type(choice, choice.record.link_type), self._type(user, kind)
 
     def _type(self, choice: Choice, kind: bytes) -> str:
+        from compcache.hit.link_types import read_type
+
         try:
-            offset = int.from_bytes(kind[_DIGEST:], "little")
-            return decode_link_type(choice.source.read_record(self._loader.store, offset)) if offset else ""
+            return read_type(lambda offset: choice.source.read_record(self._loader.store, offset), kind)
         except FormatError as error:
             if choice.module_id not in self._sources:
                 raise  # it was condemned before

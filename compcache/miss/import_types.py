@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompcacheError, SignatureMismatchError
 from compcache.files import reraise_interrupt
-from compcache.formats.manifest import decode_function, decode_link_type
-from compcache.hit.link_types import DIGEST_SIZE, fits, type_digest, united
+from compcache.formats.manifest import decode_function
+from compcache.hit.link_types import DIGEST_SIZE, fits, read_type, type_digest, united
 from compcache.publish.quarantine import warn
 
 if TYPE_CHECKING:
@@ -82,9 +82,7 @@ def _stored(session: Session, name: str, expected: bytes) -> Iterator[Provider]:
                 record = decode_function(module.read_record(offset))
                 loader.require_features(module, record)
                 kind = record.link_type
-                at = int.from_bytes(kind[DIGEST_SIZE:], "little")
-                known = at and kind[:DIGEST_SIZE] != expected
-                text = decode_link_type(module.read_record(at)) if known else ""
+                text = read_type(module.read_record, kind) if kind[:DIGEST_SIZE] != expected else ""
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             continue

@@ -54,6 +54,8 @@ def _print(found: Explanation) -> None:
         copy = verdict.realization
         state = "usable" if not verdict.reason else f"not used ({verdict.reason}): {printable(verdict.message)}"
         click.echo(f"  module {short_id(copy.module_id)}, {printable(copy.cpu)}, LLVM {printable(copy.llvm_version)}: {state}")
+        for other in verdict.passed_over:
+            click.echo(f"    passed over: {printable(other)}")
     for overload in found.overloads:
         state = style("hit", fg="green") if overload.hit else f"{style('miss', fg='red')}: {printable(overload.message)}"
         click.echo(f"  {printable(overload.label)}: {state}")
