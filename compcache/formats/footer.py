@@ -39,7 +39,7 @@ __all__ = [
 
 _MAGIC = b"CCMODULE"
 _VERSION = 6
-#: Versions that are read: 5 has no link types.
+#: Versions that are read: the records of 5 have no link types.
 _READABLE = (5, 6)
 _FOOTER = Struct("<8sII5Q16s16s")
 FOOTER_SIZE = _FOOTER.size + MAC_SIZE + CHECK_SIZE
