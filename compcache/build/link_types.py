@@ -32,6 +32,7 @@ _STORE = re.compile(rf"\s*(?:store |(?:%{_NAME} = )?(?:atomicrmw|cmpxchg) |(?:ta
 _TARGET = re.compile(rf"ptr (?:[a-z]+(?: \d+|\(\d+\))? )*(?:getelementptr [a-z ]*\([^@\n]*ptr )?([@%]{_NAME})")
 _NAMED_TYPE = re.compile(rf"^(%{_NAME}) = type ([^\n]*)$", re.MULTILINE)
 _HEAD = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant) ")
+_SECOND_NAME = re.compile(r" = (?:[a-z_]+(?:\([^)]*\))? )*alias ")
 _ALIGN = re.compile(r", align (\d+)")
 _CONVENTION = re.compile(r"[a-z0-9_]*cc|[a-z0-9_]+_pcs|(?:amdgpu|spir|ptx|x86)_[a-z_]+")
 _GROUP = re.compile(r"^attributes (#\d+) = \{[^\n]*\"thunk\"", re.MULTILINE)
@@ -114,6 +115,8 @@ class _Reader:
                     return self.function(target.head)
                 result, _, parameters = aliases[symbol].function_type.partition(" (")
                 return self.function(f"{result} @alias({parameters}")
+            if (alias := _SECOND_NAME.search(definition.head)) is not None:
+                return self._second_name(definition, alias, definitions)
             return self.variable(definition.head)
         except (ValueError, RecursionError):
             return ""
@@ -167,6 +170,14 @@ class _Reader:
         read = self._types.read(kind)
         pieces = [" ".join([piece, *places]) for piece in _extended(read.pieces, attributes)]
         return ["{" + ", ".join(pieces) + "}"] if read.is_aggregate and pieces else pieces
+
+    def _second_name(self, definition: Definition, alias: re.Match[str], definitions: Mapping[str, Definition]) -> str:
+        """The type of an alias of a variable."""
+        read = self._types.leading(definition.head, alias.end())
+        first = definitions.get(definition.references[0]) if definition.references else None
+        is_constant = first is not None and first.kind == "variable" and " constant " in first.head[:_LAST_CHARACTERS]
+        words = [VARIABLE, "?" if read.size <= 0 else str(read.size), "align", str(read.align)]
+        return " ".join([*words, *(["constant"] if is_constant else [])])
 
     def variable(self, head: str, *marks: str) -> str:
         """The type in the line of a variable, without its name."""

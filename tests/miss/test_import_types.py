@@ -105,3 +105,12 @@ def test_arrays_of_unknown_length_fit(cache: Cache) -> None:
     cache.add_module(ModuleSource("@v = global [4 x i64] [i64 1, i64 2, i64 3, i64 4]\n"))
     cache.add_module(ModuleSource("@v = external global [0 x i64]\ndefine i64 @g() {\n  %y = load i64, ptr @v\n  ret i64 %y\n}\n"))
     assert cache.get_target("g")() == 1
+
+
+@pytest.mark.parametrize("other", ["", "thread_local "])
+def test_thread_local_variables_are_no_others(cache: Cache, other: str) -> None:
+    mine = "" if other else "thread_local "
+    cache.add_module(ModuleSource(f"@v = {mine}global i64 3\ndefine void @q() {{\n  ret void\n}}\n"))
+    code = f"@v = external {other}global i64\ndefine i64 @g() {{\n  %y = load i64, ptr @v\n  ret i64 %y\n}}\n"
+    with pytest.raises(SignatureMismatchError, match="thread-local"):
+        cache.add_module(ModuleSource(code))
