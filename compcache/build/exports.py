@@ -95,8 +95,9 @@ def choose_exports(
     """The exports of a module: those that were asked for, or every externally visible function. Variables and hidden functions
     are exported to other modules alone. `merged` are the variables of which there is one for all modules, with their linkage: those
     that the one-definition rule is about take part whatever was asked for. `assembly` are the symbols that top-level assembly
-    defines: functions are those that the module declares, too. `second_names` are aliases of variables. `may_be_empty` says that a module may define nothing at all, as files
-    of libraries do whose content the configuration has switched off, but for what comes with ``#include <iostream>``.
+    defines: functions are those that the module declares, too. `second_names` are aliases of variables.
+    `may_be_empty` says that a module may define nothing at all, as files of libraries do whose content the configuration has switched
+    off, but for what comes with ``#include <iostream>``.
 
     Raises:
         UndefinedSymbolError: it does not define one of them, or nothing can be exported.

@@ -1,7 +1,7 @@
 """Reads the link types of a module off its printed, optimized assembly: what it defines for others, and how it uses what it imports.
 
-Declarations often say nothing of a function, so that what counts is what call sites pass. The texts are those of `docs/format.md`, "Link types";
-what fits what is said in `compcache.hit.link_types`.
+Declarations often say nothing of a function, so that what counts is what call sites pass. The texts are those of `docs/format.md`,
+"Records"; what fits what is said in `compcache.hit.link_types`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.ir_text import parse_head, quote, unquote
+from compcache.build.llvm_types import Types, split_at, split_words
 from compcache.formats.host import platform_name
 from compcache.hit.link_types import ADDRESS, IGNORED, VARIABLE, VARIADIC, WRITTEN
 
@@ -28,47 +29,33 @@ _CALLEE = re.compile(rf"([@%]{_NAME})\(")
 _LOCAL = re.compile(rf"%{_NAME}")
 _LOAD = re.compile(rf"\s*(%{_NAME}) = load ptr, ptr (@{_NAME})")
 _ELEMENT = re.compile(rf"\s*(%{_NAME}) = getelementptr [^@\n]*ptr (@{_NAME})")
-_STORE = re.compile(rf"\s*(?:store |(?:%{_NAME} = )?(?:atomicrmw|cmpxchg) |(?:tail )?call void @llvm\.mem(?:cpy|move|set)[.a-z0-9]*\()([^\n]*)")
+_STORE = re.compile(
+    rf"\s*(?:store |(?:%{_NAME} = )?(?:atomicrmw|cmpxchg) |(?:tail )?call void @llvm\.mem(?:cpy|move|set)[.a-z0-9]*\()([^\n]*)"
+)
 _TARGET = re.compile(rf"ptr (?:[a-z]+(?: \d+|\(\d+\))? )*(?:getelementptr [a-z ]*\([^@\n]*ptr )?([@%]{_NAME})")
-_NAMED_TYPE = re.compile(rf"^(%{_NAME}) = type ([^\n]*)$", re.MULTILINE)
 _HEAD = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant) ")
 _SECOND_NAME = re.compile(r" = (?:[a-z_]+(?:\([^)]*\))? )*alias ")
 _ALIGN = re.compile(r", align (\d+)")
 _CONVENTION = re.compile(r"[a-z0-9_]*cc|[a-z0-9_]+_pcs|(?:amdgpu|spir|ptx|x86)_[a-z_]+")
+_DEFINED = re.compile(rf"(@{_NAME})\(")
 _GROUP = re.compile(r"^attributes (#\d+) = \{[^\n]*\"thunk\"", re.MULTILINE)
-_LAYOUT = re.compile(r'^target datalayout = "([^"]*)"', re.MULTILINE)
-_NOT_WORDS = re.compile(r"[^A-Za-z0-9._ ]")
 #: The convention of C, by its names.
 _OF_C = frozenset(("ccc", "x86_64_sysvcc"))
-_FLOATS = {"half": ("f16", 2), "bfloat": ("bf16", 2), "float": ("f32", 4), "double": ("f64", 8), "fp128": ("f128", 16),
-           "x86_fp80": ("f80", 16), "ppc_fp128": ("ppc_f128", 16)}  # fmt: skip
 #: Attributes that decide where something is passed.
 _PLACES = frozenset(("inreg", "nest", "swiftself", "swifterror", "swiftasync", "inalloca", "preallocated"))
 _EXTENSIONS = ("zeroext", "signext")
 _EXTENDED_BITS = 64
-_MOST_PIECES = 256
 _LAST_CHARACTERS = 400  # of a variable's line: its alignment is there
-_BYTE, _WORD, _WIDE = 8, 8, 16
 _STACK_SLOT = 8
 
 
 class LinkTypes(NamedTuple):
-    """The types of a module: of its exports by symbol, and of its imports by symbol, or symbol of the slot, and each with the function it is used by."""
+    """The types of a module: of its exports by symbol, and of its imports by symbol, or symbol of the slot, each with a function that
+    uses it so.
+    """
 
     definitions: Mapping[str, str]
     uses: Mapping[str, Mapping[str, str]]
-
-
-class _Type(NamedTuple):
-    """An LLVM type: size and alignment in bytes (size -1: not known), and what of it is passed."""
-
-    size: int
-    align: int
-    pieces: tuple[str, ...]
-    is_aggregate: bool = False
-
-
-_VOID = _Type(0, 1, ())
 
 
 def read_link_types(
@@ -100,7 +87,7 @@ class _Reader:
     """Writes link types of one module."""
 
     def __init__(self, text: str) -> None:
-        self._types = _Types(text)
+        self._types = Types(text)
         self._thunks = frozenset(_GROUP.findall(text)) if '"thunk"' in text else frozenset[str]()
 
     def defined(self, symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> str:
@@ -126,16 +113,16 @@ class _Reader:
         parts = parse_head(head)
         if self._thunks.intersection(parts.suffix.split()):
             return ""  # it passes on what it is given
-        words = _words(parts.prefix)
+        words = split_words(parts.prefix)
         return self._written(words, parts.parameters, None)
 
     def call(self, prefix: str, arguments: tuple[str, ...], *, is_used: bool) -> str:
         """The type of a call."""
-        words = _words(prefix)
+        words = split_words(prefix)
         fixed = None
         if words[-1].startswith("("):
             inner = words.pop()[1:-1]
-            fixed = len(_split(inner)) - 1 if inner.endswith(VARIADIC) else None
+            fixed = len(split_at(inner, ",")) - 1 if inner.endswith(VARIADIC) else None
         text = self._written(words, arguments, fixed)
         return text if is_used or text.startswith("void(") else f"{text} {IGNORED}"
 
@@ -144,7 +131,7 @@ class _Reader:
         for number, parameter in enumerate(parameters):
             if number == fixed:
                 pieces.append(VARIADIC)
-            pieces += [VARIADIC] if parameter == VARIADIC else self._passed(_words(parameter))
+            pieces += [VARIADIC] if parameter == VARIADIC else self._passed(split_words(parameter))
         if fixed is not None and fixed >= len(parameters):
             pieces.append(VARIADIC)
         kind, attributes = _type_of(words[::-1])
@@ -217,159 +204,6 @@ def _extended(pieces: tuple[str, ...], attributes: list[str]) -> list[str]:
         return list(pieces)
     piece = "i8" if pieces[0] == "i1" and extension == "zeroext" else pieces[0]  # 0 or 1 in a register's lowest byte
     return [f"{piece} {extension}"]
-
-
-class _Types:
-    """LLVM types of one module, read from text."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._named: dict[str, str] | None = None
-        self._known: dict[str, _Type] = {"void": _VOID, "ptr": _Type(_WORD, _WORD, ("ptr",))}
-        layout = _LAYOUT.search(text)
-        self._wide = _WIDE if layout is not None and "-i128:128" in layout[1] else _WORD
-
-    def read(self, text: str) -> _Type:
-        """A type.
-
-        Raises:
-            ValueError: it is not one.
-        """
-        known = self._known.get(text)
-        if known is None:
-            known, end = self._read(text, 0)
-            if end != len(text):
-                raise ValueError(f"not a type: {text[:80]!r}")
-            self._known[text] = known
-        return known
-
-    def leading(self, text: str, at: int) -> _Type:
-        """The type at a place of a text."""
-        return self._read(text, at)[0]
-
-    def _read(self, text: str, at: int) -> tuple[_Type, int]:
-        first = text[at]
-        if first == "{":
-            return self._structure(text, at + 1, packed=False)
-        if text.startswith("<{", at):
-            found, end = self._structure(text, at + 2, packed=True)
-            return found, end + 1
-        if first in "[<":
-            return self._repeated(text, at)
-        match = _WORD_OF_TYPE.match(text, at)
-        if match is None:
-            raise ValueError(f"not a type: {text[at : at + 80]!r}")
-        word, end = match[0], match.end()
-        if word == "ptr" and text.startswith(" addrspace(", end):
-            end = text.index(")", end) + 1
-            return _Type(_WORD, _WORD, (_plain(text[at:end]),)), end
-        if word == "target" and text.startswith("(", end):
-            end = text.index(")", end) + 1
-            return _Type(-1, 1, (_plain(text[at:end]),)), end
-        known = self._known.get(word)
-        if known is None:
-            known = self._known[word] = self._word(word)
-        return known, end
-
-    def _word(self, word: str) -> _Type:
-        if word[0] == "i" and word[1:].isdecimal():
-            bits = int(word[1:])
-            align = 1
-            while align * _BYTE < bits and align < _WIDE:
-                align *= 2
-            align = min(align, self._wide)
-            return _Type(-(-bits // _BYTE // align) * align if bits > _BYTE * align else align, align, (word,))
-        if word in _FLOATS:
-            name, size = _FLOATS[word]
-            return _Type(size, size, (name,))
-        if word[0] == "%":
-            return self.read(self._named_types().get(word, "opaque"))
-        return _Type(-1, 1, (_plain(word),))
-
-    def _named_types(self) -> dict[str, str]:
-        if self._named is None:
-            self._named = dict(_NAMED_TYPE.findall(self._text)) if " = type " in self._text else {}
-        return self._named
-
-    def _structure(self, text: str, at: int, *, packed: bool) -> tuple[_Type, int]:
-        size, align, pieces = 0, 1, list[str]()
-        while True:
-            while text[at] in " ,":
-                at += 1
-            if text[at] == "}":
-                break
-            part, at = self._read(text, at)
-            step = 1 if packed else part.align
-            size = -1 if size < 0 or part.size < 0 else -(-size // step) * step + part.size
-            align = max(align, step)
-            pieces += part.pieces
-        size = size if size < 0 else -(-size // align) * align
-        return _Type(size, align, _limited(pieces, size), is_aggregate=True), at + 1
-
-    def _repeated(self, text: str, at: int) -> tuple[_Type, int]:
-        closing = "]" if text[at] == "[" else ">"
-        match = _COUNT.match(text, at + 1)
-        if match is None:
-            raise ValueError(f"not a type: {text[at : at + 80]!r}")
-        count = int(match[2])
-        part, end = self._read(text, match.end())
-        if text[end] != closing:
-            raise ValueError(f"not a type: {text[at : at + 80]!r}")
-        if closing == "]":
-            size = part.size * count if part.size >= 0 else -1
-            pieces = part.pieces * count if count * len(part.pieces) <= _MOST_PIECES else (f"memory{size}",)
-            return _Type(size, part.align, pieces, is_aggregate=True), end + 1
-        kind = part.pieces[0]
-        bits = count * (int(kind[1:]) if kind[0] == "i" else part.size * _BYTE)
-        size = 1
-        while size * _BYTE < bits:
-            size *= 2
-        return _Type(-1 if match[1] else size, size, (f"scalable v{bits}" if match[1] else f"v{bits}",)), end + 1
-
-
-_WORD_OF_TYPE = re.compile(rf"%{_NAME}|[a-z][A-Za-z0-9_]*")
-_COUNT = re.compile(r"(vscale x )?(\d+) x ")
-
-
-def _limited(pieces: list[str], size: int) -> tuple[str, ...]:
-    return tuple(pieces) if len(pieces) <= _MOST_PIECES else (f"memory{size}",)
-
-
-def _plain(text: str) -> str:
-    """A word without what separates types."""
-    return _NOT_WORDS.sub("_", text).replace(" ", "_")
-
-
-def _words(text: str) -> list[str]:
-    """The words of a text; what is in brackets or quotes is part of one."""
-    if not _BRACKETS.search(text):
-        return text.split()
-    return _cut(text, " ")
-
-
-_BRACKETS = re.compile(r'[(\[{<"]')
-
-
-def _split(text: str) -> list[str]:
-    """The parts between commas."""
-    return [part.strip() for part in _cut(text, ",")]
-
-
-def _cut(text: str, at: str) -> list[str]:
-    found, depth, quoted, start = [], 0, False, 0
-    for index, character in enumerate(text):
-        if character == '"':
-            quoted = not quoted
-        elif quoted:
-            continue
-        elif character in "([{<":
-            depth += 1
-        elif character in ")]}>":
-            depth -= 1
-        elif character == at and depth == 0:
-            found.append(text[start:index])
-            start = index + 1
-    return [part for part in (*found, text[start:]) if part]
 
 
 class _Uses:
@@ -450,10 +284,7 @@ class _Uses:
         if match is None or " asm " in text[: match.start()]:
             return None
         name = match[1]
-        if name[0] == "%":
-            symbol = known.get(name, "")
-        else:
-            symbol = self._written_names.get(name, "") or self._thunks.get(_unquoted(name), "")
+        symbol = known.get(name) or self._written_names.get(name) or self._thunks.get(_unquoted(name) if name[0] == "@" else "", "")
         return (symbol, text[: match.start()], text[match.end() - 1 :]) if symbol else None
 
     def _note(self, function: str, symbol: str, prefix: str, rest: str, *, is_used: bool) -> None:
@@ -488,9 +319,6 @@ def _symbol_in(head: str) -> str:
     """The name of the function that a line defines."""
     match = _DEFINED.search(head)
     return _unquoted(match[1]) if match is not None else ""
-
-
-_DEFINED = re.compile(rf"(@{_NAME})\(")
 
 
 def _unquoted(reference: str) -> str:

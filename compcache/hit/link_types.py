@@ -1,7 +1,7 @@
 """Whether what one module uses fits what another one defines: link types, and the rules of `docs/linking.md`.
 
-A link type is a text that says what the ABI passes where (`docs/format.md`, "Link types"). Where the digests of definition and use are equal, nothing of
-this is needed, and a load does not read this file.
+A link type is a text that says what the ABI passes where (`docs/format.md`, "Records"). Where the digests of definition and use are
+equal, nothing of this is needed, and a load does not read this file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,21 @@ if TYPE_CHECKING:
 
     Piece = tuple[str, bool]
 
-__all__ = ["ADDRESS", "CONSTANT", "DIGEST_SIZE", "IGNORED", "LINK_TYPE_SIZE", "OR", "VARIABLE", "VARIADIC", "WRITTEN", "fits", "read_type", "type_digest", "united"]
+__all__ = [
+    "ADDRESS",
+    "CONSTANT",
+    "DIGEST_SIZE",
+    "IGNORED",
+    "LINK_TYPE_SIZE",
+    "OR",
+    "VARIABLE",
+    "VARIADIC",
+    "WRITTEN",
+    "fits",
+    "read_type",
+    "type_digest",
+    "united",
+]
 
 #: What stands behind the parameters of a use: nobody looks at the result; the function is not called, its address is taken.
 IGNORED, ADDRESS = "ignored", "address"
@@ -143,36 +157,42 @@ def _pieces(text: str) -> list[Piece]:
 
 def _function_fits(definition: _Function, use: _Function) -> tuple[bool, str]:
     if definition.convention != use.convention:
-        return False, f"its calling convention is {definition.convention or 'that of C'}, and it is called by {use.convention or 'that of C'}"
-    taken, given = definition.parameters, use.parameters
-    is_called = ADDRESS not in use.marks
-    if is_called and len(given) < len(taken):
-        return False, f"it takes {len(taken)} arguments, and {len(given)} are passed"
-    doubts = ""
-    for number, (expected, passed) in enumerate(zip(taken, given, strict=False), 1):
-        fit, extended = _passes(expected, passed)
-        if not fit:
-            return False, f"its parameter {number} is {expected[0]}, and {passed[0]} is passed"
-        if extended and is_called:
-            doubts = doubts or f"its parameter {number} is {expected[0]}, and {passed[0]} is passed"
-    if is_called and definition.variadic and not use.variadic:
+        conventions = [function.convention or "that of C" for function in (definition, use)]
+        return False, "its calling convention is {}, and it is called by {}".format(*conventions)
+    if ADDRESS not in use.marks and len(use.parameters) < len(definition.parameters):
+        return False, f"it takes {len(definition.parameters)} arguments, and {len(use.parameters)} are passed"
+    binds, doubts = _parameters_fit(definition.parameters, use.parameters)
+    if not binds:
+        return False, doubts
+    if use.result and IGNORED not in use.marks:
+        binds, why = _result_fits(definition.result, use.result)
+        if not binds:
+            return False, why
+        doubts = doubts or why
+    if ADDRESS in use.marks:
+        return True, ""
+    if definition.variadic and not use.variadic:
         doubts = doubts or "it takes a variable number of arguments, and is called as one that does not"
-    if IGNORED in use.marks or not use.result:
-        return True, doubts
-    if len(use.result) != len(definition.result):
-        return False, _other_result(definition, use)
-    for returned, expected in zip(definition.result, use.result, strict=True):
-        fit, extended = _passes(expected, returned)  # who relies on it is the caller
-        if not fit:
-            return False, _other_result(definition, use)
-        if extended:
-            doubts = doubts or _other_result(definition, use)
     return True, doubts
 
 
-def _other_result(definition: _Function, use: _Function) -> str:
-    returned, expected = (", ".join([piece for piece, _ in function.result]) or "void" for function in (definition, use))
-    return f"it returns {returned}, and {expected} is expected"
+def _parameters_fit(taken: list[Piece], given: list[Piece]) -> tuple[bool, str]:
+    doubts = ""
+    for number, (expected, passed) in enumerate(zip(taken, given, strict=False), 1):
+        fit, lacks = _passes(expected, passed)
+        why = f"its parameter {number} is {expected[0]}, and {passed[0]} is passed"
+        if not fit:
+            return False, why
+        doubts = doubts or (why if lacks else "")
+    return True, doubts
+
+
+def _result_fits(returned: list[Piece], expected: list[Piece]) -> tuple[bool, str]:
+    pairs = [_passes(one, other) for one, other in zip(expected, returned, strict=False)]  # who relies on it is the caller
+    if len(returned) == len(expected) and all(fit and not lacks for fit, lacks in pairs):
+        return True, ""
+    shown = [", ".join([piece for piece, _ in pieces]) or "void" for pieces in (returned, expected)]
+    return len(returned) == len(expected) and all(fit for fit, _ in pairs), "it returns {}, and {} is expected".format(*shown)
 
 
 def _passes(expected: Piece, passed: Piece) -> tuple[bool, bool]:

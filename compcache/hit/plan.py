@@ -244,23 +244,14 @@ class Plan:
                     _require_entry(choice)
                 if self._may_lack:
                     self._require_imports(choice)
-                if node.uses and (len(node.uses) > 1 or choice.record.link_type[:_DIGEST] not in node.uses):
-                    self._require_type(name, node, choice)
+                self._require_type(name, node, choice)
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
                 node.note(error)
                 choice = None
                 continue
             node.choice = choice
-            nodes, pending = self._nodes, self._pending
-            for _, imported, _, kind in choice.imports:
-                other = nodes.get(imported)
-                if other is None:
-                    other = nodes[imported] = _Node(self._candidates(imported))
-                    pending.append(imported)
-                if kind[:_DIGEST] not in other.uses:
-                    other = self._join(imported, other, choice, kind)
-                other.dependents[name] = None
+            self._follow(name, choice)
             return
         self._may_lack = True
         if name == self._root:
@@ -269,6 +260,18 @@ class Plan:
             self._set_apart(name, use, user, kind)
         for dependent in node.dependents:
             self._drop_dependent(dependent, name, node)
+
+    def _follow(self, name: str, choice: Choice) -> None:
+        """Make its imports part of the plan."""
+        nodes, pending = self._nodes, self._pending
+        for _, imported, _, kind in choice.imports:
+            other = nodes.get(imported)
+            if other is None:
+                other = nodes[imported] = _Node(self._candidates(imported))
+                pending.append(imported)
+            if kind[:_DIGEST] not in other.uses:
+                other = self._join(imported, other, choice, kind)
+            other.dependents[name] = None
 
     def _join(self, name: str, node: _Node, user: Choice, kind: bytes) -> _Node:
         """The node of an import which expects this type."""
@@ -307,6 +310,8 @@ class Plan:
         Raises:
             SignatureMismatchError: it does not.
         """
+        if not node.uses or (len(node.uses) == 1 and choice.record.link_type[:_DIGEST] in node.uses):
+            return
         for number, (use, (user, kind)) in enumerate(list(node.uses.items())):
             if not self._fits(choice, user, kind):
                 if number == 0 and name != self._root:

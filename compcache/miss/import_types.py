@@ -65,9 +65,7 @@ def _require_one(name: str, types: Mapping[str, str], providers: Iterator[Provid
 
 
 def _described(name: str, types: Mapping[str, str], provider: Provider, why: str) -> str:
-    use, user = next(
-        ((kind, user) for kind, user in sorted(types.items()) if fits(provider.link_type, kind)[1]), (united(types), "")
-    )
+    use, user = next(((kind, user) for kind, user in sorted(types.items()) if fits(provider.link_type, kind)[1]), (united(types), ""))
     where = f" in {user!r}" if user else ""
     return f"{name!r} is {provider.link_type} in {provider.where}, and the module uses it as {use}{where}: {why}"
 

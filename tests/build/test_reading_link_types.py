@@ -11,8 +11,10 @@ import pytest
 
 from compcache import Cache, ModuleSource
 from compcache.build import codegen
+from compcache.build.ir_text import read_module
 from compcache.build.link_types import read_link_types
 from compcache.hit.link_types import type_digest, united
+from compcache.images.llvm_thread import in_llvm_thread
 from compcache.miss.build import build_source
 
 if TYPE_CHECKING:
@@ -44,8 +46,8 @@ void ignores(int x, int *y) {f_int(x, y);}
 int uses(int x) {v_int = x; v_big.b = 7; return f_variable("x", 1) + f_variable("y", 2.0) + v_const + v_array[x] + v_text[x];}
 """
 #: Sizes and alignments of these are LLVM's.
-TYPES = ["i1", "i24", "i64", "i128", "i129", "float", "x86_fp80", "<3 x i32>", "<16 x i1>", "[5 x i16]", "ptr", "{ i8, i64, i8 }", "<{ i8, i64 }>",
-         "[3 x { i16, [3 x i8] }]", "%pair", "{ i8, i128 }", "{ i1, x86_fp80 }"]  # fmt: skip
+TYPES = ["i1", "i24", "i64", "i128", "i129", "float", "x86_fp80", "<3 x i32>", "<16 x i1>", "[5 x i16]", "ptr", "{ i8, i64, i8 }",
+         "<{ i8, i64 }>", "[3 x { i16, [3 x i8] }]", "%pair", "{ i8, i128 }", "{ i1, x86_fp80 }"]  # fmt: skip
 
 
 def compiled(directory: Path, name: str, code: str, *options: str) -> ModuleSource:
@@ -69,14 +71,12 @@ def test_what_one_declaration_is_of_has_one_type(cache: Cache, tmp_path: Path, l
 
 def test_sizes_are_those_of_llvm() -> None:
     lines = [f"@v{number} = external global {text}" for number, text in enumerate(TYPES)]
-    head = f'target datalayout = "{codegen.in_llvm_thread(layout)}"\n%pair = type {{ ptr, i32 }}\n'
+    head = f'target datalayout = "{in_llvm_thread(layout)}"\n%pair = type {{ ptr, i32 }}\n'
     with codegen.new_context() as context:
         module = codegen.parse("\n".join([head, *lines]), context)
         data = llvm.create_target_data(module.data_layout)
         text = str(module)
         sizes = [(data.get_abi_size(v.global_value_type), data.get_abi_alignment(v.global_value_type)) for v in module.global_variables]
-    from compcache.build.ir_text import read_module
-
     definitions = read_module(text)
     found = read_link_types(text, definitions, definitions, {}, (), {}).definitions
     assert [found[f"v{number}"] for number in range(len(TYPES))] == [f"variable {size} align {align}" for size, align in sizes]

@@ -42,7 +42,7 @@ def test_an_import_by_identity_is_compared(cache: Cache) -> None:
 @pytest.mark.parametrize("number", [0, 1])
 def test_sources_that_are_added_together_are_compared(cache: Cache, number: int) -> None:
     sources = [ModuleSource(OF_NUMBERS), ModuleSource(USES_INTEGERS)]
-    with pytest.raises(ModulesNotAddedError, match="is f64.f64. in source") as raised:
+    with pytest.raises(ModulesNotAddedError, match=r"is f64\(f64\) in source") as raised:
         cache.add_modules(sources[::-1] if number else sources)
     (failure,) = raised.value.failures.values()
     assert isinstance(failure, SignatureMismatchError)

@@ -10,8 +10,8 @@ from compcache.formats.manifest import NEEDS, decode_function, decode_needs
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.hit.link_types import fits, read_type
 from compcache.maintain.pins import pinned
-from compcache.usage.module_reader import ModuleSections
 from compcache.usage.ledger import read_ledger
+from compcache.usage.module_reader import ModuleSections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,8 +89,8 @@ def _check_types(state: CheckState) -> tuple[int, int]:
             unfit += 1
             other, text = known[0]
             message = (
-                f"module {module_id.hex()} uses {name!r} as {used}, and no module holds one that fits: in module {other.hex()} it is {text}; "
-                "its importers miss until one that fits is added"
+                f"module {module_id.hex()} uses {name!r} as {used}, and no module holds one that fits: in module {other.hex()} it is "
+                f"{text}; its importers miss until one that fits is added"
             )
             state.find("dangling", name, message, note=True)
     return unfit, unchecked
