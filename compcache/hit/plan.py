@@ -268,8 +268,9 @@ class Plan:
             other = nodes.get(imported)
             if other is None:
                 other = nodes[imported] = _Node(self._candidates(imported))
+                other.uses[kind[:_DIGEST]] = choice, kind
                 pending.append(imported)
-            if kind[:_DIGEST] not in other.uses:
+            elif kind[:_DIGEST] not in other.uses:
                 other = self._join(imported, other, choice, kind)
             other.dependents[name] = None
 
