@@ -159,6 +159,7 @@ def test_what_expects_a_type_that_is_gone_is_not_run(directory: Path) -> None:
         importer = cache.add_module(ModuleSource(caller("g", "f")))
         cache.add_module(ModuleSource(caller("top", "g")))
         assert run_fresh(directory, "import compcache\nresult = compcache.Cache(directory).get_target('top')(1)") == 2
+        assert list(directory.glob("closures-v1/*.closure"))
         assert cache.check().findings == ()
         cache.remove("f", force=True)
         other = cache.add_module(ModuleSource(OF_NUMBERS))

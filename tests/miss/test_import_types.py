@@ -72,6 +72,13 @@ define i64 @g() {
         cache.add_module(ModuleSource("declare i64 @f(...)\ndefine i64 @h() {\n  %y = call i64 (i64, ...) @f(i64 1)\n  ret i64 %y\n}\n"))
 
 
+def test_a_prototype_does_not_count_where_there_are_call_sites(cache: Cache) -> None:
+    cache.add_module(ModuleSource(adder("f", 1)))
+    code = "declare i64 @f(i64)\ndefine i64 @g() {\n  %y = call i64 @f(double 1.0)\n  ret i64 %y\n}\n"
+    with pytest.raises(SignatureMismatchError, match="parameter 1 is i64, and f64 is passed"):
+        cache.add_module(ModuleSource(code))
+
+
 def test_a_result_that_nobody_looks_at_does_not_matter(cache: Cache) -> None:
     cache.add_module(ModuleSource(OF_NUMBERS))
     code = "declare i64 @f(double)\ndefine i64 @g() {\n  %y = call i64 @f(double 1.0)\n  ret i64 3\n}\n"
