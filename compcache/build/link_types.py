@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from compcache.build.ir_text import Definition
+    from compcache.build.llvm_types import Type
     from compcache.build.pic import Alias
 
 __all__ = ["LinkTypes", "read_link_types"]
@@ -89,6 +90,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._types = Types(text)
         self._thunks = frozenset(_GROUP.findall(text)) if '"thunk"' in text else frozenset[str]()
+        self._is_rust = '!{!"rustc version ' in text
 
     def defined(self, symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> str:
         """The type of an export; empty where it is not known."""
@@ -137,7 +139,7 @@ class _Reader:
         kind, attributes = _type_of(words[::-1])
         result = self._types.read(kind)
         returned = _extended(result.pieces, attributes)
-        shown = "{" + ", ".join(returned) + "}" if result.is_aggregate and returned else ", ".join(returned)
+        shown = ", ".join(self._in_structure(returned, result, attributes))
         return f"{shown or 'void'}({', '.join(pieces)}){_convention(words[:-1])}"
 
     def _passed(self, words: list[str]) -> list[str]:
@@ -156,7 +158,15 @@ class _Reader:
                 return [" ".join([f"{where}sret {self._types.read(inner[:-1]).size}", *places])]
         read = self._types.read(kind)
         pieces = [" ".join([piece, *places]) for piece in _extended(read.pieces, attributes)]
-        return ["{" + ", ".join(pieces) + "}"] if read.is_aggregate and pieces else pieces
+        return self._in_structure(pieces, read, attributes)
+
+    def _in_structure(self, pieces: list[str], read: Type, attributes: list[str]) -> list[str]:
+        """The pieces, in braces where they are parts of a structure.
+
+        Rust passes a structure of one pointer as an integer of which it does not say that it is defined, as it does of all others.
+        """
+        is_cast = self._is_rust and len(pieces) == 1 and pieces[0][1:].isdecimal() and "noundef" not in attributes
+        return ["{" + ", ".join(pieces) + "}"] if pieces and (read.is_aggregate or is_cast) else pieces
 
     def _second_name(self, definition: Definition, alias: re.Match[str], definitions: Mapping[str, Definition]) -> str:
         """The type of an alias of a variable."""

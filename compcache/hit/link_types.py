@@ -44,7 +44,7 @@ LINK_TYPE_SIZE = 12
 DIGEST_SIZE = 8
 _EXTENSIONS = frozenset(("zeroext", "signext"))
 _FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f128": 128}
-_OF_A_POINTER = "i64"
+_REGISTER_BITS = 64
 
 
 def united(types: Iterable[str]) -> str:
@@ -214,10 +214,14 @@ def _is_same_place(first: list[str], second: list[str], *, in_structure: bool) -
     kinds = {first[0], second[0]}
     if len(first) != 1 or len(second) != 1:
         return False
-    if in_structure and kinds == {"ptr", _OF_A_POINTER}:  # compilers write the halves of a structure in one way or the other
+    if in_structure and all(map(_is_in_register, kinds)):  # compilers write parts of a structure in one way or the other
         return True
     has_vector = any(kind.startswith("v") for kind in kinds)
     return has_vector and _vector_bits(first[0]) == _vector_bits(second[0]) != 0
+
+
+def _is_in_register(kind: str) -> bool:
+    return kind == "ptr" or (kind[0] == "i" and kind[1:].isdecimal() and int(kind[1:]) <= _REGISTER_BITS)
 
 
 def _vector_bits(kind: str) -> int:

@@ -43,6 +43,8 @@ BINDS = [
     ("{i64, i64}()", "{i64, i64}()"),
     ("void(ptr, i64)", "void({i64, i64})"),
     ("void(v64)", "void(f64)"),
+    ("{i64, ptr}(i32, ptr)", "{i64, i64}({i64, i64})"),
+    ("ptr(ptr)", "{i64}({i64})"),
     ("void(ptr sret 24)", "void(ptr)"),
     ("f64(ptr)", "void() address"),
     ("f64(ptr)", "f64(ptr) address"),
