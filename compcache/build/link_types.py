@@ -26,6 +26,7 @@ __all__ = ["LinkTypes", "read_link_types"]
 
 _NAME = r'(?:"[^"]*"|[-$._A-Za-z0-9]+)'
 _CALL = re.compile(rf"\s*(?:(%{_NAME}) = )?(?:tail |musttail |notail )?(?:call|invoke|callbr) ([^\n]*)")
+_PLAIN_ARGUMENTS = re.compile(r'\(([^()"@{\[<]*)\)')
 _CALLEE = re.compile(rf"([@%]{_NAME})\(")
 _LOCAL = re.compile(rf"%{_NAME}")
 _LOAD = re.compile(rf"\s*(%{_NAME}) = load ptr, ptr (@{_NAME})")
@@ -231,6 +232,7 @@ class _Uses:
         self._in_thunks: dict[str, str] = {}
         self._changed: dict[str, str] = {}
         self._users: dict[str, str] = {}
+        self._known_calls: dict[tuple[str | bool, ...], str] = {}  # by all but the values of arguments
 
     def read(self, text: str) -> dict[str, dict[str, str]]:
         """For each import its types, and a function that uses it so."""
@@ -271,9 +273,7 @@ class _Uses:
         lines = body.split("\n")
         self._find_values(lines, known)
         for line in lines:
-            if "@" not in line and "%" not in line:
-                continue
-            match = _CALL.match(line)
+            match = _CALL.match(line) if "call" in line or "invoke" in line else None
             if match is not None and (call := self._called(match[2], known)) is not None:
                 symbol, prefix, head = call
                 names = names or Counter(_LOCAL.findall(body))
@@ -299,7 +299,12 @@ class _Uses:
 
     def _note(self, function: str, symbol: str, prefix: str, rest: str, *, is_used: bool) -> None:
         try:
-            kind = self._reader.call(prefix, parse_head(f"void @f{rest}").parameters, is_used=is_used)
+            plain = _PLAIN_ARGUMENTS.match(rest)
+            arguments = parse_head(f"void @f{rest}").parameters if plain is None else tuple(plain[1].split(", ")) if plain[1] else ()
+            alike = prefix, is_used, *[argument.rpartition(" ")[0] for argument in arguments]
+            kind = self._known_calls.get(alike)
+            if kind is None:
+                kind = self._known_calls[alike] = self._reader.call(prefix, arguments, is_used=is_used)
         except (ValueError, RecursionError):
             return
         if self._thunks.get(function) == symbol:

@@ -87,12 +87,14 @@ class Translated(NamedTuple):
 
 def emit(module: Any, text: str, context: Any, target: Any, request: Request, prepared: Prepared) -> Translated:
     """From the optimized module, and what it is as text, to its object."""
-    definitions = with_image_symbols(read_module(text), text)
+    written = read_module(text)
+    definitions = with_image_symbols(written, text)
     constructors = find_constructors(text)
     if _must_wait(constructors, definitions, prepared.resolution, by_linker=request.by_linker):
         text = with_deferred_start(text, constructors)
         module = codegen.parse(text, context)
-        definitions, constructors = with_image_symbols(read_module(text), text), Constructors((), ())
+        written = read_module(text)
+        definitions, constructors = with_image_symbols(written, text), Constructors((), ())
     startup = run_by_mapping(definitions, constructors)
     _check_startup(startup, definitions, prepared.resolution)
     startup += (INITIALIZE, TERMINATE) if INITIALIZE in definitions else ()
@@ -105,7 +107,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     if constructors.functions():
         module = codegen.parse(with_init_arrays(text, constructors), context)
     entries = make_entries(prepared.exports, definitions, prepared.aliases)
-    types = _types_of(text, prepared)
+    types = _types_of(text, written, prepared)
     slots = tuple([name for name in (*prepared.resolution.slots, *prepared.resolution.storage) if name in definitions])
     key = _key(text, request, prepared)
     symbols = table_symbols(prepared, definitions)
@@ -143,12 +145,14 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     )
 
 
-def _types_of(text: str, prepared: Prepared) -> LinkTypes:
-    """The link types of what the module exports and imports. What its assembly defines has none that could be known."""
+def _types_of(text: str, written: Mapping[str, Definition], prepared: Prepared) -> LinkTypes:
+    """The link types of what the module exports and imports. What its assembly defines, which is not `written` in LLVM's, has none that
+    could be known.
+    """
     resolution = prepared.resolution
     slots = {slot: slot.removeprefix(SLOT_PREFIX) for slot in resolution.slots}
     symbols = [export.symbol for export in prepared.exports]
-    return read_link_types(text, read_module(text), symbols, prepared.aliases, resolution.imports, slots)
+    return read_link_types(text, written, symbols, prepared.aliases, resolution.imports, slots)
 
 
 def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
