@@ -254,7 +254,7 @@ def _assemble(
         numbers[INITIALIZE] = len(prepared.exports)
     writer = RecordBuilder(
         header, translated.definitions, prepared.resolution, numbers, translated.startup,
-        {name: payload for name, _, payload in prepared.globals}, places,
+        {name: payload for name, _, payload in prepared.globals}, places, translated.types,
     )  # fmt: skip
     functions = []
     for number, export in enumerate(prepared.exports):
@@ -293,7 +293,7 @@ def _assemble(
     return BuiltModule(
         sections, (*functions, *indexed), host.target_id(header.requirement()), image_flag(kind), key, seconds, header,
         tuple(entries.signatures), tuple([name for name in writer.imports if name not in own]),
-        translated.digests.get("code", ""), entries=tuple(records),
+        translated.digests.get("code", ""), entries=tuple(records), defined=_defined_types(translated), used=_used_types(translated),
     )  # fmt: skip
 
 
@@ -301,3 +301,18 @@ def _required_by_machine(translated: Translated, symbol: str, basic: frozenset[s
     """What the module was compiled for is required of a processor all the same, where a function uses it."""
     machine = translated.machine
     return requirement_of(translated.requires[symbol] & machine.requires, basic, platform, machine.processor)
+
+
+def _defined_types(translated: Translated) -> dict[str, str]:
+    """The link types of the exports, by func_name."""
+    found = translated.types.definitions
+    return {export.name: found[export.symbol] for export in translated.prepared.exports if export.symbol in found}
+
+
+def _used_types(translated: Translated) -> dict[str, dict[str, str]]:
+    """The link types that the code expects of its imports, by func_name, each with the function that does."""
+    imported, found = translated.prepared.resolution.imported(), dict[str, dict[str, str]]()
+    for symbol, types in translated.types.uses.items():
+        if symbol in imported:
+            found[imported[symbol]] = {**types, **found.get(imported[symbol], {})}
+    return found

@@ -42,12 +42,12 @@ def _ask_llvm(code: str | bytes) -> tuple[str, ...]:
     from compcache.build import codegen
     from compcache.build.exports import choose_exports
     from compcache.build.ir_text import read_values
-    from compcache.build.pic import aliases
+    from compcache.build.pic import aliases, variable_aliases
 
     with codegen.new_context() as context:
         module = codegen.parse(code, context)
         text = str(module)
-        exports = choose_exports(read_values(text), None, aliases(text))
+        exports = choose_exports(read_values(text), None, aliases(text), second_names=variable_aliases(text))
         return tuple([export.symbol for export in exports if not export.link_only])
 
 

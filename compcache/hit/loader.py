@@ -188,7 +188,7 @@ class Choice:
         self.source = source
         self.module_id = source.file.module_id
         self.record = record
-        self.imports: list[tuple[int | str, str, bytes]] = []  # key in `LoadedModule.slots`, name, places
+        self.imports: list[tuple[int | str, str, bytes, bytes]] = []  # key in `LoadedModule.slots`, name, places, link type
         self.globals: list[GlobalRecord] = []
         self.start: int | None = None
         self.has_needs = False

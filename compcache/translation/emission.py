@@ -11,6 +11,7 @@ from compcache.build.entry_points import entries_text, symbols_of_entries, table
 from compcache.build.exports import make_entries
 from compcache.build.ir_text import read_module, with_image_symbols
 from compcache.build.large_data.variables import with_data
+from compcache.build.link_types import LinkTypes, read_link_types
 from compcache.build.pic import (
     INITIALIZE,
     TERMINATE,
@@ -85,16 +86,19 @@ class Translated(NamedTuple):
     contents: Mapping[str, bytes] = {}  # digests of what symbols stand for (compcache.content.functions)
     beside_code: bytes = b""  # see `Request`
     weak: frozenset[str] = frozenset()  # functions that would give way to those of other sources
+    types: LinkTypes = LinkTypes({}, {})
 
 
 def emit(module: Any, text: str, context: Any, target: Any, request: Request, prepared: Prepared) -> Translated:
     """From the optimized module, and what it is as text, to its object."""
-    definitions = with_image_symbols(read_module(text), text)
+    written = read_module(text)
+    definitions = with_image_symbols(written, text)
     constructors = find_constructors(text)
     if _must_wait(constructors, definitions, prepared.resolution, by_linker=request.by_linker):
         text = with_deferred_start(text, constructors)
         module = codegen.parse(text, context)
-        definitions, constructors = with_image_symbols(read_module(text), text), Constructors((), ())
+        written = read_module(text)
+        definitions, constructors = with_image_symbols(written, text), Constructors((), ())
     startup = run_by_mapping(definitions, constructors)
     _check_startup(startup, definitions, prepared.resolution)
     startup += (INITIALIZE, TERMINATE) if INITIALIZE in definitions else ()
@@ -107,6 +111,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     if constructors.functions():
         module = codegen.parse(with_init_arrays(text, constructors), context)
     entries = make_entries(prepared.exports, definitions, prepared.aliases)
+    types = _types_of(text, written, prepared)
     slots = tuple([name for name in (*prepared.resolution.slots, *prepared.resolution.storage) if name in definitions])
     key = _key(text, request, prepared)
     optional = own_features(text, prepared.exports, prepared.aliases, request.machine)
@@ -144,7 +149,18 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         entry_objects,
         request.digests,
         tuple(optional),
+        types=types,
     )
+
+
+def _types_of(text: str, written: Mapping[str, Definition], prepared: Prepared) -> LinkTypes:
+    """The link types of what the module exports and imports. What its assembly defines, which is not `written` in LLVM's, has none that
+    could be known.
+    """
+    resolution = prepared.resolution
+    slots = {slot: slot.removeprefix(SLOT_PREFIX) for slot in resolution.slots}
+    symbols = [export.symbol for export in prepared.exports]
+    return read_link_types(text, written, symbols, prepared.aliases, resolution.imports, slots)
 
 
 def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:

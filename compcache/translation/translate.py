@@ -29,6 +29,7 @@ from compcache.build.pic import (
     merged_variables,
     shared_thread_locals,
     thread_locals,
+    variable_aliases,
     with_addresses,
 )
 from compcache.build.slots import imported_thread_locals, read_requests, resolve_declarations, restore_resolution
@@ -146,7 +147,10 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     assembly, bounds = read_assembly(printed), section_bounds(printed)
     among_others = request.assumed is not None
     values = source.values
-    exports = choose_exports(values, request.exports, names, local, merged, assembly.defined, may_be_empty=among_others)
+    exports = choose_exports(
+        values, request.exports, names, local, merged, assembly.defined,
+        second_names=variable_aliases(variables), may_be_empty=among_others,
+    )  # fmt: skip
     resolution = resolve_declarations(
         module,
         printed,

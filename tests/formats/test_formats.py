@@ -422,7 +422,7 @@ def container_bytes() -> bytes:
 GOLDEN: dict[str, tuple[Callable[[], bytes], int, str]] = {
     "manifest": (manifest_bytes, 366, "71ab728fca32e2064f9ce69236c58762"),
     "segment": (segment_bytes, 317, "57f428f023b660a51e14091fbe535abc"),
-    "container": (container_bytes, 157, "6a9e59c9617f2c816e3850296da03496"),
+    "container": (container_bytes, 157, "8e1c206d67b5840d63fdfbb7e1c0571b"),
 }
 
 
@@ -435,7 +435,7 @@ def test_the_bytes_of_each_format_are_what_they_always_were(name: str) -> None:
 
 def test_the_footer_byte_by_byte() -> None:
     data = container_bytes()[-FOOTER_SIZE:]
-    assert data[:16] == b"CCMODULE" + bytes([5, 0, 0, 0]) + bytes(4)
+    assert data[:16] == b"CCMODULE" + bytes([6, 0, 0, 0]) + bytes(4)
     assert [int.from_bytes(data[16 + 8 * n : 24 + 8 * n], "little") for n in range(5)] == [5, 7, 5, 7, 5]
     assert data[56:72] == encode_container(b"image", b"records", b"graph", b"bitcode", b"", None)[0]
     assert data[72:88] == digest([b"notes"])

@@ -105,7 +105,7 @@ def _is_shared(choice: Choice) -> bool:
 def _imports(group: list[Choice]) -> dict[int | str, tuple[str, bytes]]:
     found: dict[int | str, tuple[str, bytes]] = {}
     for choice in group:
-        for key, name, places in choice.imports:
+        for key, name, places, _ in choice.imports:
             found.setdefault(key, (name, places))
     return found
 
