@@ -654,7 +654,7 @@ class Cache:
     def prune(self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None) -> PruneReport:
         """Remove modules by policy, least recently used first.
 
-        Nothing goes that something which stays needs. What is loaded, here or elsewhere, stays mapped and works.
+        Nothing goes that something which stays needs. Call targets that are held, here or elsewhere, go on working.
 
         Args:
             policy: which modules to remove.
@@ -766,9 +766,10 @@ class Cache:
         return pinned(self._store)
 
     def remove(self, func_name: str | Identity, force: bool = False) -> tuple[str, ...]:
-        """Remove every realization of a function, its pin, the entries of its name, and its parts. Loaded code stays loaded.
+        """Remove every realization of a function, its pin, the entries of its name, and its parts.
 
-        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label.
+        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. No look-up of this object's finds
+        it from now on; call targets that are held go on working.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -791,7 +792,7 @@ class Cache:
             return remove_function(self._store, _func_name_of(func_name), force=force)
 
     def remove_module(self, module_id: str) -> bool:
-        """Remove one module with everything that it realizes. Loaded code stays loaded.
+        """Remove one module with everything that it realizes. Call targets that are held go on working.
 
         Args:
             module_id: its 32 hexadecimal digits, as `modules` and `add_module` give them.
@@ -809,7 +810,7 @@ class Cache:
         return remove_module(self._store, module_id)
 
     def clear(self) -> int:
-        """Remove every module and return their number. Loaded code, statistics and pins stay.
+        """Remove every module and return their number. Statistics and pins stay, call targets that are held go on working.
 
         Raises:
             StorageError: the cache is read-only, or a file could not be removed.
@@ -975,8 +976,7 @@ class Cache:
         if not isinstance(func_name, str):
             func_name = _func_name_of(func_name)
         started = perf_counter()
-        known = self._targets.get(func_name)
-        before = known() if known is not None else None
+        before = self._loader.held(func_name)
         try:
             target = self._loader.load(func_name, owner, accept)
         except CompcacheError as error:

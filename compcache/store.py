@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from compcache.formats.footer import Footer
     from compcache.formats.host import Processor
     from compcache.formats.host_file import HostFile
+    from compcache.hit.loader import Loader
     from compcache.hit.recorder import Recorder
     from compcache.signing.keys import PublicKey, SecretKey
     from compcache.targets.host_probe import Host
@@ -288,6 +289,7 @@ class Store:
         "exposed",
         "files",
         "index",
+        "listener",
         "min_llvm",
         "readonly",
         "publish_key",
@@ -339,6 +341,7 @@ class Store:
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
         self._checked_index = False
         self._warned: set[str] = set()  # the paths that a warning was given about
+        self.listener: Callable[[], Loader | None] | None = None  # gives who has modules in memory, while it lives
         self.trust = trust
         self._owners: frozenset[int] | None = None  # the users whose files are used; None: of all
         self.exposed = False  # others can write here, and nothing but signatures tells what to believe
@@ -669,6 +672,7 @@ class Store:
             StorageError: it could not be removed.
         """
         path = self.module_path(module_id)
+        self.tell_gone(module_id)
         try:
             self.files.unlink(path)
         except FileNotFoundError:
@@ -682,6 +686,12 @@ class Store:
             # Nobody has signed it.
             reraise_interrupt(error)
         return True
+
+    def tell_gone(self, module_id: bytes) -> None:
+        """Have no look-up find a module in memory any more."""
+        loader = self.listener() if self.listener is not None else None
+        if loader is not None:
+            loader.forget(module_id)
 
     def require_writable(self, path: str = "") -> None:
         """Refuse to change a cache that was opened with readonly=True.

@@ -109,6 +109,10 @@ class LoadedModule:
         self.finish: Callable[[], None] | None = None
         self.slots: dict[int | str, object] = {}
 
+    def bound(self) -> list[LoadedModule]:
+        """The modules that its slots refer to."""
+        return [value for value in list(self.slots.values()) if isinstance(value, LoadedModule)]
+
     def keep_order(self) -> None:
         """Call `finish` before anything that the destructors may use goes."""
         self.__class__ = _StartedModule
@@ -208,8 +212,11 @@ class Loader:
     __slots__ = (
         "__weakref__",
         "_by_link",
+        "_by_name",
+        "_ended",
         "_mine",
         "allow_pickle",
+        "builds",
         "closed",
         "decoded",
         "merged",
@@ -222,8 +229,13 @@ class Loader:
     def __init__(self, store: Store, *, allow_pickle: bool) -> None:
         self.store = store
         self.allow_pickle = allow_pickle
+        store.listener = ref(self)
+        #: What look-ups answer from at once: what `_by_name` has, but nothing while functions are built.
         self.targets: dict[str, ref[TypedCallTarget]] = {}
+        self._by_name: dict[str, ref[TypedCallTarget]] = {}
         self._by_link: dict[str, ref[TypedCallTarget]] = {}
+        self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that no look-up gives any more
+        self.builds: set[object] = set()  # the builds under way
         self._mine: dict[bytes, ref[LoadedModule]] = {}
         self.merged: dict[str, ref[LoadedModule]] = {}  # which module provides a variable that several define
         self.providers: dict[str, ref[LoadedModule]] = {}  # of the variables that other modules have imported
@@ -530,7 +542,7 @@ class Loader:
         if file.flags not in MAPPED_IN_PLACE:
             return None
         try:
-            return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key)
+            return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key, file.size)
         except OSError as error:
             reraise_interrupt(error)
             return None  # a noexec mount
@@ -564,8 +576,7 @@ class Loader:
         with _lock:
             if self.closed:
                 raise StorageError(f"the cache {self.store.root} was closed while {func_name!r} was loaded")
-            known = self.targets.get(func_name)
-            existing = known() if known is not None else None
+            existing = self.held(func_name)
             if existing is not None and (chosen_by is None or _is_of(existing, chosen[func_name])):
                 return existing
             if not self._agree(chosen):
@@ -626,14 +637,16 @@ class Loader:
 
     def _table_updates(self, func_name: str, target: TypedCallTarget) -> list[dict[Any, Any]]:
         key = f"{target.link_name}\0{func_name}"
-        by_name, by_link = self.targets, self._by_link
+        targets, by_name, by_link = self.targets, self._by_name, self._by_link
 
         def forget(_: ref[TypedCallTarget], remove: Callable[..., None] = _remove_dead_weakref) -> None:
+            remove(targets, func_name)
             remove(by_name, func_name)
             remove(by_link, key)
 
         weak = ref(target, forget)
-        return [by_name, {func_name: weak}, by_link, {key: weak}]
+        updates: list[dict[Any, Any]] = [by_name, {func_name: weak}, by_link, {key: weak}]
+        return updates if self.builds else [*updates, targets, {func_name: weak}]
 
     def bindings(self, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
         """What to store in images, and what to record of it, so that the chosen realizations find what they use."""
@@ -643,42 +656,55 @@ class Loader:
 
         return collect_stores(self, chosen)
 
-    # ----------------------------------------------------------------- unload
+    # ---------------------------------------------------- memory, for `compcache.hit.memory`
+
+    def lock(self) -> Any:
+        """What guards the tables, in this process: a forked child has another one."""
+        return _lock
+
+    def held(self, func_name: str) -> TypedCallTarget | None:
+        """The call target of a function that look-ups give, if it is in memory."""
+        known = self._by_name.get(func_name)
+        return known() if known is not None else None
+
+    def forget(self, module_id: bytes) -> None:
+        """Have no look-up find a module in memory any more, nor what is bound to it; call targets stay valid."""
+        if module_id in self._mine:
+            from compcache.hit.memory import forget
+
+            forget(self, module_id)
 
     def unload(self, func_name: str) -> int:
         """Invalidate every call target of the modules in which this loader found the function; return their number."""
-        modules = {module_id for module_id, _ in self.store.find(func_name)}
-        known = self.targets.get(func_name)
-        target = known() if known is not None else None
-        if target is not None and target._context is not None:
-            modules.add(target._context.module.module_id)
-        with _lock:
-            for module_id in modules:
-                self._mine.pop(module_id, None)
-            gone = self._invalidate(lambda context: context.module.module_id in modules)
-        return len(gone)  # dropped here if this was the last reference: destructors may do anything
+        from compcache.hit.memory import unload
+
+        return unload(self, func_name)
 
     def close(self) -> None:
         """Invalidate every call target that this loader returned, and refuse further loads."""
         with _lock:
             self.closed = True
             self._mine.clear()
-            gone = self._invalidate(lambda _: True)
-        del gone  # see `unload`
+            gone = self.invalidate(lambda _: True)
+        del gone  # here if this was the last reference: destructors may do anything
 
-    def _invalidate(self, concerns: Callable[[TargetContext], bool]) -> list[TypedCallTarget]:
+    def invalidate(self, concerns: Callable[[TargetContext], bool]) -> list[TypedCallTarget]:
+        """Invalidate call targets, with `_lock`; those that were valid."""
         gone = []
-        for key, weak in list(self._by_link.items()):
+        for key, weak in [*self._by_link.items(), *self._ended.items()]:
             target = weak()
             context = target._context if target is not None else None
             if target is None or context is None or not concerns(context):
                 continue
             self.runtime().invalidate(target)
             gone.append(target)
-            if self._by_link.get(key) is weak:
-                del self._by_link[key]
-            if self.targets.get(context.func_name) is weak:
-                del self.targets[context.func_name]
+            name = context.func_name
+            tables: tuple[tuple[dict[Any, Any], object], ...] = (
+                (self._by_link, key), (self._ended, key), (self.targets, name), (self._by_name, name),
+            )  # fmt: skip
+            for table, used in tables:
+                if table.get(used) is weak:
+                    del table[used]
         return gone
 
     def _has_loaded(self) -> bool:
