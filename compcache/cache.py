@@ -975,6 +975,15 @@ class Cache:
         self._require_open()
         if not isinstance(func_name, str):
             func_name = _func_name_of(func_name)
+        if self._loader.builds:
+            from compcache.miss.held import load_while_building
+
+            return load_while_building(
+                self._session(), func_name, lambda: self._load_stored(func_name, owner, accept), anything=accept is None
+            )
+        return self._load_stored(func_name, owner, accept)
+
+    def _load_stored(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         started = perf_counter()
         before = self._loader.held(func_name)
         try:

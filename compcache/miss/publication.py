@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from compcache.maintain.size_limit import note_additions
+from compcache.miss.held import keep_stored, modules_in_use
 from compcache.publish.additions import merge
 from compcache.publish.writer import publish_modules
 
@@ -31,7 +33,10 @@ def publish_built(session: Session, modules: Sequence[BuiltModule]) -> list[tupl
     if not flat:
         return []
     module_ids = publish_modules(session.store, flat)
-    note_additions(session.store, list(zip(module_ids, flat, strict=True)), session.max_size)
+    imports = {name for module in flat for name in module.imports}
+    if imports:
+        keep_stored(session, imports)
+    note_additions(session.store, list(zip(module_ids, flat, strict=True)), session.max_size, partial(modules_in_use, session))
     remote = session.remote()
     if remote is not None and remote.writes:
         for module_id in module_ids:
