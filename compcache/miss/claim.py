@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import ReentrantCompileError, StorageError
 from compcache.hit.memory import begin_build, end_build
+from compcache.miss.builders import enter, leave, take_over
 from compcache.publish.locks import claim
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from compcache.hit.target import TypedCallTarget
+    from compcache.miss.builders import Builder
     from compcache.session import Session
 
 __all__ = ["is_building", "note_use", "single_flight", "uses_of_builds"]
@@ -51,6 +53,8 @@ _building = _Stack()
 def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator[bool]:
     """Wait, for a bounded time, while another thread or process builds the function, then become its builder.
 
+    A thread of this process that does nothing, since it waits perhaps for this one, is not waited for (`compcache.miss.builders`).
+
     `absent`: a look-up has just found no realization at all.
 
     Yields:
@@ -66,24 +70,28 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
         timeout = min(timeout, _NESTED_TIMEOUT)
     before: set[tuple[bytes, int]] | None = set() if absent else None
     waited = False
+    builder: Builder | None = None
 
     def published() -> bool:
-        nonlocal before, waited
+        nonlocal before, waited, builder
         waited = True
         stored = _stored(session, func_name)
         before = stored if before is None else before
-        return not before.issuperset(stored)
+        if before.issuperset(stored):
+            builder = take_over(frame.directory, func_name)
+        return builder is not None or not before.issuperset(stored)
 
     with claim(session.store, f"compile {func_name}", timeout=timeout, until=published) as owned:
-        build = object()
+        builder = builder or enter(frame.directory, func_name)
         try:
-            begin_build(session.loader, build)
+            begin_build(session.loader, builder)
             _building.frames.append(frame)
             # A builder that got the lock at once may come after another one that has published and released it.
             yield waited or owned is False or session.store.index.refresh()
         finally:
             _building.frames = [other for other in _building.frames if other is not frame]
-            end_build(session.loader, build)
+            end_build(session.loader, builder)
+            leave(frame.directory, func_name, builder)
 
 
 def is_building(directory: str) -> bool:
