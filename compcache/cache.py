@@ -373,8 +373,8 @@ class Cache:
                 from compcache.miss.retarget import reap
 
                 reap(self._tuners)
+            self._store.stats.flush()  # what is held until now counts as used
             self._loader.close()
-            self._store.stats.flush()
             self._store.close()
 
     def __enter__(self) -> Cache:
@@ -667,7 +667,7 @@ class Cache:
         self._require_open()
         from compcache.maintain.prune import prune
 
-        self._store.stats.flush()
+        self._store.stats.flush(now_held=True)
         return prune(self._store, policy, dry_run=dry_run, progress=progress)
 
     def propose_prune(self, policy: PrunePolicy, *, progress: Progress | None = None) -> PruneProposal:
@@ -683,7 +683,7 @@ class Cache:
         self._require_open()
         from compcache.maintain.prune import propose
 
-        self._store.stats.flush()
+        self._store.stats.flush(now_held=True)
         return propose(self._store, policy, progress=progress, fold_statistics=not self.readonly)
 
     def carry_out(self, proposal: PruneProposal) -> PruneReport:

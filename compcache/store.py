@@ -249,7 +249,10 @@ class NullRecorder:
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
         """Something happened."""
 
-    def flush(self) -> None:
+    def watch(self, loader: Loader) -> None:
+        """A loader holds modules from now on."""
+
+    def flush(self, *, now_held: bool = False) -> None:
         """Nothing is pending."""
 
     def forget(self) -> None:

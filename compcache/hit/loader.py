@@ -236,6 +236,7 @@ class Loader:
         self._by_link: dict[str, ref[TypedCallTarget]] = {}
         self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that no look-up gives any more
         self.builds: set[object] = set()  # the builds under way
+        store.stats.watch(self)
         self._mine: dict[bytes, ref[LoadedModule]] = {}
         self.merged: dict[str, ref[LoadedModule]] = {}  # which module provides a variable that several define
         self.providers: dict[str, ref[LoadedModule]] = {}  # of the variables that other modules have imported

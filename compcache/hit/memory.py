@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined]
 
+from compcache.digest import name_key
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import LoadedModule, Loader
     from compcache.hit.target import TypedCallTarget
 
-__all__ = ["begin_build", "end_build", "forget", "modules_behind", "unload"]
+__all__ = ["begin_build", "end_build", "forget", "held_lines", "modules_behind", "unload"]
 
 
 def begin_build(loader: Loader, build: object) -> None:
@@ -77,6 +79,12 @@ def _end(loader: Loader, target: TypedCallTarget, key: str, func_name: str) -> N
         known = table.get(func_name)
         if known is not None and known() is target:
             del table[func_name]
+
+
+def held_lines(loaders: list[ref[Loader]], now: float) -> list[str]:
+    """Of what loaders hold, lines of a journal that count nothing, and whose uses have no name."""
+    modules = {module.module_id for known in loaders if (loader := known()) is not None for module in loader.loaded_modules()}
+    return [f"{now} loads 0 {module_id.hex()} {name_key('').hex()}" for module_id in sorted(modules)]
 
 
 def unload(loader: Loader, func_name: str) -> int:

@@ -86,6 +86,7 @@ def _sweep(store: Store, kept: Callable[[], frozenset[bytes]], limit: int) -> in
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import prune
 
+    store.stats.flush(now_held=True)  # what is held in memory is used now
     report = prune(store, PrunePolicy(max_bytes=int(limit * _LOW)), spare=kept())
     return report.size_after
 
