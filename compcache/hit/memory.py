@@ -48,6 +48,7 @@ def forget(loader: Loader, module_id: bytes) -> None:
         module = loader._loaded(module_id)
         if module is None:
             return
+        loader.changed = None
         gone = _users_of(loader, module)
         for names in (loader.merged, loader.providers):
             for name in [name for name, weak in list(names.items()) if weak() in gone]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from compcache.errors import ReentrantLoadError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -18,14 +20,17 @@ def start_bound(runtime: Any, bindings: tuple[list[bytes], list[dict[Any, Any]]]
     for module, number in waiting:
         if module.finish is None:
             _start(runtime, module, number)
+        elif not module.started and not runtime.is_linking():
+            name = module.module_id.hex()
+            raise ReentrantLoadError(f"asked from a signal handler or a finalizer before module {name} was started: ask again when it was")
 
 
 def _start(runtime: Any, module: LoadedModule, number: int) -> None:
     """Run the constructors of a module by the function of this number; the next one runs the destructors."""
     image, finish = module.image, runtime.finish
-    module.finish = lambda: finish(image, number + 1)  # also what a constructor finds that asks for its own module
-    module.keep_order()
     try:
+        module.finish = lambda: finish(image, number + 1)  # also what a constructor finds that asks for its own module
+        module.keep_order()
         runtime.start(image, number)
     finally:
         module.started = True  # until then other threads wait
