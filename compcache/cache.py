@@ -981,9 +981,7 @@ class Cache:
         if self._loader.builds:
             from compcache.miss.held import load_while_building
 
-            return load_while_building(
-                self._session(), func_name, lambda: self._load_stored(func_name, owner, accept), anything=accept is None
-            )
+            return load_while_building(self._session(), self._load_stored, func_name, owner, accept)
         return self._load_stored(func_name, owner, accept)
 
     def _load_stored(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:

@@ -57,7 +57,6 @@ _FEWEST_PLANNED = 3
 
 _lock = RLock()
 _mapping = RLock()
-_INTERRUPTED = "asked from a signal handler or a finalizer during"
 #: For how many seconds a fork, or a finalizer that holds `_lock`, waits for another thread's constructors.
 _PATIENCE = 10.0
 
@@ -109,10 +108,6 @@ class LoadedModule:
         self.started = False
         self.finish: Callable[[], None] | None = None
         self.slots: dict[int | str, object] = {}
-
-    def bound(self) -> list[LoadedModule]:
-        """The modules that its slots refer to."""
-        return [value for value in list(self.slots.values()) if isinstance(value, LoadedModule)]
 
     def keep_order(self) -> None:
         """Call `finish` before anything that the destructors may use goes."""
@@ -265,13 +260,10 @@ class Loader:
         """
         try:
             return self._load_newest(func_name, owner, accept)
-        except ReentrantLoadError as error:
-            error.func_name = func_name
-            raise
-        except (ImportError, NameError) as error:
-            if not _is_half_imported(error):
-                raise
-            raise ReentrantLoadError(f"{_INTERRUPTED} an import: ask again when it has returned", func_name=func_name) from error
+        except (ImportError, NameError, ReentrantLoadError) as error:
+            from compcache.hit.interrupts import named
+
+            raise named(error, func_name) from error.__cause__
 
     def _load_newest(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         index = self.store.index
@@ -539,7 +531,9 @@ class Loader:
                     return committed
                 name = file.module_id.hex()
                 if not self.runtime().is_linking():
-                    raise ReentrantLoadError(f"{_INTERRUPTED} a load of module {name}: ask again when it has returned")
+                    from compcache.hit.interrupts import half_mapped
+
+                    raise half_mapped(file.module_id)
                 raise LinkError(f"module {name} is being mapped: a constructor of it asks for it", module_id=name)
             module.image = self._map_image(file)
         finally:
@@ -749,17 +743,6 @@ class Loader:
         """The valid call targets that this loader returned and that are still referenced."""
         found = [weak() for weak in list(self._by_link.values())]
         return [target for target in found if target is not None]
-
-
-def _is_half_imported(error: ImportError | NameError) -> bool:
-    """Whether an error comes from a file of ours that this thread is in the middle of importing."""
-    if isinstance(error, ImportError):
-        return "partially initialized" in str(error)
-    traceback = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    spec = traceback.tb_frame.f_globals.get("__spec__") if traceback is not None else None
-    return str(getattr(spec, "name", "")).startswith("compcache.") and bool(spec._initializing)
 
 
 def _is_of(target: TypedCallTarget, choice: Choice) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from compcache.errors import ReentrantLoadError
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -21,8 +19,9 @@ def start_bound(runtime: Any, bindings: tuple[list[bytes], list[dict[Any, Any]]]
         if module.finish is None:
             _start(runtime, module, number)
         elif not module.started and not runtime.is_linking():
-            name = module.module_id.hex()
-            raise ReentrantLoadError(f"asked from a signal handler or a finalizer before module {name} was started: ask again when it was")
+            from compcache.hit.interrupts import before_start
+
+            raise before_start(module.module_id)
 
 
 def _start(runtime: Any, module: LoadedModule, number: int) -> None:
