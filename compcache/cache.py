@@ -11,6 +11,7 @@ from compcache.errors import (
     CompcacheError,
     IncompatibleTargetError,
     NotCachedError,
+    ReentrantLoadError,
     StorageError,
     UndefinedSymbolError,
     UntrustedDirectoryError,
@@ -221,7 +222,7 @@ class Cache:
         try:
             target = self._load(func_name)
         except CompcacheError as error:
-            if self._closed:
+            if self._closed or isinstance(error, ReentrantLoadError):
                 raise
             miss = error
         else:
@@ -252,6 +253,8 @@ class Cache:
                 return target
         try:
             return self._load(func_name)
+        except ReentrantLoadError:
+            raise
         except CompcacheError as error:
             self._store.stats.missed(error)
             if isinstance(error, (NotCachedError, UndefinedSymbolError)) and self._session().fetch((_func_name_of(func_name),)):
@@ -396,8 +399,8 @@ class Cache:
                 from compcache.miss.retarget import reap
 
                 reap(self._tuners)
+            self._store.stats.flush()  # what is held until now counts as used
             self._loader.close()
-            self._store.stats.flush()
             self._store.close()
 
     def __enter__(self) -> Cache:
@@ -677,7 +680,7 @@ class Cache:
     def prune(self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None) -> PruneReport:
         """Remove modules by policy, least recently used first.
 
-        Nothing goes that something which stays needs. What is loaded, here or elsewhere, stays mapped and works.
+        Nothing goes that something which stays needs. Call targets that are held, here or elsewhere, go on working.
 
         Args:
             policy: which modules to remove.
@@ -690,7 +693,7 @@ class Cache:
         self._require_open()
         from compcache.maintain.prune import prune
 
-        self._store.stats.flush()
+        self._store.stats.flush(now_held=True)
         return prune(self._store, policy, dry_run=dry_run, progress=progress)
 
     def propose_prune(self, policy: PrunePolicy, *, progress: Progress | None = None) -> PruneProposal:
@@ -706,7 +709,7 @@ class Cache:
         self._require_open()
         from compcache.maintain.prune import propose
 
-        self._store.stats.flush()
+        self._store.stats.flush(now_held=True)
         return propose(self._store, policy, progress=progress, fold_statistics=not self.readonly)
 
     def carry_out(self, proposal: PruneProposal) -> PruneReport:
@@ -789,9 +792,10 @@ class Cache:
         return pinned(self._store)
 
     def remove(self, func_name: str | Identity, force: bool = False) -> tuple[str, ...]:
-        """Remove every realization of a function, its pin, the entries of its name, and its parts. Loaded code stays loaded.
+        """Remove every realization of a function, its pin, the entries of its name, and its parts.
 
-        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label.
+        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. No look-up of this object's finds
+        it from now on; call targets that are held go on working.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -814,7 +818,7 @@ class Cache:
             return remove_function(self._store, _func_name_of(func_name), force=force)
 
     def remove_module(self, module_id: str) -> bool:
-        """Remove one module with everything that it realizes. Loaded code stays loaded.
+        """Remove one module with everything that it realizes. Call targets that are held go on working.
 
         Args:
             module_id: its 32 hexadecimal digits, as `modules` and `add_module` give them.
@@ -832,7 +836,7 @@ class Cache:
         return remove_module(self._store, module_id)
 
     def clear(self) -> int:
-        """Remove every module and return their number. Loaded code, statistics and pins stay.
+        """Remove every module and return their number. Statistics and pins stay, call targets that are held go on working.
 
         Raises:
             StorageError: the cache is read-only, or a file could not be removed.
@@ -997,9 +1001,15 @@ class Cache:
         self._require_open()
         if not isinstance(func_name, str):
             func_name = _func_name_of(func_name)
+        if self._loader.builds:
+            from compcache.miss.held import load_while_building
+
+            return load_while_building(self._session(), self._load_stored, func_name, owner, accept)
+        return self._load_stored(func_name, owner, accept)
+
+    def _load_stored(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         started = perf_counter()
-        known = self._targets.get(func_name)
-        before = known() if known is not None else None
+        before = self._loader.held(func_name)
         try:
             target = self._loader.load(func_name, owner, accept)
         except CompcacheError as error:

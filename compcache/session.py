@@ -109,5 +109,13 @@ class Session:
         return self.loader.holds(func_name)
 
     def can_import(self, name: str) -> bool:
-        """Whether code may import this function or variable: it is here, or the remote store had it."""
-        return self.loader.holds(name, to_import=True) or bool(self.fetch((name,)))
+        """Whether code may import this function or variable: it is here, the remote store had it, or it is in memory and stored again."""
+        return self.loader.holds(name, to_import=True) or bool(self.fetch((name,))) or self._stores_again(name)
+
+    def _stores_again(self, name: str) -> bool:
+        target = self.loader.held(name)
+        if target is None:
+            return False
+        from compcache.publish.restore import ensure_stored
+
+        return ensure_stored(self.store, self.loader, target) and self.loader.holds(name, to_import=True)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from compcache.formats.footer import Footer
     from compcache.formats.host import Processor
     from compcache.formats.host_file import HostFile
+    from compcache.hit.loader import Loader
     from compcache.hit.recorder import Recorder
     from compcache.signing.keys import PublicKey, SecretKey
     from compcache.targets.host_probe import Host
@@ -256,7 +257,10 @@ class NullRecorder:
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
         """Something happened."""
 
-    def flush(self) -> None:
+    def watch(self, loader: Loader) -> None:
+        """A loader holds modules from now on."""
+
+    def flush(self, *, now_held: bool = False) -> None:
         """Nothing is pending."""
 
     def forget(self) -> None:
@@ -296,6 +300,7 @@ class Store:
         "exposed",
         "files",
         "index",
+        "listener",
         "min_llvm",
         "readonly",
         "publish_key",
@@ -347,6 +352,7 @@ class Store:
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
         self._checked_index = False
         self._warned: set[str] = set()  # the paths that a warning was given about
+        self.listener: Callable[[], Loader | None] | None = None  # gives who has modules in memory, while it lives
         self.trust = trust
         self._owners: frozenset[int] | None = None  # the users whose files are used; None: of all
         self.exposed = False  # others can write here, and nothing but signatures tells what to believe
@@ -699,6 +705,7 @@ class Store:
             StorageError: it could not be removed.
         """
         path = self.module_path(module_id)
+        self.tell_gone(module_id)
         try:
             self.files.unlink(path)
         except FileNotFoundError:
@@ -712,6 +719,12 @@ class Store:
             # Nobody has signed it.
             reraise_interrupt(error)
         return True
+
+    def tell_gone(self, module_id: bytes) -> None:
+        """Have no look-up find a module in memory any more."""
+        loader = self.listener() if self.listener is not None else None
+        if loader is not None:
+            loader.forget(module_id)
 
     def require_writable(self, path: str = "") -> None:
         """Refuse to change a cache that was opened with readonly=True.

@@ -27,7 +27,7 @@ from _thread import RLock
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
 
 from compcache.digest import DIGEST_SIZE
-from compcache.errors import CompcacheError, FormatError, LinkError, NotCachedError, StorageError
+from compcache.errors import CompcacheError, FormatError, LinkError, NotCachedError, ReentrantLoadError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit.runtime import load_runtime
@@ -208,8 +208,12 @@ class Loader:
     __slots__ = (
         "__weakref__",
         "_by_link",
+        "_by_name",
+        "_ended",
         "_mine",
         "allow_pickle",
+        "builds",
+        "changed",
         "closed",
         "decoded",
         "merged",
@@ -222,8 +226,15 @@ class Loader:
     def __init__(self, store: Store, *, allow_pickle: bool) -> None:
         self.store = store
         self.allow_pickle = allow_pickle
+        store.listener = ref(self)
+        #: What look-ups answer from at once: what `_by_name` has, but nothing while functions are built.
         self.targets: dict[str, ref[TypedCallTarget]] = {}
+        self._by_name: dict[str, ref[TypedCallTarget]] = {}
         self._by_link: dict[str, ref[TypedCallTarget]] = {}
+        self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that no look-up gives any more
+        self.builds: set[object] = set()  # the builds under way
+        self.changed: object = None  # another object whenever the tables are changed
+        store.stats.watch(self)
         self._mine: dict[bytes, ref[LoadedModule]] = {}
         self.merged: dict[str, ref[LoadedModule]] = {}  # which module provides a variable that several define
         self.providers: dict[str, ref[LoadedModule]] = {}  # of the variables that other modules have imported
@@ -244,8 +255,17 @@ class Loader:
 
         Raises:
             NotCachedError: this host can use none of the realizations.
+            ReentrantLoadError: this thread is in the middle of loading what is asked for, and is interrupted.
             CompcacheError: there are realizations, but none can be loaded; the reason against the first one.
         """
+        try:
+            return self._load_newest(func_name, owner, accept)
+        except (ImportError, NameError, ReentrantLoadError) as error:
+            from compcache.hit.interrupts import named
+
+            raise named(error, func_name) from error.__cause__
+
+    def _load_newest(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         index = self.store.index
         again = index.is_listed  # by a former look-up
         known = index.segments
@@ -282,6 +302,8 @@ class Loader:
                 try:
                     if self._prepare_alone(choice, sources):
                         return self._commit(func_name, {func_name: choice}, owner, chosen_by=accept)
+                except ReentrantLoadError:
+                    raise
                 except (CompcacheError, OSError) as failure:
                     reraise_interrupt(failure)
                     choice, error = None, failure
@@ -496,6 +518,8 @@ class Loader:
                 self.provide(choice.source)
                 if choice.fills is None:
                     choice.fills = self._decode(choice) if choice.globals else []
+            except ReentrantLoadError:
+                raise
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
                 plan.reject(name, error)
@@ -529,6 +553,10 @@ class Loader:
                 if committed is not None:
                     return committed
                 name = file.module_id.hex()
+                if not self.runtime().is_linking():
+                    from compcache.hit.interrupts import half_mapped
+
+                    raise half_mapped(file.module_id)
                 raise LinkError(f"module {name} is being mapped: a constructor of it asks for it", module_id=name)
             module.image = self._map_image(file)
         finally:
@@ -553,7 +581,7 @@ class Loader:
         if file.flags not in MAPPED_IN_PLACE:
             return None
         try:
-            return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key)
+            return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key, file.size)
         except OSError as error:
             reraise_interrupt(error)
             return None  # a noexec mount
@@ -585,22 +613,25 @@ class Loader:
         target = self._make_target(runtime, chosen[func_name], owner)
         modules = {c.module_id: c.loaded for c in chosen.values()}
         with _lock:
-            if self.closed:
-                raise StorageError(f"the cache {self.store.root} was closed while {func_name!r} was loaded")
-            known = self.targets.get(func_name)
-            existing = known() if known is not None else None
-            if existing is not None and (chosen_by is None or _is_of(existing, chosen[func_name])):
-                return existing
-            if not self._agree(chosen):
-                return None
-            writes, updates = self.bindings(chosen) if planned is None else planned.bindings(runtime)
-            mine = self._new_among(modules)
-            updates += [*self._table_updates(func_name, target), self._mine, mine]
-            if len(chosen) > 1 and any(choice.record.signature.startswith(LINK_ONLY) for choice in chosen.values()):
-                from compcache.hit.closures.providers import provider_updates
+            done = False
+            while not done:  # again where what interrupts this thread has changed the tables meanwhile
+                change = self.changed = object()
+                if self.closed:
+                    raise StorageError(f"the cache {self.store.root} was closed while {func_name!r} was loaded")
+                existing = self.held(func_name)
+                if existing is not None and (chosen_by is None or _is_of(existing, chosen[func_name])):
+                    return existing
+                if not self._agree(chosen):
+                    return None
+                writes, updates = self.bindings(chosen) if planned is None else planned.bindings(runtime)
+                mine = self._new_among(modules)
+                updates += [*self._table_updates(func_name, target), self._mine, mine]
+                if len(chosen) > 1 and any(choice.record.signature.startswith(LINK_ONLY) for choice in chosen.values()):
+                    from compcache.hit.closures.providers import provider_updates
 
-                updates += provider_updates(self, chosen, _weak)
-            runtime.commit(b"".join(writes), tuple(updates))
+                    updates += provider_updates(self, chosen, _weak)
+                stores, tables, commit = b"".join(writes), tuple(updates), runtime.commit
+                done = self.changed is change and commit(stores, tables) is None  # handlers run between lines
             for module in modules.values():
                 self.opened += not module.committed
                 module.committed = True
@@ -649,14 +680,16 @@ class Loader:
 
     def _table_updates(self, func_name: str, target: TypedCallTarget) -> list[dict[Any, Any]]:
         key = f"{target.link_name}\0{func_name}"
-        by_name, by_link = self.targets, self._by_link
+        targets, by_name, by_link = self.targets, self._by_name, self._by_link
 
         def forget(_: ref[TypedCallTarget], remove: Callable[..., None] = _remove_dead_weakref) -> None:
+            remove(targets, func_name)
             remove(by_name, func_name)
             remove(by_link, key)
 
         weak = ref(target, forget)
-        return [by_name, {func_name: weak}, by_link, {key: weak}]
+        updates: list[dict[Any, Any]] = [by_name, {func_name: weak}, by_link, {key: weak}]
+        return updates if self.builds else [*updates, targets, {func_name: weak}]
 
     def bindings(self, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
         """What to store in images, and what to record of it, so that the chosen realizations find what they use."""
@@ -666,42 +699,64 @@ class Loader:
 
         return collect_stores(self, chosen)
 
-    # ----------------------------------------------------------------- unload
+    # ---------------------------------------------------- memory, for `compcache.hit.memory`
+
+    def lock(self) -> Any:
+        """What guards the tables, in this process: a forked child has another one."""
+        return _lock
+
+    def held(self, func_name: str) -> TypedCallTarget | None:
+        """The call target of a function that look-ups give, if it is in memory."""
+        known = self._by_name.get(func_name)
+        return known() if known is not None else None
+
+    def forget(self, module_id: bytes) -> None:
+        """Have no look-up find a module in memory any more, nor what is bound to it; call targets stay valid."""
+        if module_id in self._mine:
+            from compcache.hit.memory import forget
+
+            forget(self, module_id)
+
+    def forget_name(self, func_name: str, module_id: bytes) -> None:
+        """Have the next look-up of a function ask the directory, unless it is of this module; a call target that is held stays valid."""
+        target = self.held(func_name)
+        if target is not None and (target._context is None or target._context.module.module_id != module_id):
+            from compcache.hit.memory import forget_name
+
+            forget_name(self, func_name)
 
     def unload(self, func_name: str) -> int:
         """Invalidate every call target of the modules in which this loader found the function; return their number."""
-        modules = {module_id for module_id, _ in self.store.find(func_name)}
-        known = self.targets.get(func_name)
-        target = known() if known is not None else None
-        if target is not None and target._context is not None:
-            modules.add(target._context.module.module_id)
-        with _lock:
-            for module_id in modules:
-                self._mine.pop(module_id, None)
-            gone = self._invalidate(lambda context: context.module.module_id in modules)
-        return len(gone)  # dropped here if this was the last reference: destructors may do anything
+        from compcache.hit.memory import unload
+
+        return unload(self, func_name)
 
     def close(self) -> None:
         """Invalidate every call target that this loader returned, and refuse further loads."""
         with _lock:
             self.closed = True
             self._mine.clear()
-            gone = self._invalidate(lambda _: True)
-        del gone  # see `unload`
+            gone = self.invalidate(lambda _: True)
+        del gone  # here if this was the last reference: destructors may do anything
 
-    def _invalidate(self, concerns: Callable[[TargetContext], bool]) -> list[TypedCallTarget]:
+    def invalidate(self, concerns: Callable[[TargetContext], bool]) -> list[TypedCallTarget]:
+        """Invalidate call targets, with `_lock`; those that were valid."""
+        self.changed = None
         gone = []
-        for key, weak in list(self._by_link.items()):
+        for key, weak in [*self._by_link.items(), *self._ended.items()]:
             target = weak()
             context = target._context if target is not None else None
             if target is None or context is None or not concerns(context):
                 continue
             self.runtime().invalidate(target)
             gone.append(target)
-            if self._by_link.get(key) is weak:
-                del self._by_link[key]
-            if self.targets.get(context.func_name) is weak:
-                del self.targets[context.func_name]
+            name = context.func_name
+            tables: tuple[tuple[dict[Any, Any], object], ...] = (
+                (self._by_link, key), (self._ended, key), (self.targets, name), (self._by_name, name),
+            )  # fmt: skip
+            for table, used in tables:
+                if table.get(used) is weak:
+                    del table[used]
         return gone
 
     def _has_loaded(self) -> bool:
@@ -733,7 +788,7 @@ class _Impatient:
 
     def __enter__(self) -> None:
         if not _mapping.acquire(timeout=_PATIENCE):
-            raise LinkError("a finalizer asks for a function while another thread maps a module")
+            raise ReentrantLoadError("a finalizer asks for a function while another thread maps a module: ask again later")
 
     def __exit__(self, *_: object) -> None:
         _mapping.release()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compcache.files import Tree
+    from compcache.hit.loader import Loader
     from compcache.hit.recorder import Recorder
 
 __all__ = ["logging_recorder_for"]
@@ -102,9 +103,13 @@ class LoggingRecorder(NullRecorder):
         """Something happened."""
         self._counts.count(counter, amount, func_name, module_id)
 
-    def flush(self) -> None:
+    def watch(self, loader: Loader) -> None:
+        """A loader holds modules."""
+        self._counts.watch(loader)
+
+    def flush(self, *, now_held: bool = False) -> None:
         """Write what is pending."""
-        self._counts.flush()
+        self._counts.flush(now_held=now_held)
 
     def forget(self) -> None:
         """Start anew."""

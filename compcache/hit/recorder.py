@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from _weakref import ref
 from stat import S_ISREG
 from time import time
 
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compcache.files import Opened
+    from compcache.hit.loader import Loader
 
 __all__ = ["Recorder", "recorder_for"]
 
 SWITCH_VARIABLE = "COMPCACHE_STATS"
 _PAUSE_SECONDS = 1.0
+#: How often at most the journal is told what is held in memory, where nobody counts its uses.
+_HELD_SECONDS = 60.0
 #: A journal of this size is folded, at its exit, by who made it that long.
 _LONG = 1 << 18
 
@@ -40,13 +44,16 @@ class Recorder:
     need no lock and none is counted twice or lost.
     """
 
-    __slots__ = ("_directory", "_events", "_files", "_flushed", "_is_long", "_registered", "_rows", "_seen", "unaccounted")
+    __slots__ = (
+        "_directory", "_events", "_files", "_flushed", "_is_long", "_loaders", "_registered", "_rows", "_seen", "_told", "unaccounted",
+    )  # fmt: skip
 
     def __init__(self, files: Tree, root: str) -> None:
         self._files = files
         self._directory = f"{root}/{JOURNALS.directory}"
         self._registered = False
         self._is_long = False
+        self._loaders: list[ref[Loader]] = []
         self.forget()
 
     def forget(self) -> None:
@@ -55,8 +62,15 @@ class Recorder:
         self._rows: list[bytes] = []
         self._flushed = 0.0
         self._seen: dict[bytes, object] = {}
+        self._told = time()  # when the journal was told what is held in memory
         self._registered = self._registered and "multiprocessing.util" not in sys.modules
         self.unaccounted = 0  # bytes added that are not in the estimate yet (compcache.maintain.size_limit)
+
+    def watch(self, loader: Loader) -> None:
+        """What this loader holds when the journal is written counts as used then."""
+        self._loaders = [*[known for known in self._loaders if known() is not None], ref(loader)]
+        if not self._registered:
+            self._register()
 
     def hit(self, func_name: str, module_id: bytes, _: float = 0.0) -> None:
         """A function was found and loaded from a module, in so many seconds."""
@@ -119,11 +133,16 @@ class Recorder:
             except Exception:  # noqa: BLE001 - the next process that fills a journal folds it; an exit must not print tracebacks
                 return
 
-    def flush(self) -> None:
-        """Append what was counted so far to the journal, if anything was."""
-        if not self._events:
+    def flush(self, *, now_held: bool = False) -> None:
+        """Append what was counted so far to the journal, if anything was, and now and then, or with `now_held`, what is held in memory."""
+        lines: list[str] = []
+        if now_held or time() - self._told >= _HELD_SECONDS:
+            from compcache.hit.memory import held_lines
+
+            self._told = time()
+            lines = held_lines(self._loaders, self._told)
+        if not self._events and not lines:
             return
-        lines = []
         sums: dict[tuple[float, str, str], float] = {}
         for when, counter, amount, func_name, module_id in _drain(self._events):
             if not module_id or module_id == MISSES_ID:  # programs may ask for what is not there very often

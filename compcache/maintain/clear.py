@@ -30,6 +30,10 @@ def clear(store: Store) -> int:
     others = [store.path(place, name) for place in places for name in store.names(place)]
     packs = stored_packs(store)
     removed = sum([store.remove_module(module_id) and module_id not in packs for module_id in store.module_ids()])
+    for module_id in list(store._in_memory):  # which could not be published
+        store.tell_gone(module_id)
+    store._in_memory.clear()
+    store._memory_names.clear()
     store.index.close()
     for path in others:
         remove_directory(store, path)

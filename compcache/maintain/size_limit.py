@@ -19,7 +19,7 @@ from compcache.usage.limits import effective_limit
 from compcache.usage.size_estimate import add_to_estimate, write_estimate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from compcache.formats.built_module import BuiltModule
     from compcache.store import Store
@@ -29,8 +29,12 @@ __all__ = ["note_additions"]
 _LOW = 0.8
 
 
-def note_additions(store: Store, added: Sequence[tuple[bytes, BuiltModule]], given: int | None) -> None:
+def note_additions(
+    store: Store, added: Sequence[tuple[bytes, BuiltModule]], given: int | None, in_use: Callable[[], Iterable[bytes]] = tuple
+) -> None:
     """Count modules that were published, given with their module_ids, and prune if the size limit is exceeded.
+
+    They stay, and those that are `in_use`, which is asked where there is a prune.
 
     A failure is a `CacheWarning`, one per cache object: the addition itself has succeeded.
     """
@@ -43,14 +47,15 @@ def note_additions(store: Store, added: Sequence[tuple[bytes, BuiltModule]], giv
     try:
         limit = effective_limit(given)
         if limit is not None:
-            _account(store, frozenset([module_id for module_id, _ in added]), sum(sizes), limit)
+            new = [module_id for module_id, _ in added]
+            _account(store, lambda: frozenset([*new, *in_use()]), sum(sizes), limit)
     except (CompcacheError, OSError, ValueError, MemoryError) as error:
         reraise_interrupt(error)
         message = f"the size limit of the cache {store.root} could not be enforced: {error}"
         warn_once(store, store.path(SIZE), message)
 
 
-def _account(store: Store, new: frozenset[bytes], size: int, limit: int) -> None:
+def _account(store: Store, kept: Callable[[], frozenset[bytes]], size: int, limit: int) -> None:
     added, store.stats.unaccounted = store.stats.unaccounted + size, 0
     try:
         known = add_to_estimate(store, added)
@@ -67,13 +72,13 @@ def _account(store: Store, new: frozenset[bytes], size: int, limit: int) -> None
         if not owned:
             return
         if known is None or known.size > limit:
-            size = settled = _sweep(store, new, limit)
+            size = settled = _sweep(store, kept, limit)
         else:
             size, settled = known.size, known.settled
         write_estimate(store, size, settled)
 
 
-def _sweep(store: Store, new: frozenset[bytes], limit: int) -> int:
+def _sweep(store: Store, kept: Callable[[], frozenset[bytes]], limit: int) -> int:
     """Prune to well below the limit; return the remaining size."""
     size = _measure(store)
     if size <= limit:
@@ -81,7 +86,8 @@ def _sweep(store: Store, new: frozenset[bytes], limit: int) -> int:
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import prune
 
-    report = prune(store, PrunePolicy(max_bytes=int(limit * _LOW)), spare=new)
+    store.stats.flush(now_held=True)  # what is held in memory is used now
+    report = prune(store, PrunePolicy(max_bytes=int(limit * _LOW)), spare=kept())
     return report.size_after
 
 

@@ -9,15 +9,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import ReentrantCompileError, StorageError
+from compcache.hit.memory import begin_build, end_build
+from compcache.miss.builders import enter, leave, take_over
 from compcache.publish.locks import claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
+    from compcache.hit.target import TypedCallTarget
+    from compcache.miss.builders import Builder
     from compcache.session import Session
 
-__all__ = ["single_flight"]
+__all__ = ["is_building", "note_use", "single_flight", "uses_of_builds"]
 
 TIMEOUT_VARIABLE = "COMPCACHE_LOCK_TIMEOUT"
 _DEFAULT_TIMEOUT = 60.0
@@ -27,11 +31,12 @@ _NESTED_TIMEOUT = 0.5
 
 
 class _Frame(NamedTuple):
-    """A function that is being built, and the stack frame that builds it."""
+    """A function that is being built, the stack frame that builds it, and the functions that it has asked for."""
 
     directory: str
     func_name: str
     builder: FrameType
+    uses: dict[str, TypedCallTarget]
 
 
 class _Stack(threading.local):
@@ -48,6 +53,8 @@ _building = _Stack()
 def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator[bool]:
     """Wait, for a bounded time, while another thread or process builds the function, then become its builder.
 
+    A thread of this process that does nothing, since it waits perhaps for this one, is not waited for (`compcache.miss.builders`).
+
     `absent`: a look-up has just found no realization at all.
 
     Yields:
@@ -56,28 +63,53 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
     Raises:
         ReentrantCompileError: this thread is building it already.
     """
-    frame = _Frame(session.store.root, func_name, sys._getframe(2))
+    frame = _Frame(session.store.root, func_name, sys._getframe(2), {})
     _refuse_reentry(frame)
     timeout = _timeout(session)
     if _building.frames:
         timeout = min(timeout, _NESTED_TIMEOUT)
     before: set[tuple[bytes, int]] | None = set() if absent else None
     waited = False
+    builder: Builder | None = None
 
     def published() -> bool:
-        nonlocal before, waited
+        nonlocal before, waited, builder
         waited = True
         stored = _stored(session, func_name)
         before = stored if before is None else before
-        return not before.issuperset(stored)
+        if before.issuperset(stored):
+            builder = take_over(frame.directory, func_name)
+        return builder is not None or not before.issuperset(stored)
 
     with claim(session.store, f"compile {func_name}", timeout=timeout, until=published) as owned:
+        builder = builder or enter(frame.directory, func_name)
         try:
+            begin_build(session.loader, builder)
             _building.frames.append(frame)
             # A builder that got the lock at once may come after another one that has published and released it.
             yield waited or owned is False or session.store.index.refresh()
         finally:
             _building.frames = [other for other in _building.frames if other is not frame]
+            end_build(session.loader, builder)
+            leave(frame.directory, func_name, builder)
+
+
+def is_building(directory: str) -> bool:
+    """Whether this thread builds a function of a cache directory."""
+    return any(frame.directory == directory for frame in _building.frames)
+
+
+def note_use(directory: str, target: TypedCallTarget) -> None:
+    """Note that what this thread builds has got a function: it stays in memory for as long."""
+    for frame in _building.frames[::-1]:
+        if frame.directory == directory:
+            frame.uses[target._name] = target
+            return
+
+
+def uses_of_builds(directory: str) -> dict[str, TypedCallTarget]:
+    """What the builds of this thread have got from a cache directory, by name."""
+    return {name: target for frame in _building.frames if frame.directory == directory for name, target in frame.uses.items()}
 
 
 def _stored(session: Session, func_name: str) -> set[tuple[bytes, int]]:
@@ -94,7 +126,7 @@ def _refuse_reentry(frame: _Frame) -> None:
         _forget_interrupted()
     if frame[:2] in [other[:2] for other in _building.frames]:
         func_name = frame.func_name
-        chain = " -> ".join(name for _, name, _ in [*_building.frames, frame])
+        chain = " -> ".join(each.func_name for each in [*_building.frames, frame])
         raise ReentrantCompileError(
             f"building {func_name!r} asked for {func_name!r} itself ({chain}): build() must not call get_or_compile for "
             "the function that it builds, nor import a module that does; declare recursive calls in the IR instead",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 from compcache.content.names import source_of
 from compcache.errors import CompcacheError, NotCachedError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
-from compcache.miss.claim import single_flight
+from compcache.miss.claim import note_use, single_flight
 from compcache.miss.load import load
 from compcache.miss.publication import publish_built
 from compcache.miss.staleness import maker_digest, other_sources
@@ -42,6 +42,12 @@ def compile_once(session: Session, name: str | Identity, func_name: str, build: 
             f"get_or_compile(): build must be a function that returns the code, not {type(build).__name__}; "
             "compile(code) takes the code itself"
         )
+    target = _compile_once(session, name, func_name, build, miss)
+    note_use(session.store.root, target)
+    return target
+
+
+def _compile_once(session: Session, name: str | Identity, func_name: str, build: Callable[[], Any], miss: Exception) -> TypedCallTarget:
     absent = isinstance(miss, NotCachedError) and miss.__cause__ is None
     with single_flight(session, func_name, absent=absent) as look_again:
         if look_again:

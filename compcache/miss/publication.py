@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from compcache.maintain.size_limit import note_additions
+from compcache.miss.held import keep_stored, modules_in_use
 from compcache.publish.additions import merge
 from compcache.publish.writer import publish_additions
 from compcache.store import is_ordered
@@ -32,8 +34,11 @@ def publish_built(session: Session, modules: Sequence[BuiltModule], *, signs: bo
         return []
     additions = publish_additions(session.store, all_targets, signs=signs)
     published = list(chain.from_iterable(additions))
-    _end_in_memory(session, chain.from_iterable(all_targets), [module for _, module in published])
-    note_additions(session.store, published, session.max_size)
+    _end_in_memory(session, chain.from_iterable(all_targets), published)
+    imports = {name for _, module in published for name in module.imports}
+    if imports:
+        keep_stored(session, imports)
+    note_additions(session.store, published, session.max_size, partial(modules_in_use, session))
     remote = session.remote()
     if remote is not None and remote.writes:
         for module_id, _ in published:
@@ -42,9 +47,9 @@ def publish_built(session: Session, modules: Sequence[BuiltModule], *, signs: bo
     return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]
 
 
-def _end_in_memory(session: Session, given: Iterable[BuiltModule], published: Iterable[BuiltModule]) -> None:
+def _end_in_memory(session: Session, given: Iterable[BuiltModule], published: Iterable[tuple[bytes, BuiltModule]]) -> None:
     """Have plain names of what is newer now looked up again: whoever holds a target of something older keeps it."""
-    for before, after in zip(given, published, strict=True):
+    for before, (module_id, after) in zip(given, published, strict=True):
         if after is not before:  # it has got a number
             for name, *_ in filter(lambda function: is_ordered(function[0]), after.functions):
-                session.loader.targets.pop(name, None)
+                session.loader.forget_name(name, module_id)

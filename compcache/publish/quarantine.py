@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from compcache.errors import CacheWarning, IntegrityError
 from compcache.files import reraise_interrupt
 from compcache.publish.atomic_file import make_directories, unique_name
-from compcache.store import QUARANTINE
+from compcache.store import QUARANTINE, module_id_of
 
 if TYPE_CHECKING:
     from compcache.store import Store
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Files whose frames are skipped to find the user's line.
 _INTERNAL = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, contextlib.__file__)
 
-__all__ = ["is_shortage", "quarantine", "refuse", "warn", "warn_not_stored", "warn_once"]
+__all__ = ["is_shortage", "quarantine", "refuse", "set_aside", "warn", "warn_not_stored", "warn_once"]
 
 
 def is_shortage(error: OSError) -> bool:
@@ -35,17 +35,29 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
     message = f"{path} is damaged: {reason}"
     store.stats.refused(path, reason)
     if not store.readonly:
-        target = store.path(QUARANTINE, f"{os.path.basename(path)}.{unique_name()}")
         try:
-            make_directories(store.files, os.path.dirname(target))
-            store.files.rename(path, target)
-            store.stats.count("corrupt")
-            message += f"; it was moved to {target}"
+            message += f"; it was moved to {set_aside(store, path)}"
         except OSError as error:
             reraise_interrupt(error)
             message += "; it could not be moved to quarantine"
     warn_once(store, path, message)
     return IntegrityError(message, path=path, reason=reason)
+
+
+def set_aside(store: Store, path: str) -> str:
+    """Move a damaged file to quarantine; return where it is now.
+
+    Raises:
+        OSError: it could not be moved.
+    """
+    target = store.path(QUARANTINE, f"{os.path.basename(path)}.{unique_name()}")
+    make_directories(store.files, os.path.dirname(target))
+    store.files.rename(path, target)
+    module_id = module_id_of(os.path.basename(path))
+    if module_id is not None:
+        store.tell_gone(module_id)
+    store.stats.count("corrupt")
+    return target
 
 
 def refuse(store: Store, path: str, reason: str) -> IntegrityError:

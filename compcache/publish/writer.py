@@ -244,7 +244,7 @@ class _MemoryFile(ModuleFile):
         return self._content[offset : offset + size]
 
 
-def keep_in_memory(store: Store, built: BuiltModule) -> bytes:
+def keep_in_memory(store: Store, built: BuiltModule | Publication) -> bytes:
     """Keep a module that could not be published in this store object alone; return its module_id."""
     module_id, parts = encode_container(*built.sections, store.signing_key)
     module = _MemoryFile(store.files, module_id, b"".join(parts))

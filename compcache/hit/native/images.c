@@ -3,12 +3,15 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 typedef struct {
     PyObject_HEAD
     Library *library;         /* NULL where something else has mapped the code */
     const ModuleTable *table; /* inside the image; NULL for a library that is not a cached module */
     PyObject *owner;          /* what keeps the bytes of the image valid: an object of the caller's, or None */
+    void *file;               /* the whole file that it was mapped from, or NULL: it can be read after it was unlinked */
+    size_t file_size;
 } Image;
 
 /* ------------------------------------------------------------------------------------------------ opening */
@@ -49,6 +52,7 @@ static PyObject *new_image(RuntimeState *state, Library *library, const ModuleTa
     self->library = library;
     self->table = table;
     self->owner = Py_NewRef(owner);
+    self->file = NULL;
     return (PyObject *)self;
 }
 
@@ -63,13 +67,20 @@ static PyObject *cannot_open(const char *path, char *reason) {
     return NULL;
 }
 
-/* map_image(descriptor: int, path: bytes, key: bytes) -> Image | None
+/* The first `size` bytes of a file, none of which is read before somebody does; NULL where they cannot be mapped. */
+static void *map_file(int descriptor, Py_ssize_t size) {
+    void *file = size > 0 ? mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, descriptor, 0) : MAP_FAILED;
+    return file != MAP_FAILED ? file : NULL;
+}
+
+/* map_image(descriptor: int, path: bytes, key: bytes, size: int = 0) -> Image | None
  * Maps the module in an open file, which may be closed afterwards. `path` is what debuggers and messages show. None where
- * this process has the file mapped already, by another owner. */
+ * this process has the file mapped already, by another owner. Of a file of `size` bytes all of them are kept for `stored`. */
 PyObject *map_image(PyObject *module, PyObject *args) {
     PyObject *path_object, *key;
     int descriptor;
-    if (!PyArg_ParseTuple(args, "iSO:map_image", &descriptor, &path_object, &key)) {
+    Py_ssize_t size = 0;
+    if (!PyArg_ParseTuple(args, "iSO|n:map_image", &descriptor, &path_object, &key, &size)) {
         return NULL;
     }
     const char *path = PyBytes_AsString(path_object);
@@ -93,7 +104,30 @@ PyObject *map_image(PyObject *module, PyObject *args) {
         close_when_possible(library);
         return NULL;
     }
-    return new_image(module_state(module), library, table, Py_None);
+    Image *image = (Image *)new_image(module_state(module), library, table, Py_None);
+    if (image != NULL && (image->file = map_file(descriptor, size)) != NULL) {
+        image->file_size = (size_t)size;
+    }
+    return (PyObject *)image;
+}
+
+/* stored(image: Image) -> bytes | None; the file that it was mapped from, if all of it is mapped */
+PyObject *stored(PyObject *module, PyObject *object) {
+    if (Py_TYPE(object) != module_state(module)->image_type) {
+        Py_RETURN_NONE; /* of another kind */
+    }
+    const Image *image = (const Image *)object;
+    if (image->file == NULL) {
+        Py_RETURN_NONE;
+    }
+    return PyBytes_FromStringAndSize(image->file, (Py_ssize_t)image->file_size);
+}
+
+static __thread int starting; /* how many calls of `start` this thread is inside of */
+
+/* is_linking() -> bool; whether a constructor or a destructor has called this thread */
+PyObject *is_linking(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
+    return PyBool_FromLong(starting || calls_of_this_thread());
 }
 
 /* open_library(path: bytes) -> Image; any library, for its symbols */
@@ -191,9 +225,11 @@ PyObject *start(PyObject *module, PyObject *args) {
     }
     void (*function)(void);
     memcpy(&function, &address, sizeof function);
+    starting++;
     Py_BEGIN_ALLOW_THREADS
     function();
     Py_END_ALLOW_THREADS
+    starting--;
     Py_RETURN_NONE;
 }
 
@@ -288,6 +324,9 @@ static void image_dealloc(PyObject *object) {
      * be in an image. */
     if (self->library != NULL && state != NULL && !state->ending) {
         close_when_possible(self->library);
+    }
+    if (self->file != NULL) {
+        munmap(self->file, self->file_size);
     }
     Py_XDECREF(self->owner);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);

@@ -77,6 +77,10 @@ static void leave_linker(void) {
     inside_here--;
 }
 
+int calls_of_this_thread(void) {
+    return inside_here;
+}
+
 enum { FORK_POLLS = 1000, FORK_POLL_NANOSECONDS = 1000000 };
 
 /* A fork waits for other threads' calls, for a second at most: their constructors may be waiting for the forking one. */

@@ -39,6 +39,8 @@ static inline RuntimeState *module_state(PyObject *module) {
 typedef struct Library Library; /* a library that the dynamic linker has mapped for us */
 /* Once per process; 0, or -1 with an exception. */
 int prepare_linking(void);
+/* How many calls of the dynamic linker this thread is inside of: constructors may call Python. */
+int calls_of_this_thread(void);
 /* Without the GIL: open a library by name. NULL on failure, with a text for free() in *reason (NULL: no memory). */
 Library *open_library(const char *path, char **reason);
 /* Without the GIL: map the file that a descriptor is open on, and show it as `path`. 0; 1 where this process has it
@@ -57,6 +59,8 @@ void close_when_possible(Library *library);
 /* images.c */
 extern PyType_Spec image_spec;
 PyObject *map_image(PyObject *module, PyObject *args);
+PyObject *stored(PyObject *module, PyObject *image);
+PyObject *is_linking(PyObject *module, PyObject *nothing);
 PyObject *open_named_library(PyObject *module, PyObject *path);
 PyObject *adopt_image(PyObject *module, PyObject *args);
 PyObject *image_address(PyObject *module, PyObject *args);

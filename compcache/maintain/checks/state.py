@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.maintain.report_types import Finding
-from compcache.publish.atomic_file import make_directories, unique_name
-from compcache.store import PLACES, QUARANTINE
+from compcache.publish.quarantine import set_aside
+from compcache.store import PLACES
 
 if TYPE_CHECKING:
+    import os
+
     from compcache.store import Store
     from compcache.usage.module_files import Progress
     from compcache.usage.module_rows import Row
@@ -77,12 +78,9 @@ class CheckState:
 
 
 def _set_aside(store: Store, path: str) -> bool:
-    target = store.path(QUARANTINE, f"{os.path.basename(path)}.{unique_name()}")
     try:
-        make_directories(store.files, os.path.dirname(target))
-        store.files.rename(path, target)
+        set_aside(store, path)
     except OSError as error:
         reraise_interrupt(error)
         return False
-    store.stats.count("corrupt")
     return True

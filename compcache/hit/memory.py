@@ -1,0 +1,117 @@
+"""What look-ups find in memory, and what ends that: a removal, an unload, or a function that is being built (no hit reads this file)."""
+
+from __future__ import annotations
+
+from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined]
+
+from compcache.digest import name_key
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from compcache.hit.loader import LoadedModule, Loader
+    from compcache.hit.target import TypedCallTarget
+
+__all__ = ["begin_build", "end_build", "forget", "forget_name", "held_lines", "modules_behind", "unload"]
+
+
+def begin_build(loader: Loader, build: object) -> None:
+    """Have no look-up answer from memory at once until the build has ended: the directory may have lost what is there."""
+    with loader.lock():
+        loader.builds.add(build)
+        loader.targets.clear()
+
+
+def end_build(loader: Loader, build: object) -> None:
+    """A build that may have begun has ended."""
+    with loader.lock():
+        loader.builds.discard(build)
+        if not loader.builds:
+            loader.targets.update(loader._by_name)
+
+
+def modules_behind(module: LoadedModule) -> list[LoadedModule]:
+    """A module and all that it is bound to, by way of others or not."""
+    found = {module: None}
+    stack = [module]
+    while stack:
+        bound = [other for other in _bound(stack.pop()) if other not in found]
+        found.update(dict.fromkeys(bound))
+        stack += bound
+    return list(found)
+
+
+def _bound(module: LoadedModule) -> list[LoadedModule]:
+    """What its slots refer to, but for values of global variables."""
+    values: list[Any] = list(module.slots.values())
+    return [value for value in values if hasattr(value, "module_id")]
+
+
+def forget(loader: Loader, module_id: bytes) -> None:
+    """See `Loader.forget`. Who removes a module wants what is bound to it found anew as well: it would go on with what is gone."""
+    with loader.lock():
+        module = loader._loaded(module_id)
+        if module is None:
+            return
+        loader.changed = None
+        gone = _users_of(loader, module)
+        for names in (loader.merged, loader.providers):
+            for name in [name for name, weak in list(names.items()) if weak() in gone]:
+                del names[name]
+        for user in gone:
+            loader._mine.pop(user.module_id, None)
+        for key, weak in list(loader._by_link.items()):
+            target = weak()
+            context = target._context if target is not None else None
+            if target is not None and context is not None and context.module in gone:
+                _end(loader, target, key, context.func_name)
+
+
+def forget_name(loader: Loader, func_name: str) -> None:
+    """See `Loader.forget_name`."""
+    with loader.lock():
+        target = loader.held(func_name)
+        if target is not None:
+            loader.changed = None
+            _end(loader, target, f"{target.link_name}\0{func_name}", func_name)
+
+
+def _users_of(loader: Loader, module: LoadedModule) -> set[LoadedModule]:
+    """A module and all loaded ones that are bound to it, by way of others or not."""
+    return {module, *[user for user in loader.loaded_modules() if module in modules_behind(user)]}
+
+
+def _end(loader: Loader, target: TypedCallTarget, key: str, func_name: str) -> None:
+    """Keep a target for `unload` and `close` alone."""
+    ended, token = loader._ended, object()
+
+    def leave(_: ref[TypedCallTarget], remove: Callable[..., None] = _remove_dead_weakref) -> None:
+        remove(ended, token)
+
+    ended[token] = ref(target, leave)
+    loader._by_link.pop(key, None)
+    for table in (loader.targets, loader._by_name):
+        known = table.get(func_name)
+        if known is not None and known() is target:
+            del table[func_name]
+
+
+def held_lines(loaders: list[ref[Loader]], now: float) -> list[str]:
+    """Of what loaders hold, lines of a journal that count nothing, and whose uses have no name."""
+    modules = {module.module_id for known in loaders if (loader := known()) is not None for module in loader.loaded_modules()}
+    return [f"{now} loads 0 {module_id.hex()} {name_key('').hex()}" for module_id in sorted(modules)]
+
+
+def unload(loader: Loader, func_name: str) -> int:
+    """See `Loader.unload`."""
+    modules = {module_id for module_id, _ in loader.store.find(func_name)}
+    target = loader.held(func_name)
+    if target is not None and target._context is not None:
+        modules.add(target._context.module.module_id)
+    with loader.lock():
+        for module_id in modules:
+            loader._mine.pop(module_id, None)
+        gone = loader.invalidate(lambda context: context.module.module_id in modules)
+    return len(gone)  # dropped here if this was the last reference: destructors may do anything

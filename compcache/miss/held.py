@@ -1,0 +1,48 @@
+"""What a build finds in memory: it is worth as much as the directory says, since what is built upon it is published."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.miss.claim import is_building, note_use, uses_of_builds
+from compcache.publish.restore import ensure_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from compcache.hit.loader import Accept
+    from compcache.hit.target import TypedCallTarget
+    from compcache.session import Session
+
+__all__ = ["keep_stored", "load_while_building", "modules_in_use"]
+
+
+def load_while_building(
+    session: Session, load: Callable[[str, object, Accept | None], TypedCallTarget], func_name: str, owner: object, accept: Accept | None
+) -> TypedCallTarget:
+    """A call target from memory, or of a load; a thread that builds gets only what the directory has.
+
+    What is gone there is stored again from what is loaded, unless it has other code by now. What a build has asked for lives until it
+    has ended.
+    """
+    target = session.loader.held(func_name) if accept is None else None
+    builds = is_building(session.store.root)
+    if target is None or (builds and not ensure_stored(session.store, session.loader, target)):
+        target = load(func_name, owner, accept)
+    if builds:
+        note_use(session.store.root, target)
+    return target
+
+
+def keep_stored(session: Session, names: Iterable[str]) -> None:
+    """Ensure that the directory has these functions, which something imports that was just published, as far as they are in memory."""
+    used = uses_of_builds(session.store.root)
+    for name in names:
+        target = used.get(name) or session.loader.held(name)
+        if target is not None:
+            ensure_stored(session.store, session.loader, target)
+
+
+def modules_in_use(session: Session) -> set[bytes]:
+    """The modules of what the builds of this thread have asked for: no sweep of its own may remove them."""
+    return {target._context.module.module_id for target in uses_of_builds(session.store.root).values() if target._context is not None}

@@ -1,0 +1,78 @@
+"""Stores modules again that this process has loaded and that the directory has lost, for what is built upon them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.errors import FormatError, StorageError
+from compcache.formats.footer import intact_footer, sections_of
+from compcache.formats.host import target_id
+from compcache.formats.manifest_writer import WholeManifest, image_flag
+from compcache.hit.memory import modules_behind
+from compcache.hit.runtime import load_runtime
+from compcache.publish.additions import merge
+from compcache.publish.writer import Publication, keep_in_memory, publish_modules
+
+if TYPE_CHECKING:
+    from compcache.hit.loader import LoadedModule, Loader
+    from compcache.hit.target import TargetContext, TypedCallTarget
+    from compcache.store import Store
+
+__all__ = ["ensure_stored"]
+
+
+def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool:
+    """Ensure that the directory has a function that is in memory, and all that it is bound to.
+
+    Returns:
+        False where it is to be looked for in the directory: that has other code under a name that was lost, or what was lost cannot be
+        read any more. Then no look-up finds what was lost in memory.
+
+    Raises:
+        StorageError: the directory cannot be read.
+    """
+    context: TargetContext | None = target._context
+    if context is None:
+        return False  # unloaded meanwhile
+    lost = _lost_modules(store, context.module)
+    publications = {module.module_id: _publication_of(module) for module in lost}
+    for module in lost:
+        publication = publications[module.module_id]
+        names = [context.func_name] if module is context.module else [name for name, *_ in publication.indexed] if publication else []
+        if publication is None or all(loader.holds(name, to_import=True) for name in names):
+            loader.forget(module.module_id)
+            return False
+    for publication in publications.values():
+        if publication is not None:
+            _store(store, publication)
+    return True
+
+
+def _lost_modules(store: Store, module: LoadedModule) -> list[LoadedModule]:
+    store.files.look_again()
+    return [each for each in modules_behind(module) if not store.holds_in_memory(each.module_id) and not store.exists(each.module_id)]
+
+
+def _publication_of(module: LoadedModule) -> Publication | None:
+    """What there was of a module, out of its file; None where that is not mapped as a whole, or was damaged."""
+    data = load_runtime().stored(module.image)
+    if data is None:
+        return None
+    try:
+        sections = sections_of(data, intact_footer(data, module.module_id))
+        manifest = WholeManifest(sections[1])
+        header = manifest.header
+        indexed = tuple(manifest.indexed())
+    except FormatError:
+        return None
+    return Publication(sections, indexed, target_id(header.requirement()), image_flag(header.image_kind), header.key)
+
+
+def _store(store: Store, publication: Publication) -> None:
+    try:
+        publish_modules(store, [publication], signs=False)
+    except StorageError:
+        keep_in_memory(store, publication)
+        return
+    store.stats.unaccounted += sum(map(len, publication.sections))
+    merge(store)
