@@ -4,7 +4,8 @@
  * Names. glibc recognizes a library that it has by the name that dlopen() is given, before it looks at device and
  * inode. So every call gets a name that was never used before, and a library that does not have it afterwards was mapped
  * by another owner: its slots and variables are not ours. The names lead to an open descriptor: what was verified is what
- * is mapped, wherever its path leads by now. A mapped library then gets its path as its name, for dladdr and debuggers.
+ * is mapped, wherever its path leads by now. They lead there for other processes as well: a debugger that follows dlopen()
+ * opens the name in its own process. A mapped library then gets its path as its name, for dladdr and debuggers.
  *
  * Locks. The dynamic linker holds a lock of its own while constructors and destructors run, and these may want the GIL.
  * So it is called without the GIL, and libraries are not closed while another call of it runs: the last one that returns
@@ -133,11 +134,15 @@ static char *respell(const char *path) {
     return name;
 }
 
-enum { DESCRIPTOR_PATH = 32 };
+enum { DESCRIPTOR_PATH = 48, PROCESS_NUMBER = 16 };
 
-/* The path under which the system shows an open file. */
+/* The path under which the system shows an open file, to this process and to others. The number of the process is that of
+ * /proc, which getpid() need not know: a container may see the /proc of another name space. A fork has another one. */
 static void path_of(int descriptor, char *path) {
-    snprintf(path, DESCRIPTOR_PATH, "/proc/self/fd/%d", descriptor);
+    char number[PROCESS_NUMBER];
+    const ssize_t size = readlink("/proc/self", number, sizeof number);
+    const int is_known = size > 0 && (size_t)size < sizeof number;
+    snprintf(path, DESCRIPTOR_PATH, "/proc/%.*s/fd/%d", is_known ? (int)size : 4, is_known ? number : "self", descriptor);
 }
 
 /* Whether a path can stand for an open file because /proc is not mounted: if it leads to that file, and the dynamic
