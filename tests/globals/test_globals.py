@@ -286,13 +286,47 @@ def object_at(address: int) -> object:
     return ctypes.cast(address, ctypes.py_object).value
 
 
-@pytest.mark.parametrize("value", [len, math.sin, int, types.SimpleNamespace, operator.add, str.join])
+class Named:
+    """Found by name, with methods that are."""
+
+    @classmethod
+    def make(cls) -> type:
+        return cls
+
+    def method(self) -> None:
+        """Nothing."""
+
+
+class Heir(Named):
+    """Whose `make` is not that of `Named`."""
+
+
+OBJECTS = [
+    len, math.sin, int, types.SimpleNamespace, operator.add, str.join, None, Ellipsis, NotImplemented,
+    dict.fromkeys, int.from_bytes, np.random.normal, Named.make, Heir.make, Named.method,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", OBJECTS, ids=lambda value: getattr(value, "__qualname__", str(value)))
 def test_an_object_is_found_again_by_its_name(cache: Cache, value: object) -> None:
     definition = define(value)
     assert isinstance(definition, PythonObject)
     cache.add_module(source_of(value, "pointer"))
     target = cache.get_target("f")
     assert object_at(target()) == value
+    assert getattr(object_at(target()), "__self__", None) is getattr(value, "__self__", None)
+
+
+def test_a_method_of_a_class_is_one_object_for_all_loads(cache: Cache) -> None:
+    """Each look-up of it gives another object. A load that stored that one would keep all the others, for code that runs."""
+    source = source_of(Heir.make, "pointer")
+    cache.add_module(ModuleSource(source.ir + "define i64 @other() {\nret i64 1\n}\n", globals=source.globals))
+    other = cache.get_target("other")  # keeps the module
+    assert len({cache.get_target("f")() for _ in range(5)}) == 1
+    assert other() == 1
+    with pytest.raises(GlobalValidationError, match="no identity"):
+        ObjectIdentity.of(Heir.make)
+    assert ObjectIdentity.of(np.random.normal) == ObjectIdentity("numpy.random", "normal")
 
 
 def test_a_ufunc_is_found_by_the_name_that_it_reduces_to(cache: Cache, directory: Path) -> None:
@@ -309,7 +343,7 @@ def test_a_ufunc_is_found_by_the_name_that_it_reduces_to(cache: Cache, directory
 
 
 def test_an_object_without_a_name_is_refused(cache: Cache) -> None:
-    for value in (object(), lambda: None, [1], types.SimpleNamespace()):
+    for value in (object(), lambda: None, [1], types.SimpleNamespace(), "x".join, [].append, Named().method):
         with pytest.raises(GlobalValidationError, match="cannot be found again") as caught:
             cache.add_module(source_of(value, "pointer"))
         assert "PythonObject(module, qualname)" in str(caught.value)
@@ -480,6 +514,12 @@ def test_a_pickled_object_needs_permission(cache: Cache) -> None:
         with pytest.raises(PickleNotAllowedError):
             cache.get_target("f")
         assert object_at(target()) == {"a": [1, 2]}
+
+
+def test_a_value_in_place_of_a_pickle_is_told_how_to_pickle_it() -> None:
+    for value in ({"a": 1}, object(), "text", 5):
+        with pytest.raises(TypeError, match=rf"takes a pickle as bytes, not {type(value).__name__}: Pickled\.of\(value\)"):
+            Pickled(value)  # type: ignore[arg-type]
 
 
 def test_a_pickle_is_not_read_without_permission(cache: Cache, directory: Path, tmp_path: Path) -> None:
