@@ -155,6 +155,14 @@ def test_the_cause_comes_before_those_that_wait_for_it(project: Path, directory:
 
 
 @needs_clang
+def test_module_interfaces_are_source_code(tmp_path: Path, directory: Path) -> None:
+    (tmp_path / "twice.cppm").write_text('export module twice;\nextern "C" long twice(long x) { return 2 * x; }\n')
+    done = compcache("--dir", directory, "add", tmp_path / "twice.cppm", "--", "-std=c++20", "-O1")
+    assert done.status == 0, done.err
+    assert compcache("--dir", directory, "call", "twice", "4").out == "8\n"
+
+
+@needs_clang
 @pytest.mark.parametrize(("flag", "what"), [("-S", "assembly"), ("-E", "preprocessed source"), ("-fsyntax-only", "nothing")])
 def test_flags_for_another_output_are_refused(project: Path, directory: Path, flag: str, what: str) -> None:
     done = compcache("--dir", directory, "add", project / "src" / "other.cpp", "--", "-O2", flag)

@@ -17,7 +17,6 @@ from compcache.cli.output import Column, ProgressBar, is_terminal, plural, print
 from compcache.cli.session import Session, pass_session
 from compcache.errors import CompcacheError, CompileError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
-from compcache.formats.manifest import LINK_ONLY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -390,7 +389,7 @@ def _shown(cache: Cache, row: dict[str, Any]) -> tuple[str, ...]:
 
 def _is_hidden(exported: Sequence[ExportedFunction]) -> bool:
     """Whether there are hidden functions, and nothing else."""
-    return bool(exported) and all(function.signature.startswith(f"{LINK_ONLY}hidden function") for function in exported)
+    return bool(exported) and all(function.signature == "hidden function" for function in exported)
 
 
 def _names(cache: Cache, exported: Sequence[ExportedFunction]) -> str:
