@@ -50,6 +50,9 @@ static __thread int inside_here;                         /* those of this thread
 
 static void close_library(Library *library) {
     if (library->map != NULL) {
+        if (strlen(library->shown) <= strlen(library->given)) {
+            strcpy(library->given, library->shown); /* a debugger reads it once more, and the descriptor is another file's by now */
+        }
         library->map->l_name = library->given; /* which dlclose() frees */
     }
     dlclose(library->handle);
@@ -112,13 +115,14 @@ int prepare_linking(void) {
 
 /* -------------------------------------------------------------------------------------------------------- names */
 
-enum { NUMBER_BITS = 64, NAME_HEAD = 2 * NUMBER_BITS + 2 };
+enum { NUMBER_BITS = 64, NAME_HEAD = 2 * NUMBER_BITS + 2, LONGEST_NAME = 4000 };
 
 /* `path`, which begins with a slash, spelled as it never was before: a number in "/" for 0 and "./" for 1, which mean
- * nothing to the system. For free(); NULL where memory is exhausted. */
-static char *respell(const char *path) {
+ * nothing to the system, and as many more slashes as make it as long as `shown`. For free(); NULL where memory is exhausted. */
+static char *respell(const char *path, const char *shown) {
     static uint64_t numbers;
-    char *name = malloc(NAME_HEAD + strlen(path) + 1);
+    const size_t needed = strlen(shown) < LONGEST_NAME ? strlen(shown) : 0;
+    char *name = malloc(NAME_HEAD + strlen(path) + needed + 1);
     if (name == NULL) {
         return NULL;
     }
@@ -128,6 +132,9 @@ static char *respell(const char *path) {
         if (number & 1) {
             *at++ = '.';
         }
+        *at++ = '/';
+    }
+    while ((size_t)(at - name) + strlen(path + 1) < needed) {
         *at++ = '/';
     }
     strcpy(at, path + 1);
@@ -192,10 +199,20 @@ Library *open_library(const char *path, char **reason) {
     return library;
 }
 
+/* Have a debugger read the names of libraries again: it stops where the dynamic linker says that its list has changed, as
+ * it did inside dlopen(), when the library had the name of a descriptor that is closed soon. Nothing happens without one. */
+static void tell_debuggers(void) {
+    void (*stop)(void) = NULL;
+    if (_r_debug.r_brk != 0) {
+        memcpy(&stop, &_r_debug.r_brk, sizeof stop);
+        stop();
+    }
+}
+
 /* Map a file under a new spelling of its name. 0; 1 where another owner has mapped it; -1 on failure, with a reason. */
 static int map_as(Library *library, const char *path, char **reason) {
     struct link_map *map = NULL;
-    char *name = respell(path);
+    char *name = respell(path, library->shown);
     if (name == NULL) {
         return -1;
     }
@@ -212,6 +229,7 @@ static int map_as(Library *library, const char *path, char **reason) {
         library->map = map;
         library->ranges = NOT_ASKED;
         map->l_name = library->shown;
+        tell_debuggers();
     }
     free(name);
     return status;
