@@ -3,7 +3,7 @@
 Grammar::
 
     signature = result "(" [parameter ("," parameter)*] ")"
-    parameter = [name ":"] ["const"] type [buffer]
+    parameter = [name ":"] ["const"] type [buffer]              "const" with a buffer or ptr
     buffer    = "[:]" | "[" (":" ",")* "::1" "]"
     type      = bool | i8 | i16 | i32 | i64 | u8 | u16 | u32 | u64 | f32 | f64 | ptr | cstr | object
     result    = type | void | "tuple[" type ("," type)* "]"
@@ -11,8 +11,8 @@ Grammar::
 `T[:]` is a C-contiguous buffer of that element type, of whatever shape; the function gets a pointer and a 64-bit count
 of elements. `T[::1]`, `T[:, ::1]` and so on are C-contiguous buffers of one, two, ... dimensions; the function gets a
 pointer and each dimension's 64-bit extent. A function whose result is a tuple (of scalars other than `ptr` and `cstr`)
-returns nothing and gets a pointer first, to one 8-byte slot per item. `const T[:]` says that the function only reads, so that read-only
-buffers are accepted. `object` is any Python object: the function, which holds the GIL, gets a borrowed `PyObject *` and
+returns nothing and gets a pointer first, to one 8-byte slot per item. `const T[:]` and `const ptr` say that the function only reads, so
+that read-only buffers are accepted. `object` is any Python object: the function, which holds the GIL, gets a borrowed `PyObject *` and
 returns a new reference, or NULL with an exception set. Parameter names are optional: they show
 in `help()` and do not take part in comparisons.
 """
@@ -204,6 +204,10 @@ def _read_parameter(part: str, text: str) -> Parameter:
     words = type_text.split()
     is_const = words[:1] == ["const"]
     type_ = _parse_type("".join(words[1:] if is_const else words), text)
-    if type_.kind == VOID or (is_buffer and type_.kind in (POINTER, CSTR, OBJECT)) or (is_const and not is_buffer):
+    if (
+        type_.kind == VOID
+        or (is_buffer and type_.kind in (POINTER, CSTR, OBJECT))
+        or (is_const and not is_buffer and type_.kind != POINTER)
+    ):
         raise SignatureError(f"signature {text!r} has a parameter {part.strip()!r}, which is not a parameter type")
     return Parameter(type_, is_buffer, is_const, name, dimensions)

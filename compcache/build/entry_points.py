@@ -39,7 +39,7 @@ __all__ = [
 
 _MAGIC = int.from_bytes(TABLE_MAGIC, "little")
 _FUNCTION_AT, _API_AT = 0, 8  # of Callee
-_VIEW_NDIM, _VIEW_SHAPE = 36, 48  # of Py_buffer, which is part of the stable ABI
+_VIEW_READONLY, _VIEW_NDIM, _VIEW_SHAPE = 32, 36, 48  # of Py_buffer, which is part of the stable ABI
 # of EntryApi
 _FAIL_ARITY, _FAIL_VALUE, _BUFFER, _POINTER, _U64, _CSTR, _FROM_CSTR = range(0, 56, 8)
 _KIND_LETTER = {SIGNED: "i", UNSIGNED: "u", FLOAT: "f", BOOL: "b"}
@@ -167,8 +167,8 @@ def _parameter_name(text: str) -> str:
     return name if name.isidentifier() else ""
 
 
-def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogil: bool) -> EntryPoint:
-    """The entry point for a function with this head.
+def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogil: bool, only_reads: bool = False) -> EntryPoint:
+    """The entry point for a function with this head; `only_reads` says that no argument's memory is written, by attributes of the function.
 
     Raises:
         SignatureMismatchError: the signature contradicts the function's LLVM type.
@@ -189,7 +189,7 @@ def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogi
             "the function needs for them: let the function release it where it works on numbers",
             func_name=name,
         )
-    return EntryPoint(str(signature), types, result, _readonly(signature, head), convention, nogil)
+    return EntryPoint(str(signature), types, result, _readonly(signature, head, only_reads=only_reads), convention, nogil)
 
 
 def _show(result: str, types: Sequence[str]) -> str:
@@ -238,14 +238,15 @@ def _result_types(type_: Type) -> tuple[str, ...]:
     return ({VOID: "void", TUPLE: "void", FLOAT: "float" if type_.size == 4 else "double"}[type_.kind],)  # noqa: PLR2004 - bytes
 
 
-def _readonly(signature: Signature, head: Head) -> tuple[bool, ...]:
+def _readonly(signature: Signature, head: Head, *, only_reads: bool) -> tuple[bool, ...]:
     """For each parameter whether a read-only buffer will do: declared so, or proven by LLVM."""
     result = []
     position = 1 if signature.result.kind == TUPLE else 0
     for parameter in signature.parameters:
         attributes = f" {head.parameters[position]} "
-        proven = any(f" {mark} " in attributes for mark in ("readonly", "readnone"))
-        result.append(parameter.is_buffer and (parameter.is_const or proven))
+        proven = only_reads or any(f" {mark} " in attributes for mark in ("readonly", "readnone"))
+        is_memory = parameter.is_buffer or parameter.type.kind == POINTER
+        result.append(is_memory and (parameter.is_const or proven))
         position += 1 + _extents(parameter) if parameter.is_buffer else 1
     return tuple(result)
 
@@ -363,7 +364,21 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, re
     hook = body.api({POINTER: _POINTER, CSTR: _CSTR}.get(kind, _U64))
     converted = body.value(f"call i32 {hook}(ptr %callee, i64 {index}, ptr {item}{view}, ptr %out{index})")
     body.require(body.value(f"icmp ne i32 {converted}, 0"), "fail")
+    if kind == POINTER and not readonly:
+        _refuse_readonly(body, index, item)
     return [f"{llvm_type} {body.value(f'load {llvm_type}, ptr %out{index}')}"]
+
+
+def _refuse_readonly(body: _Body, index: int, item: str) -> None:
+    """Fail where a pointer is that of a read-only buffer. Where it is no buffer's, `readonly` is not set."""
+    is_address = body.value(f"icmp eq ptr {body.value(f'load ptr, ptr %obj{index}')}, null")
+    mark = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {_VIEW_READONLY}')}")
+    may_write = body.value(f"select i1 {is_address}, i1 true, i1 {body.value(f'icmp eq i32 {mark}, 0')}")
+    good, bad = body.name("ok"), body.name("readonly")
+    body.branch(may_write, good, bad)
+    body.block(bad)
+    body.emit(f"call void {body.api(_FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
+    body.block(good)
 
 
 def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *, writable: bool) -> list[str]:

@@ -38,6 +38,9 @@ _STREAMS = {"_ZNSt8ios_base4InitC1Ev", "_ZNSt8ios_base4InitD1Ev", "__cxa_atexit"
 _SHOWN = 10
 _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant|alias) ([^\n]*)")
 _MOST_HEAD = 4096
+_MEMORY = re.compile(r"attributes #(\d+) = \{.*\bmemory\(([^)]*)\)")
+_GROUP = re.compile(r"#(\d+)")
+_STRING = re.compile(r'"[^"]*"')
 
 
 class Export(NamedTuple):
@@ -203,12 +206,15 @@ def _describe(export: Export, head: str) -> str:
     return f"{'constant' if match[1] == 'constant' else export.link_only} {leading_type(match[2])}"
 
 
-def make_entries(exports: Sequence[Export], definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> Entries:
-    """The entry points of an optimized module's exports.
+def make_entries(
+    exports: Sequence[Export], definitions: Mapping[str, Definition], aliases: Mapping[str, Alias], attributes: Iterable[str] = ()
+) -> Entries:
+    """The entry points of an optimized module's exports. `attributes` are its lines that say what is in a group of attributes.
 
     Raises:
         SignatureMismatchError: a signature contradicts the function's LLVM type.
     """
+    reading = _groups_that_read(attributes)
     distinct: dict[EntryPoint, int] = {}
     numbers: list[int | None] = []
     texts = []
@@ -224,10 +230,25 @@ def make_entries(exports: Sequence[Export], definitions: Mapping[str, Definition
             numbers.append(None)
             texts.append(f"! {error}")
             continue
-        entry = entry_point(export.name, head, signature, nogil=export.nogil)
+        only_reads = not reading.isdisjoint(_GROUP.findall(_STRING.sub("", head.head.suffix)))
+        entry = entry_point(export.name, head, signature, nogil=export.nogil, only_reads=only_reads)
         numbers.append(distinct.setdefault(entry, len(distinct)))
         texts.append(export.shown or ("nogil " if export.nogil else "") + signature.text())
     return Entries(tuple(distinct), tuple(numbers), tuple(texts))
+
+
+def _groups_that_read(lines: Iterable[str]) -> frozenset[str]:
+    """The numbers of the groups that say of functions that they do not write to the memory of their arguments (LLVM Language Reference,
+    "Function Attributes", `memory`).
+    """
+    plain = [_STRING.sub("", line) for line in lines if "memory(" in line]
+    return frozenset([match[1] for line in plain if (match := _MEMORY.match(line)) and _effect_on_arguments(match[2]) in ("none", "read")])
+
+
+def _effect_on_arguments(memory: str) -> str:
+    """What `memory` says of the arguments' memory: for itself, else what it says without a location, which is nothing where it does not."""
+    effects = {location: effect for location, _, effect in [item.rpartition(": ") for item in memory.split(", ")]}
+    return effects.get("argmem", effects.get("", "none"))
 
 
 def _head_of(symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> FunctionHead:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.build.ir_text import parse_head, quote, symbol_counts
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
-from compcache.errors import CompileError, SignatureMismatchError, UndefinedSymbolError
+from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
 from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
+from compcache.globals.elements import check_elements
 from compcache.images import platform_symbols
 from compcache.images.archives import HAS_STATE, Archive, is_archive
 from compcache.images.libraries import advice_on_run_time, demangle, library_with, loaded_libraries, open_libraries
@@ -141,6 +142,7 @@ def resolve_declarations(
     resolver = _Resolver(requests, cached_among, by_linker=by_linker, defined=defined, own=own)
     resolver.add_functions(functions)
     resolver.add_variables(variables, lambda name: _storage_of(module.get_global_variable(name).global_value_type, target_data))
+    _check_elements(resolver.storage, module)
     missing = _keep_copies(resolver.missing, module, functions, variables)
     _refuse_thread_locals([*resolver.imports, *missing], thread_locals)
     if assumed is not None and missing:
@@ -439,6 +441,16 @@ def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
     if fields == ["ptr", "i64"]:
         return Storage("span", size)
     return Storage("inline", size)
+
+
+def _check_elements(storage: Mapping[str, tuple[GlobalDefinition, Storage]], module: Any) -> None:
+    for name, (definition, form) in storage.items():
+        if form.form != "inline":
+            continue
+        try:
+            check_elements(definition, str(module.get_global_variable(name).global_value_type), form.size)
+        except GlobalValidationError as error:
+            raise GlobalValidationError(f"global {name!r} cannot be used: {error}", global_name=name, reason=error.reason) from error
 
 
 def _head_text(module: Any) -> str:

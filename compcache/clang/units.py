@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["Unit", "file_digest", "make_unit"]
 
 _SIZE = 16
+#: Flags by which compilers write something else than object code, and what that is.
+_OTHER_OUTPUT = {
+    "-S": "assembly", "--assemble": "assembly", "-E": "preprocessed source", "--preprocess": "preprocessed source",
+    "-M": "a list of headers", "-MM": "a list of headers", "--precompile": "an interface", "-fsyntax-only": "nothing", "-###": "nothing",
+}  # fmt: skip
 #: What of the environment changes what a compiler reads.
 _VARIABLES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "SOURCE_DATE_EPOCH", "CCC_OVERRIDE_OPTIONS", "RUSTFLAGS")
 
@@ -38,7 +43,8 @@ class Unit(Record):
 
     def given(self) -> bytes:
         """A digest of all that is known without running the compiler: headers are not."""
-        parts = [self.code, os.path.abspath(self.path).encode("utf-8", "surrogateescape") if self.path else b""]
+        path = os.path.abspath(os.path.join(self.directory, self.path)) if self.path else ""
+        parts = [self.code, path.encode("utf-8", "surrogateescape")]
         texts = [self.compiler.language, self.compiler.stamp, self.directory, *self.flags]
         texts += [f"{name}={os.environ.get(name)}" for name in _VARIABLES]
         texts += self.flag_files()
@@ -68,19 +74,23 @@ def _words_of(path: str) -> list[str]:
 
 
 def make_unit(
-    source: str | os.PathLike[str], flags: Iterable[str] | None = None, cc: str | None = None, language: str | None = None
+    source: str | os.PathLike[str],
+    flags: Iterable[str] | None = None,
+    cc: str | None = None,
+    language: str | None = None,
+    directory: str | None = None,
 ) -> Unit:
-    """Read the source, and find its compiler.
+    """Read the source, and find its compiler. `directory` is where the compiler runs, to which paths are relative; None is this one.
 
     Raises:
-        CompileError: the compiler is not installed, or flags are not texts.
+        CompileError: the compiler is not installed, or flags are not texts, or ask for something other than object code.
         OSError: the file cannot be read.
     """
     path = _path_of(source)
     if path.startswith(("-", "@")):
         path = f"./{path}"  # else compilers take it for an option, or for a file of options
     if path:
-        with open(path, "rb") as file:
+        with open(os.path.join(directory or "", path), "rb") as file:
             code = file.read()
     elif isinstance(source, str):
         code = source.encode()
@@ -89,7 +99,7 @@ def make_unit(
     found = language or language_of(path) or ("c" if not path else None)
     if found is None:
         raise CompileError(f"{path}: the ending does not tell the language; name it (language=)")
-    return Unit(code, path, find_compiler(found, cc), _flags_of(flags, found), absolute_path(os.curdir))
+    return Unit(code, path, find_compiler(found, cc), _flags_of(flags, found), absolute_path(directory or os.curdir))
 
 
 def _flags_of(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
@@ -98,6 +108,11 @@ def _flags_of(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
     given = tuple(flags.split() if isinstance(flags, str) else flags)
     if not all(isinstance(flag, str) and "\0" not in flag for flag in given):
         raise CompileError(f"flags are texts, as the compiler takes them, not {given!r}")
+    other = next((flag for flag in given if flag in _OTHER_OUTPUT or (language == "rust" and flag.startswith("--emit"))), None)
+    if other is not None:
+        raise CompileError(
+            f"the flag {other} asks the compiler for {_OTHER_OUTPUT.get(other, 'another output')}, and the cache needs code: leave it out"
+        )
     return given
 
 

@@ -75,7 +75,8 @@ class Text(GlobalDefinition):
 class Buffer(GlobalDefinition):
     """A snapshot of a buffer, taken by `Buffer.of`; the length of a span counts elements.
 
-    Every load decodes its own copy, which the code may change.
+    Every load decodes its own copy, which the code may change. In the place of an array it has the array's elements: their type and number
+    are compared when the module is added.
     """
 
     __slots__ = ("data", "format")

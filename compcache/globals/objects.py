@@ -10,7 +10,7 @@ from compcache.globals.definition import GlobalDefinition, Storage, invalid, pac
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
     from compcache.globals.definition import LoadContext
@@ -31,7 +31,20 @@ def _find(module: str, qualname: str) -> object:
 
 
 def _name_of(value: object) -> tuple[str, str]:
-    """Where to find an object again: `__reduce__` where that is a name (numpy's ufuncs), else its own name."""
+    """Where to find an object again."""
+    for module, qualname in _candidates(value):
+        if _is_found(module, qualname, value):
+            return module, qualname
+    raise invalid(
+        f"{value!r} of type {type(value).__qualname__} cannot be found again by module and name; define it as "
+        "PythonObject(module, qualname), or as Pickled(value) where the cache is opened with allow_pickle=True"
+    )
+
+
+def _candidates(value: object) -> Iterator[tuple[str, str]]:
+    """Names that an object may have: that to which it reduces (numpy's ufuncs), else its own; as a method of a class that of the class;
+    that under which a loaded module holds it, for objects that do not know their module (`numpy.random.normal`).
+    """
     try:
         reduced = value.__reduce__()
     except Exception as error:  # noqa: BLE001 - any failure to reduce means that the object has no importable name
@@ -39,21 +52,18 @@ def _name_of(value: object) -> tuple[str, str]:
         reduced = None
     qualname = reduced if isinstance(reduced, str) else getattr(value, "__qualname__", None)
     module = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)
-    candidates = [module] if isinstance(module, str) else []
-    candidates += [name for name in _modules_with(value, qualname) if name not in candidates]
-    for candidate in candidates:
-        if isinstance(qualname, str) and _is_found(candidate, qualname, value):
-            return candidate, qualname
-    raise invalid(
-        f"{value!r} of type {type(value).__qualname__} cannot be found again by module and name; define it as "
-        "PythonObject(module, qualname), or as Pickled(value) where the cache is opened with allow_pickle=True"
-    )
+    if isinstance(module, str) and isinstance(qualname, str):
+        yield module, qualname
+    owner, name = getattr(value, "__self__", None), getattr(value, "__name__", None)
+    if isinstance(owner, type) and isinstance(name, str):
+        yield owner.__module__, f"{owner.__qualname__}.{name}"
+    for known in dict.fromkeys((qualname, name, "None" if value is None else None)):
+        if isinstance(known, str):
+            yield from [(module, known) for module in _modules_with(value, known)]
 
 
-def _modules_with(value: object, qualname: object) -> list[str]:
-    """Loaded modules that hold the object under this name, for objects that do not know their module."""
-    if not isinstance(qualname, str):
-        return []
+def _modules_with(value: object, qualname: str) -> list[str]:
+    """Loaded modules that hold the object under this name."""
     top = type(value).__module__.partition(".")[0]
     loaded = [name for name, module in list(sys.modules.items()) if module is not None]
     loaded.sort(key=lambda name: (name != top, name.count("."), name))
@@ -62,9 +72,15 @@ def _modules_with(value: object, qualname: object) -> list[str]:
 
 def _is_found(module: str, qualname: str, value: object) -> bool:
     try:
-        return _find(module, qualname) is value
+        return _is_one(_find(module, qualname), value)
     except GlobalValidationError:
         return False
+
+
+def _is_one(found: object, value: object) -> bool:
+    """Whether two objects are one. A method of a class is another object each time that it is looked up."""
+    is_method = isinstance(getattr(value, "__self__", None), type) and type(found) is type(value)
+    return found is value or (is_method and found == value)  # methods are equal if function and class are one
 
 
 @register
@@ -97,6 +113,9 @@ class PythonObject(GlobalDefinition):
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         return pack_object(_find(self.module, self.qualname), storage)
 
+    def is_same(self, known: object, found: object) -> bool:
+        return _is_one(known, found)
+
 
 @register
 class ObjectIdentity(PythonObject):
@@ -104,6 +123,14 @@ class ObjectIdentity(PythonObject):
 
     __slots__ = ("module", "qualname")  # `Record` reads the fields of a class off its own slots
     kind = "identity"
+
+    @classmethod
+    def of(cls, value: object) -> GlobalDefinition:
+        """See `PythonObject.of`. Methods of classes have no identity: each look-up makes another object."""
+        module, qualname = _name_of(value)
+        if _find(module, qualname) is not value:
+            raise invalid(f"{module}:{qualname} is another object each time that it is looked up, and has no identity to compare")
+        return cls(module, qualname)
 
 
 @register

@@ -24,6 +24,16 @@ class Pickled(GlobalDefinition):
     data: bytes
     kind = "pickle"
 
+    def __init__(self, data: bytes) -> None:
+        """`data` is a pickle.
+
+        Raises:
+            TypeError: it is not bytes.
+        """
+        if not isinstance(data, bytes):
+            raise TypeError(f"Pickled() takes a pickle as bytes, not {type(data).__name__}: Pickled.of(value) pickles a value")
+        super().__init__(data)
+
     @classmethod
     def of(cls, value: object) -> Pickled:
         """The definition of `value` as it is now.

@@ -45,7 +45,8 @@ def _explain(parameter: Parameter) -> str:
     if parameter.type.kind == OBJECT:
         return "a Python object"
     if parameter.type.kind == POINTER:
-        return "an address: int, None, a ctypes object, a call target or a buffer"
+        buffer = "a buffer" if parameter.is_const else "a writable buffer (a read-only one if the function is known to only read)"
+        return f"an address: int, None, a ctypes object, a call target or {buffer}"
     return f"{_PYTHON_TYPES[parameter.type.kind]} ({parameter.type})"
 
 
@@ -137,7 +138,7 @@ def raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
     if parameter.type.kind == POINTER:
         if isinstance(value, int):
             raise OverflowError(f"{where} an address of 64 bits, not {_short(value)}")
-        raise TypeError(f"{where} an address (int, None, a ctypes object, a call target) or a buffer, not {kind}")
+        raise _pointer_error(target, index, value, where)
     if parameter.type.kind == FLOAT:
         if hasattr(value, "__float__") or hasattr(value, "__index__"):
             raise OverflowError(f"{where} a number that {parameter.type} can hold, not {_short(value)}")
@@ -146,6 +147,22 @@ def raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
         raise TypeError(f"{where} an integer ({parameter.type}), not {kind}")
     low, high = _range(parameter.type.kind == "signed", parameter.type.size)
     raise OverflowError(f"{where} between {low} and {high} ({parameter.type}), not {_short(value)}")
+
+
+def _pointer_error(target: TypedCallTarget, index: int, value: object, where: str) -> TypeError:
+    parameter = target.signature.parameters[index]
+    kind = type(value).__name__
+    try:
+        with memoryview(value) as view:  # type: ignore[arg-type]
+            contiguous = view.c_contiguous
+    except (TypeError, ValueError, BufferError):
+        return TypeError(f"{where} an address (int, None, a ctypes object, a call target) or a buffer, not {kind}")
+    if not contiguous:
+        return ArgumentBufferError(f"{where} an address or a C-contiguous buffer, not a non-contiguous {kind}: pass a copy, or an address")
+    declared = f"{parameter.name}: const ptr" if parameter.name else "const ptr"
+    return ArgumentBufferError(
+        f"{where} an address or a writable buffer, not a read-only {kind}: declare it '{declared}' if the function does not write there"
+    )
 
 
 def _short(value: object) -> str:

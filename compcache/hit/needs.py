@@ -188,7 +188,7 @@ def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tupl
     if len(data) != record.size:
         reason = f"kind {record.kind!r} gave {len(data)} bytes for {record.size}"
         raise GlobalValidationError(reason, reason=reason)
-    if isinstance(known, Kept) and known.data == data:
+    if isinstance(known, Kept) and (known.data == data or definition.is_same(known.value, keep)):
         return None
     return data, Kept(data, keep, known, revalidate=definition.revalidate)
 

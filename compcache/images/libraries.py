@@ -60,7 +60,20 @@ _RUNTIME_LIBRARIES = (
 #: And those that are no shared libraries, with advice for who did not name them.
 _RUNTIMES = (
     (("_FortranA", "_QQ"), "pass archives=['libflang_rt.runtime.a'], or compile with compcache.clang"),
-    (_RUST_NAMES, "pass the .rlib files of `rustc --print target-libdir` as archives=, or compile with compcache.clang, which does"),
+    (
+        _RUST_NAMES,
+        (
+            "give the .rs file (to `compcache add` or compcache.clang.compile), which brings Rust's library, or compile the crate with "
+            "--crate-type=staticlib as well and pass that .a in archives="
+        ),
+    ),
+    (
+        ("NRT_", "numba_"),
+        (
+            "this is code of Numba's (inspect_llvm()), which needs Numba's run time: use compcache.numba.njit, which caches the function "
+            "as it is called, or compcache.numba.export"
+        ),
+    ),
     (("__zig_",), "compile with -fcompiler-rt (zig), or pass archives=['libcompiler_rt.a'] with the one in zig's cache"),
     (("__morestack",), "pass archives=['libgcc.a'] (`gcc --print-libgcc-file-name`)"),
     (

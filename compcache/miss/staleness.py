@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.content.names import content_digest, frozen, source_of
 from compcache.digest import digest
-from compcache.errors import CompcacheError, ShadowWarning
+from compcache.errors import CacheWarning, CompcacheError, ShadowWarning
 from compcache.files import reraise_interrupt
-from compcache.formats.manifest import FUNCTION, decode_function
+from compcache.formats.manifest import FUNCTION, LINK_ONLY, decode_function
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish.quarantine import warn, warn_once
 from compcache.store import is_ordered
@@ -30,11 +30,14 @@ if TYPE_CHECKING:
     from compcache.session import Session
     from compcache.store import Store
 
-__all__ = ["check_hit", "is_checking", "maker_digest", "other_sources", "warn_of_repeated", "warn_of_shadowed", "warn_of_stale"]
+__all__ = [
+    "check_hit", "is_checking", "maker_digest", "other_sources", "warn_of_hidden", "warn_of_repeated", "warn_of_shadowed", "warn_of_stale",
+]  # fmt: skip
 
 _CONSTANTS = (str, bytes, int, float, complex, bool, type(None))
 _OFF = ("", "0", "off", "no", "false")
 _ABOUT_THE_FILE = ("; ModuleID", "source_filename")
+_MOST_NAMED = 10
 _ADVICE = (
     "the cached code is used. Name it by its content (an Identity, or Cache.compile), or give it another name, or "
     "remove what is cached: cache.remove({!r})"
@@ -212,6 +215,18 @@ def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
         if other.code and built.code and other.code != built.code and not _is_same(other.sections[3], built.sections[3]):
             warn(f"function {min(names)!r} is defined twice by what is added, with different code: the last one is used", ShadowWarning)
             return
+
+
+def warn_of_hidden(built: BuiltModule) -> None:
+    """Warn if a module that is added alone has nothing but hidden functions, which nobody can call."""
+    if built.signatures and all(text.startswith(f"{LINK_ONLY}hidden function") for text in built.signatures):
+        names = [name for name, *_ in built.functions]
+        shown = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+        warn(
+            f"the module exports nothing that can be called: all its functions are hidden: {shown}. "
+            "Name those to call in functions=, or add it together with the sources that use them",
+            CacheWarning,
+        )
 
 
 def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str]) -> list[str] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.build import codegen
 from compcache.build.entry_points import entries_text, symbols_of_entries, table_text
 from compcache.build.exports import make_entries
-from compcache.build.ir_text import read_module, with_image_symbols
+from compcache.build.ir_text import lines_from, read_module, with_image_symbols
 from compcache.build.large_data.variables import with_data
 from compcache.build.link_types import LinkTypes, read_link_types
 from compcache.build.pic import (
@@ -110,7 +110,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         bitcode, module = _kept(module, context)
     if constructors.functions():
         module = codegen.parse(with_init_arrays(text, constructors), context)
-    entries = make_entries(prepared.exports, definitions, prepared.aliases)
+    entries = make_entries(prepared.exports, definitions, prepared.aliases, lines_from(text, "attributes #"))
     types = _types_of(text, written, prepared)
     slots = tuple([name for name in (*prepared.resolution.slots, *prepared.resolution.storage) if name in definitions])
     key = _key(text, request, prepared)

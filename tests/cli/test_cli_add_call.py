@@ -86,6 +86,60 @@ def test_files_can_use_one_another_in_their_order(directory: Path, tmp_path: Pat
     assert call(directory, "caller", "100") == "111\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("kernel.xyz", b"def f(x): return x\n", "the ending '.xyz' is not that of a language"),
+        ("header.h", b"/* define nothing */\nlong f(long);\n", "the ending '.h' is not that of a language"),
+        ("Makefile", b"all:\n\techo\n", "a name without an ending tells no language"),
+        ("broken.ll", b"no code\n", "LLVM does not accept the code"),
+    ],
+)
+def test_a_file_that_is_no_code_is_named_by_its_ending(
+    directory: Path, tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    done = compcache("--dir", directory, "add", tmp_path / name)
+    assert done.status == 2
+    assert f"{name}: {reason}" in done.err
+
+
+def test_llvm_code_is_code_under_any_name(directory: Path, tmp_path: Path) -> None:
+    for number, text in enumerate((adder("f0", 1), f"; a remark\n\n{adder('f1', 1)}", "\n@f2 = constant i64 5\n")):
+        add(directory, write(tmp_path / f"code{number}.any", text))
+    assert call(directory, "f1", 1) == "2\n"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_advice_is_in_words_of_the_command_line(directory: Path, tmp_path: Path) -> None:
+    def told(code: str, *options: str) -> str:
+        done = compcache("--dir", directory, "add", write(tmp_path / "f.ll", code), *options)
+        assert done.status == 2
+        return done.err
+
+    missing = 'declare i64 @"{0}"(i64)\ndefine i64 @f(i64 %x) {{\n%y = call i64 @"{0}"(i64 %x)\nret i64 %y\n}}\n'
+    assert "name it in --import if" in told(missing.format("nobodys"))
+    assert "in --global if it is" in told(missing.format("nobodys"))
+    assert "the library that has it in --library or --archive" in told(missing.format("nobodys"))
+    assert "pass --archive libflang_rt.runtime.a, or" in told(missing.format("_FortranANothing"))
+    assert "pass that .a in --archive" in told(missing.format("rust_begin_unwind"))
+    assert "soname or path in --library" in told(adder("f", 1), "--library", "no_such_library")
+    assert "name those to export in --export" in told(adder("f", 1).replace("define", "define internal") + "@k = internal global ptr @f\n")
+
+
+def test_hidden_functions_alone_are_told(directory: Path, tmp_path: Path) -> None:
+    hidden = write(tmp_path / "hidden.ll", adder("f", 1).replace("define", "define hidden"))
+    done = compcache("--dir", directory, "add", hidden)
+    assert done.status == 0
+    assert "warning: " in done.err
+    assert "all its functions are hidden" in done.err
+    assert compcache("--dir", directory, "add", hidden, write(tmp_path / "user.ll", caller("g", "f"))).err == ""
+
+
 def test_an_import_can_come_later(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "caller.ll").write_text(caller("caller", "its_own_name"))
     refused = compcache("--dir", directory, "add", tmp_path / "caller.ll")

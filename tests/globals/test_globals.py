@@ -8,6 +8,7 @@ import gc
 import math
 import operator
 import os
+import re
 import sys
 import threading
 import types
@@ -154,6 +155,57 @@ def test_a_strided_buffer_is_stored_in_c_order(cache: Cache) -> None:
     assert list((ctypes.c_int64 * 6).from_address(target())) == [0, 3, 1, 4, 2, 5]
 
 
+ARRAYS: dict[str, list[Any]] = {
+    "[4 x double]": [
+        np.arange(4.0), np.arange(4.0).reshape(2, 2), np.arange(8.0)[::2], array.array("d", range(4)), (ctypes.c_double * 4)(),
+        bytes(range(32)), bytearray(32), memoryview(bytes(32)), np.zeros(32, dtype=np.uint8),
+    ],
+    "[2 x [2 x float]]": [np.arange(4, dtype=np.float32), np.zeros((2, 2), dtype=np.float32), bytes(16)],
+    "<4 x i32>": [np.arange(4, dtype=np.int32), np.arange(4, dtype=np.uint32), bytearray(16)],
+    "[3 x i64]": [array.array("q", [1, 2, 3]), array.array("l", [1, 2, 3]), np.zeros(3, dtype=np.intp), np.zeros(3, dtype=np.uint64)],
+    "[2 x half]": [np.ones(2, dtype=np.float16)],
+    "[4 x i8]": [b"ab", "ab", b"abcd", bytearray(b"abcd"), np.ones(4, dtype=np.bool_), array.array("b", [1, 2, 3, 4])],
+    "[5 x i8]": [(ctypes.c_char * 5)(), b""],
+    "{ double, [4 x i8] }": [b"ab", np.ones(1)],
+}  # fmt: skip
+MISFITS: dict[str, list[Any]] = {
+    "[4 x double]": [
+        np.ones(4, dtype=np.float32), np.ones(4, dtype=np.int64), np.ones(8, dtype=np.float32), np.ones(3), np.ones(5), np.ones(0),
+        np.ones(4, dtype=">f8"), np.zeros(2, dtype=np.complex128), np.zeros(4, dtype=[("x", "<f8")]),
+        bytes(31), bytearray(31), bytes(33), "text",
+    ],
+    "[2 x [2 x float]]": [np.ones(2, dtype=np.float32), np.ones(4, dtype=np.int32), np.ones((2, 2)), b"abc"],
+    "<4 x i32>": [np.ones(4, dtype=np.float32), np.ones(2, dtype=np.int64), np.ones(3, dtype=np.int32)],
+    "[4 x i8]": [bytearray(b"ab"), b"abcde", "abcde", np.ones(2, dtype=np.int16)],
+    "[2 x half]": [np.ones(2, dtype=np.int16)],
+}  # fmt: skip
+
+
+def pairs_of(table: dict[str, list[Any]]) -> list[Any]:
+    return [pytest.param(t, v, id=f"{t}-{number}") for t, values in table.items() for number, v in enumerate(values)]
+
+
+def array_source(llvm_type: str, value: object) -> ModuleSource:
+    return ModuleSource(f"@g = external global {llvm_type}\ndefine ptr @f() {{\nret ptr @g\n}}", globals={"g": value}, optimize=0)
+
+
+@pytest.mark.parametrize(("llvm_type", "value"), pairs_of(ARRAYS))
+def test_an_array_takes_buffers_of_its_elements_and_its_bytes(cache: Cache, llvm_type: str, value: Any) -> None:
+    data = value.encode() if isinstance(value, str) else memoryview(value).tobytes()
+    cache.add_module(array_source(llvm_type, value))
+    target = cache.get_target("f")
+    assert ctypes.string_at(target(), len(data)) == data
+
+
+@pytest.mark.parametrize(("llvm_type", "value"), pairs_of(MISFITS))
+def test_an_array_refuses_buffers_of_other_elements_or_another_number(cache: Cache, llvm_type: str, value: object) -> None:
+    with pytest.raises(GlobalValidationError, match=rf"global 'g' .* does not fit its storage, {re.escape(llvm_type)}: ") as caught:
+        cache.add_module(array_source(llvm_type, value))
+    assert caught.value.global_name == "g"
+    assert "does not fit" in caught.value.reason
+    assert not cache.has("f")
+
+
 def test_decoded_values_live_as_long_as_the_code(cache: Cache) -> None:
     cache.add_module(source_of("long enough not to be interned by anybody", "text"))
     target = cache.get_target("f")
@@ -234,13 +286,47 @@ def object_at(address: int) -> object:
     return ctypes.cast(address, ctypes.py_object).value
 
 
-@pytest.mark.parametrize("value", [len, math.sin, int, types.SimpleNamespace, operator.add, str.join])
+class Named:
+    """Found by name, with methods that are."""
+
+    @classmethod
+    def make(cls) -> type:
+        return cls
+
+    def method(self) -> None:
+        """Nothing."""
+
+
+class Heir(Named):
+    """Whose `make` is not that of `Named`."""
+
+
+OBJECTS = [
+    len, math.sin, int, types.SimpleNamespace, operator.add, str.join, None, Ellipsis, NotImplemented,
+    dict.fromkeys, int.from_bytes, np.random.normal, Named.make, Heir.make, Named.method,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", OBJECTS, ids=lambda value: getattr(value, "__qualname__", str(value)))
 def test_an_object_is_found_again_by_its_name(cache: Cache, value: object) -> None:
     definition = define(value)
     assert isinstance(definition, PythonObject)
     cache.add_module(source_of(value, "pointer"))
     target = cache.get_target("f")
     assert object_at(target()) == value
+    assert getattr(object_at(target()), "__self__", None) is getattr(value, "__self__", None)
+
+
+def test_a_method_of_a_class_is_one_object_for_all_loads(cache: Cache) -> None:
+    """Each look-up of it gives another object. A load that stored that one would keep all the others, for code that runs."""
+    source = source_of(Heir.make, "pointer")
+    cache.add_module(ModuleSource(source.ir + "define i64 @other() {\nret i64 1\n}\n", globals=source.globals))
+    other = cache.get_target("other")  # keeps the module
+    assert len({cache.get_target("f")() for _ in range(5)}) == 1
+    assert other() == 1
+    with pytest.raises(GlobalValidationError, match="no identity"):
+        ObjectIdentity.of(Heir.make)
+    assert ObjectIdentity.of(np.random.normal) == ObjectIdentity("numpy.random", "normal")
 
 
 def test_a_ufunc_is_found_by_the_name_that_it_reduces_to(cache: Cache, directory: Path) -> None:
@@ -257,7 +343,7 @@ def test_a_ufunc_is_found_by_the_name_that_it_reduces_to(cache: Cache, directory
 
 
 def test_an_object_without_a_name_is_refused(cache: Cache) -> None:
-    for value in (object(), lambda: None, [1], types.SimpleNamespace()):
+    for value in (object(), lambda: None, [1], types.SimpleNamespace(), "x".join, [].append, Named().method):
         with pytest.raises(GlobalValidationError, match="cannot be found again") as caught:
             cache.add_module(source_of(value, "pointer"))
         assert "PythonObject(module, qualname)" in str(caught.value)
@@ -428,6 +514,12 @@ def test_a_pickled_object_needs_permission(cache: Cache) -> None:
         with pytest.raises(PickleNotAllowedError):
             cache.get_target("f")
         assert object_at(target()) == {"a": [1, 2]}
+
+
+def test_a_value_in_place_of_a_pickle_is_told_how_to_pickle_it() -> None:
+    for value in ({"a": 1}, object(), "text", 5):
+        with pytest.raises(TypeError, match=rf"takes a pickle as bytes, not {type(value).__name__}: Pickled\.of\(value\)"):
+            Pickled(value)  # type: ignore[arg-type]
 
 
 def test_a_pickle_is_not_read_without_permission(cache: Cache, directory: Path, tmp_path: Path) -> None:

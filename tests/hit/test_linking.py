@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -394,3 +395,30 @@ def test_definitions_that_linkers_merge(cache: Cache, linkage: str) -> None:
         )
     )
     assert [cache.get_target("count")() for _ in range(2)] == [value + 1, value + 2]
+
+
+GIVEN_NAMES = """
+import os
+from compcache import Cache
+cache = Cache(directory)
+held = cache.get_target("first")
+child = os.fork()
+if child == 0:
+    cache.get_target("second")
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+result = os.getpid(), child
+"""
+
+
+@pytest.mark.skipif(not os.confstr("CS_GNU_LIBC_VERSION"), reason="glibc tells which names it was given")
+def test_names_given_to_the_dynamic_linker_mean_the_same_in_other_processes(cache: Cache, directory: Path, tmp_path: Path) -> None:
+    """A debugger opens them in its own process, where `/proc/self/fd/0` may be a terminal; after a fork the process has another number."""
+    for number, name in enumerate(("first", "second")):
+        cache.add_module(ModuleSource(constant(name, number)))
+    both = run_fresh(directory, GIVEN_NAMES, LD_DEBUG="files", LD_DEBUG_OUTPUT=str(tmp_path / "linker"))
+    said = "\n".join([file.read_text() for file in tmp_path.glob("linker.*")])
+    names = re.findall(r"^ *(\d+):\s+file=(\S+) \[0\];  dynamically loaded by", said, re.MULTILINE)
+    given = [(int(process), os.path.normpath(name)) for process, name in names if "/fd/" in name]
+    assert [process for process, _ in given] == list(both)
+    assert all(re.fullmatch(rf"/+proc/{process}/fd/\d+", name) for process, name in given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import copy
 import ctypes
 import functools
@@ -124,6 +125,29 @@ define i8 @truth(i8 %x) {
 }
 @message = internal constant [5 x i8] c"mine\\00"
 @PyExc_ValueError = external global ptr
+define void @write(ptr %p) {
+  store i8 65, ptr %p
+  ret void
+}
+define i8 @read(ptr readonly %p) {
+  %x = load i8, ptr %p
+  ret i8 %x
+}
+define i8 @pure(ptr %p, ptr %q) #0 {
+  %x = load i8, ptr %q
+  ret i8 %x
+}
+define i8 @pretend(ptr %p) #1 section "#0" {
+  %x = load i8, ptr %p
+  ret i8 %x
+}
+define i8 @writes_arguments(ptr %p) #2 {
+  %x = load i8, ptr %p
+  ret i8 %x
+}
+attributes #0 = { memory(argmem: read, inaccessiblemem: readwrite) }
+attributes #1 = { "note"="memory(none)" }
+attributes #2 = { memory(read, argmem: readwrite) }
 declare void @PyErr_SetString(ptr, ptr)
 declare i32 @usleep(i32)
 declare i32 @PyGILState_Check()
@@ -135,8 +159,8 @@ def identity_text() -> str:
     return "\n".join(f"define {t} @id_{name}({t} %x) {{\n  ret {t} %x\n}}" for name, t in LLVM.items())
 
 
-def exports() -> dict[str, str | Function]:
-    named: dict[str, str | Function] = {f"id_{name}": f"{name}({name})" for name in LLVM}
+def exports() -> dict[str, str | Function | None]:
+    named: dict[str, str | Function | None] = {f"id_{name}": f"{name}({name})" for name in LLVM}
     named |= {f"length_{t}": Function(f"i64({t}[:])", symbol="length") for t in ELEMENTS}
     named |= {
         "start": "ptr(const u8[:])",
@@ -152,6 +176,12 @@ def exports() -> dict[str, str | Function]:
         "raises": "i64()",
         "raw": Function("ptr(ptr)", symbol="id_ptr"),
         "truth8": Function("bool(bool)", symbol="truth"),
+        "write": None,
+        "read": None,
+        "pure": None,
+        "pretend": None,
+        "writes_arguments": None,
+        "declared": Function("i8(p: const ptr)", symbol="pretend"),
         "two_buffers": Function("i64(i64[:], ptr)", symbol="three2"),
     }
     return named
@@ -330,6 +360,35 @@ def test_a_pointer_refuses_other_types(get: Callable[[str], TypedCallTarget]) ->
     for value in (2**64, -(2**63) - 1):
         with pytest.raises(OverflowError):
             get("raw")(value)
+
+
+def test_a_pointer_to_read_only_memory_needs_a_function_that_only_reads(get: Callable[[str], TypedCallTarget]) -> None:
+    """By attributes of the parameter, by those of the function (not by texts that look like them), or by declaration."""
+    text = bytes(bytearray(b"password"))  # one of its own: no literal
+    frozen = np.frombuffer(text, dtype=np.uint8)
+    for value in (text, frozen, memoryview(text)):
+        for name in ("write", "pretend", "writes_arguments"):
+            with pytest.raises(ArgumentBufferError, match=r"p must be .* not a read-only (bytes|ndarray|memoryview).*'p: const ptr'"):
+                get(name)(value)
+        assert get("read")(value) == get("pure")(value, value) == get("declared")(value) == ord("p")
+    assert text == b"password"
+    data = bytearray(text)
+    for view in (data, memoryview(data), np.frombuffer(data, dtype=np.uint8), (ctypes.c_char * 8).from_buffer(data)):
+        get("write")(view)
+        assert get("declared")(view) == ord("A")
+    for view, name in ((memoryview(text), "write"), (memoryview(data), "write"), (memoryview(text), "read")):
+        with contextlib.suppress(ArgumentBufferError):
+            get(name)(view)
+        view.release()  # which fails while a call has it
+    assert str(get("read").signature) == "i8(ptr)"
+    assert str(get("declared").signature) == "i8(const ptr)"
+
+
+def test_a_pointer_to_memory_with_gaps_is_refused_in_these_words(get: Callable[[str], TypedCallTarget]) -> None:
+    for value in (np.zeros(8)[::2], memoryview(bytearray(8))[::2], np.zeros((2, 2)).T):
+        for name in ("write", "declared"):
+            with pytest.raises(ArgumentBufferError, match=r"C-contiguous buffer, not a non-contiguous (ndarray|memoryview)"):
+                get(name)(value)
 
 
 # ------------------------------------------------------------------------------------ buffers

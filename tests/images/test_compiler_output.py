@@ -14,6 +14,7 @@ from helpers import adder, caller
 
 from compcache import Cache, CompileError, ModuleSource, SignatureError, UndefinedSymbolError
 from compcache.build import codegen
+from compcache.errors import CacheWarning
 from compcache.images.elf import patching, reading
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ def test_a_module_of_hidden_functions_is_not_added_for_nothing(cache: Cache) -> 
     text += "@keep = internal global ptr @g\n"
     with pytest.raises(UndefinedSymbolError, match=r"'g' \(internal\); name those to export in functions="):
         cache.add_module(ModuleSource(text.replace("define hidden", "define internal")))
-    cache.add_module(ModuleSource(text))
+    with pytest.warns(CacheWarning, match="can be called: all its functions are hidden: 'f'. Name those to call in functions="):
+        cache.add_module(ModuleSource(text))
     with pytest.raises(SignatureError, match="name it in functions="):
         cache.get_target("f")
     cache.add_module(ModuleSource(text, {"f": None}))

@@ -285,11 +285,19 @@ def test_each_of_several_missing_symbols_gets_its_own_advice(cache: Cache, monke
     assert "4 symbols" in first
     for symbol, advice in (
         ("_ZNSt6thread4joinEv' (std::thread::join())", "libraries=['stdc++']"),
-        ("_RNvNtCsgEmfK2I1SDS_4core9panicking5panic", ".rlib"),
+        ("_RNvNtCsgEmfK2I1SDS_4core9panicking5panic", "--crate-type=staticlib"),
         ("nobodys'", "imports="),
         ("nobodys_variable'", "globals= with its value"),
     ):
         assert any(symbol in line and advice in line for line in lines), (symbol, lines)
+
+
+def test_code_of_numbas_is_told_what_to_do(cache: Cache) -> None:
+    """What `inspect_llvm()` gives needs the run time of the process that made it."""
+    with pytest.raises(UndefinedSymbolError, match=r"'NRT_Free', .*: this is code of Numba's \(inspect_llvm\(\)\).*compcache\.numba\.njit"):
+        cache.add_module(ModuleSource(
+            "declare void @NRT_Free(ptr)\ndefine void @f(ptr %x) {\n  call void @NRT_Free(ptr %x)\n  ret void\n}\n"
+        ))
 
 
 def test_advice_names_no_library_that_is_not_there(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

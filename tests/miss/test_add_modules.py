@@ -89,6 +89,14 @@ def test_a_library_may_have_files_that_define_nothing(cache: Cache) -> None:
         cache.add_modules([ModuleSource(CONSTRUCTOR.partition("define i64")[0])])
 
 
+def test_hidden_functions_are_no_mistake_beside_others(cache: Cache) -> None:
+    """Nobody can call them; what is added with them uses them. Alone they cause a warning (tests/images/test_compiler_output.py)."""
+    hidden = "define hidden i64 @helper(i64 %x) {\nret i64 %x\n}\n"
+    cache.add_modules([ModuleSource(caller("user", "helper")), ModuleSource(hidden)])
+    assert cache.get_target("user")(1) == 1
+    cache.add_module(ModuleSource(hidden + "@table = global i64 5\n"))
+
+
 def test_a_source_may_import_functions_of_those_before_it(cache: Cache) -> None:
     cache.add_modules(ModuleSource(code) for code in (adder("one", 1), caller("two", "one", plus=1), caller("three", "two", plus=1)))
     assert cache.get_target("three")(10) == 13

@@ -131,7 +131,8 @@ static int address_of(const Callee *callee, int64_t index, PyObject *number, voi
     return 1;
 }
 
-/* An int, None, what the hook knows (ctypes, targets), else any contiguous buffer. */
+/* An int, None, what the hook knows (ctypes, targets), else any contiguous buffer. Whether it may be read-only, entry points
+ * decide by the `readonly` of the view: those of older images take any. */
 static int acquire_pointer(const Callee *callee, int64_t index, PyObject *object, Py_buffer *view, void **out) {
     if (object == Py_None) {
         *out = NULL;
@@ -153,8 +154,10 @@ static int acquire_pointer(const Callee *callee, int64_t index, PyObject *object
     }
     if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) != 0) {
         view->obj = NULL;
-        PyErr_Clear();
-        fail_value(callee, index, object);
+        if (exporter_refused()) {
+            PyErr_Clear();
+            fail_value(callee, index, object);
+        }
         return 0;
     }
     *out = view->buf;

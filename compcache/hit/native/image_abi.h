@@ -3,7 +3,8 @@
  * The other side of this file is compcache/build/entrypoints.py, which generates the code that uses these layouts.
  * Images are on disk: a change of a layout, an order or a meaning here needs a higher COMPCACHE_ABI_VERSION, here and in
  * compcache/formats/host.py. Nothing here depends on the layout of Python objects, so that an image serves every
- * version and build of CPython. (Py_buffer, of which entry points read ndim and shape, is part of the stable ABI.)
+ * version and build of CPython. (Py_buffer, of which entry points read obj, readonly, ndim and shape, is part of the
+ * stable ABI.)
  */
 #ifndef COMPCACHE_IMAGE_ABI_H
 #define COMPCACHE_IMAGE_ABI_H

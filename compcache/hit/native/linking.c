@@ -4,7 +4,8 @@
  * Names. glibc recognizes a library that it has by the name that dlopen() is given, before it looks at device and
  * inode. So every call gets a name that was never used before, and a library that does not have it afterwards was mapped
  * by another owner: its slots and variables are not ours. The names lead to an open descriptor: what was verified is what
- * is mapped, wherever its path leads by now. A mapped library then gets its path as its name, for dladdr and debuggers.
+ * is mapped, wherever its path leads by now. They lead there for other processes as well: a debugger that follows dlopen()
+ * opens the name in its own process. A mapped library then gets its path as its name, for dladdr and debuggers.
  *
  * Locks. The dynamic linker holds a lock of its own while constructors and destructors run, and these may want the GIL.
  * So it is called without the GIL, and libraries are not closed while another call of it runs: the last one that returns
@@ -49,6 +50,9 @@ static __thread int inside_here;                         /* those of this thread
 
 static void close_library(Library *library) {
     if (library->map != NULL) {
+        if (strlen(library->shown) <= strlen(library->given)) {
+            strcpy(library->given, library->shown); /* a debugger reads it once more, and the descriptor is another file's by now */
+        }
         library->map->l_name = library->given; /* which dlclose() frees */
     }
     dlclose(library->handle);
@@ -115,13 +119,14 @@ int prepare_linking(void) {
 
 /* -------------------------------------------------------------------------------------------------------- names */
 
-enum { NUMBER_BITS = 64, NAME_HEAD = 2 * NUMBER_BITS + 2 };
+enum { NUMBER_BITS = 64, NAME_HEAD = 2 * NUMBER_BITS + 2, LONGEST_NAME = 4000 };
 
 /* `path`, which begins with a slash, spelled as it never was before: a number in "/" for 0 and "./" for 1, which mean
- * nothing to the system. For free(); NULL where memory is exhausted. */
-static char *respell(const char *path) {
+ * nothing to the system, and as many more slashes as make it as long as `shown`. For free(); NULL where memory is exhausted. */
+static char *respell(const char *path, const char *shown) {
     static uint64_t numbers;
-    char *name = malloc(NAME_HEAD + strlen(path) + 1);
+    const size_t needed = strlen(shown) < LONGEST_NAME ? strlen(shown) : 0;
+    char *name = malloc(NAME_HEAD + strlen(path) + needed + 1);
     if (name == NULL) {
         return NULL;
     }
@@ -133,15 +138,22 @@ static char *respell(const char *path) {
         }
         *at++ = '/';
     }
+    while ((size_t)(at - name) + strlen(path + 1) < needed) {
+        *at++ = '/';
+    }
     strcpy(at, path + 1);
     return name;
 }
 
-enum { DESCRIPTOR_PATH = 32 };
+enum { DESCRIPTOR_PATH = 48, PROCESS_NUMBER = 16 };
 
-/* The path under which the system shows an open file. */
+/* The path under which the system shows an open file, to this process and to others. The number of the process is that of
+ * /proc, which getpid() need not know: a container may see the /proc of another name space. A fork has another one. */
 static void path_of(int descriptor, char *path) {
-    snprintf(path, DESCRIPTOR_PATH, "/proc/self/fd/%d", descriptor);
+    char number[PROCESS_NUMBER];
+    const ssize_t size = readlink("/proc/self", number, sizeof number);
+    const int is_known = size > 0 && (size_t)size < sizeof number;
+    snprintf(path, DESCRIPTOR_PATH, "/proc/%.*s/fd/%d", is_known ? (int)size : 4, is_known ? number : "self", descriptor);
 }
 
 /* Whether a path can stand for an open file because /proc is not mounted: if it leads to that file, and the dynamic
@@ -191,10 +203,20 @@ Library *open_library(const char *path, char **reason) {
     return library;
 }
 
+/* Have a debugger read the names of libraries again: it stops where the dynamic linker says that its list has changed, as
+ * it did inside dlopen(), when the library had the name of a descriptor that is closed soon. Nothing happens without one. */
+static void tell_debuggers(void) {
+    void (*stop)(void) = NULL;
+    if (_r_debug.r_brk != 0) {
+        memcpy(&stop, &_r_debug.r_brk, sizeof stop);
+        stop();
+    }
+}
+
 /* Map a file under a new spelling of its name. 0; 1 where another owner has mapped it; -1 on failure, with a reason. */
 static int map_as(Library *library, const char *path, char **reason) {
     struct link_map *map = NULL;
-    char *name = respell(path);
+    char *name = respell(path, library->shown);
     if (name == NULL) {
         return -1;
     }
@@ -211,6 +233,7 @@ static int map_as(Library *library, const char *path, char **reason) {
         library->map = map;
         library->ranges = NOT_ASKED;
         map->l_name = library->shown;
+        tell_debuggers();
     }
     free(name);
     return status;

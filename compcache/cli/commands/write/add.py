@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,19 +15,35 @@ from compcache.cli.completion import complete_files
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, ProgressBar, is_terminal, plural, print_rows, short_id, size_text
 from compcache.cli.session import Session, pass_session
-from compcache.errors import CompcacheError, CompileError
+from compcache.errors import CompcacheError, CompileError, UndefinedSymbolError
+from compcache.files import reraise_interrupt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from compcache import ExportedFunction
     from compcache.cache import Cache
+    from compcache.clang.compile_commands import CompileCommand
+    from compcache.clang.units import Unit
 
 __all__ = ["command"]
 
 _FLAGS = "compcache.cli.flags"
 #: How many names fit a line.
 _MOST_NAMED = 8
+#: What a text of LLVM code has at the beginning of some line.
+_CODE = re.compile(
+    rb"^\s*(?:define |declare |target (?:triple|datalayout) |source_filename |module asm |[@$%][^ ]+ = |!\d+ = )", re.MULTILINE
+)
+_HEAD = 4096
+#: Parameters of `ModuleSource`, with their values where messages give them, and the options that stand for them.
+_OPTIONS = {
+    "imports": "--import", "globals": "--global", "libraries": "--library", "archives": "--archive", "functions": "--export",
+    "cpu": "--cpu", "features": "--features", "targets": "--targets", "optimize": "--optimize", "cc": "--cc",
+}  # fmt: skip
+_OPTION = re.compile(rf"\b({'|'.join(_OPTIONS)})=(\[[^\]]*\])?")
+_WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
+_QUOTED = re.compile(r"'([^']*)'")
 
 
 class _WithFlags(click.Command):
@@ -39,7 +58,7 @@ class _WithFlags(click.Command):
 
 
 @click.command("add", cls=_WithFlags)
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_files)
+@click.argument("files", metavar="FILE...", nargs=-1, shell_complete=complete_files)
 @click.option("-O", "--optimize", type=click.IntRange(0, 3), default=2, show_default=True, help="LLVM's level; 0: as given.")
 @click.option(
     "--export",
@@ -77,6 +96,13 @@ class _WithFlags(click.Command):
     help="A shared library that the code uses: stdc++, libz.so.1 or a path. Repeatable.",
 )
 @click.option("--archive", "archives", metavar="FILE", multiple=True, help="A static library to link. Repeatable.")
+@click.option(
+    "--compile-commands",
+    "database",
+    metavar="PATH",
+    help="Compile source files as this compile_commands.json says, or the one in this directory: CMake, Meson and Bear write "
+    "it. Without FILE, all its files in C, C++ and Fortran; flags behind -- come last.",
+)
 @click.option("--cc", metavar="COMPILER", help="The compiler of source files, instead of clang, clang++, flang or rustc.")
 @click.option(
     "--untrusted", is_flag=True,
@@ -98,6 +124,7 @@ def command(
     targets: str | None,
     libraries: tuple[str, ...],
     archives: tuple[str, ...],
+    database: str | None,
     cc: str | None,
     untrusted: bool,
     no_bitcode: bool,
@@ -127,12 +154,22 @@ def command(
     from compcache.cli.output import say
 
     flags = click.get_current_context().meta.get(_FLAGS)
+    commands = _commands(database) if database is not None else {}
+    files = files or tuple([os.path.relpath(path) for path in commands])
+    if not files:
+        raise click.MissingParameter(ctx=click.get_current_context(), param_type="argument", param_hint="'FILE...'")
     with session.open() as cache, ProgressBar("files added") as bar:
-        reading = _Reading(files, options, cc, flags, bar)
+        reading = _Reading(files, options, cc, flags, commands if database is not None else None, bar)
         added = _add(cache, reading)
         shown = [] if as_json else [_shown(cache, row) for row in added]
-    for number, error in sorted(reading.errors.items()):
-        say("error", f"{files[number]}: {_reason(error)}")
+    for line in _report(files, reading.errors):
+        say("error", line)
+    if len(files) == len(added) == 1 and _is_hidden(added[0]["functions"]):
+        say(
+            "warning",
+            f"{files[0]}: all its functions are hidden, and cannot be called: name some with --export, or add it together with files "
+            "that use them",
+        )
     if as_json:
         print_json(added)
     elif added:
@@ -144,9 +181,15 @@ class _Reading:
     """Reads the files, and has compilers translate them, as `add_modules` asks for sources. `errors` are what was wrong, by position."""
 
     def __init__(
-        self, files: tuple[str, ...], options: dict[str, Any], cc: str | None, flags: tuple[str, ...] | None, bar: ProgressBar
+        self,
+        files: tuple[str, ...],
+        options: dict[str, Any],
+        cc: str | None,
+        flags: tuple[str, ...] | None,
+        commands: Mapping[str, CompileCommand] | None,
+        bar: ProgressBar,
     ) -> None:
-        self.files, self._options, self._cc, self._flags, self._bar = files, options, cc, flags, bar
+        self.files, self._options, self._cc, self._flags, self._commands, self._bar = files, options, cc, flags, commands, bar
         self.numbers: list[int] = []  # of the files whose sources were given
         self.errors: dict[int, Exception] = {}
 
@@ -154,7 +197,8 @@ class _Reading:
         for number, path in enumerate(self.files):
             self._bar.update(number, len(self.files))
             try:
-                source = _from_compiler(path, self._options, self._cc, self._flags) or ModuleSource(_read(path), **self._options)
+                unit = _unit(path, self._cc, self._flags, self._commands)
+                source = _compiled(unit, self._options) if unit is not None else ModuleSource(_read(path), **self._options)
             except (CompcacheError, OSError) as error:
                 self.errors[number] = error
                 continue
@@ -187,14 +231,54 @@ def _row(cache: Cache, path: str, module_id: str) -> dict[str, Any]:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and not isinstance(error, CompcacheError):
         return f"cannot be read: {error.strerror}"
-    return (
-        str(error)
-        .replace("imports=", "--import")
-        .replace("globals=", "--global")
-        .replace("libraries=", "--library")
-        .replace("archives=", "--archive")
-        .replace("<string>:", "line ")
-    )
+    return _OPTION.sub(_as_option, str(error).replace("imports/globals name", "imports= and globals= name")).replace("<string>:", "line ")
+
+
+def _as_option(match: re.Match[str]) -> str:
+    """A parameter of Python's, with its value where there is one, as the option of the command line."""
+    option = _OPTIONS[match[1]]
+    values = _QUOTED.findall(match[2] or "")
+    return " ".join([f"{option} {value}" for value in values]) or option
+
+
+def _report(files: Sequence[str], errors: Mapping[int, Exception]) -> Iterator[str]:
+    """What to say of files that could not be added: first what is wrong with them, then which only lack what these define."""
+    waiting = _waiting(files, errors)
+    for number, error in sorted(errors.items()):
+        if number not in waiting:
+            yield f"{files[number]}: {_reason(error)}"
+    if waiting:
+        names = [files[number] for number in sorted(waiting)]
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        others = "1 other file needs" if len(names) == 1 else f"{len(names)} other files need"
+        yield f"{others} what is defined there: {', '.join(names[:_MOST_NAMED])}{more}"
+
+
+def _waiting(files: Sequence[str], errors: Mapping[int, Exception]) -> set[int]:
+    """The files that lack nothing but what other ones have, which could not be added either: that mention it and do not lack it."""
+    lacking = {number: error.symbols for number, error in errors.items() if isinstance(error, UndefinedSymbolError) and error.symbols}
+    if len(errors) == 1 or not lacking:
+        return set()
+    from compcache.images.libraries import demangle
+
+    words = {number: _words_in(files[number]) for number in errors}
+
+    def is_elsewhere(symbol: str) -> bool:
+        names = {symbol.lower(), symbol.lower().strip("_"), demangle(symbol).partition("(")[0].rpartition(":")[2].lower()}
+        return any(symbol not in lacking.get(number, ()) and not found.isdisjoint(names) for number, found in words.items())
+
+    found = {number for number, symbols in lacking.items() if all(map(is_elsewhere, symbols))}
+    return found if len(found) < len(errors) else set()
+
+
+def _words_in(path: str) -> frozenset[str]:
+    """The words of a file, without regard to case, which Fortran does not know."""
+    try:
+        content = b"" if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        reraise_interrupt(error)
+        content = b""
+    return frozenset([word.decode().lower() for word in _WORD.findall(content)])
 
 
 def _functions(exports: tuple[str, ...], *, nogil: bool) -> dict[str, Any] | None:
@@ -226,8 +310,27 @@ def _pair(text: str, option: str) -> tuple[str, Any]:
         raise click.UsageError(f"{option} {name}={value[:40]}: {error}") from error
 
 
-def _from_compiler(path: str, options: dict[str, Any], cc: str | None, flags: tuple[str, ...] | None) -> ModuleSource | None:
-    """The source of a file that a compiler has to translate; None for other files."""
+def _commands(database: str) -> dict[str, CompileCommand]:
+    """The commands of a compilation database by the path of the file; of several for one file the first."""
+    from compcache.clang.compile_commands import read_compile_commands
+    from compcache.cli.output import say
+
+    try:
+        commands = read_compile_commands(database)
+    except (OSError, CompileError) as error:
+        reason = str(error) if isinstance(error, CompileError) else f"{database} cannot be read: {error.strerror}"
+        raise click.UsageError(f"--compile-commands: {reason}") from error
+    found: dict[str, CompileCommand] = {}
+    for command in commands:
+        if found.setdefault(command.path, command) is not command:
+            say("warning", f"{os.path.relpath(command.path)} is compiled in several ways by {database}: the first is used")
+    if not found:
+        raise click.UsageError(f"--compile-commands: {database} has no files in C, C++ or Fortran")
+    return found
+
+
+def _unit(path: str, cc: str | None, flags: tuple[str, ...] | None, commands: Mapping[str, CompileCommand] | None) -> Unit | None:
+    """A file that a compiler has to translate, and how; None for other files."""
     from compcache.clang.compilers import language_of
 
     if path.endswith((".s", ".S", ".asm")):
@@ -236,23 +339,44 @@ def _from_compiler(path: str, options: dict[str, Any], cc: str | None, flags: tu
         )
     if path == "-" or language_of(path) is None:
         return None
-    from pathlib import Path
-
-    from compcache.clang.run import identity_of_unit, preprocess, translate
-    from compcache.clang.runtimes import with_runtime
     from compcache.clang.units import make_unit
 
-    unit = make_unit(Path(path), flags, cc)
+    if commands is None:
+        return make_unit(Path(path), flags, cc)
+    command = commands.get(os.path.abspath(path))
+    if command is None:
+        raise CompileError("the compile commands have no entry for it: add it without --compile-commands, with its flags behind --")
+    return make_unit(Path(command.name), (*command.flags, *(flags or ())), cc or command.compiler, directory=command.directory)
+
+
+def _compiled(unit: Unit, options: dict[str, Any]) -> ModuleSource:
+    """The source of a file that a compiler has to translate."""
+    from compcache.clang.run import identity_of_unit, preprocess, translate
+    from compcache.clang.runtimes import with_runtime
+
     translation = preprocess(unit)
     code, options = with_runtime(unit, translate(unit, translation), options)
     return ModuleSource(code, identity=identity_of_unit(unit, translation), **options)
 
 
 def _read(path: str) -> bytes:
+    """The content of a file of LLVM code."""
     if path == "-":
         return sys.stdin.buffer.read()
     with open(path, "rb") as file:
-        return file.read()
+        content = file.read()
+    ending = os.path.splitext(path)[1]
+    if ending != ".ll" and _is_text(content) and not _CODE.search(content):
+        from compcache.clang.compilers import LANGUAGES
+
+        known = " ".join([ending for _, endings in LANGUAGES.values() for ending in endings])
+        what = f"the ending {ending!r} is not that of a language" if ending else "a name without an ending tells no language"
+        raise CompileError(f"{what} ({known}), and the file holds no LLVM code")
+    return content
+
+
+def _is_text(content: bytes) -> bool:
+    return b"\0" not in content[:_HEAD] and not content.startswith(b"BC")
 
 
 _COLUMNS = [Column("module"), Column("file", flexible=True), Column("functions", flexible=True), Column("size", True)]
@@ -261,6 +385,11 @@ _COLUMNS = [Column("module"), Column("file", flexible=True), Column("functions",
 def _shown(cache: Cache, row: dict[str, Any]) -> tuple[str, ...]:
     """A row for readers."""
     return short_id(row["module_id"]), row["file"], _names(cache, row["functions"]), size_text(row["size"])
+
+
+def _is_hidden(exported: Sequence[ExportedFunction]) -> bool:
+    """Whether there are hidden functions, and nothing else."""
+    return bool(exported) and all(function.signature == "hidden function" for function in exported)
 
 
 def _names(cache: Cache, exported: Sequence[ExportedFunction]) -> str:

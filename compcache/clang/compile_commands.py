@@ -1,0 +1,114 @@
+"""Compilation databases: what CMake, Meson and Bear say of how each file of a project is compiled (Clang's documentation, "JSON Compilation
+Database Format Specification").
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.clang.compilers import language_of
+from compcache.errors import CompileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["CompileCommand", "read_compile_commands"]
+
+_NAME = "compile_commands.json"
+_LANGUAGES = ("c", "c++", "fortran")
+#: Programs that run the compiler which is named behind them.
+_LAUNCHERS = frozenset(("ccache", "sccache", "distcc", "icecc"))
+#: Flags that say what a build writes and where: an object, a list of headers for make. Those of the second kind have a value, which is the
+#: next word or follows at once.
+_OUTPUT_FLAGS = frozenset(("-c", "-MD", "-MMD", "-MP", "-MG", "-MV", "--"))
+_OUTPUT_OPTIONS = ("-o", "-MF", "-MT", "-MQ", "-MJ")
+#: GNU compilers, which give no bitcode: clang takes their place.
+_GNU = re.compile(r"(?:.*-)?(?:cc|c\+\+|gcc|g\+\+|gfortran|c89|c99)(?:-[\d.]+)?\Z")
+
+
+class CompileCommand(NamedTuple):
+    """How a file is compiled.
+
+    `path` is absolute, `name` what the command calls it in its `directory`. `compiler` is None where it is GNU's; `flags` have nothing
+    in them about what is written and where.
+    """
+
+    path: str
+    name: str
+    directory: str
+    compiler: str | None
+    flags: tuple[str, ...]
+
+
+def read_compile_commands(path: str | os.PathLike[str]) -> tuple[CompileCommand, ...]:
+    """The commands for files in C, C++ and Fortran, in the order of the file, each of them once.
+
+    Args:
+        path: the file, or the directory that has it under its usual name.
+
+    Raises:
+        CompileError: the file is no compilation database; the message says what is wrong with which entry.
+        OSError: it cannot be read.
+    """
+    path = os.fspath(path)
+    path = os.path.join(path, _NAME) if os.path.isdir(path) else path
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        entries = json.loads(content)
+    except ValueError as error:
+        raise CompileError(f"{path} is not a compilation database: {error}") from error
+    if not isinstance(entries, list):
+        raise CompileError(f"{path} is not a compilation database, which is a list of entries")
+    here = os.path.dirname(os.path.abspath(path))
+    commands = [_read_entry(entry, here, f"{path}: entry {number}") for number, entry in enumerate(entries)]
+    return tuple(dict.fromkeys([command for command in commands if language_of(command.path) in _LANGUAGES]))
+
+
+def _read_entry(entry: Any, here: str, where: str) -> CompileCommand:
+    if not isinstance(entry, dict):
+        raise CompileError(f"{where} is not an object")
+    name, directory = entry.get("file"), entry.get("directory", here)
+    if not isinstance(name, str) or not isinstance(directory, str):
+        raise CompileError(f"{where} does not name its file and directory")
+    words = _words_of(entry, f"{where} ({name})")
+    while len(words) > 1 and os.path.basename(words[0]) in _LAUNCHERS:
+        del words[0]
+    directory = os.path.normpath(os.path.join(here, directory))
+    path = os.path.normpath(os.path.join(directory, name))
+    is_gnu = _GNU.match(os.path.basename(words[0])) is not None
+    compiler = words[0] if not os.path.dirname(words[0]) else os.path.join(directory, words[0])
+    flags = tuple(_flags_in(words[1:], path, directory))
+    if is_gnu:  # warnings that are errors are meant for that compiler's warnings
+        flags = tuple([flag for flag in flags if not flag.startswith("-Werror")])
+    return CompileCommand(path, name, directory, None if is_gnu else compiler, flags)
+
+
+def _words_of(entry: dict[str, Any], where: str) -> list[str]:
+    words = entry.get("arguments")
+    if words is None and isinstance(entry.get("command"), str):
+        try:
+            words = shlex.split(entry["command"])
+        except ValueError as error:
+            raise CompileError(f"{where} has a command that is not quoted as shells have it: {error}") from error
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise CompileError(f"{where} has neither arguments nor a command")
+    return list(words)
+
+
+def _flags_in(words: Iterable[str], path: str, directory: str) -> Iterator[str]:
+    """The flags of a command that say how code is compiled."""
+    remaining = iter(words)
+    for word in remaining:
+        if word in _OUTPUT_OPTIONS:
+            next(remaining, None)
+        elif not (word in _OUTPUT_FLAGS or word.startswith(_OUTPUT_OPTIONS) or _is_file(word, path, directory)):
+            yield word
+
+
+def _is_file(word: str, path: str, directory: str) -> bool:
+    return not word.startswith("-") and os.path.normpath(os.path.join(directory, word)) == path
