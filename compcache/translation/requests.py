@@ -48,6 +48,7 @@ class Request(NamedTuple):
     digests: dict[str, str]
     by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots  # noqa: E501
     entries: dict[str, bytes]  # of data, for each function, by kind
+    named_entries: dict[tuple[str, str], bytes]  # of the source itself, by kind and name
     is_cached: Callable[[str], bool] = bool
     assumed: dict[str, bool] | None = None  # gets what nothing provides yet (compcache.build.slots)
     overridden: Collection[str] = ()  # functions of other sources, which weak ones give way to
@@ -71,6 +72,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
             digests,
             find_linker() is not None,
             {**(source.entries or {}), **({PART_OF: source.part_of.encode()} if source.part_of else {})},
+            source.named_entries,
         )
         for cpu, features in targets
     ]  # fmt: skip

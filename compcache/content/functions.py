@@ -1,0 +1,123 @@
+"""What the functions of a source are called: each by its own content and that of what it reaches.
+
+Functions that reach something that can change, or whose address may be compared, have it in common for as long as they are in one module.
+So the name of each of them covers all of them, and they are compiled together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.build.source import check_name
+from compcache.content.definitions import Unreadable, read_definitions, whole_text
+from compcache.content.names import digest_of, given_parts, option_parts, text_of_export
+from compcache.depgraph import DependencyGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from compcache.build.source import Function, ModuleSource
+    from compcache.content.definitions import Definitions
+
+__all__ = ["Naming", "name_functions", "name_together"]
+
+
+class Naming(NamedTuple):
+    """The names of a source's functions by their plain names, and which of these are compiled together, by their plain names."""
+
+    names: dict[str, str]
+    units: tuple[tuple[str, ...], ...]
+
+
+class _Reached(NamedTuple):
+    """All that a definition reaches: a digest of it, and a bit for each part that two modules would have two of."""
+
+    content: bytes
+    own: int
+
+
+def name_together(functions: Iterable[str], digest: bytes) -> Naming:
+    """Names of one digest for functions that are compiled together."""
+    names = {name: _named(name, digest) for name in functions}
+    return Naming(names, (tuple(names),))
+
+
+def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Function]) -> Naming:
+    """Name functions by what they reach.
+
+    Args:
+        source: a frozen source.
+        text: its code as LLVM prints it, before it is optimized.
+        functions: how each function is exported, by its plain name, its symbol said.
+    """
+    given, options = given_parts(source), option_parts(source)
+    exports = {name: text_of_export(name, function).encode("utf-8", "surrogatepass") for name, function in functions.items()}
+    try:
+        definitions = read_definitions(text)
+        if any(function.symbol not in definitions.by_key for function in functions.values()):
+            raise Unreadable  # what compiles the source says what is wrong
+    except Unreadable:
+        parts = [whole_text(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _digest_of(given), *options]
+        return name_together(functions, digest_of([b"module", *parts]))
+    return _by_reach(definitions, functions, exports, given, options)
+
+
+def _by_reach(
+    definitions: Definitions,
+    functions: Mapping[str, Function],
+    exports: Mapping[str, bytes],
+    given: Mapping[str, list[bytes]],
+    options: list[bytes],
+) -> Naming:
+    reached = _reached(definitions, given)
+    unknown = {symbol: parts for symbol, parts in given.items() if symbol not in definitions.by_key}
+    common = [b"function", definitions.header, _digest_of(unknown), digest_of(options)]
+    roots = {name: reached[str(function.symbol)] for name, function in functions.items()}
+    units = _units(roots)
+    names = {}
+    for unit in units:
+        together = digest_of([part for name in sorted(unit) for part in (exports[name], roots[name].content)])
+        names |= {name: _named(name, digest_of([*common, exports[name], roots[name].content, together])) for name in unit}
+    return Naming({name: names[name] for name in functions}, units)
+
+
+def _reached(definitions: Definitions, given: Mapping[str, list[bytes]]) -> dict[str, _Reached]:
+    """What each definition reaches. Digests of cycles cover all of their members."""
+    by_key = definitions.by_key
+    found: dict[str, _Reached] = {}
+    bit = 1
+    for cycle in DependencyGraph({key: definition.mentions for key, definition in by_key.items()}).components():
+        members = set(cycle)
+        beyond = {other for key in cycle for other in by_key[key].mentions if other in found and other not in members}
+        own, parts = 0, []
+        for key in sorted(cycle):
+            definition = by_key[key]
+            parts += [key.encode("utf-8", "surrogatepass"), definition.content, digest_of(given.get(key, ()))]
+            if definition.is_own and (key in given or not definition.is_declared):
+                own |= bit
+                bit <<= 1
+        for other in beyond:
+            own |= found[other].own
+        content = digest_of([*parts, b"reaches", *sorted({found[other].content for other in beyond})])
+        found |= dict.fromkeys(cycle, _Reached(content, own))
+    return found
+
+
+def _units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
+    """The functions that have something in common which two modules would have two of, together; in their order."""
+    found: list[tuple[int, list[str]]] = []
+    for name, reached in roots.items():
+        own, names = reached.own, [name]
+        for unit in [unit for unit in found if unit[0] & own]:
+            found.remove(unit)
+            own, names = own | unit[0], [*unit[1], *names]
+        found.append((own, names))
+    return tuple([tuple(names) for _, names in found])
+
+
+def _digest_of(given: Mapping[str, list[bytes]]) -> bytes:
+    return digest_of([part for symbol in sorted(given) for part in (symbol.encode("utf-8", "surrogatepass"), digest_of(given[symbol]))])
+
+
+def _named(name: str, digest: bytes) -> str:
+    return f"{check_name(name, 'function name')}-{digest.hex()}"
