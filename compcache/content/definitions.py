@@ -83,7 +83,7 @@ def read_definitions(text: str) -> Definitions:
         raise Unreadable
     try:
         return _Reader(text).read()
-    except (KeyError, StopIteration):  # a number or a name that stands for nothing
+    except (KeyError, StopIteration, RecursionError):  # numbers and names that stand for nothing, constants of constants without end
         raise Unreadable from None
 
 
@@ -246,8 +246,9 @@ class _Reader:
     # ---------------------------------------------------------------- all of them
 
     def _shared_nodes(self, scanned: Iterable[_Scanned]) -> dict[str, int]:
-        """Numbers for metadata that is itself and nothing like it (``distinct``), where several definitions have it: that they have the same
-        one decides what may be assumed where one is inlined into the other. Debug information decides nothing.
+        """Numbers for the metadata that several definitions have, and that is equal to itself alone (``distinct``).
+
+        That it is the same decides what may be assumed where one of them is inlined into another. Debug information decides nothing.
         """
         counts = Counter(node for each in scanned for node in each.nodes)
         shared = [node for node, count in counts.items() if count > 1 and self._nodes[node].startswith("distinct !{")]

@@ -74,7 +74,7 @@ def _by_reach(
     common = [b"function", definitions.header, _digest_of(unknown), digest_of(options)]
     roots = {name: reached[str(function.symbol)] for name, function in functions.items()}
     units = _units(roots)
-    names = {}
+    names: dict[str, str] = {}
     for unit in units:
         together = digest_of([part for name in sorted(unit) for part in (exports[name], roots[name].content)])
         names |= {name: _named(name, digest_of([*common, exports[name], roots[name].content, together])) for name in unit}

@@ -14,15 +14,15 @@ from compcache.errors import CompileError, LibraryError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any, NoReturn
+    from typing import Any
 
     from compcache.globals.definition import GlobalDefinition
     from compcache.identity import Identity
     from compcache.store import Store
 
 __all__ = [
-    "NAMES", "NamedSource", "SealedSource", "as_source", "content_digest", "digest_of", "encode_names", "exported_as", "frozen", "given_parts",
-    "option_parts", "read_names", "seal", "source_digests", "source_of", "text_of_export",
+    "NAMES", "NamedSource", "SealedSource", "as_source", "content_digest", "digest_of", "encode_names", "exported_as", "frozen",
+    "given_parts", "option_parts", "read_names", "seal", "source_digests", "source_of", "text_of_export",
 ]  # fmt: skip
 
 #: The kind of entries of data that say what the functions of a source are called.

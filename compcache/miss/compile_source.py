@@ -12,7 +12,7 @@ from compcache.build.pic import aliases
 from compcache.content.functions import Naming, name_functions, name_together
 from compcache.content.names import NAMES, NamedSource, encode_names, exported_as, read_names
 from compcache.content.visible import exported_names
-from compcache.errors import CompileError, NotCachedError, StorageError
+from compcache.errors import CompileError, StorageError
 from compcache.formats.entry import EntryRecord, index_name, sequence_after
 from compcache.miss.claim import single_flight
 from compcache.miss.compile_once import HEDGE_SECONDS, compile_missing
