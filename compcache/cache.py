@@ -199,7 +199,7 @@ class Cache:
     def _has_all(self, names: Iterable[str]) -> bool:
         """Whether functions of one source are stored: the first as `has` tells it, the others as the index says."""
         first, *others = names
-        return self._loader.holds(first) and all(next(self._store.find(name), None) is not None for name in others)
+        return self._loader.holds(first, to_import=True) and all(next(self._store.find(name), None) is not None for name in others)
 
     def get_or_compile(self, func_name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
         """Return the call target of a function, from the cache or compiled now.

@@ -16,7 +16,7 @@ from llvmlite import ir
 from compcache import Cache, CompileError, Function, Identity, ModuleSource, ShadowWarning
 from compcache.content.names import seal
 from compcache.images.native_target import initialize
-from compcache.miss.compile_source import name_source
+from compcache.miss.name_source import name_source
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from helpers import caller as with_declaration
 
 from compcache import Function, ModuleSource
 from compcache.content.names import seal
-from compcache.miss.compile_source import name_source
+from compcache.miss.name_source import name_source
 
 F = adder("f", 1)
 G = adder("g", 2)
