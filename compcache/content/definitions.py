@@ -39,8 +39,9 @@ _NODE = re.compile(r"(!\d+) = (.*)")
 _COMDAT = re.compile(r'\$(?:"[^"]*"|[-$._A-Za-z0-9]+) = comdat any')
 #: Bounds of sections: who uses them reaches what is in the section, without naming it.
 _BOUNDS = ("__start_", "__stop_")
-#: Debug information is large, and all of it is reached from everywhere: beyond this many visits for each node the whole text is cheaper.
-_MOST_VISITS = 64
+#: Debug information is large, and much of it is reached from everywhere: beyond this many visits of nodes, a tenth of a second or two, and
+#: this many for each node, the whole text is cheaper.
+_MOST_VISITS, _MOST_VISITS_OF_EACH = 50_000, 4
 
 
 class Unreadable(Exception):  # noqa: N818 - it never leaves this package: an answer, not an error
@@ -87,8 +88,20 @@ def read_definitions(text: str) -> Definitions:
         raise Unreadable from None
 
 
+class _Part(NamedTuple):
+    """A definition's own text, or that of one node of metadata, with the nodes, globals and types that it names, in order."""
+
+    text: str
+    nodes: tuple[str, ...]
+    mentions: tuple[str, ...]
+    types: frozenset[str]
+
+
 class _Scanned(NamedTuple):
-    """A definition's text without what depends on its neighbours, and what it mentions, of globals and of metadata."""
+    """A definition with all metadata and types that it reaches, without what depends on its neighbours, and the globals that it names.
+
+    `nodes` are the numbers of the metadata in it.
+    """
 
     text: str
     mentions: dict[str, None]
@@ -110,6 +123,7 @@ class _Reader:
         self._addressed: set[str] = set()  # functions that are mentioned in other places than calls
         self._names: set[str] = set()  # of all globals, as assembly writes them
         self._visits = 0
+        self._parts: dict[str, _Part] = {}  # of nodes
         self._scanned: dict[str, _Scanned] = {}
         self._sort(text)
 
@@ -187,8 +201,37 @@ class _Reader:
         return key
 
     def _scan(self, token: str, text: str, start: int) -> _Scanned:
-        mentions: dict[str, None] = {}
-        nodes: dict[str, int] = {}
+        own = self._part(text[start:])
+        if " asm " in text:
+            self._refuse_named_in_strings(text)
+        mentions, types = dict.fromkeys(own.mentions), set(own.types)
+        order = list(dict.fromkeys(own.nodes))
+        numbers = {node: number for number, node in enumerate(order)}
+        lines = [own.text, str([numbers[node] for node in own.nodes])]
+        for node in order:  # grows while it is walked
+            part = self._node(node)
+            for other in part.nodes:
+                if other not in numbers:
+                    numbers[other] = len(order)
+                    order.append(other)
+            lines.append(f"{part.text} {[numbers[other] for other in part.nodes]}")
+            mentions.update(dict.fromkeys(part.mentions))
+            types |= part.types
+        self._visits += len(order)
+        if self._visits > _MOST_VISITS + _MOST_VISITS_OF_EACH * len(self._nodes):
+            raise Unreadable
+        mentions.pop(token, None)
+        return _Scanned("\n".join([*lines, *self._closure_of(types)]), mentions, numbers)
+
+    def _node(self, token: str) -> _Part:
+        part = self._parts.get(token)
+        if part is None:
+            part = self._parts[token] = self._part(self._nodes[token])
+        return part
+
+    def _part(self, text: str) -> _Part:
+        mentions: list[str] = []
+        nodes: list[str] = []
 
         def replaced(match: re.Match[str]) -> str:
             found = match[0]
@@ -198,30 +241,18 @@ class _Reader:
                     found = self._scan_variable(found) if found[1:].isdigit() else found
                 elif not match.string.startswith("(", match.end()):
                     self._addressed.add(found)
-                mentions[found] = None
+                mentions.append(found)
                 return found
             if first == "#" and found[1] != '"':
                 return self._groups[found]
             if first == "!" and found[1] != '"':
-                return f"!{nodes.setdefault(found, len(nodes))}"
+                nodes.append(found)
+                return "!#"
             return "" if first == ";" else found
 
-        parts = [_TOKEN.sub(replaced, text[start:])]
-        done = 0
-        while done < len(nodes):
-            for node in list(nodes)[done:]:
-                parts.append(f"!{nodes[node]} = {_TOKEN.sub(replaced, self._nodes[node])}")
-                done += 1
-        self._count_visits(done)
-        if " asm " in text:
-            self._refuse_named_in_strings(text)
-        mentions.pop(token, None)
-        return _Scanned("\n".join([*parts, *self._types_in(parts)]), mentions, nodes)
-
-    def _count_visits(self, visits: int) -> None:
-        self._visits += visits
-        if self._visits > _MOST_VISITS * (len(self._nodes) + len(self._functions)):
-            raise Unreadable
+        plain = _TOKEN.sub(replaced, text)
+        types = self._types.keys() & _TYPE_NAME.findall(plain) if self._types else ()
+        return _Part(plain, tuple(nodes), tuple(mentions), frozenset(types))
 
     def _refuse_named_in_strings(self, text: str) -> None:
         """Inline assembly may use what it names, and nothing else says so."""
@@ -230,17 +261,14 @@ class _Reader:
         if any(not self._names.isdisjoint(_WORD.findall(unquote(string))) for string in _STRING.findall(text)):
             raise Unreadable
 
-    def _types_in(self, parts: Iterable[str]) -> list[str]:
-        """The definitions of the types that a text names, and of those that these name."""
-        if not self._types:
-            return []
-        found: dict[str, None] = {}
-        todo = list(parts)
+    def _closure_of(self, types: Iterable[str]) -> list[str]:
+        """The definitions of types, and of those that these name."""
+        todo = list(types)
+        found = set(todo)
         while todo:
-            for name in self._types.keys() & set(_TYPE_NAME.findall(todo.pop())):
-                if name not in found:
-                    found[name] = None
-                    todo.append(self._types[name])
+            new = self._types.keys() & set(_TYPE_NAME.findall(self._types[todo.pop()])) - found
+            found |= new
+            todo += new
         return [self._types[name] for name in sorted(found)]
 
     # ---------------------------------------------------------------- all of them

@@ -54,7 +54,7 @@ def compile_source(session: Session, sealed: SealedSource, names: dict[str, str]
 
 
 def _are_stored(session: Session, names: Iterable[str]) -> bool:
-    return all([session.loader.holds(name, to_import=True) for name in names])
+    return all(session.loader.holds(name, to_import=True) for name in names)
 
 
 def _store_names(session: Session, entry: str, names: dict[str, str]) -> None:
