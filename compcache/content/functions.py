@@ -23,7 +23,7 @@ __all__ = ["Naming", "name_functions", "name_together"]
 
 
 class Naming(NamedTuple):
-    """The names of a source's functions by their plain names, and which of these are compiled together, by their plain names."""
+    """The names of a source's functions by their plain names, and those of each set that is compiled together."""
 
     names: dict[str, str]
     units: tuple[tuple[str, ...], ...]
@@ -39,7 +39,7 @@ class _Reached(NamedTuple):
 def name_together(functions: Iterable[str], digest: bytes) -> Naming:
     """Names of one digest for functions that are compiled together."""
     names = {name: _named(name, digest) for name in functions}
-    return Naming(names, (tuple(names),))
+    return Naming(names, (tuple(names.values()),))
 
 
 def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Function]) -> Naming:
@@ -50,7 +50,7 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
         text: its code as LLVM prints it, before it is optimized.
         functions: how each function is exported, by its plain name, its symbol said.
     """
-    given, options = given_parts(source), option_parts(source)
+    given, options = given_parts(source), [*option_parts(source), *_stored_with(source)]
     exports = {name: text_of_export(name, function).encode("utf-8", "surrogatepass") for name, function in functions.items()}
     try:
         definitions = read_definitions(text)
@@ -78,7 +78,7 @@ def _by_reach(
     for unit in units:
         together = digest_of([part for name in sorted(unit) for part in (exports[name], roots[name].content)])
         names |= {name: _named(name, digest_of([*common, exports[name], roots[name].content, together])) for name in unit}
-    return Naming({name: names[name] for name in functions}, units)
+    return Naming({name: names[name] for name in functions}, tuple([tuple([names[name] for name in unit]) for unit in units]))
 
 
 def _reached(definitions: Definitions, given: Mapping[str, list[bytes]]) -> dict[str, _Reached]:
@@ -117,6 +117,12 @@ def _units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
 
 def _digest_of(given: Mapping[str, list[bytes]]) -> bytes:
     return digest_of([part for symbol in sorted(given) for part in (symbol.encode("utf-8", "surrogatepass"), digest_of(given[symbol]))])
+
+
+def _stored_with(source: ModuleSource) -> list[bytes]:
+    """What is stored with each function of a source."""
+    entries = [part for kind, data in sorted((source.entries or {}).items()) for part in (kind.encode("utf-8", "surrogatepass"), data)]
+    return [(source.part_of or "").encode("utf-8", "surrogatepass"), *entries]
 
 
 def _named(name: str, digest: bytes) -> str:

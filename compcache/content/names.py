@@ -49,14 +49,14 @@ class NamedSource:
 
     def __call__(self) -> ModuleSource:
         """The source that exports all of them."""
-        return self.exporting(self.names)
+        return self.exporting(self.names.values())
 
-    def exporting(self, plain_names: Iterable[str]) -> ModuleSource:
+    def exporting(self, func_names: Iterable[str]) -> ModuleSource:
         """The source that exports these of them, and keeps the names of all."""
-        sealed, names = self._sealed, self.names
+        sealed, names, wanted = self._sealed, self.names, frozenset(func_names)
         source = frozen(sealed.source)
         functions = source.functions or {}
-        source.functions = {names[name]: exported_as(functions.get(name), name) for name in plain_names}
+        source.functions = {name: exported_as(functions.get(plain), plain) for plain, name in names.items() if name in wanted}
         source.identity = _components(source) if source.identity is None else source.identity
         source.named_entries = {(NAMES, sealed.name): encode_names(names)}
         return source

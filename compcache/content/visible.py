@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compcache.errors import FormatError
 
-__all__ = ["exported_names", "require_valid", "visible_definitions"]
+__all__ = ["exported_names", "visible_definitions"]
 
 _NOT_EXPORTED = frozenset(("internal", "private", "hidden", "available_externally"))
 _PLAIN = frozenset("-$._ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
@@ -18,14 +18,6 @@ def exported_names(code: str | bytes) -> tuple[str, ...]:
     """
     found = visible_definitions(code) if isinstance(code, str) else _of_bitcode(code)
     return found if found is not None else _ask_llvm(code)
-
-
-def require_valid(code: str | bytes) -> None:
-    """Raise `CompileError` with LLVM's message where LLVM rejects the code."""
-    from compcache.build import codegen
-
-    with codegen.new_context() as context:
-        codegen.parse(code, context)
 
 
 def _of_bitcode(code: bytes) -> tuple[str, ...] | None:

@@ -72,13 +72,26 @@ class _Builder:
         return source_of(self._build(), self._func_name, self._identity)
 
 
-def compile_missing(session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource]) -> bool:
-    """Have functions of one module in the session, or at least in memory; loads nothing. Whether they were compiled here."""
+def compile_missing(
+    session: Session, find_missing: Callable[[], tuple[str, ...]], build: Callable[[tuple[str, ...]], ModuleSource]
+) -> bool:
+    """Have functions of one source in the session, or at least in memory; loads nothing. Whether any were compiled here.
+
+    Args:
+        session: where they are looked for and stored.
+        find_missing: tells those that are not there; asked again when the remote store has answered.
+        build: gives a source that exports these.
+    """
+    functions = find_missing()
+    if not functions:
+        return False
     session.store.stats.missed(NotCachedError(f"{functions[0]!r} is not in the cache", func_name=functions[0]))
     inquiry = session.inquire(functions)
-    if inquiry is not None and inquiry.arrived(HEDGE_SECONDS) and all(map(session.has, functions)):
-        return False
-    built = _build_exporting(session, functions, build, inquiry)
+    if inquiry is not None and inquiry.arrived(HEDGE_SECONDS):
+        functions = find_missing()
+        if not functions:
+            return False
+    built = _build_exporting(session, functions, lambda: build(functions), inquiry)
     if built is not None:
         _store(session, functions[0], built)
     return built is not None

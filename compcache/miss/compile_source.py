@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from compcache.content.names import NAMES, NamedSource, encode_names, read_names
@@ -15,8 +16,6 @@ from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from compcache.content.names import SealedSource
     from compcache.session import Session
 
@@ -39,22 +38,23 @@ def compile_source(session: Session, sealed: SealedSource, names: dict[str, str]
             names = read_names(session.store, sealed.name) or names
         if names is None and fetch_soon(session, index_name(NAMES, sealed.name)):
             names = read_names(session.store, sealed.name)
-        if names is not None:
-            if not _are_stored(session, names.values()):
-                compile_missing(session, tuple(names.values()), NamedSource(sealed, names))
-            return names
-        from compcache.miss.name_source import name_source  # LLVM: what others have named is loaded without
+        is_new = names is None
+        if names is None:
+            from compcache.miss.name_source import name_source  # LLVM: what others have named is loaded without
 
-        names, units = name_source(sealed)
-        missing = [name for unit in units if not _are_stored(session, [names[name] for name in unit]) for name in unit]
-        named = NamedSource(sealed, names)
-        if not missing or not compile_missing(session, tuple([names[name] for name in missing]), lambda: named.exporting(missing)):
+            names, units = name_source(sealed)
+        else:
+            units = (tuple(names.values()),)  # an entry does not tell which belong together
+        was_compiled = compile_missing(session, partial(_missing, session, units), NamedSource(sealed, names).exporting)
+        if is_new and not was_compiled:
             _store_names(session, sealed.name, names)
         return names
 
 
-def _are_stored(session: Session, names: Iterable[str]) -> bool:
-    return all(session.loader.holds(name, to_import=True) for name in names)
+def _missing(session: Session, units: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    """All functions of the units of which one is not stored."""
+    holds = partial(session.loader.holds, to_import=True)
+    return tuple([name for unit in units if not all(map(holds, unit)) for name in unit])
 
 
 def _store_names(session: Session, entry: str, names: dict[str, str]) -> None:

@@ -289,6 +289,8 @@ EDITS: dict[str, Edit] = {
         ModuleSource(with_declaration("f", "e") + G, imports={"e": "two"}),
         "f",
     ),
+    "what is stored with functions": Edit(ModuleSource(F, entries={"types": b"1"}), ModuleSource(F, entries={"types": b"2"}), "f"),
+    "what they are parts of": Edit(ModuleSource(F), ModuleSource(F, part_of="whole"), "f"),
     "an import for nothing": Edit(ModuleSource(F + G), ModuleSource(F + G, imports={"e": "two"}), "f g"),
     "a value": Edit(
         ModuleSource("@v = external global i64\n" + reading("f", "v") + G, globals={"v": 1}),
