@@ -110,6 +110,7 @@ class Edit(NamedTuple):
 
 CONSTANT = '@text = private unnamed_addr constant [2 x i8] c"a\\00"\n'
 UNNAMED = "@0 = private unnamed_addr constant i64 7\n@1 = private unnamed_addr constant i64 8\n"
+NUMBERED = "@0 = private global i64 0\n@1 = private global i64 0\n"
 SECOND = UNNAMED.replace("@1", "@2").replace("@0", "@1")
 INTERNAL = adder("helper", 5).replace("define", "define internal")
 EDITS: dict[str, Edit] = {
@@ -165,6 +166,9 @@ EDITS: dict[str, Edit] = {
         UNNAMED + reading("f", "1"), "@0 = private unnamed_addr constant i64 9\n" + SECOND + reading("f", "2") + reading("a", "0"), ""
     ),
     "which constant without a name": Edit(UNNAMED + reading("f", "0"), UNNAMED + reading("f", "1"), "f"),
+    "which variable without a name": Edit(
+        NUMBERED + counting("f", "0") + reading("g", "0"), NUMBERED + counting("f", "0") + reading("g", "1"), "f g"
+    ),
     "a constant of a constant": Edit(
         UNNAMED + "@t = private unnamed_addr constant ptr @0\n" + address("f", "t") + G,
         UNNAMED + "@t = private unnamed_addr constant ptr @1\n" + address("f", "t") + G,
@@ -259,6 +263,11 @@ EDITS: dict[str, Edit] = {
         '@a = internal global i64 2, section "mine"\n@__start_mine = external global i64\n' + reading("f", "__start_mine") + G,
         "f g",
     ),
+    "what a section has, of functions": Edit(
+        "@__start_mine = external global i64\n" + reading("f", "__start_mine") + G.replace("{", 'section "mine" {'),
+        "@__start_mine = external global i64\n" + reading("f", "__start_mine") + adder("g", 9).replace("{", 'section "mine" {'),
+        "f g",
+    ),
     "a comment of a module with assembly": Edit('module asm ".set a, 1"\n' + F, '; x\nmodule asm ".set a, 1" ; y\n' + F, ""),
     "what assembly in a function names": Edit(
         COUNTER + 'define i64 @f() {\n%v = call i64 asm "movq counter, $0", "=r"()\nret i64 %v\n}\n' + counting("g"),
@@ -310,7 +319,7 @@ def names_of(source: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("what", EDITS)
-@pytest.mark.parametrize("backwards", [False, True], ids=["", "undone"])
+@pytest.mark.parametrize("backwards", [False, True], ids=["done", "undone"])
 def test_an_edit_renames_who_reaches_it(what: str, backwards: bool) -> None:
     edit = EDITS[what]
     before, after = names_of(edit.after if backwards else edit.before), names_of(edit.before if backwards else edit.after)
