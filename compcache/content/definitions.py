@@ -162,7 +162,7 @@ class _Reader:
         """
         if any(token[1:].isdigit() for token in (*self._functions, *self._declared)):
             raise Unreadable  # functions without a name
-        header = self._scan("", "\n".join(self._header + self._numbered_types()), 0)
+        header = self._scan("", "\n".join(self._header), 0)
         for token, text in (*self._functions.items(), *self._declared.items()):
             self._scanned[token] = self._scan(token, text, 0)
         for token in self._variables:
@@ -172,10 +172,6 @@ class _Reader:
         if header.mentions:
             raise Unreadable  # metadata of the module that names functions
         return Definitions({_plain(key): definition for key, definition in found.items()}, self._digest(header, shared))
-
-    def _numbered_types(self) -> list[str]:
-        """All types where some have numbers in place of names: local values look like these."""
-        return list(self._types.values()) if any(token[1:].isdigit() for token in self._types) else []
 
     # ---------------------------------------------------------------- one definition
 
@@ -262,7 +258,7 @@ class _Reader:
             raise Unreadable
 
     def _closure_of(self, types: Iterable[str]) -> list[str]:
-        """The definitions of types, and of those that these name."""
+        """The definitions of types, and of those that these name; with numbers for names, perhaps of more than are meant."""
         todo = list(types)
         found = set(todo)
         while todo:
