@@ -238,7 +238,9 @@ def test_what_was_pruned_is_compiled_again(directory: Path) -> None:
 def test_names_outlive_functions(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.compile(F + G)
-        cache.remove(cache.compile(F + G2).func_names["f"])
+        (module,) = cache.modules()
+        cache.compile(F + G2)
+        cache.remove_module(module.module_id)
     with Cache(directory) as cache:
         kernels = cache.compile(F + G2)
         assert (kernels.f(1), kernels.g(1)) == (2, 4)
