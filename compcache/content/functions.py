@@ -12,9 +12,11 @@ from compcache.build.source import check_name
 from compcache.content.definitions import Unreadable, read_definitions, whole_text
 from compcache.content.names import digest_of, given_parts, option_parts, text_of_export
 from compcache.depgraph import DependencyGraph
+from compcache.globals import NativeSymbol
+from compcache.images.archives import is_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from compcache.build.source import Function, ModuleSource
     from compcache.content.definitions import Definitions
@@ -27,6 +29,13 @@ class Naming(NamedTuple):
 
     names: dict[str, str]
     units: tuple[tuple[str, ...], ...]
+
+
+class _Given(NamedTuple):
+    """What a source says of symbols that its code declares, and those of them for which each module loads a value of its own."""
+
+    parts: Mapping[str, list[bytes]]
+    loaded: Collection[str]
 
 
 class _Reached(NamedTuple):
@@ -54,23 +63,20 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
     exports = {name: text_of_export(name, function).encode("utf-8", "surrogatepass") for name, function in functions.items()}
     try:
         definitions = read_definitions(text)
-        if any(function.symbol not in definitions.by_key for function in functions.values()):
-            raise Unreadable  # what compiles the source says what is wrong
+        if _has_archives(source) or any(function.symbol not in definitions.by_key for function in functions.values()):
+            raise Unreadable  # archives have a state, and call what they find; what is not there is an error when the source is compiled
     except Unreadable:
         parts = [whole_text(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _digest_of(given), *options]
         return name_together(functions, digest_of([b"module", *parts]))
-    return _by_reach(definitions, functions, exports, given, options)
+    loaded = {name for name, definition in (source.globals or {}).items() if definition.kind != NativeSymbol.kind}
+    return _by_reach(definitions, functions, exports, _Given(given, loaded), options)
 
 
 def _by_reach(
-    definitions: Definitions,
-    functions: Mapping[str, Function],
-    exports: Mapping[str, bytes],
-    given: Mapping[str, list[bytes]],
-    options: list[bytes],
+    definitions: Definitions, functions: Mapping[str, Function], exports: Mapping[str, bytes], given: _Given, options: list[bytes]
 ) -> Naming:
     reached = _reached(definitions, given)
-    unknown = {symbol: parts for symbol, parts in given.items() if symbol not in definitions.by_key}
+    unknown = {symbol: parts for symbol, parts in given.parts.items() if symbol not in definitions.by_key}
     common = [b"function", definitions.header, _digest_of(unknown), digest_of(options)]
     roots = {name: reached[str(function.symbol)] for name, function in functions.items()}
     units = _units(roots)
@@ -81,7 +87,7 @@ def _by_reach(
     return Naming({name: names[name] for name in functions}, tuple([tuple([names[name] for name in unit]) for unit in units]))
 
 
-def _reached(definitions: Definitions, given: Mapping[str, list[bytes]]) -> dict[str, _Reached]:
+def _reached(definitions: Definitions, given: _Given) -> dict[str, _Reached]:
     """What each definition reaches. Digests of cycles cover all of their members."""
     by_key = definitions.by_key
     found: dict[str, _Reached] = {}
@@ -92,8 +98,8 @@ def _reached(definitions: Definitions, given: Mapping[str, list[bytes]]) -> dict
         own, parts = 0, []
         for key in sorted(cycle):
             definition = by_key[key]
-            parts += [key.encode("utf-8", "surrogatepass"), definition.content, digest_of(given.get(key, ()))]
-            if definition.is_own and (key in given or not definition.is_declared):
+            parts += [key.encode("utf-8", "surrogatepass"), definition.content, digest_of(given.parts.get(key, ()))]
+            if key in given.loaded or (definition.is_own and (key in given.parts or not definition.is_declared)):
                 own |= bit
                 bit <<= 1
         for other in beyond:
@@ -117,6 +123,11 @@ def _units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
 
 def _digest_of(given: Mapping[str, list[bytes]]) -> bytes:
     return digest_of([part for symbol in sorted(given) for part in (symbol.encode("utf-8", "surrogatepass"), digest_of(given[symbol]))])
+
+
+def _has_archives(source: ModuleSource) -> bool:
+    libraries = (source.libraries,) if isinstance(source.libraries, str) else source.libraries or ()
+    return bool(source.archives) or any(map(is_archive, map(str, libraries)))
 
 
 def _stored_with(source: ModuleSource) -> list[bytes]:

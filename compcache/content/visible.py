@@ -36,8 +36,7 @@ def _ask_llvm(code: str | bytes) -> tuple[str, ...]:
     from compcache.build.pic import aliases
 
     with codegen.new_context() as context:
-        module = codegen.parse(code, context)
-        text = str(module)
+        text = str(codegen.parse(codegen.plain_source(code), context))
         exports = choose_exports(read_values(text), None, aliases(text))
         return tuple([export.symbol for export in exports if not export.link_only])
 

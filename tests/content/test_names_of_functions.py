@@ -10,6 +10,7 @@ from helpers import caller as with_declaration
 
 from compcache import Function, ModuleSource
 from compcache.content.names import seal
+from compcache.globals import NativeSymbol, Pickled
 from compcache.miss.name_source import name_source
 
 F = adder("f", 1)
@@ -305,6 +306,22 @@ EDITS: dict[str, Edit] = {
         ModuleSource("@v = external global i64\n" + reading("f", "v") + G, globals={"v": 1}),
         ModuleSource("@v = external global i64\n" + reading("f", "v") + G, globals={"v": 2}),
         "f",
+    ),
+    "who else calls a callback": Edit(
+        ModuleSource(with_declaration("f", "e"), globals={"e": Pickled.of(len)}),
+        ModuleSource(with_declaration("f", "e") + caller("h", "e"), globals={"e": Pickled.of(len)}),
+        "f",
+    ),
+    "who else calls a native callback": Edit(
+        ModuleSource(with_declaration("f", "e"), globals={"e": NativeSymbol("labs")}),
+        ModuleSource(with_declaration("f", "e") + caller("h", "e"), globals={"e": NativeSymbol("labs")}),
+        "",
+    ),
+    "what an archive may call": Edit(
+        ModuleSource(F + G, archives=["libnone.a"]), ModuleSource(F + adder("g", 9), archives=["libnone.a"]), "f g"
+    ),
+    "what an archive among libraries may call": Edit(
+        ModuleSource(F + G, libraries="./libnone.a"), ModuleSource(F + adder("g", 9), libraries="./libnone.a"), "f g"
     ),
     "who else uses a value": Edit(
         ModuleSource("@v = external global i64\n" + counting("f", "v") + G, globals={"v": 1}),
