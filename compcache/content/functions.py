@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.source import check_name
 from compcache.content.definitions import Unreadable, read_definitions, whole_text
-from compcache.content.names import digest_of, given_parts, option_parts, text_of_export
+from compcache.content.names import digest_of, given_parts, has_archives, option_parts, text_of_export
 from compcache.depgraph import DependencyGraph
 from compcache.globals import NativeSymbol
-from compcache.images.archives import is_archive
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -63,7 +62,7 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
     exports = {name: text_of_export(name, function).encode("utf-8", "surrogatepass") for name, function in functions.items()}
     try:
         definitions = read_definitions(text)
-        if _has_archives(source) or any(function.symbol not in definitions.by_key for function in functions.values()):
+        if has_archives(source) or any(function.symbol not in definitions.by_key for function in functions.values()):
             raise Unreadable  # archives have a state, and call what they find; what is not there is an error when the source is compiled
     except Unreadable:
         parts = [whole_text(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _digest_of(given), *options]
@@ -114,7 +113,7 @@ def _units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
     found: list[tuple[int, list[str]]] = []
     for name, reached in roots.items():
         own, names = reached.own, [name]
-        for unit in [unit for unit in found if unit[0] & own]:
+        for unit in [unit for unit in found if unit[0] & own] if own else []:
             found.remove(unit)
             own, names = own | unit[0], [*unit[1], *names]
         found.append((own, names))
@@ -123,11 +122,6 @@ def _units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
 
 def _digest_of(given: Mapping[str, list[bytes]]) -> bytes:
     return digest_of([part for symbol in sorted(given) for part in (symbol.encode("utf-8", "surrogatepass"), digest_of(given[symbol]))])
-
-
-def _has_archives(source: ModuleSource) -> bool:
-    libraries = (source.libraries,) if isinstance(source.libraries, str) else source.libraries or ()
-    return bool(source.archives) or any(map(is_archive, map(str, libraries)))
 
 
 def _stored_with(source: ModuleSource) -> list[bytes]:

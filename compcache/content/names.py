@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NAMES", "NamedSource", "SealedSource", "as_source", "content_digest", "digest_of", "encode_names", "exported_as", "frozen",
-    "given_parts", "option_parts", "read_names", "seal", "source_digests", "source_of", "text_of_export",
+    "given_parts", "has_archives", "option_parts", "read_names", "seal", "source_digests", "source_of", "text_of_export",
 ]  # fmt: skip
 
 #: The kind of entries of data that say what the functions of a source are called.
@@ -230,19 +230,33 @@ def option_parts(source: ModuleSource) -> list[bytes]:
     """The options of a frozen source, the CPU and the identity."""
     options = [str(source.optimize), str(source.cpu), str(source.features), str(source.keep_bitcode)]
     options += [str(item) for given in (source.targets, source.libraries) for item in ["list", *(given or ())]]
-    options += _archives_of(source.archives)
+    options += _archives_of([*_archives_among(source.libraries), *_several(source.archives)])
     options += [text for pair in _identity_of(source).items() for text in pair]
     return _texts(options)
 
 
-def _archives_of(archives: Any) -> list[str]:
+def _several(names: Any) -> tuple[Any, ...]:
+    return (names,) if isinstance(names, str) else tuple(names or ())
+
+
+def _archives_among(libraries: Any) -> list[str]:
+    """The static ones of what a source names as libraries."""
+    return [name for name in map(str, _several(libraries)) if name.endswith((".a", ".rlib"))]
+
+
+def has_archives(source: ModuleSource) -> bool:
+    """Whether a source is linked with static libraries."""
+    return bool(source.archives or _archives_among(source.libraries))
+
+
+def _archives_of(archives: list[Any]) -> list[str]:
     """The names and contents of static libraries; one that cannot be read is an error when it is linked."""
     if not archives:
         return []
     from compcache.images.archives import open_archive
 
     found = []
-    for name in (archives,) if isinstance(archives, str) else archives:
+    for name in archives:
         try:
             found += [str(name), open_archive(str(name)).digest]
         except LibraryError:
