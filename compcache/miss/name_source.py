@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["name_source"]
 
 _SUFFIXES = ("ll", "bc", "o", "a")
-#: Longer code is not printed to be named: what makes it long is data.
-_MOST_PRINTED = 1 << 24
+#: Longer code, or code with more characters of long constants, is not printed to be named.
+_MOST_PRINTED, _MOST_DATA = 1 << 24, 1 << 20
 
 
 def name_source(sealed: SealedSource) -> Naming:
@@ -59,7 +59,7 @@ def _exports(source: ModuleSource, names: Iterable[str]) -> dict[str, Function]:
 
 
 def _is_long(code: str | bytes) -> bool:
-    return len(code) > _MOST_PRINTED or (isinstance(code, str) and len(abridged(code)) < len(code))
+    return len(code) > _MOST_PRINTED or (isinstance(code, str) and len(code) - len(abridged(code)) > _MOST_DATA)
 
 
 def _printed(code: str | bytes) -> str:
