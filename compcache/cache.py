@@ -169,9 +169,9 @@ class Cache:
     def compile(self, source: Source) -> CompiledFunctions:
         """Compile LLVM code once ever, and return its functions, whose names are digests of the content.
 
-        The code, the functions with their signatures, the definitions of globals, the imports, the options and the CPU that is
-        asked for are digested. Where functions of that digest are stored nothing is compiled, and for assembly text
-        and bitcode LLVM is not even imported.
+        A name stands for the function and all that it reaches in the code, with its signature, the definitions of globals, the imports,
+        the options and the CPU that is asked for: an edit of one function, or of a comment, leaves the names of others as they are, and
+        only what is not stored is compiled. Where the same source was compiled before, text or bitcode, LLVM is not even imported.
 
         Args:
             source: assembly text, bitcode, an llvmlite module, or a `ModuleSource` of these.
@@ -185,17 +185,22 @@ class Cache:
                 result does not fail the call: one `CacheWarning`, and the functions work.
         """
         self._require_open()
-        from compcache.content.names import name_by_content
+        from compcache.content.names import NamedSource, read_names, seal
         from compcache.hit.compiled import CompiledFunctions
 
-        named = name_by_content(source)
-        names = tuple(named.names.values())
-        functions = CompiledFunctions(named.names, lambda name: self.get_or_compile(name, lambda: named.source))
-        if not self.has(names[0]):
-            from compcache.miss.compile_once import ensure_compiled
+        sealed = seal(source)
+        names = read_names(self._store, sealed.name)
+        if names is None or not self._has_all(names.values()):
+            from compcache.miss.compile_source import compile_source
 
-            ensure_compiled(self._session(), names, lambda: named.source)
-        return functions
+            names = compile_source(self._session(), sealed, names)
+        named = NamedSource(sealed, names)
+        return CompiledFunctions(names, lambda name: self.get_or_compile(name, named))
+
+    def _has_all(self, names: Iterable[str]) -> bool:
+        """Whether functions of one source are stored: the first as `has` tells it, the others as the index says."""
+        first, *others = names
+        return self._loader.holds(first, to_import=True) and all(next(self._store.find(name), None) is not None for name in others)
 
     def get_or_compile(self, func_name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
         """Return the call target of a function, from the cache or compiled now.

@@ -176,8 +176,9 @@ def _link_for(request: Request, translated: Translated, linker_for: LinkerFor) -
 
 
 def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str], bytes]:
-    """The entries of data of a source's functions, by kind and name."""
-    return {(kind, export.name): data for export in translated.prepared.exports for kind, data in request.entries.items()}
+    """The entries of data of a source and of its functions, by kind and name."""
+    exports = translated.prepared.exports
+    return dict(request.named_entries) | {(kind, export.name): data for export in exports for kind, data in request.entries.items()}
 
 
 @contextmanager

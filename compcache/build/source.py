@@ -142,6 +142,7 @@ class ModuleSource:
             None if entries is None else {check_name(kind, "kind of entries"): check_entry(kind, data) for kind, data in entries.items()}
         )
         self.part_of = part_of
+        self.named_entries: dict[tuple[str, str], bytes] = {}  # of the source itself, by kind and name (compcache.content.names)
         self.untrusted = untrusted
 
     def __repr__(self) -> str:

@@ -1,32 +1,94 @@
-"""Digests of what functions are: their code, and that of all that they reach in their module, before it is optimized.
+"""What the functions of a source are called: each by its own content and that of what it reaches.
 
-Functions of two modules with equal digests do the same, whatever else stands in the modules and whatever CPU they were compiled for. That
-two digests differ means little: the compilers of other languages number constants and types by module.
+Functions that reach something that can change, or whose address may be compared, have it in common for as long as they are in one module.
+So the name of each of them covers all of them, and they are compiled together.
+
+The index has a shorter digest of the same for functions with plain names: of realizations that are equal by it any will do.
 """
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.build.ir_text import lines_from, references
+from compcache.build.source import check_name
+from compcache.content.definitions import Unreadable, read_definitions, whole_text
+from compcache.content.names import digest_of, given_parts, has_archives, option_parts, text_of_export
 from compcache.depgraph import DependencyGraph
 from compcache.digest import digest
 from compcache.formats.index import CONTENT_SIZE
+from compcache.globals import NativeSymbol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
-    from compcache.build.ir_text import GlobalValues
+    from compcache.build.source import Function, ModuleSource
+    from compcache.content.definitions import Definitions
 
-__all__ = ["exported_content", "symbol_digests"]
+__all__ = ["Naming", "exported_content", "name_functions", "name_together", "symbol_digests"]
 
 _PERSON = b"compcache-fcode"
-#: Where something stands in the source: no part of what the code does.
-_PLACES = re.compile(r",? !(?:dbg|srcloc|tbaa|tbaa\.struct|heapallocsite) !\d+|^ *#dbg_[^\n]*\n", re.MULTILINE)
-_ATTRIBUTES = re.compile(r"#\d+\b")
-_METADATA = re.compile(r"!\d")
-_TYPE = re.compile(r'%(?:"[^"]*"|[-$.\w]+)')
+
+
+class Naming(NamedTuple):
+    """The names of a source's functions by their plain names, and those of each set that is compiled together."""
+
+    names: dict[str, str]
+    units: tuple[tuple[str, ...], ...]
+
+
+class _Given(NamedTuple):
+    """What a source says of symbols that its code declares, and those of them for which each module loads a value of its own."""
+
+    parts: Mapping[str, list[bytes]]
+    loaded: Collection[str]
+
+
+class _Reached(NamedTuple):
+    """All that a definition reaches: a digest of it, and a bit for each part that two modules would have two of."""
+
+    content: bytes
+    own: int
+
+
+def name_together(functions: Iterable[str], common: bytes) -> Naming:
+    """Names of one digest for functions that are compiled together."""
+    names = {name: _named(name, common) for name in functions}
+    return Naming(names, (tuple(names.values()),))
+
+
+def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Function]) -> Naming:
+    """Name functions by what they reach.
+
+    Args:
+        source: a frozen source.
+        text: its code as LLVM prints it, before it is optimized.
+        functions: how each function is exported, by its plain name, its symbol said.
+    """
+    given, options = given_parts(source), [*option_parts(source), *_stored_with(source)]
+    exports = {name: text_of_export(name, function).encode("utf-8", "surrogatepass") for name, function in functions.items()}
+    try:
+        definitions = read_definitions(text)
+        if has_archives(source) or any(function.symbol not in definitions.by_key for function in functions.values()):
+            raise Unreadable  # archives have a state, and call what they find; what is not there is an error when the source is compiled
+    except Unreadable:
+        parts = [whole_text(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _digest_of(given), *options]
+        return name_together(functions, digest_of([b"module", *parts]))
+    loaded = {name for name, definition in (source.globals or {}).items() if definition.kind != NativeSymbol.kind}
+    return _by_reach(definitions, functions, exports, _Given(given, loaded), options)
+
+
+def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
+    """A digest for each symbol of a module as LLVM prints it, before it is optimized, of what it reaches; none where that cannot be told.
+
+    `data` are the values of variables that are not in the text.
+    """
+    try:
+        definitions = read_definitions(text)
+    except Unreadable:
+        return {}
+    common = digest_of([*data, definitions.header])
+    reached = _reached(definitions, _Given({}, ()))
+    return {key: digest_of([common, own.content, reached[key].content]) for key, own in definitions.by_key.items()}
 
 
 def exported_content(salt: bytes, code: bytes | None, signature: str) -> bytes:
@@ -39,73 +101,64 @@ def exported_content(salt: bytes, code: bytes | None, signature: str) -> bytes:
     return digest([salt, code, signature.encode("utf-8", "surrogatepass")], size=CONTENT_SIZE, person=_PERSON)
 
 
-def symbol_digests(text: str, values: GlobalValues, data: Mapping[str, bytes]) -> dict[str, bytes]:
-    """A digest for each function, variable and alias that a printed module defines.
+def _by_reach(
+    definitions: Definitions, functions: Mapping[str, Function], exports: Mapping[str, bytes], given: _Given, options: list[bytes]
+) -> Naming:
+    reached = _reached(definitions, given)
+    unknown = {symbol: parts for symbol, parts in given.parts.items() if symbol not in definitions.by_key}
+    common = [b"function", definitions.header, _digest_of(unknown), digest_of(options)]
+    roots = {name: reached[str(function.symbol)] for name, function in functions.items()}
+    units = _units(roots)
+    names: dict[str, str] = {}
+    for unit in units:
+        together = digest_of([part for name in sorted(unit) for part in (exports[name], roots[name].content)])
+        names |= {name: _named(name, digest_of([*common, exports[name], roots[name].content, together])) for name in unit}
+    return Naming({name: names[name] for name in functions}, tuple([tuple([names[name] for name in unit]) for unit in units]))
 
-    Args:
-        text: the module.
-        values: its functions and variables.
-        data: the values of variables that are not in the text.
-    """
-    texts = _definitions(text, values)
-    used = {name: references(definition) for name, definition in texts.items()}
-    words = _Words(text)
-    whole = _digest([*map(str.encode, lines_from(text, "module asm ")), *data.values()])
-    own = {name: _digest([whole, words.meaning(definition).encode("utf-8", "surrogateescape")]) for name, definition in texts.items()}
-    found: dict[str, bytes] = {}
-    for component in DependencyGraph(used).components():
-        reached = {found[other] for name in component for other in used[name] if other in found}
-        together = _digest([*sorted([own[name] for name in component]), *sorted(reached)])
-        found.update([(name, _digest([own[name], together])) for name in component])
+
+def _reached(definitions: Definitions, given: _Given) -> dict[str, _Reached]:
+    """What each definition reaches. Digests of cycles cover all of their members."""
+    by_key = definitions.by_key
+    found: dict[str, _Reached] = {}
+    bit = 1
+    for cycle in DependencyGraph({key: definition.mentions for key, definition in by_key.items()}).components():
+        members = set(cycle)
+        beyond = {other for key in cycle for other in by_key[key].mentions if other in found and other not in members}
+        own, parts = 0, []
+        for key in sorted(cycle):
+            definition = by_key[key]
+            parts += [key.encode("utf-8", "surrogatepass"), definition.content, digest_of(given.parts.get(key, ()))]
+            if key in given.loaded or (definition.is_own and (key in given.parts or not definition.is_declared)):
+                own |= bit
+                bit <<= 1
+        for other in beyond:
+            own |= found[other].own
+        content = digest_of([*parts, b"reaches", *sorted({found[other].content for other in beyond})])
+        found |= dict.fromkeys(cycle, _Reached(content, own))
     return found
 
 
-def _digest(parts: Iterable[bytes]) -> bytes:
-    return digest(parts, size=16, person=_PERSON)
+def _units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
+    """The functions that have something in common which two modules would have two of, together; in their order."""
+    found: list[tuple[int, list[str]]] = []
+    for name, reached in roots.items():
+        own, names = reached.own, [name]
+        for unit in [unit for unit in found if unit[0] & own] if own else []:
+            found.remove(unit)
+            own, names = own | unit[0], [*unit[1], *names]
+        found.append((own, names))
+    return tuple([tuple(names) for _, names in found])
 
 
-def _definitions(text: str, values: GlobalValues) -> dict[str, str]:
-    """The text of each definition by its name; functions end in a line of their own, and are in the order of `values`."""
-    defined = [function for function in values.functions if not function.is_declaration]
-    bodies = []
-    for chunk in text.split("\n}\n"):
-        start = chunk.rfind("\ndefine ") + 1
-        if start or chunk.startswith("define "):
-            bodies.append(chunk[start:])
-    found = {function.name: body for function, body in zip(defined, bodies, strict=True)}
-    for line in lines_from(text, "@"):
-        found[references(line)[0]] = line
-    return found
+def _digest_of(given: Mapping[str, list[bytes]]) -> bytes:
+    return digest_of([part for symbol in sorted(given) for part in (symbol.encode("utf-8", "surrogatepass"), digest_of(given[symbol]))])
 
 
-class _Words:
-    """What numbers and names of types in the text of definitions mean."""
+def _stored_with(source: ModuleSource) -> list[bytes]:
+    """What is stored with each function of a source."""
+    entries = [part for kind, data in sorted((source.entries or {}).items()) for part in (kind.encode("utf-8", "surrogatepass"), data)]
+    return [(source.part_of or "").encode("utf-8", "surrogatepass"), *entries]
 
-    def __init__(self, text: str) -> None:
-        self._attributes = {line.split(" ", 2)[1]: line.partition("=")[2] for line in lines_from(text, "attributes #")}
-        self._types = {line.partition(" = ")[0]: line for line in lines_from(text, "%") if " = type " in line}
-        self._text = text
-        self._metadata: str | None = None
 
-    def meaning(self, definition: str) -> str:
-        """The text of a definition in words that mean the same in every module."""
-        plain = _ATTRIBUTES.sub(lambda match: self._attributes.get(match[0], match[0]), _PLACES.sub("", definition))
-        parts = [plain, *self._types_in(plain)]
-        if _METADATA.search(plain):
-            if self._metadata is None:
-                self._metadata = "\n".join(lines_from(self._text, "!"))
-            parts.append(self._metadata)
-        return "\0".join(parts)
-
-    def _types_in(self, text: str) -> list[str]:
-        """The named types that a text uses, and those that they use."""
-        if not self._types:
-            return []
-        found: dict[str, None] = {}
-        waiting = [text]
-        while waiting:
-            new = [self._types[name] for name in dict.fromkeys(_TYPE.findall(waiting.pop())) if name in self._types]
-            new = [line for line in new if line not in found]
-            found.update(dict.fromkeys(new))
-            waiting += new
-        return sorted(found)
+def _named(name: str, content: bytes) -> str:
+    return f"{check_name(name, 'function name')}-{content.hex()}"

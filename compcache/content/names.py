@@ -7,72 +7,107 @@ from __future__ import annotations
 
 import sys
 
-from compcache.build.source import Function, ModuleSource, check_name
-from compcache.content.visible import exported_names, require_valid
+from compcache.build.source import Function, ModuleSource
 from compcache.digest import blake2b, digest
 from compcache.errors import CompileError, LibraryError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any, NoReturn
+    from typing import Any
 
     from compcache.globals.definition import GlobalDefinition
     from compcache.identity import Identity
+    from compcache.store import Store
 
-__all__ = ["NamedSource", "as_source", "content_digest", "digest_beside_code", "frozen", "name_by_content", "source_digests", "source_of"]
+__all__ = [
+    "NAMES", "NamedSource", "SealedSource", "as_source", "content_digest", "digest_beside_code", "digest_of", "encode_names", "exported_as",
+    "frozen", "given_parts", "has_archives", "option_parts", "read_names", "seal", "source_digests", "source_of", "text_of_export",
+]  # fmt: skip
 
+#: The kind of entries of data that say what the functions of a source are called.
+NAMES = "names"
 _VERSION = b"1"  # of what is digested: a name means the same for as long as this stays
 _PERSON = b"compcache-source"
 _NAME_BYTES = 16
 _MAX_SHOWN_CODE = 4096
-_SUFFIXES = ("ll", "bc", "o", "a")
+_TAIL = -1 - 2 * _NAME_BYTES  # where the dash is in a name of content
 _NO_CODE = "ir must be LLVM assembly (str), bitcode (bytes) or an llvmlite module, not {}"
 
 
 class NamedSource:
-    """A source whose functions are named by its content.
+    """A source whose functions have names of content; called, it gives a source that exports them under these.
 
-    `names` maps the plain name of each function to its func_name; `source` exports them under the latter.
+    `names` maps the plain name of each function to its func_name.
     """
 
-    __slots__ = ("names", "source")
+    __slots__ = ("_sealed", "names")
 
-    def __init__(self, names: dict[str, str], source: ModuleSource) -> None:
+    def __init__(self, sealed: SealedSource, names: dict[str, str]) -> None:
+        self._sealed = sealed
         self.names = names
+
+    def __call__(self) -> ModuleSource:
+        """The source that exports all of them."""
+        return self.exporting(self.names.values())
+
+    def exporting(self, func_names: Iterable[str]) -> ModuleSource:
+        """The source that exports these of them, and keeps the names of all."""
+        sealed, names, wanted = self._sealed, self.names, frozenset(func_names)
+        source = frozen(sealed.source)
+        functions = source.functions or {}
+        source.functions = {name: exported_as(functions.get(plain), plain) for plain, name in names.items() if name in wanted}
+        source.identity = _components(source) if source.identity is None else source.identity
+        source.named_entries = {(NAMES, sealed.name): encode_names(names)}
+        return source
+
+
+class SealedSource:
+    """What was given to `Cache.compile`, as it was at that moment.
+
+    `source` is frozen; `digest` is that of its content, and `name` that of the entry of data which says what its functions are called.
+    """
+
+    __slots__ = ("digest", "name", "source")
+
+    def __init__(self, source: ModuleSource) -> None:
         self.source = source
+        self.digest = content_digest(source)
+        self.name = f"source-{self.digest.hex()}"
 
 
-def name_by_content(given: Any) -> NamedSource:
-    """Name the functions of a source, or of LLVM code alone, by everything that decides what they do.
+def seal(given: Any) -> SealedSource:
+    """A source, or LLVM code alone, as it is at this moment.
 
     Raises:
-        CompileError: it is neither a source nor LLVM code, or no function of it can be seen from outside.
+        CompileError: it is neither a source nor LLVM code.
     """
     source = frozen(as_source(given, "compile()"))
     if not isinstance(source.ir, (str, bytes)):
         raise CompileError(_NO_CODE.format(type(source.ir).__name__))
     if source.globals:
         source.globals = _defined(source.globals)
-    named = content_digest(source, size=_NAME_BYTES).hex()
-    exports = dict(source.functions) if source.functions is not None else dict.fromkeys(exported_names(source.ir))
-    if not exports:
-        _refuse_without_functions(source.ir)
-    names = {name: f"{check_name(name, 'function name')}-{named}" for name in exports}
-    identity = source.identity
-    source.functions = {names[name]: _exported_as(value, name) for name, value in exports.items()}
-    source.identity = _components(source) if identity is None else identity
-    return NamedSource(names, source)
+    return SealedSource(source)
 
 
-def _refuse_without_functions(code: str | bytes) -> NoReturn:
-    if isinstance(code, str) and 0 < len(code.splitlines()) <= 1 and code.rpartition(".")[2].strip() in _SUFFIXES:
-        raise CompileError(f"compile(): {code!r} looks like the name of a file: give what is in it, open({code!r}, 'rb').read()")
-    require_valid(code)
-    raise CompileError("compile(): the code defines no externally visible function")
+def encode_names(names: Mapping[str, str]) -> bytes:
+    """The data of an entry of the kind `NAMES`: each name begins with the plain one, and ends with a dash and a digest."""
+    return "\0".join(names.values()).encode()
 
 
-def _exported_as(value: Any, symbol: str) -> Function:
+def read_names(store: Store, entry: str) -> dict[str, str] | None:
+    """The names of a source's functions by their plain names; None where nothing stored tells them.
+
+    They hold whether or not the functions are there.
+    """
+    record = store.read_entry(NAMES, entry, alone=False)
+    if record is None or record.gone:
+        return None
+    found = [name for name in record.data.decode("utf-8", "replace").split("\0") if name[_TAIL : _TAIL + 1] == "-"]
+    return {name[:_TAIL]: name for name in found} or None
+
+
+def exported_as(value: Any, symbol: str) -> Function:
     """How a function is exported, its symbol said."""
     function = value if isinstance(value, Function) else Function(value)
     return Function(function.signature, function.symbol or symbol, function.nogil, function.shown)
@@ -113,10 +148,10 @@ def source_of(given: Any, func_name: str, identity: Identity | None = None) -> M
     if source.functions is None:
         source.functions = {func_name: Function(None, symbol)}
     elif func_name in source.functions:
-        source.functions = {**source.functions, func_name: _exported_as(source.functions[func_name], symbol)}
+        source.functions = {**source.functions, func_name: exported_as(source.functions[func_name], symbol)}
     else:
         source.functions = {
-            func_name if name == identity.label else name: _exported_as(value, symbol if name == identity.label else name)
+            func_name if name == identity.label else name: exported_as(value, symbol if name == identity.label else name)
             for name, value in source.functions.items()
         }
     if source.identity is None:
@@ -173,25 +208,56 @@ def content_digest(source: ModuleSource, *, size: int = _NAME_BYTES) -> bytes:
     that is asked for. A source that names no CPU is for the machine that compiles it: its name says so, and each kind of machine
     has a realization of its own.
     """
-    return digest(_framed([*_code_parts(source), *_options_of(source)]), size=size, person=_PERSON)
+    return digest(_framed([*_code_parts(source), *option_parts(source)]), size=size, person=_PERSON)
 
 
-def _options_of(source: ModuleSource) -> list[bytes]:
+def digest_of(parts: Iterable[bytes]) -> bytes:
+    """A digest for a name of content."""
+    return digest(_framed([_VERSION, *parts]), size=_NAME_BYTES, person=_PERSON)
+
+
+def given_parts(source: ModuleSource) -> dict[str, list[bytes]]:
+    """What a frozen source says of symbols that its code declares: which functions they are, what they are defined as."""
+    found: dict[str, list[bytes]] = {}
+    for symbol, name in _import_pairs(source.imports):
+        found.setdefault(symbol, []).extend(_texts(["import", name]))
+    for name, definition in (source.globals or {}).items():
+        found.setdefault(name, []).extend(_globals_of({name: definition}))
+    return found
+
+
+def option_parts(source: ModuleSource) -> list[bytes]:
+    """The options of a frozen source, the CPU and the identity."""
     options = [str(source.optimize), str(source.cpu), str(source.features), str(source.keep_bitcode)]
     options += [str(item) for given in (source.targets, source.libraries) for item in ["list", *(given or ())]]
-    options += _archives_of(source.archives)
+    options += _archives_of(source)
     options += [text for pair in _identity_of(source).items() for text in pair]
     return _texts(options)
 
 
-def _archives_of(archives: Any) -> list[str]:
-    """The names and contents of static libraries; one that cannot be read is an error when it is linked."""
+def _several(names: Any) -> tuple[Any, ...]:
+    return (names,) if isinstance(names, str) else tuple(names or ())
+
+
+def _archives_among(libraries: Any) -> list[str]:
+    """The static ones of what a source names as libraries."""
+    return [name for name in map(str, _several(libraries)) if name.endswith((".a", ".rlib"))]
+
+
+def has_archives(source: ModuleSource) -> bool:
+    """Whether a source is linked with static libraries."""
+    return bool(source.archives or _archives_among(source.libraries))
+
+
+def _archives_of(source: ModuleSource) -> list[str]:
+    """The names and contents of its static libraries; one that cannot be read is an error when it is linked."""
+    archives = [*_archives_among(source.libraries), *_several(source.archives)]
     if not archives:
         return []
     from compcache.images.archives import open_archive
 
     found = []
-    for name in (archives,) if isinstance(archives, str) else archives:
+    for name in archives:
         try:
             found += [str(name), open_archive(str(name)).digest]
         except LibraryError:
@@ -207,15 +273,16 @@ def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
     for part in _framed(_code_parts(source)):
         state.update(part)
     code = state.digest()
-    for part in _framed(_options_of(source)):
+    for part in _framed(option_parts(source)):
         state.update(part)
     return code, state.digest()
 
 
 def digest_beside_code(source: ModuleSource) -> bytes:
     """A digest of what decides what the functions of a frozen source do, and does not stand in its code."""
-    options = [str(item) for given in (source.libraries or (), _archives_of(source.archives)) for item in ["list", *given]]
-    return digest(_framed([*_texts(options), *_globals_of(source.globals), *_texts(_imports_of(source.imports))]), person=_PERSON)
+    given = given_parts(source)
+    parts = [part for symbol in sorted(given) for part in [*_texts([symbol]), *given[symbol]]]
+    return digest_of([*_texts([*map(str, _several(source.libraries)), "archives", *_archives_of(source)]), *parts])
 
 
 def _code_parts(source: ModuleSource) -> Iterator[bytes]:
@@ -239,8 +306,12 @@ def _texts(texts: list[str]) -> list[bytes]:
 def _functions_of(source: ModuleSource) -> list[str]:
     if source.functions is None:
         return ["every function"]
-    exports = [(name, _exported_as(value, name)) for name, value in source.functions.items()]
-    return [repr((name, f.signature, f.symbol, f.nogil, f.shown)) for name, f in exports]
+    return [text_of_export(name, exported_as(value, name)) for name, value in source.functions.items()]
+
+
+def text_of_export(name: str, function: Function) -> str:
+    """How a function is exported, as text."""
+    return repr((name, function.signature, function.symbol, function.nogil, function.shown))
 
 
 def _globals_of(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
@@ -262,12 +333,17 @@ def _defined(definitions: Mapping[str, Any]) -> dict[str, GlobalDefinition]:
 
 
 def _imports_of(imports: Any) -> list[str]:
+    return [text for pair in _import_pairs(imports) for text in pair]
+
+
+def _import_pairs(imports: Any) -> list[tuple[str, str]]:
+    """The symbols that are imported, and the func_names, sorted."""
     if not imports:
         return []
     if isinstance(imports, str):
         imports = (imports,)
     pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in imports)
-    return [text for pair in sorted((str(symbol), _name_of(name)) for symbol, name in pairs) for text in pair]
+    return sorted((str(symbol), _name_of(name)) for symbol, name in pairs)
 
 
 def _name_of(function: Any) -> str:

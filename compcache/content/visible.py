@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compcache.errors import FormatError
 
-__all__ = ["exported_names", "names_without_llvm", "require_valid", "visible_definitions", "weak_definitions"]
+__all__ = ["exported_names", "names_without_llvm", "visible_definitions", "weak_definitions"]
 
 _NOT_EXPORTED = frozenset(("internal", "private", "hidden", "available_externally"))
 _GIVING_WAY = frozenset(("linkonce", "linkonce_odr", "weak", "weak_odr"))
@@ -19,14 +19,6 @@ def exported_names(code: str | bytes) -> tuple[str, ...]:
     """
     found = names_without_llvm(code)
     return found if found is not None else _ask_llvm(code)
-
-
-def require_valid(code: str | bytes) -> None:
-    """Raise `CompileError` with LLVM's message where LLVM rejects the code."""
-    from compcache.build import codegen
-
-    with codegen.new_context() as context:
-        codegen.parse(code, context)
 
 
 def _of_bitcode(code: bytes) -> tuple[str, ...] | None:
@@ -45,8 +37,7 @@ def _ask_llvm(code: str | bytes) -> tuple[str, ...]:
     from compcache.build.pic import aliases, variable_aliases
 
     with codegen.new_context() as context:
-        module = codegen.parse(code, context)
-        text = str(module)
+        text = str(codegen.parse(codegen.plain_source(code), context))
         exports = choose_exports(read_values(text), None, aliases(text), second_names=variable_aliases(text))
         return tuple([export.symbol for export in exports if not export.link_only])
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from compcache.remote.client import Inquiry
     from compcache.session import Session
 
-__all__ = ["Addition", "add_missing", "compile_once", "ensure_compiled", "fetch_soon", "find_fetched", "find_stored"]
+__all__ = ["Addition", "add_missing", "compile_missing", "compile_once", "fetch_soon", "find_fetched", "find_stored"]
 
 #: How long a miss waits for the remote store before it begins to compile.
 HEDGE_SECONDS = 0.15
@@ -78,18 +78,29 @@ class _Builder:
         return source_of(self._build(), self._func_name, self._identity)
 
 
-def ensure_compiled(session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource]) -> None:
-    """Ensure that the functions of one module are in the session, or at least in memory; loads nothing."""
-    with single_flight(session, functions[0], absent=False) as look_again:
-        if look_again and session.has(functions[0]):
-            return
-        session.store.stats.missed(NotCachedError(f"{functions[0]!r} is not in the cache", func_name=functions[0]))
-        inquiry = session.inquire(functions)
-        if inquiry is not None and inquiry.arrived(HEDGE_SECONDS) and all(map(session.has, functions)):
-            return
-        built = _build_exporting(session, functions, build, inquiry)
-        if built is not None:
-            _store(session, functions[0], built)
+def compile_missing(
+    session: Session, find_missing: Callable[[], tuple[str, ...]], build: Callable[[tuple[str, ...]], ModuleSource]
+) -> bool:
+    """Have functions of one source in the session, or at least in memory; loads nothing. Whether any were compiled here.
+
+    Args:
+        session: where they are looked for and stored.
+        find_missing: tells those that are not there; asked again when the remote store has answered.
+        build: gives a source that exports these.
+    """
+    functions = find_missing()
+    if not functions:
+        return False
+    session.store.stats.missed(NotCachedError(f"{functions[0]!r} is not in the cache", func_name=functions[0]))
+    inquiry = session.inquire(functions)
+    if inquiry is not None and inquiry.arrived(HEDGE_SECONDS):
+        functions = find_missing()
+        if not functions:
+            return False
+    built = _build_exporting(session, functions, lambda: build(functions), inquiry)
+    if built is not None:
+        _store(session, functions[0], built)
+    return built is not None
 
 
 class Addition(NamedTuple):

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from compcache.content.names import content_digest, frozen, source_of
+from compcache.content.names import NamedSource, content_digest, frozen, source_of
 from compcache.digest import digest
 from compcache.errors import CacheWarning, CompcacheError, ShadowWarning
 from compcache.files import reraise_interrupt
@@ -53,8 +53,8 @@ def check_hit(session: Session, target: TypedCallTarget, name: str | Identity, b
     With $COMPCACHE_CHECK `build` is called; in Python's development mode its code is compared with that of the compile.
     """
     wanted = is_checking()
-    if not wanted and not sys.flags.dev_mode:
-        return
+    if isinstance(build, NamedSource) or not (wanted or sys.flags.dev_mode):
+        return  # such a name stands for the code, of whichever source it was compiled
     notes = _notes_of(session.store, bytes.fromhex(target.module_id))
     func_name = target.func_name
     if wanted:

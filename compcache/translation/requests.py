@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
@@ -19,7 +20,7 @@ from compcache.images.llvm_thread import in_llvm_thread
 from compcache.targets.machine import NATIVE, TARGETS_VARIABLE, machine_for, parse_targets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from compcache.build.exports import Export
     from compcache.build.slots import Requests
@@ -52,6 +53,7 @@ class Request(NamedTuple):
     is_cached: Callable[[str], bool] = bool
     assumed: dict[str, bool] | None = None  # gets what nothing provides yet (compcache.build.slots)
     overridden: Collection[str] = ()  # functions of other sources, which weak ones give way to
+    named_entries: Mapping[tuple[str, str], bytes] = MappingProxyType({})  # of data of the source itself, by kind and name
 
 
 def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request]:
@@ -74,6 +76,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
             find_linker() is not None,
             {**(source.entries or {}), **({PART_OF: source.part_of.encode()} if source.part_of else {})},
             beside_code,
+            named_entries=source.named_entries,
         )
         for cpu, features in targets
     ]  # fmt: skip

@@ -92,7 +92,7 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
     if known is not None:
         module, printed = codegen.parse(known, context), known
         attributes = _attributes_of(printed, values)
-    contents = symbol_digests(printed, values, data)
+    contents = symbol_digests(printed, data.values())
     request = request._replace(machine=_safe_machine(request.machine, attributes))
     _try_if_suspicious(printed, values, request, attributes)
     rewritten, request = _with_thread_locals(for_shared_object(printed), request, is_cached)

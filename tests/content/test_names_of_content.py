@@ -14,13 +14,18 @@ from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 from llvmlite import ir
 
 from compcache import Cache, CompileError, Function, Identity, ModuleSource, ShadowWarning
-from compcache.content.names import name_by_content
+from compcache.content.names import seal
 from compcache.images.native_target import initialize
+from compcache.miss.name_source import name_source
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 TWO = adder("first", 1) + adder("second", 2) + constant("own", 3).replace("define", "define internal", 1)
+
+
+def names_of(source: ModuleSource) -> dict[str, str]:
+    return name_source(seal(source)).names
 
 
 def bitcode(text: str) -> bytes:
@@ -93,19 +98,19 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("what", "options"), OPTIONS)
 def test_the_name_covers_what_is_asked_for(what: str, options: dict[str, Any]) -> None:
-    plain = name_by_content(ModuleSource(adder("f", 1))).names
-    other = name_by_content(ModuleSource(adder("f", 1), **options)).names
+    plain = names_of(ModuleSource(adder("f", 1)))
+    other = names_of(ModuleSource(adder("f", 1), **options))
     assert plain["f"] != other["f"], what
-    assert other == name_by_content(ModuleSource(adder("f", 1), **options)).names
+    assert other == names_of(ModuleSource(adder("f", 1), **options))
 
 
 def test_the_name_covers_globals_and_imports() -> None:
-    code = "@g = external global i64\n" + adder("f", 1)
-    names = {name_by_content(ModuleSource(code, globals={"g": value})).names["f"] for value in (1, 2, "2", b"2", 1.0)}
+    code = "@g = external global i64\ndefine ptr @f() {\nret ptr @g\n}\n"
+    names = {names_of(ModuleSource(code, globals={"g": value}))["f"] for value in (1, 2, "2", b"2", 1.0)}
     assert len(names) == 5
     code = caller("f", "callee")
-    names = {name_by_content(ModuleSource(code, imports={"callee": name})).names["f"] for name in ("a", "b")}
-    names |= {name_by_content(ModuleSource(code)).names["f"]}
+    names = {names_of(ModuleSource(code, imports={"callee": name}))["f"] for name in ("a", "b")}
+    names |= {names_of(ModuleSource(code))["f"]}
     assert len(names) == 3
 
 
@@ -126,7 +131,7 @@ LISTS: list[dict[str, Any]] = [
 
 def test_the_name_covers_lists_and_where_they_end() -> None:
     sources = [ModuleSource(adder("f", 1), **options) for options in LISTS]
-    assert len({name_by_content(source).names["f"] for source in sources}) == len(LISTS)
+    assert len({names_of(source)["f"] for source in sources}) == len(LISTS)
 
 
 def test_functions_named_by_content_call_each_other(cache: Cache) -> None:

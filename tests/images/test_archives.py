@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import run_fresh
@@ -73,12 +74,14 @@ def test_archives_that_cannot_be_used_are_named(cache: Cache, archive: Path, tmp
         cache.add_module(ModuleSource(USER.replace("add_two", "add_three"), archives=[str(archive)]))
 
 
-def test_names_of_content_know_what_is_in_an_archive(archive: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("given_as", ["archives", "libraries"])
+def test_names_of_content_know_what_is_in_an_archive(archive: Path, tmp_path: Path, given_as: str) -> None:
     copy = Path(shutil.copy(archive, tmp_path / "libcopy.a"))
-    before = content_digest(ModuleSource(USER, archives=[str(copy)]))
+    given: dict[str, Any] = {given_as: [str(copy)]}
+    before = content_digest(ModuleSource(USER, **given))
     with copy.open("ab") as file:
         file.write(b"\n")
-    assert content_digest(ModuleSource(USER, archives=[str(copy)])) != before
+    assert content_digest(ModuleSource(USER, **given)) != before
 
 
 def test_an_archive_is_read_once_for_all_modules_until_it_changes(

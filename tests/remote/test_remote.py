@@ -110,9 +110,18 @@ def test_a_fresh_process_compiles_nothing_that_the_store_has(open_cache: Callabl
     with Cache(directory, remote={store.as_uri()!r}) as cache:
         value = cache.compile({CALLEE!r}).callee(2)
         counters = cache.stats().counters
-        result = [value, counters.get("compilations", 0), counters.get("remote_hits", 0)]
+        result = [value, counters.get("compilations", 0), counters.get("remote_hits", 0), "llvmlite" in sys.modules]
     """
-    assert run_fresh(tmp_path / "b", script) == [102, 0, 1]
+    assert run_fresh(tmp_path / "b", script) == [102, 0, 1, False]
+
+
+def test_an_edited_source_finds_in_the_store_what_is_unchanged(open_cache: Callable[..., Cache]) -> None:
+    first = open_cache("a")
+    upload(first, first.compile(CALLEE).callee.func_name)
+    second = open_cache("b", "read")
+    functions = second.compile(constant("edited", 7) + CALLEE)
+    assert (functions.callee(1), functions.edited()) == (101, 7)
+    assert sorted(len(module.functions) for module in second.modules()) == [1, 1]
 
 
 def test_the_environment_names_a_store(

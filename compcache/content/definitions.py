@@ -1,0 +1,325 @@
+"""The definitions of a printed module, each by its content: what stands in it, without what depends on its neighbours.
+
+LLVM numbers attribute groups, metadata, and globals without a name through the whole module, so that an edit of one function changes
+the text of others. Here a definition has the content of its attribute groups in their place, its metadata behind it, numbered in the
+order in which it is met, and the types that it names; globals without a name are called by a digest. Comments are left out.
+
+Two definitions that differ in anything that may matter must have different digests. What this does not know, in whatever part of the
+module, makes `Unreadable` of it: the whole text stands for each function then.
+
+The shape of the text is that of the LLVM Language Reference, "Module Structure", as LLVM prints it: one line for everything but functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.build.ir_text import unquote
+from compcache.digest import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["Definition", "Definitions", "Unreadable", "read_definitions", "whole_text"]
+
+_PERSON = b"compcache-define"
+_SIZE = 16
+#: A global, a number of an attribute group or of metadata, or what hides such: strings (of names, too) and comments.
+_TOKEN = re.compile(r'[@%$!#]?"[^"]*"|;[^\n]*|@[-$._A-Za-z0-9]+|#\d+|!\d+')
+_HIDING = re.compile(r'"[^"]*"|;[^\n]*')
+_STRING = re.compile(r'"([^"]*)"')
+_WORD = re.compile(r"[-$.\w]+")
+_GLOBAL = re.compile(r'(@(?:"[^"]*"|[-$._A-Za-z0-9]+)) = ((?:[a-z_]+(?:\([^)]*\))? )*?)(global|constant|alias) ')
+_TYPE = re.compile(r'(%(?:"[^"]*"|[-$._A-Za-z0-9]+)) = type ')
+_TYPE_NAME = re.compile(r'%(?:"[^"]*"|[-$._A-Za-z0-9]+)')
+_GROUP = re.compile(r"attributes (#\d+) = (\{.*\})")
+_NODE = re.compile(r"(!\d+) = (.*)")
+_COMDAT = re.compile(r'\$(?:"[^"]*"|[-$._A-Za-z0-9]+) = comdat any')
+#: Bounds of sections: who uses them reaches what is in the section, without naming it.
+_BOUNDS = ("__start_", "__stop_")
+#: Debug information is large, and much of it is reached from everywhere: beyond this many visits of nodes, a tenth of a second or two, and
+#: this many for each node, the whole text is cheaper.
+_MOST_VISITS, _MOST_VISITS_OF_EACH = 50_000, 4
+
+
+class Unreadable(Exception):  # noqa: N818 - it never leaves this package: an answer, not an error
+    """The module has something by which its functions depend on one another in ways that this does not follow."""
+
+
+class Definition(NamedTuple):
+    """A function, a variable, an alias or a declaration.
+
+    `content` is a digest of it; `mentions` are the keys of the globals that stand in it. `is_own` says that it can change, or has an
+    address that may be compared: where each of two modules has a copy, there are two.
+    """
+
+    content: bytes
+    mentions: tuple[str, ...]
+    is_declared: bool
+    is_own: bool
+
+
+class Definitions(NamedTuple):
+    """All that a module consists of: its definitions by key (a name, or NUL and a digest), and a digest of what concerns all of them."""
+
+    by_key: dict[str, Definition]
+    header: bytes
+
+
+def whole_text(text: str) -> str:
+    """A printed module without comments and the names of files, which decide nothing."""
+    lines = [line for line in text.split("\n") if not line.startswith("source_filename = ")]
+    return _HIDING.sub(lambda match: "" if match[0][0] == ";" else match[0], "\n".join(lines))
+
+
+def read_definitions(text: str) -> Definitions:
+    """The definitions of a printed module.
+
+    Raises:
+        Unreadable: functions of it depend on one another in ways that cannot be told here.
+    """
+    if "module asm" in text or any(bound in text for bound in _BOUNDS):
+        raise Unreadable
+    try:
+        return _Reader(text).read()
+    except (KeyError, StopIteration, RecursionError):  # numbers and names that stand for nothing, constants of constants without end
+        raise Unreadable from None
+
+
+class _Part(NamedTuple):
+    """A definition's own text, or that of one node of metadata, with the nodes, globals and types that it names, in order."""
+
+    text: str
+    nodes: tuple[str, ...]
+    mentions: tuple[str, ...]
+    types: frozenset[str]
+
+
+class _Scanned(NamedTuple):
+    """A definition with all metadata and types that it reaches, without what depends on its neighbours, and the globals that it names.
+
+    `nodes` are the numbers of the metadata in it.
+    """
+
+    text: str
+    mentions: dict[str, None]
+    nodes: dict[str, int]
+
+
+class _Reader:
+    """One printed module, sorted by the kinds of its lines."""
+
+    def __init__(self, text: str) -> None:
+        self._functions: dict[str, str] = {}
+        self._declared: dict[str, str] = {}
+        self._variables: dict[str, str] = {}
+        self._types: dict[str, str] = {}
+        self._groups: dict[str, str] = {}
+        self._nodes: dict[str, str] = {}
+        self._header: list[str] = []
+        self._unnamed: dict[str, str] = {}  # their keys by the numbers that LLVM gave them; "" while one is being read
+        self._addressed: set[str] = set()  # functions that are mentioned in other places than calls
+        self._names: set[str] = set()  # of all globals, as assembly writes them
+        self._visits = 0
+        self._parts: dict[str, _Part] = {}  # of nodes
+        self._scanned: dict[str, _Scanned] = {}
+        self._sort(text)
+
+    def _sort(self, text: str) -> None:
+        lines = iter(text.split("\n"))
+        for line in lines:
+            if line.startswith("define "):
+                self._functions[_name_in(line)] = "\n".join(_function(line, lines))
+            else:
+                self._sort_line(line)
+
+    def _sort_line(self, line: str) -> None:
+        first = line[:1]
+        if not line or first == ";" or line.startswith("source_filename = ") or _COMDAT.fullmatch(line):
+            return
+        if line.startswith("declare "):
+            self._declared[_name_in(line)] = line
+        elif first == "@" and (match := _GLOBAL.match(line)):
+            self._variables[match[1]] = line
+        elif first == "%" and (match := _TYPE.match(line)):
+            self._types[match[1]] = line
+        elif match := _GROUP.fullmatch(line):
+            self._groups[match[1]] = match[2]
+        elif match := _NODE.fullmatch(line):
+            self._nodes[match[1]] = match[2]
+        elif first in "!$" or line.startswith("target "):
+            self._header.append(line)
+        else:
+            raise Unreadable
+
+    def read(self) -> Definitions:
+        """The definitions.
+
+        Raises:
+            Unreadable: as `read_definitions`.
+        """
+        if any(token[1:].isdigit() for token in (*self._functions, *self._declared)):
+            raise Unreadable  # functions without a name
+        header = self._scan("", "\n".join(self._header), 0)
+        for token, text in (*self._functions.items(), *self._declared.items()):
+            self._scanned[token] = self._scan(token, text, 0)
+        for token in self._variables:
+            self._scan_variable(token)
+        shared = self._shared_nodes([header, *self._scanned.values()])
+        found = {key: self._definition(key, scanned, shared) for key, scanned in self._scanned.items()}
+        if header.mentions:
+            raise Unreadable  # metadata of the module that names functions
+        return Definitions({_plain(key): definition for key, definition in found.items()}, self._digest(header, shared))
+
+    # ---------------------------------------------------------------- one definition
+
+    def _scan_variable(self, token: str) -> str:
+        """Scan the line of a variable or alias; its key."""
+        line = self._variables[token]
+        if not token[1:].isdigit():
+            if token not in self._scanned:
+                self._scanned[token] = self._scan(token, line, len(token))
+            return token
+        key = self._unnamed.get(token)
+        if key is None:
+            if self._is_own(token):
+                raise Unreadable  # two that are alike would have one name
+            self._unnamed[token] = ""
+            scanned = self._scan(token, line, len(token))
+            if scanned.nodes:
+                raise Unreadable
+            key = self._unnamed[token] = "@\0" + self._digest(scanned, {}).hex()
+            self._scanned[key] = scanned
+        if not key:
+            raise Unreadable  # two that refer to one another
+        return key
+
+    def _scan(self, token: str, text: str, start: int) -> _Scanned:
+        own = self._part(text[start:])
+        if " asm " in text:
+            self._refuse_named_in_strings(text)
+        mentions, types = dict.fromkeys(own.mentions), set(own.types)
+        order = list(dict.fromkeys(own.nodes))
+        numbers = {node: number for number, node in enumerate(order)}
+        lines = [own.text, str([numbers[node] for node in own.nodes])]
+        for node in order:  # grows while it is walked
+            part = self._node(node)
+            for other in part.nodes:
+                if other not in numbers:
+                    numbers[other] = len(order)
+                    order.append(other)
+            lines.append(f"{part.text} {[numbers[other] for other in part.nodes]}")
+            mentions.update(dict.fromkeys(part.mentions))
+            types |= part.types
+        self._visits += len(order)
+        if self._visits > _MOST_VISITS + _MOST_VISITS_OF_EACH * len(self._nodes):
+            raise Unreadable
+        mentions.pop(token, None)
+        return _Scanned("\n".join([*lines, *self._closure_of(types)]), mentions, numbers)
+
+    def _node(self, token: str) -> _Part:
+        part = self._parts.get(token)
+        if part is None:
+            part = self._parts[token] = self._part(self._nodes[token])
+        return part
+
+    def _part(self, text: str) -> _Part:
+        mentions: list[str] = []
+        nodes: list[str] = []
+
+        def replaced(match: re.Match[str]) -> str:
+            found = match[0]
+            first = found[0]
+            if first == "@":
+                if found in self._variables:
+                    found = self._scan_variable(found) if found[1:].isdigit() else found
+                elif not match.string.startswith("(", match.end()):
+                    self._addressed.add(found)
+                mentions.append(found)
+                return found
+            if first == "#" and found[1] != '"':
+                return self._groups[found]
+            if first == "!" and found[1] != '"':
+                nodes.append(found)
+                return "!#"
+            return "" if first == ";" else found
+
+        plain = _TOKEN.sub(replaced, text)
+        types = self._types.keys() & _TYPE_NAME.findall(plain) if self._types else ()
+        return _Part(plain, tuple(nodes), tuple(mentions), frozenset(types))
+
+    def _refuse_named_in_strings(self, text: str) -> None:
+        """Inline assembly may use what it names, and nothing else says so."""
+        if not self._names:
+            self._names = {_plain(token).removeprefix("\1") for token in (*self._functions, *self._variables, *self._declared)}
+        if any(not self._names.isdisjoint(_WORD.findall(unquote(string))) for string in _STRING.findall(text)):
+            raise Unreadable
+
+    def _closure_of(self, types: Iterable[str]) -> list[str]:
+        """The definitions of types, and of those that these name; with numbers for names, perhaps of more than are meant."""
+        todo = list(types)
+        found = set(todo)
+        while todo:
+            new = self._types.keys() & set(_TYPE_NAME.findall(self._types[todo.pop()])) - found
+            found |= new
+            todo += new
+        return [self._types[name] for name in sorted(found)]
+
+    # ---------------------------------------------------------------- all of them
+
+    def _shared_nodes(self, scanned: Iterable[_Scanned]) -> dict[str, int]:
+        """Numbers for the metadata that several definitions have, and that is equal to itself alone (``distinct``).
+
+        That it is the same decides what may be assumed where one of them is inlined into another. Debug information decides nothing.
+        """
+        counts = Counter(node for each in scanned for node in each.nodes)
+        shared = [node for node, count in counts.items() if count > 1 and self._nodes[node].startswith("distinct !{")]
+        return {node: number for number, node in enumerate(sorted(shared, key=lambda node: int(node[1:])))}
+
+    def _definition(self, key: str, scanned: _Scanned, shared: Mapping[str, int]) -> Definition:
+        is_declared = key in self._declared or (key in self._variables and self._words(key)[0] in ("external", "extern_weak"))
+        is_own = key in self._addressed or self._is_own(key)
+        return Definition(self._digest(scanned, shared), tuple(map(_plain, scanned.mentions)), is_declared, is_own)
+
+    def _words(self, token: str) -> list[str]:
+        match = _GLOBAL.match(self._variables[token])
+        return [*match[2].split(), match[3]] if match else [""]
+
+    def _is_own(self, token: str) -> bool:
+        """Whether a variable can change, or has an address that may be compared.
+
+        Raises:
+            Unreadable: the whole module has it in common, as lists of constructors.
+        """
+        if token not in self._variables:
+            return False
+        words = self._words(token)
+        if "appending" in words or token.startswith("@llvm.") or ', section "' in self._variables[token]:
+            raise Unreadable
+        return words[-1] != "constant" or "unnamed_addr" not in words or "thread_local" in "".join(words)
+
+    @staticmethod
+    def _digest(scanned: _Scanned, shared: Mapping[str, int]) -> bytes:
+        numbers = [f"!{number} is {shared[node]}" for node, number in scanned.nodes.items() if node in shared]
+        return digest(["\n".join([scanned.text, *numbers]).encode("utf-8", "surrogatepass")], size=_SIZE, person=_PERSON)
+
+
+def _function(line: str, following: Iterator[str]) -> Iterator[str]:
+    """The lines of a function."""
+    yield line
+    for line in following:  # noqa: PLR1704 - the next of the same
+        yield line
+        if line == "}":
+            return
+
+
+def _name_in(line: str) -> str:
+    """The first global that a line names."""
+    return next(match[0] for match in _TOKEN.finditer(line) if match[0][0] == "@")
+
+
+def _plain(token: str) -> str:
+    """The name that is written like this; one without a name keeps its key."""
+    return unquote(token[2:-1]) if token.startswith('@"') else token[1:]

@@ -1,0 +1,72 @@
+"""The miss side of `Cache.compile`: a source that is new is parsed and finds the functions in it that are stored, others are compiled."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from compcache.content.names import NAMES, NamedSource, encode_names, read_names
+from compcache.errors import StorageError
+from compcache.formats.entry import EntryRecord, index_name, sequence_after
+from compcache.miss.claim import single_flight
+from compcache.miss.compile_once import compile_missing, fetch_soon
+from compcache.miss.publication import publish_built
+from compcache.publish.packs import encode_pack
+from compcache.publish.quarantine import warn_not_stored
+from compcache.publish.writer import keep_in_memory
+
+if TYPE_CHECKING:
+    from compcache.content.names import SealedSource
+    from compcache.session import Session
+
+__all__ = ["compile_source"]
+
+
+def compile_source(session: Session, sealed: SealedSource, names: dict[str, str] | None) -> dict[str, str]:
+    """Store the functions of a source that are not stored yet, or keep them in memory; the names of all by their plain names.
+
+    Args:
+        session: where they are looked for and stored.
+        sealed: the source.
+        names: those that an entry says, where there is one.
+
+    Raises:
+        CompileError, LinkError, ...: what `Cache.add_module` raises about the source.
+    """
+    with single_flight(session, sealed.name, absent=False) as look_again:
+        if look_again:
+            names = read_names(session.store, sealed.name) or names
+        if names is None and fetch_soon(session, index_name(NAMES, sealed.name)):
+            names = read_names(session.store, sealed.name)
+        is_new = names is None
+        if names is None:
+            from compcache.miss.name_source import name_source  # LLVM: what others have named is loaded without
+
+            names, units = name_source(sealed)
+        else:
+            units = (tuple(names.values()),)  # an entry does not tell which belong together
+        was_compiled = compile_missing(session, partial(_missing, session, units), NamedSource(sealed, names).exporting)
+        if is_new and not was_compiled:
+            _store_names(session, sealed.name, names)
+        return names
+
+
+def _missing(session: Session, units: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    """All functions of the units of which one is not stored."""
+    holds = partial(session.loader.holds, to_import=True)
+    return tuple([name for unit in units if not all(map(holds, unit)) for name in unit])
+
+
+def _store_names(session: Session, entry: str, names: dict[str, str]) -> None:
+    """Keep the names of a source whose functions are all in other files. They belong to these."""
+    store = session.store
+    found = [next(store.find(name), None) for name in names.values()]
+    modules = dict.fromkeys([candidate[0] for candidate in found if candidate is not None])
+    record = EntryRecord(NAMES, entry, sequence_after(None), tuple(modules), encode_names(names), gone=False)
+    pack = encode_pack([record])
+    try:
+        publish_built(session, [pack])
+    except StorageError as error:
+        if not store.readonly:
+            warn_not_stored(next(iter(names.values())), error)
+        keep_in_memory(store, pack)

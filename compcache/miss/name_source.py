@@ -1,0 +1,75 @@
+"""Names for the functions of a source that is new: LLVM reads it, and each gets a digest of what it reaches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.build import codegen
+from compcache.build.exports import visible_exports
+from compcache.build.ir_text import read_values
+from compcache.build.large_data.variables import abridged
+from compcache.build.pic import aliases
+from compcache.content.functions import Naming, name_functions, name_together
+from compcache.content.names import exported_as
+from compcache.content.visible import exported_names
+from compcache.errors import CompileError
+from compcache.translation.requests import refuse_extremes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from compcache.build.source import Function, ModuleSource
+    from compcache.content.names import SealedSource
+
+__all__ = ["name_source"]
+
+_SUFFIXES = ("ll", "bc", "o", "a")
+#: Longer code, or code with more characters of long constants, is not printed to be named.
+_MOST_PRINTED, _MOST_DATA = 1 << 24, 1 << 20
+
+
+def name_source(sealed: SealedSource) -> Naming:
+    """Name the functions of a source; LLVM reads its code.
+
+    Code that nobody vouches for, and code that is long for its data, is not printed: one digest stands for all of its functions.
+
+    Raises:
+        CompileError: LLVM does not accept the code, or no function of it can be seen from outside.
+    """
+    source = sealed.source
+    if source.untrusted or _is_long(source.ir):
+        return name_together(_exports(source, exported_names(source.ir)), sealed.digest)
+    try:
+        text = _printed(source.ir)
+    except CompileError:
+        _refuse_name_of_file(source.ir)
+        raise
+    if source.functions is not None:
+        return name_functions(source, text, _exports(source, source.functions))
+    exports = visible_exports(read_values(text), aliases(text))
+    return name_functions(source, text, _exports(source, [export.symbol for export in exports if not export.link_only]))
+
+
+def _exports(source: ModuleSource, names: Iterable[str]) -> dict[str, Function]:
+    given = source.functions if source.functions is not None else dict.fromkeys(names)
+    exports = {name: exported_as(value, name) for name, value in given.items()}
+    if not exports:
+        raise CompileError("compile(): the code defines no externally visible function")
+    return exports
+
+
+def _is_long(code: str | bytes) -> bool:
+    return len(code) > _MOST_PRINTED or (isinstance(code, str) and len(code) - len(abridged(code)) > _MOST_DATA)
+
+
+def _printed(code: str | bytes) -> str:
+    """The code as LLVM prints it."""
+    if isinstance(code, str):
+        refuse_extremes(code, printed=False)
+    plain = codegen.plain_source(code)
+    return codegen.run(lambda context: str(codegen.parse(plain, context)))
+
+
+def _refuse_name_of_file(code: str | bytes) -> None:
+    if isinstance(code, str) and 0 < len(code.splitlines()) <= 1 and code.rpartition(".")[2].strip() in _SUFFIXES:
+        raise CompileError(f"compile(): {code!r} looks like the name of a file: give what is in it, open({code!r}, 'rb').read()") from None
