@@ -296,7 +296,8 @@ class Cache:
     def add_modules(self, sources: Iterable[ModuleSource]) -> list[str]:
         """Compile many modules and publish them together, which costs less for each than `add_module` does.
 
-        Sources may use what others among them define, functions and variables, in any order: a library is the list of its files.
+        Sources may use what others among them define, functions and variables, in any order: a library is the list of its files. What they
+        define comes before what the platform, libraries and the cache have of the same names.
         A weak function gives way to one of another source.
         As in a static library, a module is loaded when something that it defines is needed, and its constructors run then.
 

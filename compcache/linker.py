@@ -95,16 +95,19 @@ def translate_module(
     maker: str = "",
     assumed: dict[str, bool] | None = None,
     overridden: Collection[str] = (),
+    is_beside: Callable[[str], bool] = frozenset().__contains__,
 ) -> Translation:
     """The part of `build_module` that LLVM does.
 
     `assumed`, if given, gets the symbols that nothing provides, and whether each is a function: they become imports.
-    Weak functions of a source that says nothing of exports are imported where `overridden` has their names.
+    Weak functions of a source that says nothing of exports are imported where `overridden` has their names. `is_beside` says what
+    other sources define that are added together with this one.
     """
     if not isinstance(source, ModuleSource):
         raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}: write ModuleSource(code) for LLVM code")
     requests = [
-        r._replace(is_cached=is_cached, assumed=assumed, overridden=overridden) for r in requests_of(frozen(source), machine, maker)
+        r._replace(is_cached=is_cached, assumed=assumed, overridden=overridden, is_beside=is_beside)
+        for r in requests_of(frozen(source), machine, maker)
     ]
     return Translation(machine, tuple([(request, _translate_for(request, is_cached)) for request in requests]))
 

@@ -34,8 +34,6 @@ _GROUP = 64
 #: How many linkers run at a time; each of them waits for the disk and the kernel more than it computes.
 _LINKERS = 4
 _SHOWN = 10
-#: What functions of Python's C API begin with, which no source defines.
-_OF_PYTHON = ("Py", "_Py")
 
 
 class ModulesNotAddedError(CompcacheError):
@@ -93,11 +91,8 @@ class _Addition:
         self._waiting: list[_Linking] = []
         self._defined: set[str] = set()  # by all that was compiled
         self._strong: set[str] = set()  # the same without those that are weak
-        self._provided: set[str] = set()  # functions of modules that were compiled and not published yet
         self._lost: set[str] = set()  # functions of modules that were compiled and could not be added
-        self._doubtful: list[
-            tuple[int, ModuleSource, frozenset[str]]
-        ] = []  # what they got from this process, a source behind them may define
+        self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # what they got from elsewhere, a source behind them may define
         self._count = 0  # of the sources
         self._published: dict[int, tuple[str, ...]] = {}  # by the position of the source all its realizations, that for this host first
         self._failures: dict[int, Exception] = {}
@@ -114,9 +109,8 @@ class _Addition:
             self._publish_complete()
 
     def complete(self) -> None:
-        """Publish the rest. Before, those are compiled again that took from this process what a source behind them turned out to define,
-        or have
-        weak functions that one overrides; what was published of them already is removed.
+        """Publish the rest. Before, those are compiled again that took from elsewhere what a source behind them turned out to define,
+        or have weak functions that one overrides; what was published of them already is removed.
         """
         again = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
         again |= {item.number: item.source for item in self._waiting if not item.weak.isdisjoint(self._strong)}
@@ -136,31 +130,30 @@ class _Addition:
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
     def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
-        """Compile a source and have it linked; the names that were looked for in this process."""
+        """Compile a source and have it linked; the names that no source has defined yet."""
         unknown: set[str] = set()
         assumed: dict[str, bool] = {}
 
-        def is_cached(name: str) -> bool:
-            if name in self._provided or self._session.can_import(name):
-                return True
-            unknown.add(name)
-            return False
+        def is_beside(name: str) -> bool:
+            if name not in self._defined:
+                unknown.add(name)
+            return name in self._defined
 
         try:
             share_run_times(self._session, source, add)
             translation = translate_module(
-                source, machine=self._session.store.host(), is_cached=is_cached, assumed=assumed, overridden=self._strong
-            )
+                source, machine=self._session.store.host(), is_cached=self._session.can_import, assumed=assumed, overridden=self._strong,
+                is_beside=is_beside,
+            )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
             reraise_interrupt(error)
             self._fail(number, source, error)
             return frozenset()
         module = self._executor.submit(link_module, translation, self._linker_for)
         self._waiting.append(_Linking(number, source, translation.functions, module, assumed, translation.weak))
-        self._provided |= translation.functions
         self._defined |= translation.functions
         self._strong |= translation.functions - translation.weak
-        return frozenset([name for name in unknown if name not in assumed and not name.startswith(_OF_PYTHON)])
+        return frozenset(unknown.difference(assumed))
 
     def _linker_for(self, obj: bytes) -> Linker | None:
         """The linker for all of them: it is chosen for the first one."""
@@ -178,7 +171,6 @@ class _Addition:
         linked = self._without_lost_imports(linked)
         held = frozenset[int]() if last else self._held(linked)
         self._waiting = [item for item, _ in linked if item.number in held]
-        self._provided = set().union(*[item.exported for item in self._waiting])
         ready = [(item, built) for item, built in linked if item.number not in held]
         for start in range(0, len(ready), _GROUP):
             self._publish_group(ready[start : start + _GROUP])

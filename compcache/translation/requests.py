@@ -49,6 +49,7 @@ class Request(NamedTuple):
     by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots  # noqa: E501
     entries: dict[str, bytes]  # of data, for each function, by kind
     is_cached: Callable[[str], bool] = bool
+    is_beside: Callable[[str], bool] = frozenset().__contains__  # whether sources that are added together with this one define a symbol
     assumed: dict[str, bool] | None = None  # gets what nothing provides yet (compcache.build.slots)
     overridden: Collection[str] = ()  # functions of other sources, which weak ones give way to
 

@@ -123,7 +123,7 @@ def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str
     if not request.by_linker or not (declared or defined):
         return printed, request
     requests = request.requests
-    imported = codegen.in_caller(imported_thread_locals, declared, requests, is_cached)
+    imported = codegen.in_caller(imported_thread_locals, declared, requests, is_cached, request.is_beside)
     asked = defined if request.exports is None else defined.intersection([export.symbol for export in request.exports])
     if not imported and not asked:
         return printed, request
@@ -155,6 +155,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
         by_linker=request.by_linker,
         thread_locals=local,
         defined=assembly.defined | bounds,
+        is_beside=request.is_beside,
         assumed=request.assumed,
     )
     resolution = _with_merged(resolution, exports)
