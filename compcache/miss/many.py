@@ -19,7 +19,7 @@ from compcache.miss.staleness import warn_of_repeated, warn_of_shadowed
 from compcache.publish.host_file import linker_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from compcache.build.source import ModuleSource
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from compcache.images.linkers.find import Linker
     from compcache.session import Session
 
-__all__ = ["ModulesNotAddedError", "add_modules"]
+__all__ = ["ModulesNotAddedError", "add_modules", "not_added"]
 
 #: How many modules are published together: as many files are open meanwhile.
 _GROUP = 64
@@ -96,7 +96,7 @@ class _Addition:
         self._count = 0  # of the sources
         self._published: dict[int, tuple[str, ...]] = {}  # by the position of the source all its realizations, that for this host first
         self._failures: dict[int, Exception] = {}
-        self._messages: dict[int, str] = {}
+        self._failed: dict[int, object] = {}  # sources
         self._linkers: list[Linker | None] = []
 
     def add(self, number: int, source: ModuleSource) -> None:
@@ -250,7 +250,7 @@ class _Addition:
 
     def _fail(self, number: int, source: ModuleSource, error: Exception) -> None:
         self._failures[number] = error
-        self._messages[number] = f"source {number} ({source!r}): {type(error).__name__}: {error}"
+        self._failed[number] = source
 
     def result(self) -> tuple[str, ...]:
         """The module_ids of all sources.
@@ -261,11 +261,16 @@ class _Addition:
         module_ids = tuple([self._published.get(number, (None,))[0] for number in range(self._count)])
         if not self._failures:
             return tuple([module_id for module_id in module_ids if module_id is not None])
-        count = len(self._failures)
-        more = [f"and {count - _SHOWN} more"] if count > _SHOWN else []
-        head = f"{count} of {self._count} sources could not be added:"
-        failures = dict(sorted(self._failures.items()))
-        messages = [self._messages[number] for number in failures]
-        message = "\n  ".join([head, *messages[:_SHOWN], *more])
-        error = ModulesNotAddedError(message, failures=failures, module_ids=module_ids)
-        raise error from next(iter(failures.values()))
+        raise not_added(dict(sorted(self._failures.items())), module_ids, self._failed)
+
+
+def not_added(
+    failures: Mapping[int, Exception], module_ids: tuple[str | None, ...], sources: Sequence[object] | Mapping[int, object]
+) -> ModulesNotAddedError:
+    """The error of sources that could not be added; the first of `failures` is its cause."""
+    messages = [f"source {number} ({sources[number]!r}): {type(error).__name__}: {error}" for number, error in failures.items()]
+    more = [f"and {len(failures) - _SHOWN} more"] if len(failures) > _SHOWN else []
+    head = f"{len(failures)} of {len(module_ids)} sources could not be added:"
+    error = ModulesNotAddedError("\n  ".join([head, *messages[:_SHOWN], *more]), failures=failures, module_ids=module_ids)
+    error.__cause__ = next(iter(failures.values()))
+    return error
