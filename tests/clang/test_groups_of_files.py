@@ -175,7 +175,12 @@ def test_files_of_rust_have_one_standard_library(tmp_path: Path) -> None:
 
 
 ANY = {
-    "makes.cpp": "#include <any>\n#include <string>\nstd::any made() { return std::string(\"four\"); }\nvoid thrown() { throw std::string(\"six\"); }\n",
+    "makes.cpp": """
+#include <any>
+#include <string>
+std::any made() { return std::string("four"); }
+void thrown() { throw std::string("six"); }
+""",
     "takes.cpp": """
 #include <any>
 #include <iostream>
