@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from compcache.remote.client import RemoteStore
     from compcache.session import Session
     from compcache.usage.module_files import Progress
-    from compcache.usage.summaries import CacheStats, FunctionSummary, GroupSummary, ModuleSummary, StatsPeriod
+    from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary, StatsPeriod
 
     #: A `ModuleSource`, or LLVM code: assembly text, bitcode, an `llvmlite.ir.Module`, an `llvmlite.binding.ModuleRef`.
     Source = ModuleSource | str | bytes | Any
@@ -450,20 +450,6 @@ class Cache:
         from compcache.usage.listings import functions
 
         return tuple(functions(self._store, progress, select, folded=folded))
-
-    def groups(self, *, progress: Progress | None = None) -> tuple[GroupSummary, ...]:
-        """List the groups that were added (`add_modules`), with their members.
-
-        Args:
-            progress: called now and then with (modules read, modules to read).
-
-        Returns:
-            One summary for each, sorted by name.
-        """
-        self._require_open()
-        from compcache.usage.groups import groups
-
-        return tuple(groups(self._store, progress))
 
     def __iter__(self) -> Iterator[str]:
         """The func_names of all stored functions, sorted."""

@@ -10,6 +10,7 @@ import click
 
 from compcache.cli.output import is_terminal, printable
 from compcache.errors import NotCachedError
+from compcache.frontend import list_groups
 from compcache.identity import label_of
 
 if TYPE_CHECKING:
@@ -65,13 +66,15 @@ def _matching(cache: Cache, name: str) -> Sequence[str]:
         found = [summary.func_name for summary in cache.functions(matches)]
         return [name] if name in found else found
     labelled = cache.labelled(name) or [summary.func_name for summary in cache.functions(name.__eq__)]
-    return labelled or [function for group in cache.groups() if group.name == name for function in group.functions if cache.has(function)]
+    return labelled or [
+        function for group in list_groups(cache) if group.name == name for function in group.functions if cache.has(function)
+    ]
 
 
 def groups_among(cache: Cache, names: Iterable[str]) -> dict[str, GroupSummary]:
     """Those of the NAMEs that are names of groups, and not of functions."""
     wanted = [name for name in names if not cache.has(name)]
-    return {group.name: group for group in cache.groups() if group.name in wanted} if wanted else {}
+    return {group.name: group for group in list_groups(cache) if group.name in wanted} if wanted else {}
 
 
 def short(func_name: str) -> str:

@@ -133,13 +133,19 @@ class _Group:
             return None
 
     def _unchanged(self, sources: Sequence[_Source]) -> tuple[str, ...]:
-        """The modules of the group, that for this host first, if they are of these sources and there are no others of this name."""
+        """The modules of the group, that for this host first, if they are of these sources, and nothing else is there under their names.
+
+        Else they are published once more, so that they answer.
+        """
         wanted, found = _digest_of(sources), []
+        names: dict[str, None] = {}
         for module_id, requirement, entry in self._entries(GROUP, self._name):
-            if decode_group(entry.data).digest != wanted:
+            group = decode_group(entry.data)
+            if group.digest != wanted:
                 return ()
             found.append((self._store.processor().rank(requirement), module_id.hex()))
-        if len(found) != len(self._own):
+            names.update(dict.fromkeys([name for member in group.members for name in member.names]))
+        if len(found) != len(self._own) or any(module_id not in self._own for name in names for module_id, _ in self._store.find(name)):
             return ()
         return tuple([module_id for _, module_id in sorted(found, reverse=True)])
 

@@ -13,10 +13,7 @@ from compcache.usage.listings import look_over_all
 from compcache.usage.summaries import GroupSummary, MemberSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from compcache.store import Store
-    from compcache.usage.module_files import Progress
 
     #: When a module was made, where it is, and where in its file its group is described.
     _Place = tuple[float, Store, bytes, int]
@@ -24,14 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["groups"]
 
 
-def groups(store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None) -> list[GroupSummary]:
-    """See `Cache.groups`; only those whose names `select` accepts, sorted by name."""
+def groups(store: Store) -> list[GroupSummary]:
+    """See `compcache.frontend.list_groups`."""
     found: dict[str, list[_Place]] = {}
     sizes: dict[bytes, int] = {}
-    for place, overview in look_over_all(store, progress):
+    for place, overview in look_over_all(store):
         for module_id, row in overview.rows.items():
             for kind, name, offset, *_ in row.entries:
-                if kind == GROUP and (select is None or select(name)):
+                if kind == GROUP:
                     sizes[module_id], modified = overview.present[module_id]
                     found.setdefault(name, []).append((modified, place, module_id, offset))
     return [_summary(name, places, sizes) for name, places in sorted(found.items())]

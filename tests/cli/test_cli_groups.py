@@ -10,6 +10,7 @@ from cli_process import compcache
 from helpers import adder, caller
 
 from compcache import Cache
+from compcache.frontend import list_groups
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,9 +36,9 @@ def test_several_files_are_one_module_and_one_file_is_none_of_a_group(directory:
     assert [row.split("\t")[:3] for row in compcache("--dir", directory, "ls").out.splitlines()] == [["first+second", "group", "1"]]
     assert compcache("--dir", directory, "call", "use_helper", "5").out == "6\n"
     assert compcache("--dir", directory, "add", files[0]).status == 0
-    assert len(Cache(directory).groups()) == 1
+    assert len(list_groups(Cache(directory))) == 1
     assert compcache("--dir", directory, "add", files[0], "--name", "alone").status == 0
-    assert [group.name for group in Cache(directory).groups()] == ["alone", "first+second"]
+    assert [group.name for group in list_groups(Cache(directory))] == ["alone", "first+second"]
 
 
 def test_an_edited_group_is_replaced_as_a_whole(directory: Path, files: list[Path]) -> None:
@@ -57,7 +58,7 @@ def test_a_replacement_needs_all_files(directory: Path, files: list[Path], tmp_p
     for broken in ("broken.ll", "missing.ll"):
         done = compcache("--dir", directory, "add", *files, tmp_path / broken, "--name", "lib", "--replace")
         assert (done.status, done.out) == (2, "")
-    assert [len(group.members) for group in Cache(directory).groups()] == [2]
+    assert [len(group.members) for group in list_groups(Cache(directory))] == [2]
 
 
 def test_causes_stand_before_what_follows_from_them(directory: Path, files: list[Path], tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_groups_are_shown_removed_and_exported_as_a_whole(directory: Path, files
     bundle = tmp_path / "lib.zip"
     assert compcache("--dir", directory, "export", "lib", "-o", bundle).status == 0
     assert compcache("--dir", tmp_path / "other", "import", bundle).status == 0
-    assert [group.functions for group in Cache(tmp_path / "other").groups()] == [("value", "use", "use_helper")]
+    assert [group.functions for group in list_groups(Cache(tmp_path / "other"))] == [("value", "use", "use_helper")]
     refused = compcache("--dir", directory, "rm", "use")
     assert refused.status == 1
     assert "it is a part of the group 'lib', which is removed as a whole" in refused.err
@@ -127,4 +128,4 @@ def test_a_group_is_called_after_its_files_or_their_directory(tmp_path: Path, pa
     done = compcache("--dir", tmp_path / "cache", "add", *given)
     if "is not installed" in done.err:
         pytest.skip(done.err)
-    assert [group.name for group in Cache(tmp_path / "cache").groups()] == [name]
+    assert [group.name for group in list_groups(Cache(tmp_path / "cache"))] == [name]

@@ -6,6 +6,7 @@ What `tests/clang/test_groups_of_files.py` does with compilers is done here with
 from __future__ import annotations
 
 import os
+import shutil
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from helpers import adder, caller, run_fresh
 import compcache
 from compcache import Cache, CompileError, Function, LinkError, ModuleSource, UndefinedSymbolError
 from compcache.build import codegen
+from compcache.frontend import list_groups
 from compcache.images.linkers.find import find_linker
 from compcache.miss import retarget
 
@@ -370,13 +372,13 @@ def test_a_group_serves_other_processors(cache: Cache) -> None:
     cache.add_modules(given, group="lib")
     assert retarget._retarget(cache._session(), "run5")
     assert cache.get_target("run5")(0) == 55
-    assert [(group.name, len(group.members)) for group in cache.groups()] == [("lib", 2)]
+    assert [(group.name, len(group.members)) for group in list_groups(cache)] == [("lib", 2)]
     assert not cache.check(recompile=True).findings
 
 
 def test_groups_tell_what_is_in_them(cache: Cache) -> None:
     cache.add_modules([*library(6), ModuleSource(adder("renamed", 1), {"shown": Function("i64(x: i64)", "renamed")})], group="lib")
-    (group,) = cache.groups()
+    (group,) = list_groups(cache)
     assert [(member.label, member.functions) for member in group.members] == [
         ("a.c", ("init",)), ("b.c", ("run6",)), ("<string>", ("shown",)),
     ]  # fmt: skip
@@ -387,4 +389,49 @@ def test_groups_tell_what_is_in_them(cache: Cache) -> None:
     cache.add_module(ModuleSource(adder("init", 1)))
     assert [row.func_name for row in cache.functions(folded=True)] == ["init", "lib"]
     assert cache.remove("lib") == group.modules
-    assert cache.groups() == ()
+    assert list_groups(cache) == ()
+
+
+def test_an_unchanged_group_is_published_again_where_others_have_its_names(cache: Cache, optimized: Callable[[], int]) -> None:
+    """What was added last answers, also where it had been there before."""
+    cache.add_modules(library(7), group="lib")
+    cache.add_modules(library(7), group="lib")
+    assert cache.stats().added_modules == 1
+    cache.add_modules([ModuleSource(adder("init", 1)), ModuleSource(adder("more", 1))], group="other")
+    assert optimized() == 4
+    cache.add_modules(library(7), group="lib")
+    assert optimized() == 0
+    assert cache.stats().added_modules == 3
+
+
+def test_groups_are_found_in_layers_and_by_an_index_that_was_made_again(
+    directory: Path, tmp_path: Path, optimized: Callable[[], int]
+) -> None:
+    with Cache(directory) as cache:
+        first = cache.add_modules(library(8), group="lib")
+        shutil.rmtree(directory / "index-v1")
+    with Cache(directory) as cache:
+        assert cache.add_modules(library(8), group="lib") == first
+        assert cache.check(repair=True)
+    assert optimized() == 2
+    edited = [*library(8)[:1], named("b.c", caller("run8", "init", plus=1000))]
+    with Cache(tmp_path / "above", layers=[directory]) as above:
+        above.replace(edited, group="lib")
+        assert optimized() == 1
+        assert len(Cache(directory).modules()) == 1
+        assert above.get_target("run8")(0) == 1080
+
+
+def test_untrusted_members_are_tried_and_code_is_not_kept_unless_all_are(cache: Cache, optimized: Callable[[], int]) -> None:
+    given = [ModuleSource(source.ir, untrusted=True, keep_bitcode=number > 0) for number, source in enumerate(library(9))]
+    cache.add_modules(given, group="lib")
+    assert cache.get_target("run9")(0) == 99
+    with pytest.raises(LookupError, match="without its code"):
+        cache.ir("run9")
+    assert optimized() == 2
+    cache.replace([*given, ModuleSource(adder("more", 1))], group="lib")
+    assert optimized() == 3
+    bad = 'define void @bad() {\n  call void asm sideeffect alignstack "this is no instruction", ""()\n  ret void\n}\n'
+    with pytest.raises(compcache.ModulesNotAddedError) as caught:
+        cache.add_modules([*given, ModuleSource(bad)], group="lib")
+    assert list(caught.value.failures) == [2]

@@ -15,6 +15,7 @@ from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, ProgressBar, is_terminal, plural, print_rows, say, short_id, size_text
 from compcache.cli.session import Session, pass_session
 from compcache.errors import CompcacheError, CompileError, LinkError, UndefinedSymbolError
+from compcache.frontend import list_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -221,7 +222,7 @@ def _add(cache: Cache, reading: _Reading, group: str | None, *, replace: bool) -
     added = [
         (reading.files[number], module_id) for number, module_id in zip(reading.numbers, module_ids, strict=True) if module_id is not None
     ]
-    members = [member.functions for each in cache.groups() if each.name == group for member in each.members] if group else []
+    members = [member.functions for each in list_groups(cache) if each.name == group for member in each.members] if group else []
     return [_row(cache, path, module_id, members[n] if group else None) for n, (path, module_id) in enumerate(added)]
 
 
