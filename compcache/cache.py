@@ -327,24 +327,32 @@ class Cache:
 
         return list(add_modules(self._session(), sources))
 
-    def replace(self, sources: Iterable[ModuleSource], *, group: str) -> list[str]:
-        """Compile a group and put it in place of those of this name: what looks it up from then on gets all of the new one.
+    def replace(self, source_or_sources: ModuleSource | Iterable[ModuleSource], *, group: str | None = None) -> list[str]:
+        """Add modules as `add_modules` does, and remove those that they replace: older ones all of whose functions have newer realizations.
+
+        Loaded code stays loaded. A module that has a function which nothing newer has, stays; its other functions are not used any more.
 
         Args:
-            sources: what `add_modules` takes. Those that did not change are not compiled again.
-            group: its name. There need not be one of this name yet.
+            source_or_sources: what `add_module`, or `add_modules` takes.
+            group: as of `add_modules`. The group takes the place of all of this name; where a source is not right, nothing is stored.
 
         Returns:
-            The module_id, once for each source.
+            The ids of the modules that were added, in the order of the sources.
 
         Raises:
-            ModulesNotAddedError: some of the sources are not right. Nothing is stored, and the old group stays.
-            LinkError, CompileError, StorageError: as of `add_modules`; the old group stays.
+            ModulesNotAddedError, StorageError, ...: what `add_modules` raises; nothing was removed.
         """
-        self._require_open()
-        from compcache.miss.groups import add_group
+        sources = source_or_sources if hasattr(source_or_sources, "__iter__") else [source_or_sources]
+        if group is not None:
+            self._require_open()
+            from compcache.miss.groups import add_group
 
-        return list(add_group(self._session(), sources, group, replace=True))
+            return list(add_group(self._session(), sources, group, replace=True))
+        module_ids = self.add_modules(sources)
+        from compcache.miss.replace import remove_superseded
+
+        remove_superseded(self._store, module_ids)
+        return module_ids
 
     # --------------------------------------------------------------- this object
 

@@ -14,7 +14,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["CHECK_SIZE", "DIGEST_SIZE", "KEY_SIZE", "MAC_SIZE", "blake2b", "check", "digest", "key_suffix", "mac", "name_key"]
+__all__ = [
+    "CHECK_SIZE",
+    "DIGEST_SIZE",
+    "KEY_SIZE",
+    "MAC_SIZE",
+    "blake2b",
+    "check",
+    "digest",
+    "is_content_name",
+    "key_suffix",
+    "mac",
+    "name_key",
+]
 
 CHECK_SIZE = 8  # guards one record or one bucket against damage, not against an attacker
 KEY_SIZE = 16
@@ -48,6 +60,11 @@ def mac(data: bytes, key: bytes) -> bytes:
 def key_suffix(key: bytes | None) -> str:
     """The suffix of file names that belong to one signing key; empty without a key."""
     return f"-{mac(b'name', key)[:4].hex()}" if key else ""
+
+
+def is_content_name(name: str) -> bool:
+    """Whether a name stands for what a function does, as those of identities and of `compile` do: a label, a dash, a digest in hex."""
+    return name[-33:-32] == "-" and not name[-32:].strip("0123456789abcdef")
 
 
 def name_key(name: str) -> bytes:

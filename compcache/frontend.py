@@ -31,12 +31,14 @@ __all__ = [
     "add_realizations",
     "address_of",
     "allows_pickle",
+    "check_sources",
     "compact_index",
     "find",
     "find_stored",
     "forget_uncached",
     "get_entry",
     "has_settled",
+    "is_checking",
     "list_entries",
     "list_groups",
     "note_uncached",
@@ -139,7 +141,9 @@ def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False)
     return add(cache._session(), source, alone=alone)
 
 
-def add_missing(cache: Cache, functions: Iterable[str], build: Callable[[], ModuleSource]) -> Addition:
+def add_missing(
+    cache: Cache, functions: Iterable[str], build: Callable[[], ModuleSource], *, source: ModuleSource | None = None
+) -> Addition:
     """Compile and publish a module unless every one of these functions is cached. Nothing is loaded.
 
     Other processes that want the first of them meanwhile wait for this one, for a bounded time.
@@ -148,6 +152,7 @@ def add_missing(cache: Cache, functions: Iterable[str], build: Callable[[], Modu
         cache: where to look and to store.
         functions: the func_names that the module is for; at least one.
         build: called where one of them is missing; returns the source of a module that exports them all.
+        source: that source, if it is known: functions of plain names that were compiled of another one are compiled again.
 
     Raises:
         UndefinedSymbolError: the module does not export one of them.
@@ -158,15 +163,34 @@ def add_missing(cache: Cache, functions: Iterable[str], build: Callable[[], Modu
 
     if not callable(build):
         raise TypeError(f"add_missing(): build must be a function that returns the source, not {type(build).__name__}")
-    return add(cache._session(), tuple(func_names_of(functions)), build)
+    return add(cache._session(), tuple(func_names_of(functions)), build, source)
 
 
-def find_stored(cache: Cache, functions: Iterable[str]) -> Addition | None:
-    """The modules that hold these functions if this host can use a realization of each; else None. Nothing is loaded."""
+def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource | None = None) -> Addition | None:
+    """The modules that hold these functions if this host can use a realization of each; else None. Nothing is loaded.
+
+    None also where one of a plain name was compiled of another `source` than this one.
+    """
     cache._require_open()
     from compcache.miss.compile_once import find_stored as stored
 
-    return stored(cache._session(), tuple(func_names_of(functions)))
+    return stored(cache._session(), tuple(func_names_of(functions)), source)
+
+
+def check_sources(cache: Cache, functions: Iterable[str], source: ModuleSource, consequence: str) -> None:
+    """With ``COMPCACHE_CHECK=1``, warn if a function of a plain name was compiled from another source; `consequence` says what follows."""
+    cache._require_open()
+    from compcache.miss.staleness import is_checking, warn_of_stale
+
+    if is_checking():
+        warn_of_stale(cache._store, func_names_of(functions), source, consequence)
+
+
+def is_checking() -> bool:
+    """Whether ``COMPCACHE_CHECK=1`` is set: what is cached is compared with what programs have now."""
+    from compcache.miss.staleness import is_checking as checks
+
+    return checks()
 
 
 def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, kind: str, requires: Iterable[str] = ()) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 # `collections.abc` without the package around it, which a fresh process would import for this.
 from _collections_abc import Mapping
 
-from compcache.digest import digest
+from compcache.digest import digest, is_content_name
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -18,7 +18,6 @@ __all__ = ["Difference", "Identity", "compare", "label_of"]
 #: Longer texts are kept as their digest: notes are read whole.
 _MAX_STORED = 1 << 16
 _DIGEST_HEX = 32
-_HEX = frozenset("0123456789abcdef")
 _ABSENT = "(absent)"
 _AROUND = 24
 
@@ -132,8 +131,7 @@ def _shorten(text: str) -> str:
 
 def label_of(func_name: str) -> str | None:
     """The label of a name that an `Identity` gave; None for other names."""
-    label, dash, end = func_name.rpartition("-")
-    return label if dash and len(end) == _DIGEST_HEX and _HEX.issuperset(end) else None
+    return func_name[: -_DIGEST_HEX - 1] if is_content_name(func_name) else None
 
 
 class Difference(Record):

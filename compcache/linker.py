@@ -19,15 +19,17 @@ from compcache.build.recipe import write_recipe
 from compcache.build.records import RecordBuilder, is_weak, symbol_nodes
 from compcache.build.source import ModuleSource
 from compcache.build.trial import UNTRUSTED, try_in_child
+from compcache.content.functions import exported_content
 from compcache.content.names import frozen
 from compcache.errors import CacheWarning, CompileError, LinkerError
 from compcache.formats import host
 from compcache.formats.built_module import BuiltModule
-from compcache.formats.entry import EntryRecord, encode_entry, index_name
-from compcache.formats.graph import SOURCE_DIGESTS, encode_graph, encode_notes
+from compcache.formats.entry import STUB, EntryRecord, encode_entry, encode_stub, index_name
+from compcache.formats.graph import SOURCE_DIGESTS, decode_notes, encode_graph, encode_notes, pack_notes
 from compcache.formats.manifest import NO_ENTRY, ModuleRecord
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
+from compcache.formats.order import inherited
 from compcache.images.kinds import make_side
 from compcache.images.linkers.find import find_linker
 from compcache.images.making import first_linker, make_image
@@ -148,7 +150,7 @@ def rebuild_module(
 
     Args:
         recipe: what it is made of.
-        notes: those of the stored module, whose identity and digests of the source hold for this one as well.
+        notes: those of the stored module, whose identity, digests of the source and place among additions are those of this one as well.
         entries: those of the stored module, by kind and name.
         machine: this host.
         linker_for: gives the linker for an object, or None.
@@ -164,7 +166,9 @@ def rebuild_module(
         started = time.perf_counter()
         translated = codegen.run(lambda context: translate_again(context, recipe, target, by_linker=by_linker))
         translated = translated._replace(digests=digests, seconds=time.perf_counter() - started)
-        return _finish(translated, notes.get("identity"), entries, linker_for)
+        built = _finish(translated, notes.get("identity"), entries, linker_for)
+        own = decode_notes(built.sections[4])
+        return built._replace(sections=(*built.sections[:4], pack_notes(inherited(own, notes))))
 
     try:
         with suppress(LinkerError):
@@ -270,14 +274,14 @@ def _assemble(
         key, kind, platform, machine.cpu, tuple(dict.fromkeys(features.values())) or ("",), libc, machine.features, codegen.llvm_version(), made_for,  # noqa: E501
         machine.processor if machine.is_exact else "", host.ABI_VERSION,
     )  # fmt: skip
-    symbols = table_symbols(prepared, translated.definitions)
+    symbols = table_symbols(prepared, translated.definitions, translated.stubs)
     first_slot = len(symbols) + len(entries.points)
     numbers = {name: first_slot + i for i, name in enumerate(translated.slots)}
     if INITIALIZE in translated.definitions:
         numbers[INITIALIZE] = len(prepared.exports)
     writer = RecordBuilder(
         header, translated.definitions, prepared.resolution, numbers, translated.startup,
-        {name: payload for name, _, payload in prepared.globals}, places,
+        {name: payload for name, _, payload in prepared.globals}, places, translated.types,
     )  # fmt: skip
     functions = []
     for number, export in enumerate(prepared.exports):
@@ -286,7 +290,14 @@ def _assemble(
         needed = header.requirement(features[export.symbol])
         offset = writer.add_function(export, entries.signatures[number], number, place, host.target_id(needed))
         functions.append((export.name, offset, needed))
-    records = [EntryRecord(kind_, name, 0, (), data, gone=False) for (kind_, name), data in entries_of_data.items()]
+    stubs = {
+        (STUB, export.name): encode_stub(number, _required_by_machine(translated, export.symbol, basic, platform))
+        for export in prepared.exports
+        for number, symbol in enumerate(translated.stubs, len(symbols) - len(translated.stubs))
+        if symbol == export.symbol
+    }
+    data_of = {**{key: data for key, data in entries_of_data.items() if key[0] != STUB}, **stubs}
+    records = [EntryRecord(kind_, name, 0, (), data, gone=False) for (kind_, name), data in data_of.items()]
     needed = header.requirement()
     indexed = [(index_name(record.kind, record.name), writer.records.add(encode_entry(record)), needed) for record in records]
     signatures = dict(zip([export.symbol for export in prepared.exports], entries.signatures, strict=True))
@@ -299,11 +310,36 @@ def _assemble(
         libraries = [library.name for library in resolution.libraries]
         bitcode += write_recipe(translated.level, prepared.exports, resolution.imported(), storage, libraries, prepared.code)
     seconds = time.perf_counter() - started
-    notes = encode_notes(seconds, identity, translated.digests)
+    contents = [
+        exported_content(translated.beside_code, translated.contents.get(export.symbol), f"{signature} {export.nogil}")
+        for export, signature in zip(prepared.exports, entries.signatures, strict=True)
+    ]
+    notes = encode_notes(seconds, identity, translated.digests, b"".join(contents) if any(map(any, contents)) else b"")
     sections = image, writer.records.content(), graph, bitcode, notes
     own = {name for name, *_ in functions}
     return BuiltModule(
         sections, (*functions, *indexed), host.target_id(header.requirement()), image_flag(kind), key, seconds, header,
         tuple(entries.signatures), tuple([name for name in writer.imports if name not in own]),
-        translated.digests.get("code", ""), entries=tuple(records),
+        translated.digests.get("code", ""), entries=tuple(records), defined=_defined_types(translated), used=_used_types(translated),
     )  # fmt: skip
+
+
+def _required_by_machine(translated: Translated, symbol: str, basic: frozenset[str], platform: str) -> str:
+    """What the module was compiled for is required of a processor all the same, where a function uses it."""
+    machine = translated.machine
+    return requirement_of(translated.requires[symbol] & machine.requires, basic, platform, machine.processor)
+
+
+def _defined_types(translated: Translated) -> dict[str, str]:
+    """The link types of the exports, by func_name."""
+    found = translated.types.definitions
+    return {export.name: found[export.symbol] for export in translated.prepared.exports if export.symbol in found}
+
+
+def _used_types(translated: Translated) -> dict[str, dict[str, str]]:
+    """The link types that the code expects of its imports, by func_name, each with the function that does."""
+    imported, found = translated.prepared.resolution.imported(), dict[str, dict[str, str]]()
+    for symbol, types in translated.types.uses.items():
+        if symbol in imported:
+            found[imported[symbol]] = {**types, **found.get(imported[symbol], {})}
+    return found

@@ -13,11 +13,11 @@ import os
 from errno import ELOOP, ENOENT, ENOTDIR
 
 from compcache import files as file_ops
-from compcache.digest import DIGEST_SIZE, digest, key_suffix, mac, name_key
+from compcache.digest import DIGEST_SIZE, digest, is_content_name, key_suffix, mac, name_key
 from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
-from compcache.formats.index import Index, ModuleEntry, Stamp, entry_for
+from compcache.formats.index import Index, ModuleEntry, Stamp, entry_for, in_order
 from compcache.formats.manifest import read_frame
 from compcache.record import Record, set_field
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from compcache.signing.keys import PublicKey, SecretKey
     from compcache.targets.host_probe import Host
 
+    #: Whether a realization is preferred to others of the same content, by its module_id.
+    IsNear = Callable[[bytes], bool]
     #: Image, records, graph, bitcode and notes of a module.
     Sections = tuple[bytes, bytes, bytes, bytes, bytes]
 
@@ -62,6 +64,7 @@ __all__ = [
     "NullRecorder",
     "Place",
     "Store",
+    "is_ordered",
     "module_id_of",
 ]
 
@@ -131,6 +134,11 @@ FORMER_DIRECTORIES = ("runtime-v", "catalog-v", "roster-v", "refusals-v", "notes
 
 _MAX_SMALL_FILE = 1 << 24
 _WRITABLE_BY_OTHERS = 0o022
+
+
+def is_ordered(name: str) -> bool:
+    """Whether of several realizations of a name the newest is meant: of plain names, not of content, and not of entries of data."""
+    return not (is_content_name(name) or name.startswith("\0"))
 
 
 class ModuleFile:
@@ -327,7 +335,7 @@ class Store:
         self.signing_key = signing_key
         self.trusted_keys = trusted_keys
         self.publish_key = publish_key
-        # With trusted keys, stamps are those of who checked for the same keys; they are believed in directories of this user alone.
+        # With trusted keys, stamps are those of who checked for the same keys. These are public: they tell stamps apart, and prove nothing.
         keys = "\n".join(sorted(map(str, trusted_keys)))
         self.stamp_key = signing_key or (mac(b"stamps", keys.encode()) if keys else None)
         self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix, self.processor)
@@ -353,8 +361,7 @@ class Store:
             StorageError: it is not a directory.
         """
         user = os.geteuid()
-        if not self.trust and not self.stamp_key:
-            self._owners = self.index.owners = frozenset((user,))
+        self._use_files_of(user)
         try:
             status, link = self.files.status()
         except FileNotFoundError:
@@ -376,8 +383,17 @@ class Store:
 
                 raise distrust(self.root, status, link, user)
             self.exposed = True
-        elif self._owners is not None:
-            self._owners = self.index.owners = frozenset((user, status.st_uid))
+        else:
+            self._use_files_of(user, status.st_uid)
+
+    def _use_files_of(self, *users: int) -> None:
+        """Use the files of these users, and of others what carries a signature; believe what is derived of these alone.
+
+        With a secret, of all, what it authenticates.
+        """
+        if not self.trust and not self.signing_key:
+            self._owners = self.index.vouching = frozenset(users)
+            self.index.owners = None if self.trusted_keys else self._owners
 
     # ------------------------------------------------------------------ paths
 
@@ -456,26 +472,35 @@ class Store:
 
     # --------------------------------------------------------------- look-ups
 
-    def find(self, func_name: str) -> Iterator[tuple[bytes, int]]:
-        """The (module_id, record offset) of every realization of a function, lazily.
+    def find(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
+        """The (module_id, record offset) of every realization of a function.
 
-        What the index of this process does not know is looked for on disk once more.
+        Those of a name of content are found lazily, what fits this host best first. Of a plain name the newest addition comes first, of
+        one addition what fits best; before it come those of the same content whose modules are near, if it is said which are.
+        What the index of this process does not know is looked for on disk once more; `again` says the same of newer realizations.
         """
         found = False
         if self._memory_names:
             yield from list(self._memory_names.get(func_name, ()))
-        key = name_key(func_name)
         was_listed = self.index.is_listed
-        for candidate in self.index.find(key):
+        candidates = self.find_here(func_name, is_near)
+        if again and was_listed and candidates and self._renew_index():
+            candidates = self.find_here(func_name, is_near)
+        for candidate in candidates:
             found = True
             yield candidate
         if not found and self._renew_index(look=was_listed):
-            yield from self.index.find(key)
+            yield from self.find_here(func_name, is_near)
+
+    def find_here(self, func_name: str, is_near: IsNear | None = None) -> Iterable[tuple[bytes, int]]:
+        """The same of the index as this process knows it."""
+        key = name_key(func_name)
+        return in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
 
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
         """Every realization in the index at this moment."""
         self._renew_index()
-        return [*self._memory_names.get(func_name, ()), *self.index.find(name_key(func_name))]
+        return [*self._memory_names.get(func_name, ()), *self.find_here(func_name)]
 
     def exists(self, module_id: bytes) -> bool:
         """Whether the file of a module exists.
@@ -551,7 +576,7 @@ class Store:
             ):
                 from compcache.publish.verify import verify_module
 
-                module = verify_module(self, module, status, leave_stamp=leave_stamp, owners=self._owners)
+                module = verify_module(self, module, status, leave_stamp=leave_stamp, foreign=foreign)
         except (FileNotFoundError, IntegrityError, StorageError):
             module.close()
             raise
@@ -600,10 +625,15 @@ class Store:
 
             remember_in(self, self.index, entry)
 
-    def read_file(self, place: Place, file_name: str = "") -> bytes | None:
-        """The content of a small file; None where it does not exist or cannot be read."""
+    def read_file(self, place: Place, file_name: str = "", *, most: int = _MAX_SMALL_FILE, authenticated: bool = False) -> bytes | None:
+        """The content of a file of at most so many bytes; None where it does not exist or cannot be read.
+
+        Nor where another user may have written it, unless its content is `authenticated` by who reads it.
+        """
+        if self.exposed and not authenticated:
+            return None
         try:
-            return file_ops.read_file(self.files, self.path(place, file_name), _MAX_SMALL_FILE, owners=self._owners)
+            return file_ops.read_file(self.files, self.path(place, file_name), most, owners=None if authenticated else self._owners)
         except OSError as error:
             reraise_interrupt(error)
             return None
@@ -755,7 +785,7 @@ class Store:
         if key is None:
             return "", None
         name = HOSTS.file_name(key + key_suffix(self.signing_key))
-        data = None if self.exposed and not self.signing_key else self.read_file(HOSTS, name)
+        data = self.read_file(HOSTS, name, authenticated=self.signing_key is not None)
         return name, decode_host(data, name, self.signing_key) if data else None
 
     def _until_boot(self, processor: bytes) -> str | None:

@@ -8,7 +8,7 @@ line), `run` (the whole batch).
 
 from __future__ import annotations
 
-from compcache.batch.jobs import Job
+from compcache.batch.jobs import ConflictingJobsError, Job
 from compcache.batch.reports import BatchFailedError, BatchInterrupted, BatchProgress, BatchReport, BuiltJob, CachedJob, FailedJob
 from compcache.batch.run import compile_many
 
@@ -19,6 +19,7 @@ __all__ = [
     "BatchReport",
     "BuiltJob",
     "CachedJob",
+    "ConflictingJobsError",
     "FailedJob",
     "Job",
     "compile_many",

@@ -98,15 +98,21 @@ def _place(error: BaseException) -> str:
 
 
 def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:
+    given = job.given_source()
     if functions:
-        added = frontend.add_missing(cache, functions, job.source)
+        if given is not None:
+            frontend.check_sources(cache, functions, given, "it is compiled again")
+        elif frontend.is_checking() and frontend.find_stored(cache, functions) is not None:
+            frontend.check_sources(cache, functions, job.source(), "the cached code is used")
+        added = frontend.add_missing(cache, functions, job.source, source=given)
     else:  # only known now: the source comes from a function, or is bitcode
         source = job.source()
         names = _exports(source)
         if not names:
             module = cache.module(cache.add_module(source))
             return Outcome("built", (), (module.module_id,), time.perf_counter() - started, module.size)
-        added = frontend.add_missing(cache, names, lambda: source)
+        frontend.check_sources(cache, names, source, "it is compiled again")
+        added = frontend.add_missing(cache, names, lambda: source, source=source)
     kind = "cached" if added.was_cached else "built"
     return Outcome(kind, added.functions, added.module_ids, time.perf_counter() - started, added.size)
 

@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from compcache.build.source import ModuleSource, check_name
-from compcache.content.names import frozen, source_of
-from compcache.content.visible import visible_definitions
+from compcache.content.names import content_digest, frozen, source_of
+from compcache.content.visible import names_without_llvm, weak_definitions
+from compcache.digest import is_content_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from compcache.identity import Identity
 
-__all__ = ["Job", "PreparedJob", "prepare_jobs"]
+__all__ = ["ConflictingJobsError", "Job", "PreparedJob", "conflict", "prepare_jobs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,10 @@ class Job:
         if not isinstance(given, ModuleSource):
             given = (_resolve(given) if isinstance(given, str) else given)(*self.args)
         return source_of(given, self.name or "a job", identity)
+
+    def given_source(self) -> ModuleSource | None:
+        """The source, if it is there without a call."""
+        return self.source() if isinstance(self.build, ModuleSource) else None
 
     @property
     def name(self) -> str | None:
@@ -82,8 +87,36 @@ def prepare_jobs(jobs: Iterable[Any]) -> list[PreparedJob]:
 
     Raises:
         TypeError: one of them is not a job; the message says which.
+        ConflictingJobsError: two of them define a function, with different code.
     """
-    return [_prepare(number, item) for number, item in enumerate(jobs)]
+    prepared = [_prepare(number, item) for number, item in enumerate(jobs)]
+    _require_one_source_each(prepared)
+    return prepared
+
+
+class ConflictingJobsError(ValueError):
+    """Raised for two jobs of one batch that define a function of a plain name with different code: both cannot be what it stands for."""
+
+
+def _require_one_source_each(jobs: Iterable[PreparedJob]) -> None:
+    known: dict[str, tuple[PreparedJob, bytes]] = {}
+    for job in jobs:
+        source = job.job.given_source()
+        if source is None:
+            continue
+        now = content_digest(frozen(source))
+        giving_way = weak_definitions(source.ir) if source.functions is None and isinstance(source.ir, (str, bytes)) else frozenset()
+        for name in job.functions:
+            if name in giving_way or is_content_name(name):
+                continue
+            other, digest = known.setdefault(name, (job, now))
+            if digest != now:
+                raise ConflictingJobsError(conflict(name, other.name, job.name))
+
+
+def conflict(function: str, first: str, second: str) -> str:
+    """What is said of two jobs that define a function, by their names."""
+    return f"function {function!r} is defined by {first} and by {second}, with different code: give one of them another name"
 
 
 def _prepare(number: int, item: Any) -> PreparedJob:
@@ -119,7 +152,7 @@ def _exports(job: Job) -> tuple[str, ...]:
     if source.functions is not None:
         return tuple(source.functions)
     ir = source.ir
-    return visible_definitions(ir) or () if isinstance(ir, str) else ()
+    return names_without_llvm(ir) or () if isinstance(ir, (str, bytes)) else ()
 
 
 def _name(number: int, job: Job, functions: tuple[str, ...]) -> str:

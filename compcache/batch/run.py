@@ -69,6 +69,7 @@ def compile_many(
 
     Raises:
         TypeError: an item of `jobs` is not a job.
+        ConflictingJobsError: two jobs give different sources of a function of a plain name (a `ValueError`).
         StorageError: the cache is read-only.
         BatchInterrupted: Ctrl-C (a `KeyboardInterrupt`); its `report` covers the jobs that had ended.
     """
@@ -136,13 +137,16 @@ def _run_elsewhere(
         jobs = [job for job, _ in unsatisfied]
 
 
-def _cached(cache: Cache, functions: tuple[str, ...]) -> Outcome | None:
-    """The outcome of a job whose functions are cached; None if it must be run."""
+def _cached(cache: Cache, job: PreparedJob) -> Outcome | None:
+    """The outcome of a job whose functions are cached, of its source if that is known; None if it must be run."""
     started = time.perf_counter()
-    found = frontend.find_stored(cache, functions) if functions else None
+    source = job.job.given_source()
+    if not job.functions or (source is None and frontend.is_checking()):
+        return None
+    found = frontend.find_stored(cache, job.functions, source=source)
     if found is None:
         return None
-    return Outcome("cached", functions, found.module_ids, time.perf_counter() - started, found.size)
+    return Outcome("cached", job.functions, found.module_ids, time.perf_counter() - started, found.size)
 
 
 def _usable_cpus() -> int:
@@ -165,7 +169,7 @@ class _Batch:
         """Record those of the jobs that are cached; return the others."""
         missing = []
         for job in jobs:
-            outcome = _cached(cache, job.functions)
+            outcome = _cached(cache, job)
             if outcome is None:
                 missing.append(job)
             else:

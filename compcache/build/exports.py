@@ -36,7 +36,7 @@ THREAD_LOCAL = "thread-local variable"
 #: What the object that ``#include <iostream>`` puts into a file calls when it is made: `std::ios_base::Init`.
 _STREAMS = {"_ZNSt8ios_base4InitC1Ev", "_ZNSt8ios_base4InitD1Ev", "__cxa_atexit"}
 _SHOWN = 10
-_VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant) ([^\n]*)")
+_VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant|alias) ([^\n]*)")
 _MOST_HEAD = 4096
 
 
@@ -89,23 +89,25 @@ def choose_exports(
     merged: Mapping[str, str] = MappingProxyType({}),
     assembly: Collection[str] = (),
     *,
+    second_names: Collection[str] = (),
     may_be_empty: bool = False,
 ) -> tuple[Export, ...]:
     """The exports of a module: those that were asked for, or every externally visible function. Variables and hidden functions
     are exported to other modules alone. `merged` are the variables of which there is one for all modules, with their linkage: those
     that the one-definition rule is about take part whatever was asked for. `assembly` are the symbols that top-level assembly
-    defines: functions are those that the module declares, too. `may_be_empty` says that a module may define nothing at all, as files
-    of libraries do whose content the configuration has switched off, but for what comes with ``#include <iostream>``.
+    defines: functions are those that the module declares, too. `second_names` are aliases of variables.
+    `may_be_empty` says that a module may define nothing at all, as files of libraries do whose content the configuration has switched
+    off, but for what comes with ``#include <iostream>``.
 
     Raises:
         UndefinedSymbolError: it does not define one of them, or nothing can be exported.
         CompileError: a variable was asked for that other modules cannot import.
     """
     if wanted is None:
-        exports = visible_exports(values, aliases, thread_locals, merged, assembly)
+        exports = visible_exports(values, aliases, thread_locals, merged, assembly, second_names)
         _require_some(exports, values, may_be_empty=may_be_empty)
         return exports
-    variables = {variable.name for variable in values.variables if not variable.is_declaration}
+    variables = {variable.name for variable in values.variables if not variable.is_declaration}.union(second_names)
     functions = {f.name for f in values.functions if not f.is_declaration or f.name in assembly}
     defined = functions | variables
     wanted = tuple([_as_variable(export, thread_locals, functions) if export.symbol in variables else export for export in wanted])
@@ -126,6 +128,7 @@ def visible_exports(
     thread_locals: Collection[str] = (),
     merged: Mapping[str, str] = MappingProxyType({}),
     assembly: Collection[str] = (),
+    second_names: Iterable[str] = (),
 ) -> tuple[Export, ...]:
     """The exports of a module of which nothing was asked for: all that can be seen from outside, if there is any. See `choose_exports`."""
     variables = {variable.name for variable in values.variables if not variable.is_declaration}
@@ -135,7 +138,8 @@ def visible_exports(
         if (not function.is_declaration or function.name in assembly) and function.linkage in VISIBLE_LINKAGES and not function.is_hidden
     ]
     shared = _link_only(values, variables.difference(thread_locals), merged)
-    return (*[Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)], *shared)
+    others = [Export(check_name(name, "func_name"), name, None, False, link_only="variable") for name in sorted(second_names)]
+    return (*[Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)], *shared, *others)
 
 
 def _link_only(values: GlobalValues, variables: Collection[str], merged: Mapping[str, str]) -> Iterator[Export]:

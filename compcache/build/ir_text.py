@@ -38,6 +38,7 @@ __all__ = [
     "read_assembly",
     "read_module",
     "read_values",
+    "references",
     "section_bounds",
     "split_parameters",
     "symbol_counts",
@@ -252,7 +253,7 @@ def _has_deep_types(text: str) -> bool:
     return bool(level)
 
 
-def _references(text: str) -> tuple[str, ...]:
+def references(text: str) -> tuple[str, ...]:
     """The distinct names that `text` refers to, in the order of their first occurrence."""
     if "@" not in text:
         return ()
@@ -283,12 +284,12 @@ def read_module(text: str) -> dict[str, Definition]:
         if not start and not chunk.startswith("define "):
             continue
         end = chunk.find("\n", start)
-        name, *others = _references(chunk[start:])
+        name, *others = references(chunk[start:])
         found[name] = Definition("function", chunk[start + len("define ") : end].removesuffix("{"), tuple(others))
     for line in lines_from(text, "declare "):
-        found[_references(line)[0]] = Definition("declaration", line[len("declare ") :], ())
+        found[references(line)[0]] = Definition("declaration", line[len("declare ") :], ())
     for line in lines_from(text, "@"):
-        name, *others = _references(line)
+        name, *others = references(line)
         head = line[1:]
         words = head.partition(" = ")[2].split(" ", 3)
         external = "external" in words or "extern_weak" in words

@@ -32,6 +32,7 @@ __all__ = [
     "run_by_mapping",
     "shared_thread_locals",
     "thread_locals",
+    "variable_aliases",
     "with_addresses",
     "with_deferred_start",
     "with_init_arrays",
@@ -143,6 +144,18 @@ def aliases(text: str) -> dict[str, Alias]:
         if function_type.endswith(")") and not _HIDING.intersection(match[2].split()):
             found[_plain(match[1])] = Alias(function_type, match[3] == "ifunc", _plain(match[5].split(",")[0]))
     return found
+
+
+def variable_aliases(text: str) -> frozenset[str]:
+    """The externally visible aliases of variables in a printed module, of which each thread has not its own."""
+    if " alias " not in text:
+        return frozenset()
+    hiding = {*_HIDING, "thread_local"}
+    return frozenset([
+        _plain(match[1])
+        for match in _ALIAS.finditer(text)
+        if match[3] == "alias" and not match[4].strip().endswith(")") and hiding.isdisjoint(match[2].replace("(", " ").split())
+    ])  # fmt: skip
 
 
 def merged_variables(text: str) -> dict[str, str]:

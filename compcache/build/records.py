@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from compcache.build.pic import INITIALIZE
@@ -10,7 +11,8 @@ from compcache.depgraph import DependencyGraph
 from compcache.errors import GlobalValidationError
 from compcache.formats.graph import SymbolNode
 from compcache.formats.manifest import NO_SLOT, STARTUP, FunctionRecord, GlobalRecord, ModuleRecord, NeedsRecord
-from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_global, encode_module, encode_needs
+from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_global, encode_link_type, encode_module, encode_needs
+from compcache.hit.link_types import LINK_TYPE_SIZE, type_digest, united
 from compcache.images import platform_symbols
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from compcache.build.exports import Export
     from compcache.build.ir_text import Definition
+    from compcache.build.link_types import LinkTypes
     from compcache.build.slots import Resolution
     from compcache.depgraph import Need
     from compcache.globals import GlobalDefinition
@@ -26,6 +29,8 @@ __all__ = ["RecordBuilder", "encode_definition", "is_weak", "symbol_nodes"]
 
 #: A node of the graph that refers to all that runs while an image is mapped or unmapped; no symbol has this name.
 _STARTUP = ""
+#: The head of a variable that never changes, up to its type.
+_CONSTANT = re.compile(r'(?:"[^"]*"|\S+) = (?:[a-z_]+(?:\([^)]*\))? )*constant ')
 
 
 def is_weak(definition: Definition | None) -> bool:
@@ -44,6 +49,7 @@ class RecordBuilder:
         startup: what runs while the image is mapped or unmapped. Every function needs what that reaches.
         payloads: the encoded values of the global variables.
         places: where the image holds the addresses of imports that have no slots (`NeedsRecord.places`), by symbol.
+        types: what the ABI passes to its exports and its imports.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class RecordBuilder:
         startup: Collection[str],
         payloads: Mapping[str, bytes],
         places: Mapping[str, bytes],
+        types: LinkTypes,
     ) -> None:
         self.records = ManifestWriter()
         self.records.add(encode_module(header))
@@ -62,6 +69,8 @@ class RecordBuilder:
         self._slots = slots
         self._payloads = payloads
         self._places = places
+        self._types = types
+        self._written_types: dict[str, bytes] = {}
         self._imports = resolution.imported()
         self._natives = _foreign_natives(definitions) - resolution.libraries_used - self._imports.keys()
         self.globals: dict[str, int] = {}
@@ -79,7 +88,8 @@ class RecordBuilder:
         """Write the record of a function and what it needs; its offset."""
         need = self._needs.get(export.symbol)
         offset = self._add_need(need) if need is not None else 0
-        record = FunctionRecord(export.name, export.symbol, signature, target, function, entry, offset)
+        kind = self._link_type(self._types.definitions.get(export.symbol, ""))
+        record = FunctionRecord(export.name, export.symbol, signature, target, function, entry, offset, kind)
         return self.records.add(encode_function(record))
 
     def _add_need(self, root: Need) -> int:
@@ -106,12 +116,25 @@ class RecordBuilder:
             tuple([leaf for leaf in need.leaves if leaf in self._natives]),
             tuple([self._offsets[id(child)] for child in need.children]),
             tuple([self._places.get(leaf, b"") for leaf in imported]) if placed else (),
+            self._link_types(imported),
         )
         self.imports.update(dict.fromkeys(name for _, name in record.imports))
         payload = encode_needs(record)
         if payload not in self._shared:
             self._shared[payload] = self.records.add(payload)
         return self._shared[payload]
+
+    def _link_types(self, imported: list[str]) -> tuple[bytes, ...]:
+        """What is known of the types of imports; nothing where none is known."""
+        found = [self._link_type(united(self._types.uses.get(leaf, ()))) for leaf in imported]
+        return tuple([kind or bytes(LINK_TYPE_SIZE) for kind in found]) if any(found) else ()
+
+    def _link_type(self, text: str) -> bytes:
+        """The digest of a link type, and the offset of its record; empty for one that is not known."""
+        if text and text not in self._written_types:
+            offset = self.records.add(encode_link_type(text))
+            self._written_types[text] = type_digest(text) + offset.to_bytes(4, "little")
+        return self._written_types.get(text, b"")
 
     def _add_global(self, name: str) -> int:
         if name == INITIALIZE:
@@ -138,7 +161,8 @@ def symbol_nodes(
             continue
         kind, shown = _kind(name, definition, resolution)
         references = tuple([other for other in definition.references if not other.startswith("llvm.")])
-        nodes.append(SymbolNode(name, kind, exports.get(name, shown), signatures.get(name, ""), references))
+        signature = signatures.get(name) or ("constant" if kind == "variable" and _CONSTANT.match(definition.head) else "")
+        nodes.append(SymbolNode(name, kind, exports.get(name, shown), signature, references))
     return nodes
 
 

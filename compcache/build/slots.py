@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.build.ir_text import parse_head, quote, symbol_counts
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
-from compcache.errors import CompileError, UndefinedSymbolError
+from compcache.errors import CompileError, SignatureMismatchError, UndefinedSymbolError
 from compcache.globals import GlobalDefinition, NativeSymbol, Storage, define
 from compcache.images import platform_symbols
 from compcache.images.archives import HAS_STATE, Archive, is_archive
@@ -135,6 +135,7 @@ def resolve_declarations(
 
     Raises:
         UndefinedSymbolError: something used is provided by nothing, or something provided is not used.
+        SignatureMismatchError: the cache has a variable which is thread-local, and the module uses one that is not, or the other way round.
     """
     functions = _declared(values.functions, by_linker=by_linker)
     variables = _declared(values.variables, by_linker=by_linker)
@@ -147,6 +148,8 @@ def resolve_declarations(
     if assumed is not None and missing:
         assumed |= resolver.assume(_used(missing, symbol_counts(text)), functions)
         missing = []
+    if missing:
+        _require_same_storage(_used(missing, symbol_counts(text)), cached_among)
     for name in resolver.imports:
         if name in functions and _attributes_are_of_functions():
             module.get_function(name).add_function_attribute("nonlazybind")  # one indirect call, not one to a jump
@@ -218,6 +221,17 @@ def imported_thread_locals(
         return not platform_symbols.in_process(name) and library_with(name, loaded_libraries()) is None
 
     return frozenset(filter(is_of_module, declared))
+
+
+def _require_same_storage(missing: Iterable[str], cached_among: Callable[[list[str]], Collection[str]]) -> None:
+    for name in missing:
+        is_of_threads = name.startswith(ADDRESS_OF)
+        plain = name.removeprefix(ADDRESS_OF)
+        if cached_among([plain if is_of_threads else ADDRESS_OF + name]):
+            used, defined = ("is thread-local", "is not") if is_of_threads else ("is not thread-local", "is")
+            raise SignatureMismatchError(
+                f"the module uses {plain!r} as a variable that {used}, and what the cache has of this name {defined}", func_name=plain
+            )
 
 
 def _refuse_defined_thread_locals(storage: Iterable[str], thread_locals: Collection[str]) -> None:

@@ -139,7 +139,7 @@ def _read(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
         data = content_only(module.read(0, module.size))
         requirement = decode_module(module.read_record(0)).requirement()
     holder = next((place for place in (store, *store.layers) if module.path.startswith(place.root + "/")), store)
-    known = holder.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex())) or b""
+    known = holder.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True) or b""
     if store.publish_key is not None:
         from compcache.signing.signatures import add_signature
 

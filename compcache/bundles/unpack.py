@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO
 
 from compcache.bundles.layout import MODULE_MEMBER, read_bundle, signature_member
-from compcache.errors import FormatError, IntegrityError, StorageError
+from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import encode_container, intact_footer, sections_of
+from compcache.formats.graph import decode_notes
 from compcache.formats.index import Stamp
 from compcache.formats.manifest_writer import WholeManifest, image_flag
+from compcache.formats.order import order_of
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish
-from compcache.publish.writer import prepare_root
+from compcache.publish.index_rebuild import module_order
+from compcache.publish.root import prepare_root
 from compcache.store import SIGNATURES, ModuleFile, Store
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ class _Module:
         self.functions = manifest.functions()
         self.indexed = manifest.indexed()
         self.is_pickled = manifest.is_pickled()
+        self.order = order_of(decode_notes(sections[4]))
         _, self.parts = encode_container(*sections, store.signing_key)
 
     @property
@@ -71,6 +75,17 @@ def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as
         message = f"cannot store the modules of {path} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=store.root, errno=error.errno) from error
     return tuple(sorted({name for module in modules for name, *_ in module.functions}))
+
+
+def _number_of(store: Store, module: _Module) -> int:
+    """The number of the addition of a module that is here; one below all where it is damaged."""
+    if not module.order.number:
+        return 0
+    try:
+        with Store.open_module(store, module.module_id, leave_stamp=False) as known:
+            return module_order(known).number
+    except (FileNotFoundError, CompcacheError):
+        return -1
 
 
 def _checked(store: Store, path: str, name: str, data: bytes) -> _Module:
@@ -112,18 +127,19 @@ def _publish(store: Store, modules: list[_Module], members: dict[str, bytes], ke
             from compcache.signing.signatures import merged_signatures
 
             file_name = SIGNATURES.file_name(name)
-            known = store.read_file(SIGNATURES, file_name) or b""
+            known = store.read_file(SIGNATURES, file_name, authenticated=True) or b""
             merged = merged_signatures(known, signature, keys, module.module_id, module.requirement)
             publish(store.files, store.temporary, store.path(SIGNATURES, file_name), [merged], sync=False)
         path = store.module_path(module.module_id)
-        if not Store.exists(store, module.module_id):
+        if not Store.exists(store, module.module_id) or _number_of(store, module) < module.order.number:
             publish(store.files, store.temporary, path, module.parts, sync=False)
         file = ModuleFile(store.files, path, module.module_id)
         flags = image_flag(module.header.image_kind)
         file.describe(*module.sizes, host.target_id(module.requirement), flags, module.header.key)
         rows.append(store.entry_of(file, _NO_STAMP, len(module.indexed)).encode())
-        entries.update([index_merge.encode_function_entry(func, module.module_id, at, needs) for func, at, needs in module.indexed])
+        entries.update(index_merge.entries_of(module.indexed, module.module_id, module.order))
         requirements.update([needs for _, _, needs in module.indexed])
     level = index_merge.segment_level(len(modules)) if modules else 0
-    index_merge.publish_segment(store.index, level, sorted(entries), sorted(rows), requirements)
+    greatest = max([module.order.number for module in modules], default=0)
+    index_merge.publish_segment(store.index, level, sorted(entries), sorted(rows), requirements, greatest)
     store.index.refresh()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cache import DEBUG_VARIABLE
+from compcache.cli.advice import in_commands
 from compcache.cli.examples import EXAMPLES
 from compcache.cli.output import PROGRAM, QUIET, end_progress, is_quiet, near_name, printable, say
 from compcache.cli.session import Session
@@ -223,6 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
     except (CompcacheError, OSError) as error:
         return _fail(_explanation(error))
+    except CacheWarning as warning:  # PYTHONWARNINGS=error
+        return _fail(in_commands(str(warning)))
     except MemoryError:
         return _fail("there is not enough memory for this: look at the sizes of the files that you named, and at 'ulimit -v'")
     finally:
@@ -248,7 +251,7 @@ def _explanation(error: CompcacheError | OSError) -> str:
             "...), or set COMPCACHE_SIGNING_KEY"
         )
     if isinstance(error, CompcacheError):
-        return text
+        return in_commands(text)
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or text
 
 
@@ -284,7 +287,7 @@ def _show_warning(
 ) -> None:
     if issubclass(category, CacheWarning):
         if not is_quiet():
-            say("warning", str(message))
+            say("warning", in_commands(str(message)))
     else:
         text = warnings.formatwarning(message, category, filename, lineno, line)
         print("\n".join(map(printable, text.split("\n"))), file=file or sys.stderr, end="")

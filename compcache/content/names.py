@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from compcache.globals.definition import GlobalDefinition
     from compcache.identity import Identity
 
-__all__ = ["NamedSource", "as_source", "content_digest", "frozen", "name_by_content", "source_digests", "source_of"]
+__all__ = ["NamedSource", "as_source", "content_digest", "digest_beside_code", "frozen", "name_by_content", "source_digests", "source_of"]
 
 _VERSION = b"1"  # of what is digested: a name means the same for as long as this stays
 _PERSON = b"compcache-source"
@@ -210,6 +210,12 @@ def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
     for part in _framed(_options_of(source)):
         state.update(part)
     return code, state.digest()
+
+
+def digest_beside_code(source: ModuleSource) -> bytes:
+    """A digest of what decides what the functions of a frozen source do, and does not stand in its code."""
+    options = [str(item) for given in (source.libraries or (), _archives_of(source.archives)) for item in ["list", *given]]
+    return digest(_framed([*_texts(options), *_globals_of(source.globals), *_texts(_imports_of(source.imports))]), person=_PERSON)
 
 
 def _code_parts(source: ModuleSource) -> Iterator[bytes]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from compcache.errors import FormatError
 
-__all__ = ["exported_names", "require_valid", "visible_definitions"]
+__all__ = ["exported_names", "names_without_llvm", "require_valid", "visible_definitions", "weak_definitions"]
 
 _NOT_EXPORTED = frozenset(("internal", "private", "hidden", "available_externally"))
+_GIVING_WAY = frozenset(("linkonce", "linkonce_odr", "weak", "weak_odr"))
 _PLAIN = frozenset("-$._ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 
 
@@ -16,7 +17,7 @@ def exported_names(code: str | bytes) -> tuple[str, ...]:
     Raises:
         CompileError: LLVM rejects the code.
     """
-    found = visible_definitions(code) if isinstance(code, str) else _of_bitcode(code)
+    found = names_without_llvm(code)
     return found if found is not None else _ask_llvm(code)
 
 
@@ -41,17 +42,43 @@ def _ask_llvm(code: str | bytes) -> tuple[str, ...]:
     from compcache.build import codegen
     from compcache.build.exports import choose_exports
     from compcache.build.ir_text import read_values
-    from compcache.build.pic import aliases
+    from compcache.build.pic import aliases, variable_aliases
 
     with codegen.new_context() as context:
         module = codegen.parse(code, context)
         text = str(module)
-        exports = choose_exports(read_values(text), None, aliases(text))
+        exports = choose_exports(read_values(text), None, aliases(text), second_names=variable_aliases(text))
         return tuple([export.symbol for export in exports if not export.link_only])
 
 
 def visible_definitions(text: str) -> tuple[str, ...] | None:
     """The visible function definitions of LLVM assembly as written by hand or by front ends; None where only LLVM can tell."""
+    found = _definitions(text)
+    return None if found is None else tuple([name for name, words in found if _NOT_EXPORTED.isdisjoint(words)])
+
+
+def weak_definitions(code: str | bytes) -> frozenset[str]:
+    """Those of the visible functions that give way to others of the same name, or are the same wherever they are defined.
+
+    None of code that only LLVM can read.
+    """
+    if isinstance(code, str):
+        return frozenset([name for name, words in _definitions(code) or () if not _GIVING_WAY.isdisjoint(words)])
+    from compcache.formats.bitcode import weak_functions
+
+    try:
+        return weak_functions(code)
+    except FormatError:
+        return frozenset()
+
+
+def names_without_llvm(code: str | bytes) -> tuple[str, ...] | None:
+    """The externally visible functions of LLVM code; None where only LLVM can tell."""
+    return visible_definitions(code) if isinstance(code, str) else _of_bitcode(code)
+
+
+def _definitions(text: str) -> list[tuple[str, list[str]]] | None:
+    """The names of function definitions, and the words before them; None where only LLVM can tell."""
     if " alias " in text or " ifunc " in text:
         return None
     names = []
@@ -62,10 +89,9 @@ def visible_definitions(text: str) -> tuple[str, ...] | None:
             name, end = _read_name(text, sigil + 1)
             if not name or name.isdigit() or not text[end : end + 64].lstrip().startswith("("):
                 return None
-            if _NOT_EXPORTED.isdisjoint(text[at:sigil].split()):
-                names.append(name)
+            names.append((name, text[at:sigil].split()))
         at = text.find("define", at + 6)
-    return tuple(names)
+    return names
 
 
 def _read_name(text: str, start: int) -> tuple[str, int]:

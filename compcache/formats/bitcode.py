@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from compcache.errors import FormatError
 
-__all__ = ["MAGIC", "defined_functions"]
+__all__ = ["MAGIC", "defined_functions", "weak_functions"]
 
 MAGIC = b"BC\xc0\xde"
 _WRAPPER = b"\xde\xc0\x17\x0b"
@@ -23,6 +23,8 @@ _CODE_VERSION, _CODE_FUNCTION, _CODE_ALIAS, _CODE_IFUNC, _CODE_BLOB = 1, 8, 14, 
 _IS_DECLARATION, _LINKAGE, _VISIBILITY = 4, 5, 9
 #: Linkages as numbers: internal (3), private (9, and 13 and 14 of old), available_externally (12) cannot be seen from outside.
 _INVISIBLE = frozenset((3, 9, 12, 13, 14))
+#: weak, linkonce, and both as `_odr`, of old and now.
+_GIVING_WAY = frozenset((1, 4, 10, 11, 16, 17, 18, 19))
 _HIDDEN = 1
 _NAMES_IN_STRTAB = 2
 _WORD = 32
@@ -78,6 +80,21 @@ def defined_functions(bitcode: bytes) -> tuple[str, ...] | None:
     Raises:
         FormatError: it is not bitcode.
     """
+    found = _visible(*_read(bitcode))
+    return None if found is None else tuple([name for name, _ in found])
+
+
+def weak_functions(bitcode: bytes) -> frozenset[str]:
+    """Those of them that give way to others of the same name, or are the same wherever they are defined; none where only LLVM can tell.
+
+    Raises:
+        FormatError: it is not bitcode.
+    """
+    return frozenset([name for name, linkage in _visible(*_read(bitcode)) or () if linkage in _GIVING_WAY])
+
+
+def _read(bitcode: bytes) -> tuple[list[list[int]], bytes]:
+    """The records of the modules, and their names one behind the other."""
     bits = _Bits(_unwrap(bitcode))
     records: list[list[int]] = []
     names = b""
@@ -90,7 +107,7 @@ def defined_functions(bitcode: bytes) -> tuple[str, ...] | None:
         elif block == _STRTAB_BLOCK:
             names = b"".join(blob for code, _, blob in _records(bits, width) if code == _CODE_BLOB)
         bits.at = end
-    return _visible(records, names)
+    return records, names
 
 
 def _unwrap(bitcode: bytes) -> bytes:
@@ -176,7 +193,8 @@ def _scalar(bits: _Bits, encoding: int, data: int) -> int:
     return bits.fixed(data) if encoding == _FIXED else bits.vbr(data)
 
 
-def _visible(records: list[list[int]], strings: bytes) -> tuple[str, ...] | None:
+def _visible(records: list[list[int]], strings: bytes) -> list[tuple[str, int]] | None:
+    """The visible functions, each with its linkage."""
     codes = {record[0] for record in records}
     if [_CODE_VERSION, _NAMES_IN_STRTAB] not in records or codes & {_CODE_ALIAS, _CODE_IFUNC}:
         return None  # names are elsewhere, or an alias may stand for a function
@@ -186,5 +204,5 @@ def _visible(records: list[list[int]], strings: bytes) -> tuple[str, ...] | None
             return None
         hidden = fields[_VISIBILITY] == _HIDDEN
         if not fields[_IS_DECLARATION] and fields[_LINKAGE] not in _INVISIBLE and not hidden:
-            names.append(strings[fields[0] : fields[0] + fields[1]].decode("utf-8", "surrogateescape"))
-    return tuple(names)
+            names.append((strings[fields[0] : fields[0] + fields[1]].decode("utf-8", "surrogateescape"), fields[_LINKAGE]))
+    return names

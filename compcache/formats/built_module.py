@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from compcache.formats.entry import EntryRecord
     from compcache.formats.manifest import ModuleRecord
 
@@ -17,7 +20,8 @@ class BuiltModule(NamedTuple):
     `sections` are image, records, graph, bitcode and notes; `indexed` are the (name, record offset, requirement) of its functions and
     entries, as the index has them. `header`, `signatures` (one for each function), `imports` (func_names) and `entries`
     repeat what the records say, for who lists modules. `code` is the digest of what it was made of (compcache.content.names).
-    `others` are the same code for the other targets of the source.
+    `others` are the same code for the other targets of the source. `defined` are the link types of its functions, `used` those that it
+    expects of its imports, each with the symbol of a function that does (`compcache.hit.link_types`).
     """
 
     sections: tuple[bytes, bytes, bytes, bytes, bytes]
@@ -32,6 +36,8 @@ class BuiltModule(NamedTuple):
     code: str = ""
     others: tuple[BuiltModule, ...] = ()
     entries: tuple[EntryRecord, ...] = ()
+    defined: Mapping[str, str] = MappingProxyType({})
+    used: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
     @property
     def functions(self) -> tuple[tuple[str, int, str], ...]:

@@ -19,8 +19,8 @@ from compcache.formats.manifest import IMAGE_NONE
 from compcache.record import Record
 
 __all__ = [
-    "ENTRY", "MOST_DATA", "PACK", "PACK_FLAG", "PART_OF", "PICKLED", "EntryRecord", "decode_entry", "encode_entry", "index_name", "is_pack",
-    "may_be_read", "sequence_after",
+    "ENTRY", "MOST_DATA", "PACK", "PACK_FLAG", "PART_OF", "PICKLED", "STUB", "EntryRecord", "decode_entry", "decode_stub", "encode_entry",
+    "encode_stub", "index_name", "is_pack", "may_be_read", "sequence_after",
 ]  # fmt: skip
 
 #: The first byte of the payload.
@@ -31,6 +31,8 @@ PACK, PACK_FLAG = "data", IMAGE_NONE
 PICKLED = "pickle:"
 #: The kind whose data names the function, or the label of one, that those of a module are parts of.
 PART_OF = "part of"
+#: The kind whose data says which symbol of its module is bound in place of a function that this processor cannot run (`encode_stub`).
+STUB = "processor stub"
 #: How many bytes an entry may have: what a reader takes at once.
 MOST_DATA = 1 << 25
 _HEAD = Struct("<cBQIIII")  # type, whether it is gone, sequence, number of modules, the sizes of kind, name and data
@@ -103,3 +105,23 @@ def decode_entry(payload: bytes) -> EntryRecord:
     except UnicodeDecodeError:
         raise FormatError("an entry's record holds a text that is not UTF-8") from None
     return EntryRecord(kind, name, sequence, requires, payload[third:], bool(gone))
+
+
+def encode_stub(symbol: int, features: str) -> bytes:
+    """The data of an entry of the kind `STUB`: the number of the symbol, and what the stub itself requires of a processor."""
+    return symbol.to_bytes(4, "little") + features.encode("utf-8", "surrogatepass")
+
+
+def decode_stub(data: bytes) -> tuple[int, str]:
+    """See `encode_stub`.
+
+    Raises:
+        FormatError: it is no such data.
+    """
+    try:
+        features = data[4:].decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise FormatError("a stub's entry holds a text that is not UTF-8") from None
+    if len(data) < 4:  # noqa: PLR2004 - the number
+        raise FormatError("a stub's entry is truncated")
+    return int.from_bytes(data[:4], "little"), features

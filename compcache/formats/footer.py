@@ -1,6 +1,6 @@
 """One module, one file: image, records, graph, bitcode and notes behind one another, and a footer.
 
-Layout, version 3. The image comes first because `dlopen` and ORC ignore what follows it::
+Layout. The image comes first because `dlopen` and ORC ignore what follows it::
 
     image | records | graph | bitcode | notes | footer (FOOTER_SIZE bytes)
 
@@ -38,7 +38,9 @@ __all__ = [
 ]
 
 _MAGIC = b"CCMODULE"
-_VERSION = 5
+_VERSION = 6
+#: Versions that are read: the records of 5 have no link types.
+_READABLE = (5, 6)
 _FOOTER = Struct("<8sII5Q16s16s")
 FOOTER_SIZE = _FOOTER.size + MAC_SIZE + CHECK_SIZE
 _SIZES = Struct("<4Q")
@@ -72,11 +74,11 @@ def module_digest(content: Iterable[bytes], image: int, records: int, graph: int
 
 
 def encode_container(
-    image: bytes, records: bytes, graph: bytes, bitcode: bytes, notes: bytes, signing_key: bytes | None
+    image: bytes, records: bytes, graph: bytes, bitcode: bytes, notes: bytes, signing_key: bytes | None, module_id: bytes = b""
 ) -> tuple[bytes, list[bytes]]:
-    """The module_id, and the parts of the file in order."""
+    """The module_id, and the parts of the file in order; where it is given it is not computed again."""
     sections = [image, records, graph, bitcode]
-    module_id = module_digest(sections, *map(len, sections))
+    module_id = module_id or module_digest(sections, *map(len, sections))
     sizes = [*map(len, sections), len(notes)]
     head = _FOOTER.pack(_MAGIC, _VERSION, 0, *sizes, module_id, digest([notes]))
     head += mac(head, signing_key) if signing_key else bytes(MAC_SIZE)
@@ -95,7 +97,7 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the module footer is damaged")
     _, version, _, *sizes, module_id, notes_digest = _FOOTER.unpack_from(data)
-    if version != _VERSION:
+    if version not in _READABLE:
         raise UnknownVersionError(f"the module has format version {version}, this is {_VERSION}")
     if sum(sizes) + FOOTER_SIZE != file_size:
         raise FormatError(f"the module footer describes {sum(sizes) + FOOTER_SIZE} bytes, not {file_size}")

@@ -21,7 +21,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["SOURCE_DIGESTS", "ModuleGraph", "SymbolNode", "decode_graph", "decode_notes", "encode_graph", "encode_notes"]
+__all__ = ["SOURCE_DIGESTS", "ModuleGraph", "SymbolNode", "decode_graph", "decode_notes", "encode_graph", "encode_notes", "pack_notes"]
 
 #: The digests in the notes: of the code that was given, of that and its options, of the function that returned them.
 SOURCE_DIGESTS = ("code", "source", "maker")
@@ -74,17 +74,22 @@ def _node(symbol: object, kind: object, func_name: object, signature: object, re
     return SymbolNode(symbol, kind, func_name, signature, tuple(references))  # type: ignore[arg-type] # looked at above
 
 
-def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str]) -> bytes:
+def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str], contents: bytes = b"") -> bytes:
     """The notes section: when and in how many seconds the module was compiled, its identity, and digests.
 
-    `digests` are those of `SOURCE_DIGESTS` that are known.
+    `digests` are those of `SOURCE_DIGESTS` that are known, `contents` those of functions (`compcache.formats.order`).
     """
     notes: dict[str, Any] = {"created": time.time(), "seconds": seconds}
     if identity is not None:
         components = identity.components() if hasattr(identity, "components") else identity
         notes["identity"] = {str(k): str(v) for k, v in dict(components).items()}
     notes |= {name: digest for name, digest in digests.items() if digest}
-    packed: bytes = msgpack.packb(notes, use_bin_type=True)
+    return pack_notes({**notes, "contents": contents} if contents else notes)
+
+
+def pack_notes(notes: Mapping[str, Any]) -> bytes:
+    """The notes section that `decode_notes` gives this of."""
+    packed: bytes = msgpack.packb(dict(notes), use_bin_type=True)
     return packed
 
 

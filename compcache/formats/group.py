@@ -1,6 +1,6 @@
 """What the file of a group says of its members: entries of the kinds `GROUP` and `MEMBER`, beside the records of its functions.
 
-A group is one module (decision 47). The entry of the kind `GROUP` has its name; the data is a msgpack array ``[digest, members]``: the
+A group is one module (decision 49). The entry of the kind `GROUP` has its name; the data is a msgpack array ``[digest, members]``: the
 digest is that of all sources and of what they were compiled for, a member is ``[label, digest of its code, names]``, where the names are
 those that it exports. The code of members, optimized and not linked yet, are entries of the kind `MEMBER` under these digests:
 zlib-compressed msgpack arrays of the fields of `compcache.translation.members.Member`.

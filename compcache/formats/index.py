@@ -5,10 +5,12 @@ segment of level 0; when more than eight of them have come together they are mer
 level holding eight times as many modules as the one below. So a cache of any size has a handful of segments,
 and an addition costs amortized `8 * levels / 2` rewrites of its own entries.
 
-A segment (little-endian) is ``"CCINDEX2" | size of the function table u64 | size of the requirements u64 | function
-table | module table | requirements``; both tables are of `compcache.formats.table`.
+A segment (little-endian) is ``"CCINDEX3" | size of the function table u64 | size of the requirements u64 | greatest number
+of an addition u64 | function table | module table | requirements``; both tables are of `compcache.formats.table`.
 A function entry is the key of the name, a module_id, the offset of the
-function's record, and the first four bytes of the digest of what the function requires of a host. A module entry is
+function's record, the first four bytes of the digest of what the function requires of a host, the number of the addition, and
+a digest of the function's content or zeros. Segments of version 2 have neither of the last two, nor the greatest number: additions that
+they name have the number 0. A module entry is
 `ModuleEntry`: the stamp under which the file was verified, and the sizes that a reader needs. The requirements are a check,
 and texts behind their numbers and lengths (`compcache.formats.host.requirement`): a host chooses among realizations without reading
 modules.
@@ -45,11 +47,16 @@ if TYPE_CHECKING:
 
     from compcache.formats.host import Processor
 
-__all__ = ["Index", "ModuleEntry", "Segment", "Stamp", "decode_requirements", "entry_for", "requirement_number"]
+    #: The number of the addition, how well it fits, module_id, offset of the record, digest of the content or zeros.
+    Numbered = tuple[int, int, bytes, int, bytes]
 
-MAGIC = b"CCINDEX2"
-HEADER = Struct("<8sQQ")
-FUNCTION = Struct("<16s16sI4s")
+__all__ = ["Index", "ModuleEntry", "Segment", "Stamp", "decode_requirements", "entry_for", "in_order", "requirement_number"]
+
+MAGIC = b"CCINDEX3"
+_FORMER_MAGIC = b"CCINDEX2"
+HEADER = Struct("<8sQQQ")
+FUNCTION = Struct("<16s16sI4sQ8s")
+CONTENT_SIZE = 8
 MODULE = Struct("<16s4QQQ8sII16s16s")
 _STAMP = Struct("<4Q")
 STAMP_SIZE = _STAMP.size
@@ -57,12 +64,11 @@ TRUSTED = Struct("<QQ8sII16s16s")
 ROW = Struct("<4sI")
 NUMBER_SIZE = 4
 _NUMBER_AT = DIGEST_SIZE + 4  # in an entry without its key
+_ORDER_AT = _NUMBER_AT + NUMBER_SIZE
+_CONTENT_AT = _ORDER_AT + 8
 _MAXROWS = 1 << 24
-#: Of how many bytes a segment's name is compared with its digest: more than millions of modules take; a file with holes can have more.
-_MOST_DIGESTED = 1 << 30
 _READ_WHOLE = 1 << 16
 NAME_SIZE = 12  # bytes of the digest in a segment's name
-_CHUNK = 1 << 20
 
 
 class Stamp(Record):
@@ -143,6 +149,18 @@ def decode_requirements(data: bytes) -> dict[bytes, str]:
     return found
 
 
+def in_order(found: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:
+    """The (module_id, record offset) of realizations, what was added last first, of one addition what fits this host best.
+
+    All that have the content of the first one do the same: of these come first those in modules that are near, then what fits best.
+    """
+    found.sort(reverse=True)
+    content = found[0][4] if len(found) > 1 else b""
+    if any(content):
+        found.sort(key=lambda row: (0, is_near is None or not is_near(row[2]), -row[1]) if row[4] == content else (1,))
+    return [row[2:4] for row in found]
+
+
 def requirement_number(text: str) -> bytes:
     """Four bytes that stand for a requirement in function entries."""
     return target_id(text)[:NUMBER_SIZE]
@@ -151,7 +169,7 @@ def requirement_number(text: str) -> bytes:
 class Segment:
     """One segment file, opened by its first use. Small ones are read whole, larger ones piece by piece."""
 
-    __slots__ = ("_directory", "_files", "_owners", "_read_rows", "_tables", "_texts", "name")
+    __slots__ = ("_directory", "_files", "_owners", "_read_rows", "_tables", "_texts", "greatest", "name", "owner")
 
     def __init__(self, index: Index, name: str) -> None:
         self._files = index.files
@@ -160,7 +178,9 @@ class Segment:
         self._tables: tuple[Table, Table] | None = None
         self._read_rows: Callable[[], bytes] = bytes
         self._texts: dict[bytes, str] | None = None
+        self.greatest = 0  # the number of an addition that it names; known when it is open
         self.name = name
+        self.owner = -1  # the user whose file it is; known when it is open
 
     @property
     def functions(self) -> Table:
@@ -211,18 +231,22 @@ class Segment:
                 return read_at(files, opened.number, offset, count)
 
         header = read(0, HEADER.size)
-        if len(header) < HEADER.size or header[:8] != MAGIC:
+        if len(header) < HEADER.size or header[:8] not in (MAGIC, _FORMER_MAGIC):
             raise FormatError(f"{self.name} is not an index segment of a known version")
-        _, function_size, rows_size = HEADER.unpack(header)
-        second = HEADER.size + function_size
-        functions = Table(read, HEADER.size, constant=whole)
-        if HEADER.size + functions.size != second or functions.width != FUNCTION.size:
+        magic, function_size, rows_size, greatest = HEADER.unpack(header)
+        start, width = HEADER.size, FUNCTION.size
+        if magic == _FORMER_MAGIC:
+            start, width, greatest = start - 8, width - 16, 0
+        second = start + function_size
+        functions = Table(read, start, constant=whole)
+        if start + functions.size != second or functions.width != width:
             raise FormatError(f"{self.name} is damaged")
         modules = Table(read, second, constant=whole)
         rows = second + modules.size
         if modules.width != MODULE.size or rows + rows_size != size or rows_size > _MAXROWS:
             raise FormatError(f"{self.name} is damaged")
         self._read_rows = lambda: read(rows, rows_size)
+        self.greatest = greatest
         self._tables = functions, modules
         return self._tables
 
@@ -242,27 +266,8 @@ class Segment:
             raise FormatError(f"{self.name} is not a regular file")
         if self._owners is not None and status.st_uid not in self._owners:
             raise FormatError(f"{self.name} belongs to user {status.st_uid}")
+        self.owner = status.st_uid
         return opened, status.st_size
-
-    def explain(self, error: FormatError) -> FormatError:
-        """The error for a file that does not decode: `UnknownVersionError` where its name fits its content."""
-        try:
-            actual = digest(self._chunks(), size=NAME_SIZE).hex()
-        except OSError as failure:
-            reraise_interrupt(failure)
-            return error
-        if self.name[3 : 3 + 2 * NAME_SIZE] != actual:
-            return error
-        return UnknownVersionError(f"{self.name} is of another version of the format: {error}")
-
-    def _chunks(self) -> Iterator[bytes]:
-        opened = self._files.open_owned(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
-        if self._files.fstat(opened.number).st_size > _MOST_DIGESTED:
-            return
-        offset = 0
-        while part := self._files.pread(opened.number, _CHUNK, offset):
-            yield part
-            offset += len(part)
 
     def close(self) -> None:
         """Close the file."""
@@ -300,6 +305,7 @@ class Index:
         "ignored",
         "_segments",
         "damaged",
+        "vouching",
         "directory",
         "files",
         "owners",
@@ -322,7 +328,8 @@ class Index:
         self.gathered: tuple[tuple[Segment, ...], list[Segment]] | None = None
         self.ignored: set[str] = set()
         self.damaged: dict[str, str] = {}
-        self.owners: frozenset[int] | None = None  # the users whose files are believed; None: of all
+        self.owners: frozenset[int] | None = None  # the users whose files are used; None: of all
+        self.vouching: frozenset[int] | None = None  # of these, those whose stamps are believed
         self.problem = ""  # why the index, or a part of it, could not be read when it was last tried
         self._ranks: dict[bytes, int] = {}
 
@@ -377,7 +384,7 @@ class Index:
         self._processor, self._ranks = other._processor, other._ranks
 
     def find(self, key: bytes, rest: list[tuple[int, tuple[bytes, int]]] | None = None) -> Iterator[tuple[bytes, int]]:
-        """The (module_id, offset of the function's record) of every realization, without duplicates, the best first.
+        """The (module_id, offset of the function's record) of every realization, without duplicates, the best first: for names of content.
 
         With `rest` only those are given that nothing can surpass; the others are put there, behind their ranks.
 
@@ -388,6 +395,46 @@ class Index:
         seen: set[bytes] = set()
         ranks = self._ranks
         others: list[tuple[Segment, bytes]] = []
+        for segment, value in self._values(key):
+            if value[:_ORDER_AT] not in seen:
+                seen.add(value[:_ORDER_AT])
+                number = value[_NUMBER_AT:_ORDER_AT]
+                if number not in ranks:
+                    self._look_for_native(segment, number)
+                if ranks.get(number, UNUSABLE) < NATIVE:
+                    others.append((segment, value))
+                    continue
+                self._hint = segment
+                yield value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE:_NUMBER_AT], "little")
+        others.sort(key=lambda other: self._rank(other[0], other[1][_NUMBER_AT:_ORDER_AT]), reverse=True)
+        for segment, value in others:
+            candidate = value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE:_NUMBER_AT], "little")
+            if rest is None:
+                self._hint = segment
+                yield candidate
+            else:
+                rest.append((ranks.get(value[_NUMBER_AT:_ORDER_AT], 0), candidate))
+
+    def find_numbered(self, key: bytes) -> list[Numbered]:
+        """Every realization, without duplicates, in no order: for plain names. All segments are asked."""
+        found: dict[bytes, tuple[int, Segment, bytes]] = {}
+        for segment, value in self._values(key):
+            order = int.from_bytes(value[_ORDER_AT:_CONTENT_AT], "little")
+            known = found.get(value[:_ORDER_AT])
+            if known is None or known[0] < order:
+                found[value[:_ORDER_AT]] = order, segment, value
+                self._hint = segment
+        rows = []
+        for order, segment, value in found.values():
+            number = value[_NUMBER_AT:_ORDER_AT]
+            if number not in self._ranks:
+                self._look_for_native(segment, number)
+            offset = int.from_bytes(value[DIGEST_SIZE:_NUMBER_AT], "little")
+            rows.append((order, self._rank(segment, number), value[:DIGEST_SIZE], offset, value[_CONTENT_AT:]))
+        return rows
+
+    def _values(self, key: bytes) -> Iterator[tuple[Segment, bytes]]:
+        """The function entries with this key, without it, each with its segment; lazily, the largest segment first."""
         gathered = self.gathered
         waiting = gathered[1].copy() if gathered is not None and gathered[0] is self._segments else list(self.segments)
         asked = set()
@@ -399,25 +446,7 @@ class Index:
                 waiting = [other for other in self.segments if other.name not in asked]
                 continue
             for value in values:
-                if value not in seen:
-                    seen.add(value)
-                    number = value[_NUMBER_AT:]
-                    if number not in ranks:
-                        self._look_for_native(segment, number)
-                    if ranks.get(number, UNUSABLE) < NATIVE:
-                        others.append((segment, value))
-                        continue
-                    self._hint = segment
-                    yield value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE:_NUMBER_AT], "little")
-        if others:
-            others.sort(key=lambda other: ranks.get(other[1][_NUMBER_AT:]) or self._rank(*other), reverse=True)
-            for segment, value in others:
-                candidate = value[:DIGEST_SIZE], int.from_bytes(value[DIGEST_SIZE:_NUMBER_AT], "little")
-                if rest is None:
-                    self._hint = segment
-                    yield candidate
-                else:
-                    rest.append((ranks.get(value[_NUMBER_AT:], 0), candidate))
+                yield segment, value
 
     def _look_for_native(self, segment: Segment, number: bytes) -> None:
         """Learn whether the requirement of this number is that of code which was compiled for exactly this host."""
@@ -425,9 +454,11 @@ class Index:
         if text is not None and (self._processor is None or self._processor().is_native(text)):
             self._ranks[number] = NATIVE
 
-    def _rank(self, segment: Segment, value: bytes) -> int:
-        """How well an entry's requirement fits this host; 0 where the segment does not tell."""
-        number = value[_NUMBER_AT:]
+    def _rank(self, segment: Segment, number: bytes) -> int:
+        """How well the requirement of this number fits this host; 0 where the segment does not tell."""
+        known = self._ranks.get(number)
+        if known:
+            return known
         text = self._requirements(segment).get(number)
         if text is None:
             return 0
@@ -443,26 +474,19 @@ class Index:
             reraise_interrupt(failure)
         return {}
 
-    def module(self, module_id: bytes) -> list[ModuleEntry]:
-        """The entries of a module, one for each stamp."""
-        return [
-            ModuleEntry.decode(module_id + value)
-            for segment in self.segments
-            for value in self.look_up(segment, module_id, modules=True) or ()
-        ]
-
     def verified(self, module_id: bytes, status: os.stat_result) -> Iterator[tuple[int, int, bytes, int, int, bytes, bytes]]:
         """The entries of a module that were made while its file had this status.
 
         Each as (image, records, target_id, flags, functions, key, mac); see `ModuleEntry`. The segment that
-        answered last is asked first: a module's entries are published and merged together.
+        answered last is asked first: a module's entries are published and merged together. Only what users whose stamps are believed
+        have written.
         """
         stamp = Stamp.packed(status)
         hint = self._hint
         order = self.segments if hint is None else (hint, *[other for other in self.segments if other is not hint])
         for segment in order:
             for value in self.look_up(segment, module_id, modules=True) or ():
-                if value.startswith(stamp):
+                if value.startswith(stamp) and (self.vouching is None or segment.owner in self.vouching):
                     yield TRUSTED.unpack_from(value, STAMP_SIZE)
 
     def look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
@@ -482,7 +506,9 @@ class Index:
 
     def set_aside(self, segment: Segment, error: FormatError) -> None:
         """Ignore a segment that does not decode, and remember why."""
-        reason = segment.explain(error)
+        from compcache.formats.unread_segment import reason_against
+
+        reason = reason_against(self.files, f"{self.directory}/{segment.name}", segment.name[3 : 3 + 2 * NAME_SIZE], error)
         if isinstance(reason, UnknownVersionError):
             self.ignored.add(segment.name)
         else:

@@ -42,6 +42,7 @@ __all__ = [
     "IMAGE_OTHER",
     "IMAGE_SHARED",
     "LINK_ONLY",
+    "LINK_TYPE",
     "MAPPED_IN_PLACE",
     "MERGED",
     "MODULE",
@@ -57,6 +58,7 @@ __all__ = [
     "NeedsRecord",
     "decode_function",
     "decode_global",
+    "decode_link_type",
     "decode_module",
     "decode_needs",
     "read_frame",
@@ -70,6 +72,7 @@ _FIRST_READ = 512
 _KEY_AT = 9  # where a module record holds its key: behind type, ABI and the length of the key
 _MAX_FRAME = 1 << 26
 _PLACE_SIZE = 16
+_LINK_TYPE_SIZE = 12
 _NUMBER = Struct("<I").unpack_from
 _TWO_NUMBERS = Struct("<II").unpack_from
 NO_ENTRY = 0xFFFFFFFF
@@ -93,7 +96,7 @@ IMAGE_SHARED, IMAGE_OBJECT, IMAGE_OTHER, IMAGE_NONE = 1, 2, 3, 4
 MAPPED_IN_PLACE = frozenset((IMAGE_SHARED,))
 
 #: The first byte of a payload: which record it is.
-MODULE, FUNCTION, NEEDS, GLOBAL = b"M", b"F", b"N", b"G"
+MODULE, FUNCTION, NEEDS, GLOBAL, LINK_TYPE = b"M", b"F", b"N", b"G", b"T"
 
 
 class ModuleRecord(Record):
@@ -142,10 +145,11 @@ class FunctionRecord(Record):
     `function` and `entry` number symbols of the image's module table; `entry` is NO_ENTRY where the function
     has no signature that Python could call, and `signature` then says why; behind `LINK_ONLY`, what it is instead of
     a function that is there to be called. `needs` is the offset of a needs record, 0 for none. `target_id` stands for
-    what the function requires of a host (`ModuleRecord.features_of`).
+    what the function requires of a host (`ModuleRecord.features_of`). `link_type` is the digest (8) of its link type and the offset of
+    the record that has it; empty or zeros where it is not known.
     """
 
-    __slots__ = ("name", "symbol", "signature", "target_id", "function", "entry", "needs")
+    __slots__ = ("name", "symbol", "signature", "target_id", "function", "entry", "needs", "link_type")
     name: str
     symbol: str
     signature: str
@@ -153,8 +157,11 @@ class FunctionRecord(Record):
     function: int
     entry: int
     needs: int
+    link_type: bytes
 
-    def __init__(self, name: str, symbol: str, signature: str, target_id: bytes, function: int, entry: int, needs: int) -> None:
+    def __init__(
+        self, name: str, symbol: str, signature: str, target_id: bytes, function: int, entry: int, needs: int, link_type: bytes = b""
+    ) -> None:
         # One of these is made by every load: a fifth of the time of the general constructor.
         set_field(self, "name", name)
         set_field(self, "symbol", symbol)
@@ -163,6 +170,7 @@ class FunctionRecord(Record):
         set_field(self, "function", function)
         set_field(self, "entry", entry)
         set_field(self, "needs", needs)
+        set_field(self, "link_type", link_type)
 
 
 class NeedsRecord(Record):
@@ -171,15 +179,17 @@ class NeedsRecord(Record):
     `imports` are (symbol number of the slot, func_name); `globals` are offsets of global records; `natives`
     are symbols of the process that may be missing in another one; `children` are offsets of needs records. `places` are,
     for each of the imports, where the image holds its address, less what is to be added to it: pairs of i64, the distance
-    from the module table and that number. The slot of such an import is `NO_SLOT`. Empty where all have slots.
+    from the module table and that number. The slot of such an import is `NO_SLOT`. Empty where all have slots. `link_types` are,
+    for each of the imports, what `FunctionRecord.link_type` is: of the type that the code expects. Empty where none is known.
     """
 
-    __slots__ = ("imports", "globals", "natives", "children", "places")
+    __slots__ = ("imports", "globals", "natives", "children", "places", "link_types")
     imports: tuple[tuple[int, str], ...]
     globals: tuple[int, ...]
     natives: tuple[str, ...]
     children: tuple[int, ...]
     places: tuple[bytes, ...]
+    link_types: tuple[bytes, ...]
 
     def __init__(
         self,
@@ -188,12 +198,14 @@ class NeedsRecord(Record):
         natives: tuple[str, ...],
         children: tuple[int, ...],
         places: tuple[bytes, ...] = (),
+        link_types: tuple[bytes, ...] = (),
     ) -> None:
         set_field(self, "imports", imports)  # as in `FunctionRecord`: a load of many modules makes one for each function
         set_field(self, "globals", globals)
         set_field(self, "natives", natives)
         set_field(self, "children", children)
         set_field(self, "places", places)
+        set_field(self, "link_types", link_types)
 
 
 class GlobalRecord(Record):
@@ -285,14 +297,15 @@ def decode_function(payload: bytes) -> FunctionRecord:
     kind, function, entry, needs, target, *sizes = FUNCTION_HEAD.unpack_from(payload)
     first = start + sizes[0]
     second = first + sizes[1]
-    if kind != FUNCTION or second + sizes[2] != len(payload):
+    end = second + sizes[2]
+    if kind != FUNCTION or len(payload) not in (end, end + _LINK_TYPE_SIZE):
         raise FormatError("a function record is damaged")
-    parts = payload[start:first], payload[first:second], payload[second:]
+    parts = payload[start:first], payload[first:second], payload[second:end]
     try:
         name, symbol, signature = [part.decode("utf-8", "surrogatepass") for part in parts]
     except UnicodeDecodeError:
         raise FormatError("a function record holds a text that is not UTF-8") from None
-    return FunctionRecord(name, symbol, signature, target, function, entry, needs)
+    return FunctionRecord(name, symbol, signature, target, function, entry, needs, payload[end:])
 
 
 def decode_needs(payload: bytes) -> NeedsRecord:
@@ -320,12 +333,14 @@ def _decode_needs(payload: bytes) -> NeedsRecord:
     children, at = _numbers(payload, at)
     natives, at = _blobs(payload, at + 4, *_NUMBER(payload, at))
     places, at = _blobs(payload, at, count) if at != len(payload) else ([], at)
+    first, at = at, at + _LINK_TYPE_SIZE * count if at != len(payload) else at
     if at != len(payload):
         raise FormatError(f"a needs record is {'truncated' if at > len(payload) else 'longer than its fields'}")
     if [place for place in places if len(place) % _PLACE_SIZE]:
         raise FormatError("a needs record holds half a place")
     texts = tuple([native.decode("utf-8", "surrogatepass") for native in natives])
-    return NeedsRecord(tuple(imports), globals_, texts, children, tuple(places))
+    types = [payload[start : start + _LINK_TYPE_SIZE] for start in range(first, at, _LINK_TYPE_SIZE)] if first != at else ()
+    return NeedsRecord(tuple(imports), globals_, texts, children, tuple(places), tuple(types))
 
 
 def _numbers(payload: bytes, at: int) -> tuple[tuple[int, ...], int]:
@@ -345,6 +360,14 @@ def _blobs(payload: bytes, at: int, count: int) -> tuple[list[bytes], int]:
         at += 4 + size
         found.append(payload[at - size : at])
     return found, at
+
+
+def decode_link_type(payload: bytes) -> str:
+    """The link type in the payload of its record, or FormatError."""
+    reader = _Reader(payload, LINK_TYPE, "link type")
+    text = reader.text()
+    reader.end()
+    return text
 
 
 def decode_global(payload: bytes) -> GlobalRecord:

@@ -16,6 +16,7 @@ from compcache.formats.manifest import (
     IMAGE_OBJECT,
     IMAGE_OTHER,
     IMAGE_SHARED,
+    LINK_TYPE,
     MODULE,
     NEEDS,
     decode_function,
@@ -35,6 +36,7 @@ __all__ = [
     "WholeManifest",
     "encode_function",
     "encode_global",
+    "encode_link_type",
     "encode_module",
     "encode_needs",
     "image_flag",
@@ -75,9 +77,10 @@ def encode_module(record: ModuleRecord) -> bytes:
 
 
 def encode_function(record: FunctionRecord) -> bytes:
-    """The payload of a function record: type, numbers, the lengths of the texts, the texts."""
+    """The payload of a function record: type, numbers, the lengths of the texts, the texts, what is known of its link type."""
     texts = [text.encode("utf-8", "surrogatepass") for text in (record.name, record.symbol, record.signature)]
-    return b"".join([FUNCTION_HEAD.pack(FUNCTION, record.function, record.entry, record.needs, record.target_id, *map(len, texts)), *texts])
+    head = FUNCTION_HEAD.pack(FUNCTION, record.function, record.entry, record.needs, record.target_id, *map(len, texts))
+    return b"".join([head, *texts, record.link_type])
 
 
 def encode_needs(record: NeedsRecord) -> bytes:
@@ -87,8 +90,14 @@ def encode_needs(record: NeedsRecord) -> bytes:
         parts += [_U32.pack(slot), _text(name)]
     for offsets in (record.globals, record.children):
         parts += [_U32.pack(len(offsets)), *map(_U32.pack, offsets)]
-    parts += [_U32.pack(len(record.natives)), *map(_text, record.natives), *map(_blob, record.places)]
+    places = record.places or (b"",) * (len(record.imports) if record.link_types else 0)
+    parts += [_U32.pack(len(record.natives)), *map(_text, record.natives), *map(_blob, places), *record.link_types]
     return b"".join(parts)
+
+
+def encode_link_type(text: str) -> bytes:
+    """The payload of the record of a link type."""
+    return LINK_TYPE + _text(text)
 
 
 def encode_global(record: GlobalRecord) -> bytes:

@@ -32,7 +32,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit.runtime import load_runtime
 from compcache.hit.target import TargetContext
-from compcache.store import CLOSURES
+from compcache.store import CLOSURES, is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan
     from compcache.hit.target import TypedCallTarget
-    from compcache.store import ModuleFile, Store
+    from compcache.store import IsNear, ModuleFile, Store
 
     Accept = Callable[[ModuleFile], object]
 
@@ -188,7 +188,7 @@ class Choice:
         self.source = source
         self.module_id = source.file.module_id
         self.record = record
-        self.imports: list[tuple[int | str, str, bytes]] = []  # key in `LoadedModule.slots`, name, places
+        self.imports: list[tuple[int | str, str, bytes, bytes]] = []  # key in `LoadedModule.slots`, name, places, link type
         self.globals: list[GlobalRecord] = []
         self.start: int | None = None
         self.has_needs = False
@@ -247,26 +247,27 @@ class Loader:
             CompcacheError: there are realizations, but none can be loaded; the reason against the first one.
         """
         index = self.store.index
+        again = index.is_listed  # by a former look-up
         known = index.segments
         try:
-            return self._load(func_name, owner, accept)
+            return self._load(func_name, owner, accept, again=again)
         except CompcacheError as error:
             if isinstance(error, NotCachedError) and error.__cause__ is None:
                 raise  # the look-up has looked at the disk just now
             index.refresh()
             if index.segments is known:
                 raise
-        return self._load(func_name, owner, accept)  # the index has changed meanwhile
+        return self._load(func_name, owner, accept, again=False)  # the index has changed meanwhile
 
-    def _load(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
+    def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
         target = None
         while target is None:  # again where another thread has loaded or unloaded one of the modules meanwhile
-            target = self._load_once(func_name, owner, accept)
+            target = self._load_once(func_name, owner, accept, again=again)
         return target
 
-    def _load_once(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget | None:
+    def _load_once(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget | None:
         sources = Sources(func_name, accept)
-        candidates = self.candidates(func_name)
+        candidates = self.candidates(func_name, again=again)
         try:
             choice, offset, error = self._open_first(func_name, candidates, sources)
             root = choice if choice is not None and choice.record.needs and not self._has_loaded() else None
@@ -356,8 +357,14 @@ class Loader:
 
         remember_closure(self.store, root, offset, chosen)
 
-    def candidates(self, func_name: str) -> Iterator[tuple[bytes, int]]:
-        """The realizations of a function, those in modules that are loaded first."""
+    def candidates(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
+        """The realizations of a function, of those with the same content the ones in modules that are loaded first, or that are near.
+
+        All that have a name of content have the same. `again` is that of `Store.find`.
+        """
+        if is_ordered(func_name):
+            yield from self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again)
+            return
         later = []
         for candidate in self.store.find(func_name):
             if not self._mine or self._loaded(candidate[0]) is not None:
@@ -380,7 +387,7 @@ class Loader:
 
         `sources` has the modules that this load has opened; who started the load releases them.
         """
-        source = sources.get(module_id) or self._open_source(module_id, sources)
+        source = self.open_source(module_id, sources)
         try:
             if self.providers and not self.is_loaded(module_id):
                 from compcache.hit.closures.providers import refuse_second_provider
@@ -417,6 +424,17 @@ class Loader:
             raise
         return source
 
+    def open_stub(self, func_name: str, sources: Sources) -> Choice | None:
+        """What importers of a function are bound to where this processor cannot run it; None where they cannot be either."""
+        from compcache.hit.stubs import find_stub
+
+        found = find_stub(self, func_name, sources)
+        return Choice(*found) if found is not None else None
+
+    def open_source(self, module_id: bytes, sources: Sources) -> Source:
+        """A module as this load sees it, open. Raises what `Store.open_module` and `require_usable` do."""
+        return sources.get(module_id) or self._open_source(module_id, sources)
+
     def open_described(self, entry: bytes, sources: Sources) -> Source:
         """The module of an encoded index entry, open. Raises what `Store.open_module` and `require_usable` do."""
         module_id = entry[:DIGEST_SIZE]
@@ -443,6 +461,11 @@ class Loader:
                         return True
             except (FileNotFoundError, CompcacheError):
                 continue
+        if to_import:
+            from compcache.hit.stubs import has_stub
+
+            if has_stub(self, name):
+                return True
         # Another process may have added one meanwhile.
         return self.store.index.refresh() and self.holds(name, to_import=to_import)
 

@@ -96,10 +96,11 @@ def read_needs(loader: Loader, choice: Choice) -> None:
     while stack:
         offset = stack.pop()
         needs = known[offset] = known.get(offset) or decode_needs(source.read_record(loader.store, offset))
+        types = needs.link_types
         for number, (slot, name) in enumerate(needs.imports):
             key = name if slot == NO_SLOT else slot
             if not filled or key not in filled:
-                imports.append((key, name, needs.places[number] if slot == NO_SLOT else b""))
+                imports.append((key, name, needs.places[number] if slot == NO_SLOT else b"", types[number] if types else b""))
         if needs.globals:
             _read_globals(loader, choice, needs.globals)
         if needs.natives:
@@ -257,7 +258,7 @@ def _fill(runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices
     filled: dict[int | str, object] = {}
     bindings = []
     for choice in choices:
-        for key, name, places in choice.imports:
+        for key, name, places, _ in choice.imports:
             if key not in filled and key not in slots:
                 provider = chosen[name]
                 loaded = filled[key] = provider.loaded

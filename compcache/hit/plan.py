@@ -10,6 +10,7 @@ from compcache.errors import (
     IntegrityError,
     NotCachedError,
     SignatureError,
+    SignatureMismatchError,
     UndefinedSymbolError,
 )
 from compcache.files import reraise_interrupt
@@ -18,6 +19,7 @@ from compcache.formats.index import Segment
 from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, VARIABLE, WEAK, decode_module, version_numbers
 from compcache.formats.table import Table
 from compcache.hit.needs import read_needs, read_records
+from compcache.store import is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +38,10 @@ __all__ = ["Listing", "Plan", "list_records", "providers_first", "require_featur
 #: when it makes one for the next.
 _MOST_GATHERED = 128
 _MANY_MODULES = 2
+#: How many bytes of what records have of a link type are its digest.
+_DIGEST = 8
+#: What no func_name has, in names of nodes.
+_APART = "\0"
 
 
 class Listing:
@@ -97,6 +103,8 @@ class _SmallSegments(Segment):
         super().__init__(index, "")
         functions, modules = self._tables = _SmallTables(), _SmallTables()
         self._texts = {}
+        owners = {segment.owner for segment in segments}
+        self.owner = owners.pop() if len(owners) == 1 else -1
         for segment in segments:
             functions.add(segment.functions)
             modules.add(segment.modules)
@@ -118,15 +126,19 @@ def _gather(index: Index) -> None:
 
 
 class _Node:
-    """One function of a plan: the realizations not yet tried, the chosen one, the first reason against another."""
+    """One function of a plan: the realizations not yet tried, the chosen one, the first reason against another.
 
-    __slots__ = ("candidates", "choice", "dependents", "error")
+    `uses` are the link types that its dependents expect, by digest, each with one of these; the chosen realization fits all of them.
+    """
+
+    __slots__ = ("candidates", "choice", "dependents", "error", "uses")
 
     def __init__(self, candidates: Iterator[tuple[bytes, int]]) -> None:
         self.candidates = candidates
         self.choice: Choice | None = None
         self.dependents: dict[str, None] = {}
         self.error: Exception | None = None
+        self.uses: dict[bytes, tuple[Choice, bytes]] = {}
 
     def note(self, error: Exception) -> None:
         """Keep the first error, without its traceback: frames that hold the plan would keep all their callers' objects."""
@@ -156,11 +168,14 @@ class Plan:
             self._nodes[root].note(error)
         self._pending = [root]
         self._may_lack = False  # whether some function has run out of realizations
+        self._apart: dict[tuple[str, bytes], str] = {}  # the node of those who expect another type than most do, by name and digest
 
     @property
     def has_errors(self) -> bool:
-        """Whether something was passed over because of an error, which need not be so in another process, or later on."""
-        return any(node.error is not None for node in self._nodes.values())
+        """Whether something was passed over because of an error, which need not be so in another process, or later on, or functions of
+        one name are used for several types.
+        """
+        return bool(self._apart) or any(node.error is not None for node in self._nodes.values())
 
     def choose(self) -> dict[str, Choice]:
         """The chosen realizations of the root and all that it reaches, or the error that says why it cannot be loaded."""
@@ -175,14 +190,15 @@ class Plan:
     def _choose_pending(self) -> None:
         while self._pending:
             name = self._pending.pop()
-            node = self._nodes.get(name)
-            if node is None:
-                node = self._nodes[name] = _Node(self._candidates(name))
+            node = self._nodes[name]
             if node.choice is None:
                 self._advance(name, node)
 
     def _candidates(self, name: str) -> Iterator[tuple[bytes, int]]:
-        """The realizations of an import, those in modules that this load uses anyway before others that are not loaded."""
+        """The realizations of an import, those in modules that this load uses anyway before others that are not loaded.
+
+        Of a plain name the newest, and what has the same content.
+        """
         later = []
         loader = self._loader
         provider = None
@@ -190,6 +206,11 @@ class Plan:
             from compcache.hit.closures.providers import living_provider
 
             provider = living_provider(loader, loader.merged, name)
+        if is_ordered(name):
+            for candidate in loader.candidates(name, lambda module_id: module_id in self._sources or loader.is_loaded(module_id)):
+                if provider is None or candidate[0] == provider.module_id:
+                    yield candidate
+            return
         listing = self._sources.listing
         own = listing.functions.get(name) if listing is not None else None
         if own is None or (not loader.is_loaded(own[0]) and loader.loaded_modules()):
@@ -215,7 +236,7 @@ class Plan:
             return None
         by_module = {choice.module_id: name for name, choice in chosen.items() if name not in variables}
         for variable, choice in variables.items():
-            for module_id, offset in self._loader.store.find(variable):
+            for module_id, offset in self._loader.store.find(choice.record.name):
                 other = by_module.get(module_id)
                 if other is not None and module_id != choice.module_id and not self._loader.is_loaded(module_id):
                     from compcache.hit.closures.providers import defines_for_all, second_provider
@@ -234,28 +255,115 @@ class Plan:
                     _require_entry(choice)
                 if self._may_lack:
                     self._require_imports(choice)
+                self._require_type(name, node, choice)
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
                 node.note(error)
                 choice = None
                 continue
             node.choice = choice
-            nodes, pending = self._nodes, self._pending
-            for _, imported, _ in choice.imports:
-                other = nodes.get(imported)
-                if other is None:
-                    other = nodes[imported] = _Node(self._candidates(imported))
-                    pending.append(imported)
-                other.dependents[name] = None
+            self._follow(name, choice)
             return
-        self._may_lack = True
+        self._exhaust(name, node)
+
+    def _exhaust(self, name: str, node: _Node) -> None:
+        """All realizations of a function were tried: who imports it is bound to its stub, or fails."""
         if name == self._root:
             raise self._root_error(node)
+        if isinstance(node.error, IncompatibleTargetError):
+            node.choice = self._loader.open_stub(name.partition(_APART)[0], self._sources)
+            if node.choice is not None:
+                return
+        self._may_lack = True
+        for use, (user, kind) in list(node.uses.items())[1:]:  # what did not fit the first of them
+            self._set_apart(name, use, user, kind)
         for dependent in node.dependents:
             self._drop_dependent(dependent, name, node)
 
+    def _follow(self, name: str, choice: Choice) -> None:
+        """Make its imports part of the plan."""
+        nodes, pending = self._nodes, self._pending
+        for _, imported, _, kind in choice.imports:
+            other = nodes.get(imported)
+            if other is None:
+                other = nodes[imported] = _Node(self._candidates(imported))
+                other.uses[kind[:_DIGEST]] = choice, kind
+                pending.append(imported)
+            elif kind[:_DIGEST] not in other.uses:
+                other = self._join(imported, other, choice, kind)
+            other.dependents[name] = None
+
+    def _join(self, name: str, node: _Node, user: Choice, kind: bytes) -> _Node:
+        """The node of an import which expects this type."""
+        use = kind[:_DIGEST]
+        if (name, use) in self._apart:
+            return self._nodes[self._apart[name, use]]
+        is_open = node.choice is None and name in self._pending
+        try:
+            fits = is_open or (node.choice is not None and self._fits(node.choice, user, kind))
+        except (CompcacheError, OSError) as error:  # who chooses for it meets it again
+            reraise_interrupt(error)
+            fits = False
+        if not fits:
+            return self._set_apart(name, use, user, kind)
+        node.uses[use] = user, kind
+        return node
+
+    def _set_apart(self, name: str, use: bytes, user: Choice, kind: bytes) -> _Node:
+        """The node of those who expect another type of a function than the one that was chosen for others."""
+        node = self._nodes[name]
+        node.uses.pop(use, None)
+        key = self._apart[name, use] = f"{name}{_APART}{len(self._apart)}"
+        apart = self._nodes[key] = _Node(self._candidates(name))
+        apart.uses[use] = user, kind
+        apart.dependents.update(node.dependents)
+        self._pending.append(key)
+        return apart
+
+    def _target(self, name: str, kind: bytes) -> str:
+        """The node of an import."""
+        return self._apart.get((name, kind[:_DIGEST]), name)
+
+    def _require_type(self, name: str, node: _Node, choice: Choice) -> None:
+        """Check that a realization fits the first of those who use it; others that it does not fit get one of their own.
+
+        Raises:
+            SignatureMismatchError: it does not.
+        """
+        if not node.uses or (len(node.uses) == 1 and choice.record.link_type[:_DIGEST] in node.uses):
+            return
+        for number, (use, (user, kind)) in enumerate(list(node.uses.items())):
+            if not self._fits(choice, user, kind):
+                if number == 0 and name != self._root:
+                    raise _misfit(choice, user, *self._types(choice, user, kind))
+                self._set_apart(name, use, user, kind)
+
+    def _fits(self, choice: Choice, user: Choice, kind: bytes) -> bool:
+        own = choice.record.link_type
+        if not kind or not own or kind[:_DIGEST] == own[:_DIGEST]:
+            return True
+        from compcache.hit.link_types import fits
+
+        return fits(*self._types(choice, user, kind))[0]
+
+    def _types(self, choice: Choice, user: Choice, kind: bytes) -> tuple[str, str]:
+        """The link types of a realization and of a use of it, as texts; empty where one is not known."""
+        return self._type(choice, choice.record.link_type), self._type(user, kind)
+
+    def _type(self, choice: Choice, kind: bytes) -> str:
+        from compcache.hit.link_types import read_type
+
+        try:
+            return read_type(lambda offset: choice.source.read_record(self._loader.store, offset), kind)
+        except FormatError as error:
+            if choice.module_id not in self._sources:
+                raise  # it was condemned before
+            raise self._loader.condemn(self._sources, choice.module_id, error) from error
+
     def _next(self, name: str, node: _Node) -> Choice | None:
         """The next realization of a function whose record can be read."""
+        if self._apart:
+            name = name.partition(_APART)[0]
         for module_id, offset in node.candidates:
             try:
                 if name in self._loader.merged:
@@ -301,8 +409,10 @@ class Plan:
             raise self._loader.condemn(self._sources, choice.module_id, error) from error
 
     def _require_imports(self, choice: Choice) -> None:
-        for _, imported, _ in choice.imports:
-            node = self._nodes.get(imported)
+        for _, imported, _, kind in choice.imports:
+            node = self._nodes.get(self._target(imported, kind))
+            if node is not None and node.uses and kind[:_DIGEST] not in node.uses:
+                continue  # it may be that only what others expect is not there
             if node is not None and node.choice is None and imported not in self._pending:
                 exhausted = imported != choice.record.name and not _may_have_more(node)
                 if exhausted:
@@ -311,13 +421,14 @@ class Plan:
     def _drop_dependent(self, name: str, missing: str, missing_node: _Node) -> None:
         node = self._nodes[name]
         choice = node.choice
-        if choice is not None and any(imported == missing for _, imported, _ in choice.imports):
+        if choice is not None and any(self._target(imported, kind) == missing for _, imported, _, kind in choice.imports):
             node.note(self._missing_import(choice, missing, missing_node))
             node.choice = None
             self._pending.append(name)
 
     def _missing_import(self, choice: Choice, imported: str, node: _Node) -> UndefinedSymbolError:
         why = f" ({node.error})" if node.error is not None else ""
+        imported = imported.partition(_APART)[0]
         error = UndefinedSymbolError(
             f"function {choice.record.name!r} of module {choice.module_id.hex()} needs {_shown(imported)}, of which the cache "
             f"{self._loader.store.root} holds no usable realization{why}; add a module that defines it",
@@ -345,7 +456,9 @@ class Plan:
             choice = self._nodes[name].choice
             assert choice is not None
             chosen[name] = choice
-            stack += [imported for _, imported, _ in choice.imports]
+            if self._apart:
+                choice.imports = [(key, self._target(other, kind), places, kind) for key, other, places, kind in choice.imports]
+            stack += [imported for _, imported, _, _ in choice.imports]
         return chosen
 
     def _root_error(self, node: _Node) -> Exception:
@@ -359,6 +472,18 @@ class Plan:
             not_cached.__cause__ = error
             return not_cached
         return error
+
+
+def _misfit(choice: Choice, user: Choice, defined: str, used: str) -> SignatureMismatchError:
+    """Why a realization is passed over that is of another type than its user expects."""
+    from compcache.hit.link_types import fits
+
+    return SignatureMismatchError(
+        f"{_shown(choice.record.name)} of module {choice.module_id.hex()} is {defined}, and {user.record.name!r} of module "
+        f"{user.module_id.hex()} uses it as {used}: {fits(defined, used)[1]}",
+        func_name=choice.record.name,
+        module_id=choice.module_id.hex(),
+    )
 
 
 def start_modules(loader: Loader, chosen: dict[str, Choice]) -> None:
@@ -385,7 +510,7 @@ def providers_first(chosen: dict[str, Choice]) -> list[Choice]:
             elif name not in seen:
                 seen.add(name)
                 stack.append((name, True))
-                stack += [(imported, False) for _, imported, _ in chosen[name].imports if imported in chosen]
+                stack += [(imported, False) for _, imported, _, _ in chosen[name].imports if imported in chosen]
     return order
 
 

@@ -12,6 +12,8 @@ from compcache.hit.miss import miss_reason
 from compcache.identity import Difference, compare, label_of
 from compcache.inspect.functions import realizations
 from compcache.inspect.names import suggestion
+from compcache.inspect.passed_over import passed_over
+from compcache.inspect.separate_state import SeparateState, separate_state
 from compcache.inspect.uncached import Refusal, read_all
 from compcache.usage.module_reader import read_notes
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from compcache.identity import Identity
     from compcache.inspect.descriptions import Realization
     from compcache.remote.answer import RemoteAnswer
-    from compcache.store import Store
+    from compcache.store import IsNear, Store
     from compcache.usage.module_files import Progress
 
 __all__ = ["Explanation", "Overload", "Variant", "Verdict", "explain"]
@@ -34,12 +36,13 @@ _MAX_SHOWN = 5
 class Verdict:
     """One realization: `reason` is empty where it can be loaded, else absent, cpu, damaged, dependency, global, ...
 
-    `message` says the same in words.
+    `message` says the same in words. `passed_over` are realizations of what it imports that are of another link type than it expects.
     """
 
     realization: Realization
     reason: str
     message: str
+    passed_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class Explanation:
     function of that label was compiled and not cached, the latest first; on a miss `message` says it, too.
     `overloads` are there where the name is one without types, of a function that is stored for types of arguments: then
     `hit` is whether one of these can be loaded. `remote` is what the remote store says now, None for a cache without one.
+    `separate` are variables that the function does not share with others of its module, which are used from another module.
     """
 
     func_name: str
@@ -89,6 +93,7 @@ class Explanation:
     refusals: tuple[Refusal, ...] = ()
     overloads: tuple[Overload, ...] = ()
     remote: RemoteAnswer | None = None
+    separate: tuple[SeparateState, ...] = ()
 
 
 class _OneRealization(Loader):
@@ -101,9 +106,9 @@ class _OneRealization(Loader):
         self._name = name
         self._candidate = candidate
 
-    def candidates(self, func_name: str) -> Iterator[tuple[bytes, int]]:
+    def candidates(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
         """The one realization; of other functions all."""
-        return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name)
+        return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near, again=again)
 
 
 def explain(
@@ -122,7 +127,8 @@ def explain(
             alone = _OneRealization(store, func_name, (module_id, offset), allow_pickle=loader.allow_pickle)
             error = _try(alone, func_name)
             reason = "" if error is None else miss_reason(error)
-            verdicts.append(Verdict(copies[module_id], reason, "" if error is None else str(error)))
+            unfit = passed_over(store, module_id, offset)
+            verdicts.append(Verdict(copies[module_id], reason, "" if error is None else str(error), unfit))
     error = _try(Loader(store, allow_pickle=loader.allow_pickle), func_name)
     own = identity.components() if identity is not None else _components_of(store, copies)
     label = identity.label if identity is not None else label_of(func_name) or func_name
@@ -136,7 +142,10 @@ def explain(
         reason, message = "refused", "; ".join(f"{r.name} was compiled and not cached: {r.reason}" for r in refusals)
     if any(overload.hit for overload in overloads):
         error, reason, message = None, "", ""
-    return Explanation(func_name, error is None, reason, message, tuple(verdicts), _variants(store, same, own), refusals, overloads, remote)
+    separate = separate_state(store, loader, func_name) if copies else ()
+    return Explanation(
+        func_name, error is None, reason, message, tuple(verdicts), _variants(store, same, own), refusals, overloads, remote, separate
+    )
 
 
 def _belongs(name: str | None, label: str) -> bool:

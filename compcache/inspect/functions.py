@@ -123,6 +123,7 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
     from compcache.images.kinds import make_side
     from compcache.images.linkers.find import find_linkers
     from compcache.images.making import usual_kind
+    from compcache.publish.host_file import describe_host
     from compcache.usage.limits import effective_limit
     from compcache.usage.module_files import list_modules
     from compcache.usage.module_rows import load_rows
@@ -134,7 +135,7 @@ def cache_info(store: Store, max_size: int | None = None, progress: Progress | N
     names = [name for row in rows for name in row.names]
     hits, misses = hits_and_misses(store)
     linkers = find_linkers()
-    machine = store.host()
+    machine = describe_host(store, keep=False)  # a question creates nothing
     return CacheInfo(
         directory=store.root,
         exists=os.path.isdir(store.root),

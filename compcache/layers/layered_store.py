@@ -1,10 +1,10 @@
 """A store with layers: read-only caches below the writable one (read by hits of caches that were opened with layers).
 
-The writable directory is asked first, then the layers in their order; among usable realizations the best for this host wins,
-wherever it is. Nothing is ever written to a layer. So that five layers cost no more than one, the writable directory keeps what the
-indexes of all of them say in one segment, under a name that digests where they are and when they changed last. And because the stamps
-by which a directory vouches for its files do not survive copying, it remembers which files of layers were verified, as they
-are here: an index of stamps alone.
+The writable directory is asked first, then the layers in their order. Of a plain name what the first of them has added last
+wins, of a name of content what fits this host best, wherever it is. Nothing is ever written to a layer. So that five layers cost no more
+than one, the writable directory keeps what the indexes of all of them say in one segment, under a name that digests where they are and
+when they changed last. And because the stamps by which a directory vouches for its files do not survive copying, it remembers which files
+of layers were verified, as they are here: an index of stamps alone.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import os
 from compcache.digest import digest, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.files import absolute_path, reraise_interrupt
-from compcache.formats.index import NAME_SIZE, STAMP_SIZE, TRUSTED, Index, Segment, Stamp
-from compcache.store import INDEX, LAYERS, MERGED_LAYERS, Store
+from compcache.formats.index import MAGIC, NAME_SIZE, STAMP_SIZE, TRUSTED, Index, Segment, Stamp, in_order
+from compcache.store import INDEX, LAYERS, MERGED_LAYERS, Store, is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.formats.host import Processor
-    from compcache.formats.index import ModuleEntry
-    from compcache.store import ModuleFile
+    from compcache.formats.index import ModuleEntry, Numbered
+    from compcache.store import IsNear, ModuleFile
     from compcache.targets.host_probe import Host
 
-__all__ = ["LAYER_SHIFT", "LayeredStore", "layer_paths"]
+__all__ = ["LAYER_SHIFT", "ORDER_BITS", "LayeredStore", "layer_paths"]
 
 #: In the segment of all layers the flags of a module have the number of its layer above these bits.
 LAYER_SHIFT = 16
+#: In the same segment numbers of additions have as many bits, and above them how many layers are behind that one.
+ORDER_BITS = 48
 _FLAGS_AT = 4 * 8 + 2 * 8 + 8  # in a module entry without its key: behind stamp, two sizes and target
 
 
@@ -80,8 +82,8 @@ class _Layer(Store):
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
         above = self._above
-        if self.trusted_keys:  # who made the layer may have written its stamps for these keys
-            return super()._recognize(module, status, above.verified)
+        if self.trusted_keys:  # who made the layer may have written its stamps for these keys, who can write above those that are there
+            return not above.exposed and super()._recognize(module, status, above.verified)
         entry = above.entries.get(module.module_id)
         if entry is None or self.signing_key:
             return super()._recognize(module, status, index) or super()._recognize(module, status, above.verified)
@@ -128,7 +130,7 @@ class LayeredStore(Store):
         self.merged: Index | None = None  # what all layers hold, where that is known to be current
         self._looked = False
         self.verified = Index(self.files, self.directory(LAYERS), self.temporary, LAYERS.suffix)
-        self.verified.owners = self._owners
+        self.verified.owners = self.verified.vouching = self._owners
         self._found_in: dict[bytes, Store] = {}
         self.entries: dict[bytes, bytes] = {}  # what the segment of all layers says of the modules that were asked for
         places = dict.fromkeys(absolute_path(place) for place in layers)
@@ -147,7 +149,7 @@ class LayeredStore(Store):
 
     def merged_name(self) -> str:
         """The name of the segment of all layers, as they are at this moment."""
-        parts = []
+        parts = [MAGIC]  # one of another version has another name
         for layer in self.layers:
             try:
                 status = os.stat(layer.directory(INDEX))
@@ -191,30 +193,36 @@ class LayeredStore(Store):
 
     # --------------------------------------------------------------- look-ups
 
-    def find(self, func_name: str) -> Iterator[tuple[bytes, int]]:
-        """See `Store`; what is compiled for exactly this host first, then what fits best, wherever it is."""
+    def find(self, func_name: str, is_near: IsNear | None = None, *, again: bool = False) -> Iterator[tuple[bytes, int]]:
+        """See `Store`; of a name of content what is compiled for exactly this host first, then what fits best, wherever it is."""
         if self._memory_names:
             yield from list(self._memory_names.get(func_name, ()))
-        key = name_key(func_name)
         found = False
+        if again and self.index.is_listed:
+            self._renew_index()
         if not self._looked:
             self._look_at_layers()
         if self.merged is not None:
-            for candidate in self._find(key, self.merged):
+            for candidate in self._find_in(self.merged, func_name, is_near):
                 found = True
                 yield candidate
         if not found:
             self.merged = None  # who adds to a layer between two looks at its clock would go unnoticed
-            listed = [store.index.is_listed for store in (self, *self.layers)]
-            for candidate in self._find(key):
+            yield from self._find_apart(func_name, is_near)
+
+    def _find_apart(self, func_name: str, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
+        """The same by the index of each layer."""
+        found = False
+        listed = [store.index.is_listed for store in (self, *self.layers)]
+        for candidate in self._find_in(None, func_name, is_near):
+            found = True
+            yield candidate
+        if not found and self._renew_all(listed):
+            for candidate in self._find_in(None, func_name, is_near):
                 found = True
                 yield candidate
-            if not found and self._renew_all(listed):
-                for candidate in self._find(key):
-                    found = True
-                    yield candidate
-            if not found:
-                self._tell_of_unreadable()
+        if not found:
+            self._tell_of_unreadable()
 
     def _tell_of_unreadable(self) -> None:
         """Warn of layers of which this user may not read everything: what they hold is compiled again, for no reason that is seen."""
@@ -232,12 +240,26 @@ class LayeredStore(Store):
     def _renew_all(self, look: list[bool]) -> bool:
         return any([store._renew_index(look=known) for store, known in zip((self, *self.layers), look, strict=True)])  # noqa: C419 - of each
 
-    def _find(self, key: bytes, merged: Index | None = None) -> Iterator[tuple[bytes, int]]:
+    def _find_in(self, merged: Index | None, func_name: str, is_near: IsNear | None = None) -> Iterator[tuple[bytes, int]]:
         """The realizations of a function here and in `merged`, or in the index of each layer."""
-        seen = set()
-        lesser: list[tuple[int, Store | None, tuple[bytes, int]]] = []
         places: list[tuple[Store | None, Index]] = [(self, self.index)]
         places += [(None, merged)] if merged is not None else [(layer, layer.index) for layer in self.layers]
+        key = name_key(func_name)
+        return self._find_ordered(places, key, is_near) if is_ordered(func_name) else self._find_best(places, key)
+
+    def _find_ordered(self, places: list[tuple[Store | None, Index]], key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
+        """What the first place has added last, then the rest of it, then the others."""
+        rows: dict[bytes, tuple[Store | None, Numbered]] = {}
+        for number, (store, index) in enumerate(places):
+            for order, rank, module_id, offset, content in index.find_numbered(key):
+                rows.setdefault(module_id, (store, (order - (number << 64), rank, module_id, offset, content)))
+        for candidate in in_order([row for _, row in rows.values()], is_near):
+            self._note(candidate[0], rows[candidate[0]][0])
+            yield candidate
+
+    def _find_best(self, places: list[tuple[Store | None, Index]], key: bytes) -> Iterator[tuple[bytes, int]]:
+        seen = set()
+        lesser: list[tuple[int, Store | None, tuple[bytes, int]]] = []
         for store, index in places:
             rest: list[tuple[int, tuple[bytes, int]]] = []
             for candidate in index.find(key, rest):
@@ -263,11 +285,15 @@ class LayeredStore(Store):
         if place is not None:
             self._found_in[module_id] = place
 
+    def find_here(self, func_name: str, is_near: IsNear | None = None) -> Iterable[tuple[bytes, int]]:
+        """See `Store`."""
+        return self._find_in(None, func_name, is_near)
+
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
         """See `Store`."""
         for store in (self, *self.layers):
             store._renew_index()
-        return [*self._memory_names.get(func_name, ()), *self._find(name_key(func_name))]
+        return [*self._memory_names.get(func_name, ()), *self._find_in(None, func_name)]
 
     def exists(self, module_id: bytes) -> bool:
         """Whether the file of a module is there, or in a layer."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.digest import DIGEST_SIZE
+from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import ModuleEntry, Stamp
-from compcache.layers.layered_store import LAYER_SHIFT
+from compcache.layers.layered_store import LAYER_SHIFT, ORDER_BITS
 from compcache.publish.atomic_file import publish
-from compcache.publish.index_merge import encode_segment
+from compcache.publish.index_merge import encode_segment, function_entries, with_order
 from compcache.store import MERGED_LAYERS
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ __all__ = ["write_layer_segment"]
 #: Larger layers are looked up one by one: they change often, and rewriting the segment each time would take longer.
 _MOST_FUNCTIONS = 50_000
 _KEPT = 4
+_MOST_LAYERS = (1 << 64 - ORDER_BITS) - 1
+_MODULE_ID = slice(KEY_SIZE, KEY_SIZE + DIGEST_SIZE)
 
 
 def write_layer_segment(store: LayeredStore, name: str) -> None:
@@ -30,11 +32,13 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
     requirements: set[str] = set()
     for number, layer in enumerate(store.layers):
         mine: dict[bytes, bytes] = {}
+        behind = (_MOST_LAYERS - number) << ORDER_BITS
         try:
             for segment in layer.index.segments:
                 if segment.functions.count + len(functions) > _MOST_FUNCTIONS:
                     return
-                functions.update(segment.functions.entries())
+                # What two layers have is that of the first.
+                functions.update([with_order(e, behind.__add__) for e in function_entries(segment) if e[_MODULE_ID] not in modules])
                 requirements.update(segment.requirements.values())
                 for data in segment.modules.entries():
                     _keep_stamped(mine, data)
@@ -46,7 +50,7 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
             fields = [getattr(entry, field) for field in ModuleEntry.__slots__]
             fields[ModuleEntry.__slots__.index("flags")] |= number << LAYER_SHIFT
             modules.setdefault(module_id, ModuleEntry(*fields).encode())
-    if name != store.merged_name():
+    if name != store.merged_name() or len(store.layers) > _MOST_LAYERS:
         return
     data = encode_segment(sorted(functions), [modules[key] for key in sorted(modules)], requirements)
     try:

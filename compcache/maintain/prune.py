@@ -21,7 +21,7 @@ from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, PrunePolicy, Removal, plan_prune
 from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
 from compcache.maintain.unindexed import find_unindexed, index_modules
-from compcache.publish.index_merge import keep_newest, readable, replace_segments, segment_level
+from compcache.publish.index_merge import function_entries, keep_newest, readable, replace_segments, segment_level, unrepeated
 from compcache.publish.locks import wait_lock
 from compcache.publish.packs import clean_packs, stored_packs
 from compcache.store import QUARANTINE, STATISTICS
@@ -344,9 +344,9 @@ def rewrite_index(store: Store, present: Container[bytes], gone: Collection[byte
                 for data in segment.modules.entries():
                     if is_there(data[:DIGEST_SIZE]):
                         keep_newest(modules, data)
-                functions.update([e for e in segment.functions.entries() if is_there(e[KEY_SIZE : KEY_SIZE + DIGEST_SIZE])])
+                functions.update([e for e in function_entries(segment) if is_there(e[KEY_SIZE : KEY_SIZE + DIGEST_SIZE])])
             level = segment_level(len(modules))
-            replace_segments(store.index, sorted(functions), [modules[key] for key in sorted(modules)], requirements, level, segments)
+            replace_segments(store.index, unrepeated(functions), [modules[key] for key in sorted(modules)], requirements, level, segments)
         except (FormatError, OSError) as problem:
             reraise_interrupt(problem)
             return  # the next look-up rebuilds an unreadable index; stale entries are harmless

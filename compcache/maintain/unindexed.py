@@ -77,19 +77,13 @@ def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...
     Raises:
         OSError: the segment could not be written.
     """
-    from compcache.publish.index_rebuild import index_module
+    from compcache.publish.index_rebuild import IndexedModules
 
-    functions: set[bytes] = set()
-    requirements: set[str] = set()
-    entries = []
-    indexed = []
+    indexed = IndexedModules()
     for module_id in sorted(module_ids):
-        entry = index_module(store, module_id, functions, requirements)
-        if entry is not None:
-            entries.append(entry.encode())
-            indexed.append(module_id)
-    if entries:
-        level = index_merge.segment_level(len(entries))
-        index_merge.publish_segment(store.index, level, sorted(functions), entries, requirements)
+        indexed.add(store, module_id)
+    if indexed.modules:
+        level = index_merge.segment_level(len(indexed.modules))
+        index_merge.publish_segment(store.index, level, *indexed.entries(), indexed.greatest)
         store.index.refresh()
-    return tuple(indexed)
+    return tuple(indexed.modules)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.linker import build_module
+from compcache.miss.import_types import require_types
 from compcache.miss.publication import publish_built
 from compcache.miss.run_times import share_run_times
 from compcache.miss.staleness import warn_of_shadowed
@@ -40,6 +41,8 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
         maker=maker,
         linker_for=lambda obj: linker_for(store, obj),
     )
+    if not alone:
+        require_types(session, built, {})
     for module in (built, *built.others):
         store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
     return built

@@ -10,7 +10,7 @@ from compcache.files import reraise_interrupt
 from compcache.miss.claim import single_flight
 from compcache.miss.load import load
 from compcache.miss.publication import publish_built
-from compcache.miss.staleness import maker_digest
+from compcache.miss.staleness import maker_digest, other_sources
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
 
@@ -99,15 +99,17 @@ class Addition(NamedTuple):
     was_cached: bool
 
 
-def add_missing(session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource]) -> Addition:
+def add_missing(
+    session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], source: ModuleSource | None = None
+) -> Addition:
     """See `compcache.frontend.add_missing`."""
     if not functions:
         raise ValueError("add_missing needs the name of at least one function")
-    found = find_stored(session, functions)
+    found = find_stored(session, functions, source)
     if found is not None:
         return found
     with single_flight(session, functions[0], absent=False) as look_again:
-        found = find_stored(session, functions) if look_again else None
+        found = find_stored(session, functions, source) if look_again else None
         if found is not None:
             return found
         inquiry = session.inquire(functions)
@@ -150,9 +152,9 @@ def fetch_soon(session: Session, name: str) -> bool:
     return False
 
 
-def find_stored(session: Session, functions: tuple[str, ...]) -> Addition | None:
+def find_stored(session: Session, functions: tuple[str, ...], source: ModuleSource | None = None) -> Addition | None:
     """See `compcache.frontend.find_stored`."""
-    if not all(map(session.has, functions)):
+    if not all(map(session.has, functions)) or (source is not None and other_sources(session.store, functions, source)):
         return None
     modules = dict([_first_module(session, func_name) for func_name in functions])
     return Addition(functions, tuple(filter(None, modules)), sum(modules.values()), was_cached=True)

@@ -1,4 +1,4 @@
-"""Groups: sources that are the files of one shared object, stored as one module (decision 47).
+"""Groups: sources that are the files of one shared object, stored as one module (decision 49).
 
 Members are optimized one by one, each once: their code is kept in the group's file, under a digest of what it was made of and for.
 """
@@ -21,6 +21,7 @@ from compcache.formats.manifest import decode_module
 from compcache.images.archives import HAS_STATE
 from compcache.linker import Translation, link_module, optimize_member, translate_requests
 from compcache.maintain.remove import remove_modules
+from compcache.miss.import_types import require_types
 from compcache.miss.many import not_added
 from compcache.miss.publication import publish_built
 from compcache.miss.staleness import warn_of_shadowed
@@ -241,6 +242,7 @@ class _Group:
             for members, (request, translated) in zip(lists, parts, strict=True)
         ]
         built = link_module(Translation(machine, tuple(described)), lambda obj: linker_for(self._store, obj))
+        require_types(self._session, built, {})
         for module in (built, *built.others):
             self._store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
         return built

@@ -8,11 +8,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.slots import read_requests, undefined_symbols
-from compcache.errors import CompcacheError, StorageError, UndefinedSymbolError
+from compcache.errors import CompcacheError, SignatureMismatchError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.linker import link_module, translate_module
 from compcache.maintain.remove import remove_modules
 from compcache.miss.build import add
+from compcache.miss.import_types import Provider, require_types
 from compcache.miss.publication import publish_built
 from compcache.miss.run_times import share_run_times
 from compcache.miss.staleness import warn_of_repeated, warn_of_shadowed
@@ -93,6 +94,7 @@ class _Addition:
         self._strong: set[str] = set()  # the same without those that are weak
         self._lost: set[str] = set()  # functions of modules that were compiled and could not be added
         self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # what they got from elsewhere, a source behind them may define
+        self._types: dict[str, Provider] = {}  # of the functions that the sources define
         self._count = 0  # of the sources
         self._published: dict[int, tuple[str, ...]] = {}  # by the position of the source all its realizations, that for this host first
         self._failures: dict[int, Exception] = {}
@@ -168,6 +170,8 @@ class _Addition:
     def _publish_complete(self, *, last: bool = False) -> None:
         """Publish what has been compiled; unless they are the last, those wait that depend on something that no source has defined yet."""
         linked = [(item, built) for item in self._waiting if (built := self._finish(item)) is not None]
+        for item, built in linked:
+            self._types |= {name: Provider(f"source {item.number}", "", text) for name, text in built.defined.items()}
         linked = self._without_lost_imports(linked)
         held = frozenset[int]() if last else self._held(linked)
         self._waiting = [item for item, _ in linked if item.number in held]
@@ -222,7 +226,8 @@ class _Addition:
         for item, built in linked:
             try:
                 self._require_imports(item, built)
-            except UndefinedSymbolError as error:
+                require_types(self._session, built, self._types)
+            except (UndefinedSymbolError, SignatureMismatchError) as error:
                 self._lose(item, error)
             else:
                 kept.append((item, built))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from compcache.maintain.size_limit import note_additions
 from compcache.publish.additions import merge
-from compcache.publish.writer import publish_modules
+from compcache.publish.writer import publish_additions
+from compcache.store import is_ordered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from compcache.formats.built_module import BuiltModule
     from compcache.session import Session
@@ -17,25 +19,32 @@ if TYPE_CHECKING:
 __all__ = ["publish_built"]
 
 
-def publish_built(session: Session, modules: Sequence[BuiltModule]) -> list[tuple[str, ...]]:
+def publish_built(session: Session, modules: Sequence[BuiltModule], *, signs: bool = True) -> list[tuple[str, ...]]:
     """Publish modules for all their targets; for each its module_ids, that of the one for this host first.
 
-    They are queued for the remote store as well, if the cache has one to write to.
+    They are queued for the remote store as well, if the cache has one to write to. `signs` is that of `publish_modules`.
 
     Raises:
         StorageError: they could not be stored; nothing refers to what was written of them.
     """
-    # Of several realizations the one for this host comes last: look-ups take the newest first.
-    all_targets = [[*module.others, module] for module in modules]
-    flat = [module for targets in all_targets for module in targets]
-    if not flat:
+    all_targets = [[module, *module.others] for module in modules]
+    if not all_targets:
         return []
-    module_ids = publish_modules(session.store, flat)
-    note_additions(session.store, list(zip(module_ids, flat, strict=True)), session.max_size)
+    additions = publish_additions(session.store, all_targets, signs=signs)
+    published = list(chain.from_iterable(additions))
+    _end_in_memory(session, chain.from_iterable(all_targets), [module for _, module in published])
+    note_additions(session.store, published, session.max_size)
     remote = session.remote()
     if remote is not None and remote.writes:
-        for module_id in module_ids:
+        for module_id, _ in published:
             remote.offer(module_id)
     merge(session.store)  # packs among them are one with others then
-    remaining = iter(module_ids)
-    return [tuple([next(remaining).hex() for _ in targets])[::-1] for targets in all_targets]
+    return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]
+
+
+def _end_in_memory(session: Session, given: Iterable[BuiltModule], published: Iterable[BuiltModule]) -> None:
+    """Have plain names of what is newer now looked up again: whoever holds a target of something older keeps it."""
+    for before, after in zip(given, published, strict=True):
+        if after is not before:  # it has got a number
+            for name, *_ in filter(lambda function: is_ordered(function[0]), after.functions):
+                session.loader.targets.pop(name, None)

@@ -83,7 +83,7 @@ def _retarget(session: Session, func_name: str) -> bool:
     store = session.store
     for module_id, _ in store.find_all(func_name):
         try:
-            built = _rebuilt(session, module_id)
+            built, is_trusted = _rebuilt(session, module_id)
         except (CompcacheError, OSError) as failure:
             reraise_interrupt(failure)
             continue  # the error that led here already reports why
@@ -91,7 +91,7 @@ def _retarget(session: Session, func_name: str) -> bool:
             continue
         store.stats.compiled(built.seconds)
         try:
-            publish_built(session, [built])
+            publish_built(session, [built], signs=is_trusted)
         except StorageError as error:
             if not store.readonly:
                 warn_not_stored(func_name, error)
@@ -100,19 +100,23 @@ def _retarget(session: Session, func_name: str) -> bool:
     return False
 
 
-def _rebuilt(session: Session, module_id: bytes) -> BuiltModule | None:
-    """The module compiled for this host; None if it is for another platform, of a kind that is not known here, or has no stored bitcode."""
+def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bool]:
+    """The module compiled for this host, and whether its code was signed by who is trusted, so that this may be signed, too.
+
+    None if it is for another platform, of a kind that is not known here, or has no stored bitcode.
+    """
     from compcache.build.large_data.variables import data_in
     from compcache.build.recipe import read_recipe
     from compcache.linker import rebuild_module
     from compcache.publish.host_file import linker_for
+    from compcache.publish.verify import is_vouched_for
 
     store = session.store
     with store.open_module(module_id) as module:
         footer = module.footer()
         header = decode_module(module.read_record(0))
         if not _is_of_this_platform(header) or not is_known(header.image_kind) or not footer.bitcode:
-            return None
+            return None, False
         section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
         notes = decode_notes(module.read(footer.content, footer.notes))
         records = WholeManifest(module.read(footer.image, footer.records)).entries()
@@ -121,8 +125,9 @@ def _rebuilt(session: Session, module_id: bytes) -> BuiltModule | None:
         try:
             recipe = read_recipe(section, module.read_record)._replace(data=data_in(module.read(0, footer.image)))
         except FormatError:
-            return None  # written by another version
-    return rebuild_module(recipe, notes, entries, store.host(), lambda obj: linker_for(store, obj))
+            return None, False  # written by another version
+        is_trusted = store.publish_key is not None and is_vouched_for(store, module)
+    return rebuild_module(recipe, notes, entries, store.host(), lambda obj: linker_for(store, obj)), is_trusted
 
 
 def _is_of_this_platform(header: ModuleRecord) -> bool:

@@ -17,18 +17,20 @@ from compcache.files import reraise_interrupt
 from compcache.formats.manifest import FUNCTION, decode_function
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.publish.quarantine import warn, warn_once
+from compcache.store import is_ordered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from types import CodeType
 
+    from compcache.build.source import ModuleSource
     from compcache.formats.built_module import BuiltModule
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
     from compcache.session import Session
     from compcache.store import Store
 
-__all__ = ["check_hit", "maker_digest", "warn_of_repeated", "warn_of_shadowed"]
+__all__ = ["check_hit", "is_checking", "maker_digest", "other_sources", "warn_of_repeated", "warn_of_shadowed", "warn_of_stale"]
 
 _CONSTANTS = (str, bytes, int, float, complex, bool, type(None))
 _OFF = ("", "0", "off", "no", "false")
@@ -47,7 +49,7 @@ def check_hit(session: Session, target: TypedCallTarget, name: str | Identity, b
 
     With $COMPCACHE_CHECK `build` is called; in Python's development mode its code is compared with that of the compile.
     """
-    wanted = os.environ.get("COMPCACHE_CHECK", "").lower() not in _OFF
+    wanted = is_checking()
     if not wanted and not sys.flags.dev_mode:
         return
     notes = _notes_of(session.store, bytes.fromhex(target.module_id))
@@ -64,6 +66,36 @@ def check_hit(session: Session, target: TypedCallTarget, name: str | Identity, b
         what = f"build() of function {func_name!r} has changed since the function was compiled"
     if changed:
         warn_once(session.store, f"stale {func_name} {now}", f"{what}; {_ADVICE.format(func_name)}")
+
+
+def is_checking() -> bool:
+    """Whether $COMPCACHE_CHECK asks to compare what is cached with what programs have now."""
+    return os.environ.get("COMPCACHE_CHECK", "").lower() not in _OFF
+
+
+def other_sources(store: Store, names: Iterable[str], source: ModuleSource) -> list[str]:
+    """Those of the plain names whose newest realization was compiled of another source, as far as that is known. No LLVM is needed."""
+    now = content_digest(frozen(source)).hex()
+    known: dict[bytes, str] = {}
+    found = []
+    for name in filter(is_ordered, names):
+        newest = _newest(store, name)
+        if newest is not None and newest not in known:
+            known[newest] = str(_notes_of(store, newest).get("source") or now)
+        if newest is not None and known[newest] != now:
+            found.append(name)
+    return found
+
+
+def _newest(store: Store, name: str) -> bytes | None:
+    """The module with the realization that is used; index entries of files that are gone are none."""
+    return next((module_id for module_id, _ in store.find(name) if store.exists(module_id)), None)
+
+
+def warn_of_stale(store: Store, names: Iterable[str], source: ModuleSource, consequence: str) -> None:
+    """Warn if one of these functions was compiled from another source."""
+    for name in other_sources(store, names, source)[:1]:
+        warn_once(store, f"stale {name}", f"function {name!r} was compiled from different code than there is now; {consequence}")
 
 
 def _comparable(first: str, second: str) -> bool:
@@ -153,14 +185,16 @@ def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[by
     known: dict[bytes, None] = {}
     for name in names:
         known |= dict.fromkeys(module_id for module_id, *_ in store.find(name))
-    for module_id in [module_id for module_id in known if module_id not in besides]:
+    for module_id in [module_id for module_id in known if module_id not in besides]:  # of modules of the same functions the newest is first
         shadowed = _shadowed(store, module_id, built, set(names))
+        if shadowed is not None and not shadowed:
+            return
         if shadowed:
             first, *others = shadowed
             more = f" (and {len(others)} more)" if others else ""
             warn(
-                f"function {first!r}{more} is in the cache already, with different code, in module {module_id.hex()[:12]}: programs "
-                f"may get either. Name it by its content (an Identity, or Cache.compile), or remove what is "
+                f"function {first!r}{more} is in the cache already, with different code, in module {module_id.hex()[:12]}: what is added "
+                f"last is used. Name it by its content (an Identity, or Cache.compile), or remove what is "
                 f"cached first: cache.remove({first!r})",
                 ShadowWarning,
             )
@@ -176,17 +210,19 @@ def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
             continue
         other = known.setdefault(names, built)
         if other.code and built.code and other.code != built.code and not _is_same(other.sections[3], built.sections[3]):
-            warn(f"function {min(names)!r} is defined twice by what is added, with different code: programs may get either", ShadowWarning)
+            warn(f"function {min(names)!r} is defined twice by what is added, with different code: the last one is used", ShadowWarning)
             return
 
 
-def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str]) -> list[str]:
-    """The functions that this module and a new one share by name, if their code is known to differ.
+def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str]) -> list[str] | None:
+    """The functions that this module and a new one share by name, if their code is known to differ; None where that cannot be told.
 
     A function may be copied into many modules, so only modules that consist of the same functions are compared.
     """
     code = _notes_of(store, module_id).get("code")
-    if not code or not built.code or code == built.code:
+    if not code or not built.code:
+        return None
+    if code == built.code:
         return []
     try:
         with store.open_module(module_id) as module:
@@ -195,9 +231,12 @@ def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str
             bitcode = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
     except (CompcacheError, OSError) as error:
         reraise_interrupt(error)
-        return []
+        return None
     stored = {decode_function(payload).name for payload in payloads if payload[:1] == FUNCTION}
-    return sorted(names) if stored == names and not _is_same(bitcode, built.sections[3]) else []
+    same = stored == names or (is_checking() and not stored.isdisjoint(names) and (stored <= names or names <= stored))
+    if not same:
+        return None
+    return [] if _is_same(bitcode, built.sections[3]) else sorted(names & stored)
 
 
 def _is_same(*sections: bytes) -> bool:

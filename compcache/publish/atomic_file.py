@@ -30,14 +30,16 @@ def unique_name() -> str:
     return f"{os.getpid():x}-{_counter:x}-{os.urandom(6).hex()}"
 
 
-def make_directories(files: Files, path: str) -> None:
-    """Create a directory and its missing parents, private to this user whatever the umask."""
+def make_directories(files: Files, path: str) -> bool:
+    """Create a directory and its missing parents, private to this user whatever the umask; whether this call has created it."""
     missing = []
+    created = True
     while True:
         try:
             files.mkdir(path, DIRECTORY_MODE)
             break
         except FileExistsError:
+            created = False
             break
         except FileNotFoundError:
             missing.append(path)
@@ -48,8 +50,10 @@ def make_directories(files: Files, path: str) -> None:
     for child in reversed(missing):
         try:
             files.mkdir(child, DIRECTORY_MODE)
+            created = True
         except FileExistsError:
-            continue
+            created = False
+    return created
 
 
 def publish(files: Files, temporary: str, path: str, parts: Iterable[bytes | memoryview], *, sync: bool = True) -> os.stat_result:

@@ -29,14 +29,16 @@ def _probe_once(identity: str, processor: Processor) -> Host:  # noqa: ARG001 - 
     return probe_host(processor)
 
 
-def describe_host(store: Store) -> Host:
-    """This host, as LLVM describes it. Its name is kept, unless a newer LLVM has named it.
+def describe_host(store: Store, *, keep: bool = True) -> Host:
+    """This host, as LLVM describes it. With `keep` its name is kept, unless a newer LLVM has named it.
 
     Raises:
         MissingPackageError: there is no LLVM.
     """
     processor = store.processor()
     found = _probe_once(processor.identity, processor)
+    if not keep:
+        return found
     from compcache.build.codegen import llvm_version
 
     _, known = store.host_file()

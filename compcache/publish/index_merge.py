@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, check, digest, name_key
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
-from compcache.formats.index import FUNCTION, HEADER, MAGIC, MODULE, NAME_SIZE, ROW, ModuleEntry, requirement_number
+from compcache.formats.index import CONTENT_SIZE, FUNCTION, HEADER, MAGIC, MODULE, NAME_SIZE, ROW, ModuleEntry, requirement_number
+from compcache.formats.order import UNNUMBERED
 from compcache.formats.table import encode_table
 from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
     from compcache.formats.index import Index, Segment
+    from compcache.formats.order import Order
     from compcache.store import Store
 
     MergePacks = Callable[[Store, list[Segment]], Container[bytes]]
@@ -26,9 +28,13 @@ __all__ = [
     "encode_function_entry",
     "encode_requirements",
     "encode_segment",
+    "entries_of",
+    "function_entries",
+    "greatest_number",
     "keep_newest",
     "merge",
     "merge_additions",
+    "module_entries",
     "needs_merge",
     "publish_segment",
     "readable",
@@ -36,16 +42,63 @@ __all__ = [
     "replace_segments",
     "segment_level",
     "segments_to_merge",
+    "unrepeated",
+    "with_order",
 ]
 
 _FANOUT = 8
 #: How many entries are sorted at a time: merging holds these in memory, besides the bytes of the result.
 _RANGE = 1 << 13
+#: How much of a function entry says what it is of.
+_SAME = KEY_SIZE + DIGEST_SIZE + 4
+NO_CONTENT = bytes(CONTENT_SIZE)
 
 
-def encode_function_entry(name: str, module_id: bytes, offset: int, requirement: str) -> bytes:
-    """A function entry: this module realizes `name` in the record at `offset`, for hosts that meet the requirement."""
-    return FUNCTION.pack(name_key(name), module_id, offset, requirement_number(requirement))
+def encode_function_entry(name: str, module_id: bytes, offset: int, requirement: str, order: int = 0, content: bytes = NO_CONTENT) -> bytes:
+    """A function entry: this module realizes `name` in the record at `offset`, for hosts that meet the requirement.
+
+    `order` is the number of the addition, and `content` digests what the function is.
+    """
+    return FUNCTION.pack(name_key(name), module_id, offset, requirement_number(requirement), order, content)
+
+
+def function_entries(segment: Segment) -> list[bytes]:
+    """The function entries of a segment, those of a former version as this one has them. Raises what reading the segment raises."""
+    return _widened(segment.functions.entries())
+
+
+def _widened(entries: Iterable[bytes]) -> list[bytes]:
+    return [entry.ljust(FUNCTION.size, b"\0") for entry in entries]
+
+
+def with_order(entry: bytes, change: Callable[[int], int]) -> bytes:
+    """A function entry with another number of the addition."""
+    *fields, order, content = FUNCTION.unpack(entry)
+    return FUNCTION.pack(*fields, change(order), content)
+
+
+def unrepeated(entries: Iterable[bytes]) -> list[bytes]:
+    """Sorted function entries without those of additions that were made again: these have the greater number."""
+    found: dict[bytes, bytes] = {}
+    for entry in entries:
+        known = found.setdefault(entry[:_SAME], entry)
+        if known is not entry and _order_of(known) < _order_of(entry):
+            found[entry[:_SAME]] = entry
+    return sorted(found.values())
+
+
+def _order_of(entry: bytes) -> int:
+    order: int = FUNCTION.unpack(entry)[4]
+    return order
+
+
+def greatest_number(index: Index) -> int:
+    """The greatest number of an addition that the index knows; what cannot be read of it does not count."""
+    greatest = 0
+    for segment in index.segments:
+        index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
+        greatest = max(greatest, segment.greatest)
+    return greatest
 
 
 def encode_requirements(texts: Iterable[str]) -> bytes:
@@ -55,11 +108,14 @@ def encode_requirements(texts: Iterable[str]) -> bytes:
     return check(rows) + rows
 
 
-def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str]) -> bytes:
-    """The bytes of a segment of encoded entries, which must be sorted; one item may hold several entries in a row."""
+def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str], greatest: int = 0) -> bytes:
+    """The bytes of a segment of encoded entries, which must be sorted; one item may hold several entries in a row.
+
+    `greatest` is the greatest number of an addition, of these and of others that are to be remembered.
+    """
     table = encode_table(functions, FUNCTION.size)
     rows = encode_requirements(requirements)
-    return b"".join([HEADER.pack(MAGIC, len(table), len(rows)), table, encode_table(modules, MODULE.size), rows])
+    return b"".join([HEADER.pack(MAGIC, len(table), len(rows), greatest), table, encode_table(modules, MODULE.size), rows])
 
 
 def segment_level(modules: int) -> int:
@@ -76,10 +132,10 @@ def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleE
     Raises:
         OSError: the segment could not be written.
     """
-    add_all(index, [(functions, module)])
+    add_all(index, [(functions, module, UNNUMBERED)])
 
 
-def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str]], ModuleEntry]]) -> None:
+def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str]], ModuleEntry, Order]]) -> None:
     """`add` for several modules, in one segment: selecting the best of them opens no other.
 
     Raises:
@@ -88,25 +144,46 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
     entries: set[bytes] = set()
     requirements: set[str] = set()
     modules = []
-    for functions, module in additions:
-        entries.update([encode_function_entry(name, module.module_id, at, needs) for name, at, needs in functions])
+    greatest = 0
+    for functions, module, order in additions:
+        entries.update(entries_of(functions, module.module_id, order))
         requirements.update([needs for _, _, needs in functions])
         modules.append(module.encode())
-    publish_segment(index, 0, sorted(entries), sorted(modules), requirements)
+        greatest = max(greatest, order.number)
+    publish_segment(index, 0, sorted(entries), sorted(modules), requirements, greatest)
 
 
-def publish_segment(index: Index, level: int, functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str]) -> str:
+def entries_of(indexed: Sequence[tuple[str, int, str]], module_id: bytes, order: Order) -> list[bytes]:
+    """The function entries of a module, of which this is the (name, offset of its record, requirement)."""
+    return [
+        encode_function_entry(name, module_id, at, needs, order.number, order.content(position))
+        for position, (name, at, needs) in enumerate(indexed)
+    ]
+
+
+def publish_segment(
+    index: Index, level: int, functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str], greatest: int = 0
+) -> str:
     """Publish a segment of entries as `encode_segment` takes them; return its name.
 
     Raises:
         OSError: the segment could not be written.
     """
-    data = encode_segment(functions, modules, requirements)
+    data = encode_segment(functions, modules, requirements, greatest)
     name = f"{level:02d}-{digest([data], size=NAME_SIZE).hex()}{index.suffix}"
     path = f"{index.directory}/{name}"
     # Additions are not synced: after a power failure prune indexes their modules again, or they are added again.
     publish(index.files, index.temporary, path, [data], sync=level > 0)
     return name
+
+
+def module_entries(index: Index, module_id: bytes) -> list[ModuleEntry]:
+    """The entries of a module, one for each stamp."""
+    return [
+        ModuleEntry.decode(module_id + value)
+        for segment in index.segments
+        for value in index.look_up(segment, module_id, modules=True) or ()
+    ]
 
 
 def needs_merge(index: Index, most: int = _FANOUT) -> bool:
@@ -193,12 +270,12 @@ def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> lis
         entries: set[bytes] = set()
         for segment in segments:
             try:
-                entries.update(segment.functions.entries_of_range(number, bits))
+                entries.update(_widened(segment.functions.entries_of_range(number, bits)))
             except (FormatError, OSError) as error:
                 reraise_interrupt(error)
                 raise _UnreadableError(segment, error) from error
         kept = [entry for entry in entries if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] not in gone] if gone else entries
-        pieces.append(b"".join(sorted(kept)))
+        pieces.append(b"".join(unrepeated(kept)))
     return pieces
 
 
@@ -222,14 +299,21 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
 
 
 def replace_segments(
-    index: Index, functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str], level: int, replaced: Iterable[Segment]
+    index: Index,
+    functions: Iterable[bytes],
+    modules: Iterable[bytes],
+    requirements: Iterable[str],
+    level: int,
+    replaced: Sequence[Segment],
+    greatest: int = 0,
 ) -> None:
     """Publish a segment of entries as `encode_segment` takes them, and remove the segments that it replaces.
 
     Raises:
         OSError: a segment could not be written or removed; no entry is lost.
     """
-    name = publish_segment(index, level, functions, modules, requirements)
+    greatest = max([greatest, *[segment.greatest for segment in replaced]])
+    name = publish_segment(index, level, functions, modules, requirements, greatest)
     for segment in replaced:
         if segment.name != name:
             _remove(index, segment.name)

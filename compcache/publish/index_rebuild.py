@@ -9,9 +9,11 @@ from compcache.errors import FormatError, IncompatibleTargetError, IntegrityErro
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import require_intact
+from compcache.formats.graph import decode_notes
 from compcache.formats.index import Stamp
 from compcache.formats.manifest import decode_module
 from compcache.formats.manifest_writer import WholeManifest, image_flag
+from compcache.formats.order import UNNUMBERED, Order, order_of
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.quarantine import is_shortage
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from compcache.formats.index import ModuleEntry
     from compcache.store import Store
 
-__all__ = ["describe", "index_module", "module_functions", "module_index", "rebuild_index"]
+__all__ = ["IndexedModules", "describe", "module_functions", "module_index", "module_order", "rebuild_index"]
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
 
@@ -42,6 +44,15 @@ def module_index(module: ModuleFile) -> list[tuple[str, int, str]]:
         FormatError: a record is damaged.
     """
     return WholeManifest(module.read(module.image, module.records)).indexed()
+
+
+def module_order(module: ModuleFile) -> Order:
+    """The order of a module among additions, as its notes have it."""
+    footer = module.footer()
+    try:
+        return order_of(decode_notes(module.read(footer.content, footer.notes)))
+    except FormatError:
+        return UNNUMBERED
 
 
 def describe(module: ModuleFile) -> str:
@@ -85,27 +96,47 @@ def rebuild_index(store: Store) -> int:
         OSError: the new index could not be written; the old one is unchanged.
     """
     replaced = index_merge.readable(store.index)
-    functions: set[bytes] = set()
-    requirements: set[str] = set()
-    modules: dict[bytes, bytes] = {}
+    indexed = IndexedModules()
     for module_id in store.module_ids():
-        entry = index_module(store, module_id, functions, requirements)
-        if entry is not None:
-            modules[module_id] = entry.encode()
-    level = index_merge.segment_level(len(modules))
-    index_merge.replace_segments(store.index, sorted(functions), [modules[key] for key in sorted(modules)], requirements, level, replaced)
+        indexed.add(store, module_id)
+    level = index_merge.segment_level(len(indexed.modules))
+    index_merge.replace_segments(store.index, *indexed.entries(), level, replaced, indexed.greatest)
     index_merge.remove_damaged(store.index)
-    return len(modules)
+    return len(indexed.modules)
 
 
-def index_module(store: Store, module_id: bytes, functions: set[bytes], requirements: set[str]) -> ModuleEntry | None:
-    """The index entry of a module, None if nobody can use it; its functions and requirements are added to the sets.
+class IndexedModules:
+    """What an index has of modules that are read one by one: their entries are `modules`, their greatest number is `greatest`."""
 
-    A module that does not carry the signature of this cache's key is there for others.
+    def __init__(self) -> None:
+        self._functions: set[bytes] = set()
+        self._requirements: set[str] = set()
+        self.modules: dict[bytes, bytes] = {}
+        self.greatest = 0
 
-    Raises:
-        StorageError: nothing can be read now, for lack of descriptors or memory.
-    """
+    def add(self, store: Store, module_id: bytes) -> None:
+        """Read a module; nothing is known of one that nobody can use.
+
+        A module that does not carry the signature of this cache's key is there for others.
+
+        Raises:
+            StorageError: nothing can be read now, for lack of descriptors or memory.
+        """
+        found = _read_module(store, module_id)
+        if found is None:
+            return
+        indexed, entry, order = found
+        self.modules[module_id] = entry.encode()
+        self._functions.update(index_merge.entries_of(indexed, module_id, order))
+        self._requirements.update([needs for _, _, needs in indexed])
+        self.greatest = max(self.greatest, order.number)
+
+    def entries(self) -> tuple[list[bytes], list[bytes], set[str]]:
+        """The entries of functions and of modules, sorted, and the requirements."""
+        return sorted(self._functions), [self.modules[key] for key in sorted(self.modules)], self._requirements
+
+
+def _read_module(store: Store, module_id: bytes) -> tuple[list[tuple[str, int, str]], ModuleEntry, Order] | None:
     try:
         module = store.open_module(module_id, leave_stamp=False)
     except IntegrityError:
@@ -120,14 +151,12 @@ def index_module(store: Store, module_id: bytes, functions: set[bytes], requirem
             raise
         return None
     try:
-        found = module_index(module)
+        found, order = module_index(module), module_order(module)
         status = store.files.fstat(module.descriptor)
     except FormatError as error:
         store.condemn(module, error)
         return None
     finally:
         module.close()
-    functions.update([index_merge.encode_function_entry(name, module_id, offset, needs) for name, offset, needs in found])
-    requirements.update([needs for _, _, needs in found])
     believed = is_settled(status) and not module.elsewhere
-    return store.entry_of(module, Stamp.of(status) if believed else _NO_STAMP, len(found))
+    return found, store.entry_of(module, Stamp.of(status) if believed else _NO_STAMP, len(found)), order

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
 from compcache.files import FILE_MODE, reraise_interrupt
-from compcache.publish.atomic_file import make_directories
+from compcache.publish.root import make_place
 from compcache.store import LOCKS
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _locked(
         _held.locks[path] = lock
         owned: bool | None = None
         try:
-            make_directories(store.files, store.directory(LOCKS))
+            make_place(store, LOCKS)
             started = time.monotonic()
             try:
                 owned = _wait(lock, timeout, until)

@@ -132,7 +132,7 @@ def _rewrite(store: Store, packs: Iterable[bytes], is_there: Callable[[bytes], b
 
 def _is_signed(store: Store, pack: bytes) -> bool | None:
     """Whether a pack carries the signature of this store's public key; None where it has signatures that this store cannot make."""
-    content = store.read_file(SIGNATURES, SIGNATURES.file_name(pack.hex()))
+    content = store.read_file(SIGNATURES, SIGNATURES.file_name(pack.hex()), authenticated=True)
     try:
         with store.open_module(pack, leave_stamp=False) as file:
             if any(file.footer().mac) and not store.signing_key:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from compcache.errors import FormatError, IncompatibleTargetError, StorageError, UnknownVersionError, UntrustedDirectoryError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import is_signed_with, require_intact
+from compcache.formats.manifest import decode_module
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.index_rebuild import describe, rebuild_index
@@ -23,15 +24,20 @@ if TYPE_CHECKING:
     from compcache.formats.index import Index, ModuleEntry
     from compcache.store import Store
 
-__all__ = ["condemn", "distrust", "recover_index", "remember_in", "unreadable", "verify_module", "warn_of_layer"]
+__all__ = ["condemn", "distrust", "is_vouched_for", "recover_index", "remember_in", "unreadable", "verify_module", "warn_of_layer"]
 
 _CHUNK = 1 << 20
 
 
-def verify_module(
-    store: Store, module: ModuleFile, status: os.stat_result, *, leave_stamp: bool, owners: frozenset[int] | None
-) -> ModuleFile:
+def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, leave_stamp: bool, foreign: bool) -> ModuleFile:
     """Check all that a stamp vouches for, and write a stamp so that the next open can skip the check.
+
+    Args:
+        store: the directory.
+        module: the open file.
+        status: its status.
+        leave_stamp: whether to write one.
+        foreign: other users could change the file.
 
     Returns:
         The module; a copy in memory of it if other users could change the file meanwhile.
@@ -42,10 +48,10 @@ def verify_module(
     """
     if not stat.S_ISREG(status.st_mode):
         raise FormatError("it is not a regular file")
-    if owners is not None and status.st_uid not in owners:
+    if foreign and not store.stamp_key:
         raise refuse(store, module.path, f"it belongs to user {status.st_uid}, not to you ({os.geteuid()})")
     signed = _is_signed(store, module)
-    if store.exposed and signed:
+    if foreign and signed:
         module = _copy(module)
         signed = _is_signed(store, module)
     if store.verify or store.stamp_key:
@@ -72,12 +78,23 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
     """
     from compcache.signing.signatures import is_signed, signers
 
-    content = store.read_file(SIGNATURES, SIGNATURES.file_name(module.module_id.hex())) or b""
+    content = store.read_file(SIGNATURES, SIGNATURES.file_name(module.module_id.hex()), authenticated=True) or b""
     if not is_signed(content, store.trusted_keys, module.module_id, requirement):
         names = ", ".join(map(repr, signers(content)))
         trusted = ", ".join(repr(key.name) for key in store.trusted_keys)
         who = f"it has signatures of {names}, none of them right for a key that is trusted here" if names else "it is not signed"
         raise refuse(store, module.path, f"{who} (trusted_keys: {trusted})")
+
+
+def is_vouched_for(store: Store, module: ModuleFile) -> bool:
+    """Whether a module carries a signature of a key that is trusted, or of the store's own: what is made of it can have the latter."""
+    from compcache.signing.signatures import is_signed
+
+    keys = (*store.trusted_keys, *([store.publish_key.public()] if store.publish_key is not None else []))
+    requirement = decode_module(module.read_record(0)).requirement()
+    name = SIGNATURES.file_name(module.module_id.hex())
+    contents = [place.read_file(SIGNATURES, name, authenticated=True) or b"" for place in (store, *store.layers)]
+    return any(is_signed(content, keys, module.module_id, requirement) for content in contents)
 
 
 def _copy(module: ModuleFile) -> ModuleFile:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import name_key
-from compcache.errors import IncompatibleTargetError, IntegrityError, StorageError
+from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import encode_container
+from compcache.formats.graph import decode_notes, pack_notes
 from compcache.formats.index import Stamp
 from compcache.formats.manifest import decode_module, read_frame
+from compcache.formats.order import Order, order_of, with_number
 from compcache.publish import index_merge
-from compcache.publish.atomic_file import make_directories, publish, publish_all
-from compcache.store import MODULES, SIGNATURES, TAG, ModuleFile
+from compcache.publish.atomic_file import publish, publish_all
+from compcache.publish.numbering import numbers_of
+from compcache.publish.root import prepare_root
+from compcache.store import MODULES, SIGNATURES, ModuleFile, Store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,17 +25,11 @@ if TYPE_CHECKING:
     from compcache.files import Files
     from compcache.formats.built_module import BuiltModule
     from compcache.formats.index import ModuleEntry
-    from compcache.store import Place, Sections, Store
+    from compcache.store import Place, Sections
 
-    Addition = tuple[list[tuple[str, int, str]], ModuleEntry]
+    Addition = tuple[list[tuple[str, int, str]], ModuleEntry, Order]
 
-__all__ = ["Publication", "keep_in_memory", "prepare_root", "publish_file", "publish_modules", "sign_module"]
-
-_CACHEDIR_TAG = (
-    b"Signature: 8a477f597d28d172789f06886806bc55\n"
-    b"# This directory holds compiled code that compcache can make again.\n"
-    b"# For information about cache directory tags see https://bford.info/cachedir/\n"
-)
+__all__ = ["Publication", "keep_in_memory", "publish_additions", "publish_file", "publish_modules", "sign_module"]
 
 
 class Publication(NamedTuple):
@@ -46,8 +45,8 @@ class Publication(NamedTuple):
 def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], *, signs: bool = True) -> list[bytes]:
     """Publish modules: their sections and their index entries. Their files are synchronized together and indexed by one segment.
 
-    A module that exists already, with the same digest, is left as it is. With `signs` they get a signature of the store's key, if
-    there is one: not what another host has compiled.
+    A module that exists already, with the same digest, is left as it is, unless its addition has a greater number now. With `signs` they
+    get a signature of the store's key, if there is one: not what another host has compiled.
 
     Returns:
         The module_ids.
@@ -55,7 +54,34 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
     Raises:
         StorageError: they could not be stored. What is indexed is unchanged; some of the files may exist.
     """
-    drafts = [_Draft(module, *encode_container(*module.sections, store.signing_key)) for module in modules]
+    drafts = [_draft(store, module) for module in modules]
+    _publish(store, drafts, signs=signs)
+    return [draft.module_id for draft in drafts]
+
+
+def publish_additions(
+    store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True
+) -> list[list[tuple[bytes, BuiltModule]]]:
+    """Publish additions, each of which is one module for several targets, the first before the second: see `publish_modules`.
+
+    Returns:
+        The module_ids of each, and what was published.
+
+    Raises:
+        StorageError: as of `publish_modules`.
+    """
+    store.require_writable(store.directory(MODULES))
+    groups = [[(_draft(store, module), module) for module in modules] for modules in additions]
+    numbers = numbers_of(store, [{draft.module_id: module for draft, module in group} for group in groups])
+    groups = [
+        group if number is None else [_numbered(store, *drafted, number) for drafted in group]
+        for group, number in zip(groups, numbers, strict=True)
+    ]
+    _publish(store, [draft for group in groups for draft, _ in group], signs=signs)
+    return [[(draft.module_id, module) for draft, module in group] for group in groups]
+
+
+def _publish(store: Store, drafts: Sequence[_Draft], *, signs: bool) -> None:
     path = store.module_path(drafts[0].module_id) if len(drafts) == 1 else store.directory(MODULES)
     store.require_writable(path)
     try:
@@ -66,15 +92,27 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
         message = f"cannot store {_number(len(drafts))} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=path, errno=error.errno) from error
     _publish_index(store, additions)
-    return [draft.module_id for draft in drafts]
 
 
 class _Draft(NamedTuple):
-    """A module and the content of its file."""
+    """A module, the content of its file, and its place among additions."""
 
     module: BuiltModule | Publication
     module_id: bytes
     parts: list[bytes]
+    order: Order
+
+
+def _draft(store: Store, module: BuiltModule | Publication) -> _Draft:
+    return _Draft(module, *encode_container(*module.sections, store.signing_key), order_of(decode_notes(module.sections[4])))
+
+
+def _numbered(store: Store, draft: _Draft, module: BuiltModule, number: int) -> tuple[_Draft, BuiltModule]:
+    """A draft, and its module, with this number in the notes, which the id does not cover."""
+    notes = with_number(decode_notes(module.sections[4]), number)
+    module = module._replace(sections=(*module.sections[:4], pack_notes(notes)))
+    _, parts = encode_container(*module.sections, store.signing_key, draft.module_id)
+    return _Draft(module, draft.module_id, parts, order_of(notes)), module
 
 
 def _number(modules: int) -> str:
@@ -87,23 +125,24 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
         for module_id, draft in drafts.items():
             sign_module(store, module_id, draft.module.sections[1], draft.module.key)
     stamps: dict[bytes, Stamp] = {}
-    for module_id in drafts:
-        stamp = _existing(store, module_id)
-        if stamp is not None:
-            stamps[module_id] = stamp
+    orders: dict[bytes, Order] = {}
+    for module_id, draft in drafts.items():
+        known = _existing(store, module_id, elsewhere=not draft.order.number)
+        if known is not None and known[1].number >= draft.order.number:
+            stamps[module_id], orders[module_id] = known
     new = [module_id for module_id in drafts if module_id not in stamps]
-    old = [m for m, stamp in stamps.items() if not _is_indexed(store, m, stamp, drafts[m].module.indexed)]
+    old = [m for m, stamp in stamps.items() if not _is_indexed(store, m, stamp, drafts[m].module.indexed, orders[m].number)]
     contents = [(store.module_path(module_id), drafts[module_id].parts) for module_id in new]
     statuses = publish_all(store.files, store.temporary, contents)
     stamps.update(zip(new, map(Stamp.of, statuses), strict=True))
-    return [_addition(store, drafts[module_id], stamps[module_id]) for module_id in (*old, *new)]
+    return [_addition(store, drafts[module_id], stamps[module_id], orders.get(module_id)) for module_id in (*old, *new)]
 
 
-def _addition(store: Store, draft: _Draft, stamp: Stamp) -> Addition:
+def _addition(store: Store, draft: _Draft, stamp: Stamp, order: Order | None) -> Addition:
     module = draft.module
     file = ModuleFile(store.files, store.module_path(draft.module_id), draft.module_id)
     file.describe(len(module.sections[0]), len(module.sections[1]), module.target, module.flags, module.key)
-    return list(module.indexed), store.entry_of(file, stamp, len(module.indexed))
+    return list(module.indexed), store.entry_of(file, stamp, len(module.indexed)), order or draft.order
 
 
 def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> None:
@@ -117,7 +156,7 @@ def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> N
     assert store.publish_key is not None
     header = decode_module(read_frame(lambda at, size: records[at : at + size], 0, len(records), key))
     name = SIGNATURES.file_name(module_id.hex())
-    known = store.read_file(SIGNATURES, name) or b""
+    known = store.read_file(SIGNATURES, name, authenticated=True) or b""
     content = add_signature(known, store.publish_key, module_id, header.requirement())
     if content != known:
         publish(store.files, store.temporary, store.path(SIGNATURES, name), [content])
@@ -139,14 +178,16 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
         raise StorageError(message, path=store.index.directory, errno=error.errno) from error
 
 
-def _existing(store: Store, module_id: bytes) -> Stamp | None:
-    """The stamp of the module's file if it exists and is intact."""
+def _existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[Stamp, Order] | None:
+    """The stamp and the order of the module's file if it exists here, or `elsewhere` in a layer, and is intact."""
     if store.holds_in_memory(module_id):
         return None  # not known to be on disk
     try:
-        with store.open_module(module_id, leave_stamp=False) as module:
-            return Stamp.of(store.files.fstat(module.descriptor))
-    except (FileNotFoundError, IntegrityError, IncompatibleTargetError):
+        with (store.open_module if elsewhere else partial(Store.open_module, store))(module_id, leave_stamp=False) as module:
+            footer = module.footer()
+            notes = decode_notes(module.read(footer.content, footer.notes))
+            return Stamp.of(store.files.fstat(module.descriptor)), order_of(notes)
+    except (FileNotFoundError, FormatError, IntegrityError, IncompatibleTargetError):
         return None
     except StorageError as error:
         if error.path == store.module_path(module_id):
@@ -154,25 +195,17 @@ def _existing(store: Store, module_id: bytes) -> Stamp | None:
         return None  # a layer may have it, and cannot be read
 
 
-def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[tuple[str, int, str]]) -> bool:
-    """Whether the index has this file's stamp and what is to be found in it."""
+def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[tuple[str, int, str]], number: int) -> bool:
+    """Whether the index has this file's stamp and what is to be found in it, with this number of the addition."""
     index = store.index
     index.refresh()
-    if all(entry.stamp != stamp for entry in index.module(module_id)):
+    if all(entry.stamp != stamp for entry in index_merge.module_entries(index, module_id)):
         return False
     # All entries of an addition are in one segment, so checking the first is enough.
-    return not indexed or (module_id, indexed[0][1]) in index.find(name_key(indexed[0][0]))
-
-
-def prepare_root(store: Store) -> None:
-    """Create the root directory if it does not exist."""
-    tag = store.path(TAG)
-    try:
-        store.files.stat(tag)
-    except FileNotFoundError:
-        make_directories(store.files, store.root)
-        store.check_root()  # another user may have created it since it was opened
-        publish(store.files, store.temporary, tag, [_CACHEDIR_TAG], sync=False)
+    return not indexed or any(
+        (order, found, offset) == (number, module_id, indexed[0][1])
+        for order, _, found, offset, _ in index.find_numbered(name_key(indexed[0][0]))
+    )
 
 
 def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = True) -> str:

@@ -55,7 +55,7 @@ def adopt_module(store: Store, data: bytes, *, wanted: str, signatures: bytes) -
     if signatures and store.trusted_keys:
         from compcache.signing.signatures import merged_signatures
 
-        known = store.read_file(SIGNATURES, SIGNATURES.file_name(name)) or b""
+        known = store.read_file(SIGNATURES, SIGNATURES.file_name(name), authenticated=True) or b""
         merged = merged_signatures(known, signatures, store.trusted_keys, footer.module_id, header.requirement())
         publish_file(store, SIGNATURES, SIGNATURES.file_name(name), merged)
     module_id = add_module(

@@ -293,7 +293,7 @@ class RemoteStore:
         names = [(name, needs) for name, _, needs in indexed if always or label_of(name) is not None]
         if not names:
             return None
-        signatures = self._store.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex())) or b""
+        signatures = self._store.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True) or b""
         platform = platform_shelf(header.triple, header.abi)
         inline = data if len(data) <= INLINE_LIMIT else b""
         cards = []

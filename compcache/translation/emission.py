@@ -11,6 +11,7 @@ from compcache.build.entry_points import entries_text, symbols_of_entries, table
 from compcache.build.exports import make_entries
 from compcache.build.ir_text import read_module, with_image_symbols
 from compcache.build.large_data.variables import with_data
+from compcache.build.link_types import LinkTypes, read_link_types
 from compcache.build.pic import (
     INITIALIZE,
     TERMINATE,
@@ -21,6 +22,7 @@ from compcache.build.pic import (
     with_init_arrays,
 )
 from compcache.build.slots import SLOT_PREFIX
+from compcache.build.stubs import stub_symbol, stubs_text
 from compcache.build.trial import assembly_parts, try_in_child
 from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
@@ -30,10 +32,10 @@ from compcache.images.elf.patching import set_aside
 from compcache.images.making import EntryObjects
 from compcache.images.static_runtime import FINALIZE
 from compcache.targets.cpu_table import baseline
-from compcache.translation.requirements import Code, requirements_of
+from compcache.translation.requirements import Code, own_features, requirements_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from compcache.build.entry_points import EntryPoint
     from compcache.build.exports import Entries, Export
@@ -79,18 +81,24 @@ class Translated(NamedTuple):
     object: bytes
     entry_objects: EntryObjects
     digests: dict[str, str]
+    stubs: tuple[str, ...] = ()  # the exported symbols that have one (compcache.build.stubs)
     seconds: float = 0.0
+    contents: Mapping[str, bytes] = {}  # digests of what symbols stand for (compcache.content.functions)
+    beside_code: bytes = b""  # see `Request`
     weak: frozenset[str] = frozenset()  # functions that would give way to those of other sources
+    types: LinkTypes = LinkTypes({}, {})
 
 
 def emit(module: Any, text: str, context: Any, target: Any, request: Request, prepared: Prepared) -> Translated:
     """From the optimized module, and what it is as text, to its object."""
-    definitions = with_image_symbols(read_module(text), text)
+    written = read_module(text)
+    definitions = with_image_symbols(written, text)
     constructors = find_constructors(text)
     if _must_wait(constructors, definitions, prepared.resolution, by_linker=request.by_linker):
         text = with_deferred_start(text, constructors)
         module = codegen.parse(text, context)
-        definitions, constructors = with_image_symbols(read_module(text), text), Constructors((), ())
+        written = read_module(text)
+        definitions, constructors = with_image_symbols(written, text), Constructors((), ())
     startup = run_by_mapping(definitions, constructors)
     _check_startup(startup, definitions, prepared.resolution)
     startup += (INITIALIZE, TERMINATE) if INITIALIZE in definitions else ()
@@ -103,15 +111,19 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     if constructors.functions():
         module = codegen.parse(with_init_arrays(text, constructors), context)
     entries = make_entries(prepared.exports, definitions, prepared.aliases)
+    types = _types_of(text, written, prepared)
     slots = tuple([name for name in (*prepared.resolution.slots, *prepared.resolution.storage) if name in definitions])
     key = _key(text, request, prepared)
-    symbols = table_symbols(prepared, definitions)
+    optional = own_features(text, prepared.exports, prepared.aliases, request.machine)
+    symbols = table_symbols(prepared, definitions, tuple(optional))
     variables = {export.symbol for export in prepared.exports if definitions[export.symbol].kind == "variable"}
     shared = sorted(variables.difference(prepared.aliases))
     own = {name: _OWN + name for name in shared if name in prepared.resolution.imports}
     named = [own.get(name, name) for name in symbols]
     shared = [own.get(name, name) for name in shared]
     apart = request.by_linker
+    if optional:
+        module.link_in(codegen.parse(stubs_text(optional, {export.symbol: export.name for export in prepared.exports}), context))
     module.link_in(codegen.parse(table_text(key, named, entries.points, slots, shared, with_entries=not apart), context))
     obj = codegen.emit_object(module, target)
     requires = requirements_of(
@@ -136,7 +148,19 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         obj,
         entry_objects,
         request.digests,
+        tuple(optional),
+        types=types,
     )
+
+
+def _types_of(text: str, written: Mapping[str, Definition], prepared: Prepared) -> LinkTypes:
+    """The link types of what the module exports and imports. What its assembly defines, which is not `written` in LLVM's, has none that
+    could be known.
+    """
+    resolution = prepared.resolution
+    slots = {slot: slot.removeprefix(SLOT_PREFIX) for slot in resolution.slots}
+    symbols = [export.symbol for export in prepared.exports]
+    return read_link_types(text, written, symbols, prepared.aliases, resolution.imports, slots)
 
 
 def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
@@ -159,9 +183,10 @@ def _entry_object(points: tuple[EntryPoint, ...], level: int) -> bytes:
             return codegen.emit_object(module, target)
 
 
-def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition]) -> list[str]:
-    """The symbols that come first in the table of a module."""
-    return [*(export.symbol for export in prepared.exports), *([INITIALIZE, TERMINATE] if INITIALIZE in definitions else [])]
+def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition], stubs: Iterable[str]) -> list[str]:
+    """The symbols that come first in the table of a module, the stubs of these functions last among them."""
+    start = [INITIALIZE, TERMINATE] if INITIALIZE in definitions else []
+    return [*(export.symbol for export in prepared.exports), *start, *map(stub_symbol, stubs)]
 
 
 def _must_wait(found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, by_linker: bool) -> bool:

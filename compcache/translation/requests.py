@@ -11,7 +11,7 @@ from compcache.build.exports import read_exports
 from compcache.build.ir_text import extreme_of
 from compcache.build.large_data.variables import abridged
 from compcache.build.slots import read_requests
-from compcache.content.names import source_digests
+from compcache.content.names import digest_beside_code, source_digests
 from compcache.errors import CompileError
 from compcache.formats import host
 from compcache.formats.entry import PART_OF
@@ -50,6 +50,7 @@ class Request(NamedTuple):
     digests: dict[str, str]
     by_linker: bool  # entry points are an object of their own, and what the cache provides are symbols that the linker leaves places for, and not slots  # noqa: E501
     entries: dict[str, bytes]  # of data, for each function, by kind
+    beside_code: bytes = b""  # a digest of what decides what the functions do, and does not stand in the code
     is_cached: Callable[[str], bool] = bool
     is_beside: Callable[[str], bool] = frozenset().__contains__  # whether sources that are added together with this one define a symbol
     assumed: dict[str, bool] | None = None  # gets what nothing provides yet (compcache.build.slots)
@@ -70,6 +71,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
     digests = {"maker": maker}
     if isinstance(source.ir, (str, bytes)):
         digests |= dict(zip(("code", "source"), [part.hex() for part in source_digests(source)], strict=True))
+    beside_code = digest_beside_code(source)
     return [
         Request(
             ir, exports, requests, source.optimize, machine_for(cpu, features, machine, host.platform_name()),
@@ -79,6 +81,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
             digests,
             find_linker() is not None,
             {**(source.entries or {}), **({PART_OF: source.part_of.encode()} if source.part_of else {})},
+            beside_code,
         )
         for cpu, features in targets
     ]  # fmt: skip

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from compcache.build.pic import Alias
     from compcache.targets.machine import Machine
 
-__all__ = ["Code", "requirements_of"]
+__all__ = ["Code", "own_features", "requirements_of"]
 
 _Features = frozenset[str]
 #: Encodings that LLVM also writes for processors without the feature, which take them for another instruction with the same result
@@ -46,7 +46,7 @@ class Code(NamedTuple):
 
 def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str], machine: Machine) -> dict[str, _Features]:
     """The features that each exported symbol requires, with what runs when the module is loaded (`startup`)."""
-    allowed = _allowed(code, machine)
+    allowed = _allowed(code.text, machine)
     used = used_by_functions(code.object)
     if used is None or has_assembly(code.text) or passes_vectors(code.text):
         everything = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
@@ -67,15 +67,31 @@ def _target(code: Code, symbol: str) -> str:
     return code.aliases[symbol].target if symbol in code.aliases else symbol
 
 
-def _allowed(code: Code, machine: Machine) -> dict[str, _Features]:
+def own_features(text: str, exports: Iterable[Export], aliases: Mapping[str, Alias], machine: Machine) -> dict[str, _Features]:
+    """By symbol, what the exported functions of a printed module may use by attributes of their own that the machine is not said to have.
+
+    Without what another one of these features implies.
+    """
+    allowed = _allowed(text, machine)
+    functions = {export.symbol: aliases[export.symbol].target if export.symbol in aliases else export.symbol for export in exports}
+    beyond = {symbol: allowed[name] - machine.requires for symbol, name in functions.items() if name in allowed}
+    table = table_of(platform_name())
+    implied = {name: table.closure({name}) - {name} for features in beyond.values() for name in features} if table else {}
+    strongest = {
+        symbol: features.difference(*[implied[name] for name in features if name in implied]) for symbol, features in beyond.items()
+    }
+    return {symbol: features for symbol, features in strongest.items() if features}
+
+
+def _allowed(text: str, machine: Machine) -> dict[str, _Features]:
     """What the functions with attributes of their own may use."""
-    if '"target-' not in code.text:
+    if '"target-' not in text:
         return {}
-    attributes = target_attributes(lines_from(code.text, "attributes #"), read_values(code.text).functions)
+    attributes = target_attributes(lines_from(text, "attributes #"), read_values(text).functions)
     known: dict[str, _Features] = {}
-    for text in set(attributes.values()):
-        known[text] = function_features(text, machine, platform_name())
-    return {name: known[text] for name, text in attributes.items()}
+    for group in set(attributes.values()):
+        known[group] = function_features(group, machine, platform_name())
+    return {name: known[group] for name, group in attributes.items()}
 
 
 class _Reached:

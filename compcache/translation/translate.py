@@ -29,11 +29,13 @@ from compcache.build.pic import (
     merged_variables,
     shared_thread_locals,
     thread_locals,
+    variable_aliases,
     with_addresses,
 )
 from compcache.build.slots import imported_thread_locals, read_requests, resolve_declarations, restore_resolution
 from compcache.build.source import ModuleSource
 from compcache.build.trial import assembly_parts, has_assembly, try_in_child
+from compcache.content.functions import symbol_digests
 from compcache.errors import CompileError
 from compcache.formats import host
 from compcache.images.archives import Archive
@@ -79,7 +81,7 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
     """From source, or from the members of a group, to object."""
     if request.members:
         return _translate_group(context, request, is_cached)
-    module, (printed, values, attributes, data), request = _read(context, request)
+    module, (printed, values, attributes, data), request, contents = _read(context, request)
     rewritten, request = _with_thread_locals(for_shared_object(printed), request, is_cached)
     weak = weak_functions(rewritten) if request.exports is None else frozenset()
     overridden = weak.intersection(request.overridden)
@@ -89,12 +91,12 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
         module, values = codegen.parse(rewritten, context), read_values(rewritten)
     with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
         translated = _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, is_cached)
-    return translated._replace(weak=weak - overridden)
+    return translated._replace(weak=weak - overridden, contents=contents, beside_code=request.beside_code)
 
 
 def translate_member(context: Any, request: Request, label: str) -> Member:
     """From source to optimized code, which is to be linked with that of other members; `label` is a digest of it."""
-    module, (printed, values, _, data), request = _read(context, request, f"{label}.")
+    module, (printed, values, _, data), request, _ = _read(context, request, f"{label}.")
     rewritten = for_shared_object(printed)
     if rewritten is not printed:
         module = codegen.parse(rewritten, context)
@@ -132,8 +134,8 @@ def _translate_group(context: Any, request: Request, is_cached: Callable[[str], 
         return _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, is_cached)
 
 
-def _read(context: Any, request: Request, label: str = "") -> tuple[Any, _Checked, Request]:
-    """A source's module, what is known of it, and the request for the machine that suits it.
+def _read(context: Any, request: Request, label: str = "") -> tuple[Any, _Checked, Request, dict[str, bytes]]:
+    """A source's module, what is known of it, the request for the machine that suits it, and digests of what its functions are.
 
     Raises:
         CompileError: it cannot be compiled here.
@@ -153,9 +155,10 @@ def _read(context: Any, request: Request, label: str = "") -> tuple[Any, _Checke
     if known is not None:
         module, printed = codegen.parse(known, context), known
         attributes = _attributes_of(printed, values)
+    contents = symbol_digests(printed, values, data)
     request = request._replace(machine=_safe_machine(request.machine, attributes))
     _try_if_suspicious(printed, values, request, attributes)
-    return module, _Checked(printed, values, attributes, data), request
+    return module, _Checked(printed, values, attributes, data), request, contents
 
 
 def _check(outline: str, request: Request) -> None:
@@ -201,9 +204,12 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     assembly, bounds = read_assembly(printed), section_bounds(printed)
     among_others = request.assumed is not None
     values = source.values
-    exports = choose_exports(values, request.exports, names, local, merged, assembly.defined, may_be_empty=among_others)
+    exports = choose_exports(
+        values, request.exports, names, local, merged, assembly.defined,
+        second_names=variable_aliases(variables), may_be_empty=among_others,
+    )  # fmt: skip
     if request.members and request.exports is None:
-        named = choose_exports(values, request.named, names, local, merged, assembly.defined)
+        named = choose_exports(values, request.named, names, local, merged, assembly.defined, second_names=variable_aliases(variables))
         exports = (*named, *_seen_from_outside(exports, values, request))
     resolution = resolve_declarations(
         module,

@@ -81,14 +81,13 @@ def _read(store: Store, names: Iterable[str]) -> tuple[dict[str, StatsFile], lis
     contents: dict[str, StatsFile] = {}
     torn = []
     for name in names:
+        data = store.read_file(STATISTICS, name, most=_MAX_FILE)
+        if data is None:
+            continue  # folded meanwhile, or not readable for this user
         try:
-            data = file_ops.read_file(store.files, store.path(STATISTICS, name), _MAX_FILE)
             contents[name] = decode_stats(data)
         except FormatError:
             torn.append(name)
-        except OSError as error:
-            reraise_interrupt(error)
-            continue  # folded meanwhile, or not readable for this user
     return contents, torn
 
 

@@ -17,7 +17,6 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is an exception class
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.files import reraise_interrupt
 from compcache.publish.atomic_file import publish
@@ -131,11 +130,7 @@ def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
 
 
 def _read(store: Store) -> dict[str, _Directory]:
-    try:
-        data = file_ops.read_file(store.files, store.path(MODULE_FILES), _MAX_SIZE)
-    except OSError as error:
-        reraise_interrupt(error)
-        return {}
+    data = store.read_file(MODULE_FILES, most=_MAX_SIZE) or b""
     start = len(_MAGIC) + CHECK_SIZE
     content = data[start:]
     if data[: len(_MAGIC)] != _MAGIC or check(content) != data[len(_MAGIC) : start]:

@@ -16,7 +16,6 @@ from functools import lru_cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError, MissingPackageError
 from compcache.files import reraise_interrupt
@@ -322,11 +321,7 @@ def load_rows(
 
 
 def _read_stored(store: Store) -> dict[bytes, Row]:
-    try:
-        data = file_ops.read_file(store.files, store.path(MODULE_ROWS), _MAX_FILE)
-    except OSError as error:
-        reraise_interrupt(error)
-        return {}
+    data = store.read_file(MODULE_ROWS, most=_MAX_FILE) or b""
     start = len(_MAGIC) + CHECK_SIZE
     if data[: len(_MAGIC)] != _MAGIC or check(data[start:]) != data[len(_MAGIC) : start]:
         return {}

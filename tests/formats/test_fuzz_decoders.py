@@ -45,7 +45,7 @@ from compcache.formats.statistics import decode_stats, encode_stats
 from compcache.formats.table import Table, encode_table
 from compcache.globals import Integer, Text, decode_definition, define
 from compcache.globals.definition import known_kinds
-from compcache.publish.index_merge import encode_function_entry, encode_segment, merge
+from compcache.publish.index_merge import encode_function_entry, encode_segment, merge, module_entries
 from compcache.store import INDEX
 from compcache.usage.module_rows import decode_rows
 
@@ -197,7 +197,7 @@ def test_index_segments(tmp_path_factory: pytest.TempPathFactory, data: st.DataO
 
     def use(_: bytes) -> list[Any]:
         found = list(index.find(name_key("f")))
-        index.module(digest([b"m"], size=16))
+        module_entries(index, digest([b"m"], size=16))
         merge(index)
         return found
 

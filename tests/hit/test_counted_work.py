@@ -212,23 +212,33 @@ def test_a_closure_opens_each_module_once_and_reads_it_once(
     assert counted.hit["reads"] <= alone.hit["reads"] + READS_FOR_A_DEPENDENCY + 2 * MODULES + segments
 
 
-def test_a_closure_asks_the_index_once_for_each_module(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [[f"f{module}_{number}" for number in range(FUNCTIONS)] for module in range(MODULES)]
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_closure_asks_the_index_once_for_each_module(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch, is_plain: bool
+) -> None:
+    """Of names of content, which stand for the same wherever they are; for each plain name, of which there may be a newer realization."""
+    end = "" if is_plain else f"-{'0' * 32}"
+    names = [[f"f{module}_{number}{end}" for number in range(FUNCTIONS)] for module in range(MODULES)]
     for group in names:
         cache.add_module(ModuleSource("".join(adder(name, 1) for name in group), optimize=0))
     flat = [name for group in names for name in group]
     cache.add_module(ModuleSource(sum_of("all", flat), imports=flat, optimize=0))
     asked: list[bytes] = []
-    find = Index.find
+    find, find_numbered = Index.find, Index.find_numbered
 
     def counting(self: Index, key: bytes) -> Iterator[tuple[bytes, int]]:
         asked.append(key)
         return find(self, key)
 
+    def counting_numbered(self: Index, key: bytes) -> Any:
+        asked.append(key)
+        return find_numbered(self, key)
+
     monkeypatch.setattr(Index, "find", counting)
+    monkeypatch.setattr(Index, "find_numbered", counting_numbered)
     with Cache(directory) as fresh:
         assert fresh.get_target("all")(41) == 42 * len(flat)
-    assert len(asked) == MODULES + 1
+    assert len(asked) == 1 + (len(flat) if is_plain else MODULES)
 
 
 def test_a_closure_asks_small_segments_at_once(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,8 +350,9 @@ def _histogram(names: list[str]) -> dict[str, int]:
 
 # ---------------------------------------------------------------- misses and additions: operations on the directory
 
-#: A look-up and the load of what was built; listing the index for each of them, before the lock and for the merge.
-LOOK_UPS_OF_A_MISS, LISTINGS_OF_A_MISS = 2, 4
+#: A look-up, the number of the addition, and the load of what was built; listing the index for each of them, before the lock and for the
+#: merge.
+LOOK_UPS_OF_A_MISS, LISTINGS_OF_A_MISS = 3, 5
 #: For the sum and for what was used since; of files that were there before and did not change, each is read once.
 LISTINGS_OF_STATISTICS = 2
 #: The module and its index segment.
@@ -368,13 +379,13 @@ def test_a_miss_looks_its_name_up_once(
     cache, files = counted
     cache.get_target("f0")
     looked = []
-    find = Index.find
+    find = Index.find_numbered
 
-    def counting(self: Index, key: bytes) -> Iterator[tuple[bytes, int]]:
+    def counting(self: Index, key: bytes) -> Any:
         looked.append(key)
         return find(self, key)
 
-    monkeypatch.setattr(Index, "find", counting)
+    monkeypatch.setattr(Index, "find_numbered", counting)
     files.reset()
     target = cache.get_or_compile("new", lambda: ModuleSource(adder("new", 5)))
     assert target(1) == 6

@@ -430,3 +430,29 @@ def test_a_load_takes_the_variable_that_another_one_has_bound_meanwhile(cache: C
     top = cache.get_target("top")
     assert len(held) == 1
     assert [held[0](1), top(1), held[0](1)] == [101, 102, 103]
+
+
+@pytest.mark.parametrize("functions", [None, {"second": None, "get": None}])
+def test_a_second_name_of_a_variable_is_the_variable(cache: Cache, functions: dict[str, None] | None) -> None:
+    code = """
+@first = global i32 5
+@second = alias i32, ptr @first
+define i32 @get() {
+  %x = load i32, ptr @first
+  ret i32 %x
+}
+"""
+    user = """
+@second = external global i32
+define void @set(i32 %x) {
+  store i32 %x, ptr @second
+  ret void
+}
+"""
+    cache.add_module(ModuleSource(code, functions=functions))
+    cache.add_module(ModuleSource(user))
+    get = cache.get_target("get")
+    cache.get_target("set")(9)
+    assert get() == 9
+    with pytest.raises(SignatureError, match="variable i32"):
+        cache.get_target("second")

@@ -27,6 +27,7 @@ from compcache.images import kinds
 from compcache.images.anonymous_file import anonymous_file
 from compcache.linker import build_module
 from compcache.miss.publication import publish_built
+from compcache.publish.index_merge import module_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +77,7 @@ def test_a_module_is_stored_and_described(registered: bool, cache: Cache, direct
     assert not cache.has("f")
     with Cache(directory) as fresh:
         assert fresh.realizations("f") == (found,)
-    entries = cache._store.index.module(bytes.fromhex(module_id))
+    entries = module_entries(cache._store.index, bytes.fromhex(module_id))
     assert {entry.flags for entry in entries} == {IMAGE_OTHER}
 
 
@@ -261,7 +262,7 @@ def test_an_index_that_is_made_again_has_it(registered: bool, cache: Cache, dire
         warnings.simplefilter("error")  # nothing is damaged
         with Cache(directory) as fresh:
             assert [found.module_id for found in fresh.realizations("f")] == [module_id]
-            assert {entry.flags for entry in fresh._store.index.module(bytes.fromhex(module_id))} == {IMAGE_OTHER}
+            assert {entry.flags for entry in module_entries(fresh._store.index, bytes.fromhex(module_id))} == {IMAGE_OTHER}
             assert not fresh.has("f")
     assert isinstance(registered, bool)
 

@@ -128,3 +128,44 @@ def test_the_environment_makes_misses_visible(directory: Path) -> None:
         check=True,
     )
     assert done.stderr.startswith("compcache: miss nothing (absent): function 'nothing'")
+
+
+COUNTING = """\
+@counter = internal global i64 0
+@table = internal constant [2 x i64] [i64 5, i64 6]
+define i64 @inc(i64 %i) {{
+  %p = getelementptr [2 x i64], ptr @table, i64 0, i64 %i
+  %step = load i64, ptr %p
+  %old = load i64, ptr @counter
+  %new = add i64 %old, %step
+  store i64 %new, ptr @counter
+  ret i64 %new
+}}
+define i64 @{other}(i64 %i) {{
+  %p = getelementptr [2 x i64], ptr @table, i64 0, i64 %i
+  %step = load i64, ptr %p
+  %v = load i64, ptr @counter
+  %n = mul i64 %v, {times}
+  %m = add i64 %n, %step
+  ret i64 %m
+}}
+"""
+
+
+def test_a_variable_is_shared_where_it_can_be_and_else_explained(cache: Cache) -> None:
+    ids = {
+        other: cache.add_module(ModuleSource(COUNTING.format(other=other, times=times), optimize=0))
+        for other, times in [("get", 1), ("pad", 0)]
+    }
+    with Cache(cache.path) as sharing:
+        get, inc = sharing.get_target("get"), sharing.get_target("inc")
+        assert (inc(0), get(0)) == (5, 10)
+        assert sharing.explain("get").separate == ()
+    with Cache(cache.path) as apart:
+        targets = [apart.get_target(name) for name in ("pad", "inc", "get")]
+        assert (targets[1](0), targets[2](0)) == (5, 5)
+        (separate,) = apart.explain("get").separate
+        assert (separate.variable, separate.module_id) == ("counter", ids["get"])
+        assert (separate.other, separate.other_module_id) == ("inc", ids["pad"])
+        assert str(separate).startswith("there are two of the variable 'counter': 'get' uses that of module ")
+        assert apart.explain("pad").separate == ()

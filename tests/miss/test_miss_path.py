@@ -32,7 +32,7 @@ def test_a_plain_miss_enters_each_stage_once(directory: Path) -> None:
     value, entered = run_fresh(directory, SCRIPT)
     assert value == 42
     stages = [name for name in entered if name != "compile_once"]
-    assert stages == ["claim", "staleness", "build", "run_times", "build", "publication", "claim"]
+    assert stages == ["claim", "staleness", "build", "run_times", "build", "import_types", "build", "publication", "claim"]
 
 
 #: From which folder a miss enters which: calls into files of another folder, apart from ground and codecs.

@@ -570,8 +570,8 @@ def test_an_entry_of_the_index_leads_to_no_other_entry(cache: Cache, directory: 
     find = Store.find
     wrong = {index_name("k", "a name"): index_name("k", "another"), index_name("others", "f"): index_name("types", "f")}
 
-    def mislead(store: Store, name: str) -> Any:
-        return find(store, wrong.get(name, name))
+    def mislead(store: Store, name: str, *args: Any, **kwargs: Any) -> Any:
+        return find(store, wrong.get(name, name), *args, **kwargs)
 
     monkeypatch.setattr(Store, "find", mislead)
     with Cache(directory) as other:

@@ -2,8 +2,8 @@
 
 Only closures of several modules whose load reads nothing else: no global variables to decode. A closure is written by who had no module
 of it loaded before: only such a load knows all
-imports. Where everything in it was compiled for exactly this host and no variable is a weak definition, no module that is added later can
-be preferred; where not, the closure holds for as long as the index does not change.
+imports. Where everything in it has a name of content and was compiled for exactly this host, and no variable is a weak definition, no
+module that is added later can be preferred; where not, the closure holds for as long as the index does not change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from compcache.formats.index import Stamp
 from compcache.formats.manifest import LINK_ONLY, NO_SLOT, WEAK, decode_module
 from compcache.hit.closures.planned import BINDING, FUNCTION, HEAD, MAGIC, NO_STATE, REQUIREMENT_PARTS, modules_of, seal
 from compcache.hit.plan import providers_first
-from compcache.store import CLOSURES, ModuleFile
+from compcache.store import CLOSURES, ModuleFile, is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _encode(store: Store, groups: list[list[Choice]], in_order: list[Choice]) ->
         return None
     text = "\0".join(texts).encode("utf-8", "surrogatepass")
     may_give_way = any(choice.record.signature.startswith(WEAK) for choice in by_name.values())
-    all_best = all(map(store.processor().is_native, requirements)) and not may_give_way
+    all_best = all(map(store.processor().is_native, requirements)) and not may_give_way and not any(map(is_ordered, by_name))
     starts = {numbers[choice.module_id]: choice.start for choice in in_order if choice.start is not None}
     counts = len(groups), len(functions), len(starts), len(rows), len(requirements), len(natives), len(text)
     head = HEAD.pack(NO_STATE if all_best else store.index.state(), *counts)
@@ -105,7 +105,7 @@ def _is_shared(choice: Choice) -> bool:
 def _imports(group: list[Choice]) -> dict[int | str, tuple[str, bytes]]:
     found: dict[int | str, tuple[str, bytes]] = {}
     for choice in group:
-        for key, name, places in choice.imports:
+        for key, name, places, _ in choice.imports:
             found.setdefault(key, (name, places))
     return found
 

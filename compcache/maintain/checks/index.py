@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_index"]
 
+_NUMBER = slice(KEY_SIZE + DIGEST_SIZE + 4, KEY_SIZE + DIGEST_SIZE + 4 + NUMBER_SIZE)
 _ATTEMPTS = 8  # at reading the index while other processes merge it
 
 
@@ -65,7 +66,7 @@ def _read_index(store: Store, *, or_fail: bool = True) -> tuple[set[bytes], dict
     for segment in store.index.segments:
         try:
             texts = segment.requirements
-            unknown = [data for data in segment.functions.entries() if data[-NUMBER_SIZE:] not in texts]
+            unknown = [data for data in segment.functions.entries() if data[_NUMBER] not in texts]
             if unknown:
                 raise FormatError("a function entry names a requirement that the segment does not have")
             entries.update([data[: KEY_SIZE + DIGEST_SIZE + 4] for data in segment.functions.entries()])

@@ -14,7 +14,7 @@ from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
     from compcache.cache import Cache
-    from compcache.inspect.explain import Explanation, Variant
+    from compcache.inspect.explain import Explanation, Variant, Verdict
 
 __all__ = ["command"]
 
@@ -51,9 +51,9 @@ def _print(found: Explanation) -> None:
     head = style("hit", fg="green") if found.hit else f"{style('miss', fg='red')} ({found.reason})"
     click.echo(f"{printable(found.func_name)}: {head}{'' if found.hit else f': {printable(found.message)}'}")
     for verdict in found.verdicts:
-        copy = verdict.realization
-        state = "usable" if not verdict.reason else f"not used ({verdict.reason}): {printable(verdict.message)}"
-        click.echo(f"  module {short_id(copy.module_id)}, {printable(copy.cpu)}, LLVM {printable(copy.llvm_version)}: {state}")
+        _print_verdict(verdict)
+    for variable in found.separate:
+        click.echo(printable(f"  {variable}"))
     for overload in found.overloads:
         state = style("hit", fg="green") if overload.hit else f"{style('miss', fg='red')}: {printable(overload.message)}"
         click.echo(f"  {printable(overload.label)}: {state}")
@@ -70,6 +70,14 @@ def _print(found: Explanation) -> None:
             _print_variant(variant)
         if any(variant.differences is None for variant in found.variants):
             click.echo("  (no differences: one of the two was stored without ModuleSource(identity=...))")
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    copy = verdict.realization
+    state = "usable" if not verdict.reason else f"not used ({verdict.reason}): {printable(verdict.message)}"
+    click.echo(f"  module {short_id(copy.module_id)}, {printable(copy.cpu)}, LLVM {printable(copy.llvm_version)}: {state}")
+    for other in verdict.passed_over:
+        click.echo(f"    passed over: {printable(other)}")
 
 
 def _print_variant(variant: Variant) -> None:

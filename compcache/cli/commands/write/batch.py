@@ -63,7 +63,7 @@ def command(
     from compcache.cli.output import is_quiet
 
     quiet = quiet or is_quiet()
-    from compcache.batch import BatchInterrupted, compile_many
+    from compcache.batch import BatchInterrupted, ConflictingJobsError, compile_many
     from compcache.batch.spec import SpecError, read_specs
 
     try:
@@ -78,7 +78,7 @@ def command(
                 cache, jobs, workers=workers, executor=executor, timeout=timeout, progress=not quiet,
                 worker_directory=worker_dir,
             )  # fmt: skip
-        except TypeError as error:
+        except (TypeError, ConflictingJobsError) as error:
             raise click.UsageError(str(error)) from error
         except BatchInterrupted as interrupt:
             report = interrupt.report

@@ -1,0 +1,340 @@
+"""Reads the link types of a module off its printed, optimized assembly: what it defines for others, and how it uses what it imports.
+
+Declarations often say nothing of a function, so that what counts is what call sites pass. The texts are those of `docs/format.md`,
+"Records"; what fits what is said in `compcache.hit.link_types`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.build.ir_text import parse_head, quote, unquote
+from compcache.build.llvm_types import Types, split_at, split_words
+from compcache.formats.host import platform_name
+from compcache.hit.link_types import ADDRESS, IGNORED, VARIABLE, VARIADIC, WRITTEN
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from compcache.build.ir_text import Definition
+    from compcache.build.llvm_types import Type
+    from compcache.build.pic import Alias
+
+__all__ = ["LinkTypes", "read_link_types"]
+
+_NAME = r'(?:"[^"]*"|[-$._A-Za-z0-9]+)'
+_CALL = re.compile(rf"\s*(?:(%{_NAME}) = )?(?:tail |musttail |notail )?(?:call|invoke|callbr) ([^\n]*)")
+_PLAIN_ARGUMENTS = re.compile(r'\(([^()"@{\[<]*)\)')
+_CALLEE = re.compile(rf"([@%]{_NAME})\(")
+_LOCAL = re.compile(rf"%{_NAME}")
+_LOAD = re.compile(rf"\s*(%{_NAME}) = load ptr, ptr (@{_NAME})")
+_ELEMENT = re.compile(rf"\s*(%{_NAME}) = getelementptr [^@\n]*ptr (@{_NAME})")
+_STORE = re.compile(
+    rf"\s*(?:store |(?:%{_NAME} = )?(?:atomicrmw|cmpxchg) |(?:tail )?call void @llvm\.mem(?:cpy|move|set)[.a-z0-9]*\()([^\n]*)"
+)
+_TARGET = re.compile(rf"ptr (?:[a-z]+(?: \d+|\(\d+\))? )*(?:getelementptr [a-z ]*\([^@\n]*ptr )?([@%]{_NAME})")
+_HEAD = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant) ")
+_SECOND_NAME = re.compile(r" = (?:[a-z_]+(?:\([^)]*\))? )*alias ")
+_ALIGN = re.compile(r", align (\d+)")
+_CONVENTION = re.compile(r"[a-z0-9_]*cc|[a-z0-9_]+_pcs|(?:amdgpu|spir|ptx|x86)_[a-z_]+")
+_DEFINED = re.compile(rf"(@{_NAME})\(")
+_GROUP = re.compile(r"^attributes (#\d+) = \{[^\n]*\"thunk\"", re.MULTILINE)
+#: The convention of C, by its names.
+_OF_C = frozenset(("ccc", "x86_64_sysvcc"))
+#: Attributes that decide where something is passed.
+_PLACES = frozenset(("inreg", "nest", "swiftself", "swifterror", "swiftasync", "inalloca", "preallocated"))
+_EXTENSIONS = ("zeroext", "signext")
+_EXTENDED_BITS = 64
+_LAST_CHARACTERS = 400  # of a variable's line: its alignment is there
+_STACK_SLOT = 8
+
+
+class LinkTypes(NamedTuple):
+    """The types of a module: of its exports by symbol, and of its imports by symbol, or symbol of the slot, each with a function that
+    uses it so.
+    """
+
+    definitions: Mapping[str, str]
+    uses: Mapping[str, Mapping[str, str]]
+
+
+def read_link_types(
+    text: str,
+    definitions: Mapping[str, Definition],
+    exported: Iterable[str],
+    aliases: Mapping[str, Alias],
+    imported: Collection[str],
+    slots: Mapping[str, str],
+) -> LinkTypes:
+    """The types of a module's exports and imports.
+
+    Args:
+        text: the optimized module, as LLVM prints it.
+        definitions: its global values.
+        exported: the symbols that it exports.
+        aliases: second names of functions.
+        imported: the symbols that it imports.
+        slots: {symbol of a slot: symbol of the function that the slot stands for}.
+    """
+    reader = _Reader(text)
+    found = {symbol: reader.defined(symbol, definitions, aliases) for symbol in exported}
+    foreign = {symbol for symbol in imported if symbol in definitions and definitions[symbol].kind in ("declaration", "external")}
+    uses = _Uses(reader, definitions, foreign, slots).read(text) if foreign or slots else {}
+    return LinkTypes({symbol: written for symbol, written in found.items() if written}, uses)
+
+
+class _Reader:
+    """Writes link types of one module."""
+
+    def __init__(self, text: str) -> None:
+        self._types = Types(text)
+        self._thunks = frozenset(_GROUP.findall(text)) if '"thunk"' in text else frozenset[str]()
+        self._is_rust = '!{!"rustc version ' in text
+
+    def defined(self, symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> str:
+        """The type of an export; empty where it is not known."""
+        definition = definitions[symbol]
+        try:
+            if definition.kind == "function":
+                return self.function(definition.head)
+            if symbol in aliases:
+                target = definitions.get(aliases[symbol].target)
+                if target is not None and target.kind == "function" and not aliases[symbol].is_ifunc:
+                    return self.function(target.head)
+                result, _, parameters = aliases[symbol].function_type.partition(" (")
+                return self.function(f"{result} @alias({parameters}")
+            if (alias := _SECOND_NAME.search(definition.head)) is not None:
+                return self._second_name(definition, alias, definitions)
+            return self.variable(definition.head)
+        except (ValueError, RecursionError):
+            return ""
+
+    def function(self, head: str) -> str:
+        """The type in the head of a definition or declaration."""
+        parts = parse_head(head)
+        if self._thunks.intersection(parts.suffix.split()):
+            return ""  # it passes on what it is given
+        words = split_words(parts.prefix)
+        return self._written(words, parts.parameters, None)
+
+    def call(self, prefix: str, arguments: tuple[str, ...], *, is_used: bool) -> str:
+        """The type of a call."""
+        words = split_words(prefix)
+        fixed = None
+        if words[-1].startswith("("):
+            inner = words.pop()[1:-1]
+            fixed = len(split_at(inner, ",")) - 1 if inner.endswith(VARIADIC) else None
+        text = self._written(words, arguments, fixed)
+        return text if is_used or text.startswith("void(") else f"{text} {IGNORED}"
+
+    def _written(self, words: list[str], parameters: tuple[str, ...], fixed: int | None) -> str:
+        pieces: list[str] = []
+        for number, parameter in enumerate(parameters):
+            if number == fixed:
+                pieces.append(VARIADIC)
+            pieces += [VARIADIC] if parameter == VARIADIC else self._passed(split_words(parameter))
+        if fixed is not None and fixed >= len(parameters):
+            pieces.append(VARIADIC)
+        kind, attributes = _type_of(words[::-1])
+        result = self._types.read(kind)
+        returned = _extended(result.pieces, attributes)
+        shown = ", ".join(self._in_structure(returned, result, attributes))
+        return f"{shown or 'void'}({', '.join(pieces)}){_convention(words[:-1])}"
+
+    def _passed(self, words: list[str]) -> list[str]:
+        """What a parameter or an argument is in registers and on the stack."""
+        kind, attributes = _type_of(words)
+        places = [word for word in attributes if word in _PLACES]
+        for number, word in enumerate(attributes):
+            name, _, inner = word.partition("(")
+            if name == "byval":
+                passed = self._types.read(inner[:-1])
+                given = attributes[number + 1 :]
+                align = int(given[given.index("align") + 1]) if "align" in given else passed.align
+                return [" ".join(["byval", str(passed.size), str(max(align, _STACK_SLOT)), *places])]
+            if name == "sret":
+                where = "ptr " if platform_name().startswith("x86_64") else ""
+                return [" ".join([f"{where}sret {self._types.read(inner[:-1]).size}", *places])]
+        read = self._types.read(kind)
+        pieces = [" ".join([piece, *places]) for piece in _extended(read.pieces, attributes)]
+        return self._in_structure(pieces, read, attributes)
+
+    def _in_structure(self, pieces: list[str], read: Type, attributes: list[str]) -> list[str]:
+        """The pieces, in braces where they are parts of a structure.
+
+        Rust passes a structure of one pointer as an integer of which it does not say that it is defined, as it does of all others.
+        """
+        is_cast = self._is_rust and len(pieces) == 1 and pieces[0][1:].isdecimal() and "noundef" not in attributes
+        return ["{" + ", ".join(pieces) + "}"] if pieces and (read.is_aggregate or is_cast) else pieces
+
+    def _second_name(self, definition: Definition, alias: re.Match[str], definitions: Mapping[str, Definition]) -> str:
+        """The type of an alias of a variable."""
+        read = self._types.leading(definition.head, alias.end())
+        first = definitions.get(definition.references[0]) if definition.references else None
+        is_constant = first is not None and first.kind == "variable" and " constant " in first.head[:_LAST_CHARACTERS]
+        words = [VARIABLE, "?" if read.size <= 0 else str(read.size), "align", str(read.align)]
+        return " ".join([*words, *(["constant"] if is_constant else [])])
+
+    def variable(self, head: str, *marks: str) -> str:
+        """The type in the line of a variable, without its name."""
+        line = head.partition(" = ")[2]
+        match = _HEAD.match(line)
+        if match is None:
+            return ""
+        read = self._types.leading(line, match.end())
+        aligned = _ALIGN.findall(line, max(len(line) - _LAST_CHARACTERS, 0))
+        size = "?" if read.size <= 0 else str(read.size)
+        words = [VARIABLE, size, "align", aligned[-1] if aligned else str(read.align)]
+        return " ".join([*words, *(["constant"] if match[1] == "constant" else []), *marks])
+
+
+def _convention(words: list[str]) -> str:
+    for number, word in enumerate(words):
+        if word == "cc":
+            return f" cc{words[number + 1]}"
+        if _CONVENTION.fullmatch(word) and word not in _OF_C:
+            return f" {word}"
+    return ""
+
+
+def _type_of(words: list[str]) -> tuple[str, list[str]]:
+    """The type, which comes first, and the other words. Backwards, as in the head of a function, it is the same with the address space."""
+    first = 1 if words[0].startswith("addrspace(") else 0
+    others = words[first + 1 :]
+    if not first and others and others[0].startswith("addrspace("):
+        return " ".join(words[:2]), others[1:]
+    return (f"ptr {words[0]}" if first else words[0]), others
+
+
+def _extended(pieces: tuple[str, ...], attributes: list[str]) -> list[str]:
+    """The pieces of a type, one integer with how it is extended."""
+    extension = next((word for word in attributes if word in _EXTENSIONS), "")
+    if not extension or len(pieces) != 1 or not pieces[0][1:].isdecimal() or int(pieces[0][1:]) >= _EXTENDED_BITS:
+        return list(pieces)
+    piece = "i8" if pieces[0] == "i1" and extension == "zeroext" else pieces[0]  # 0 or 1 in a register's lowest byte
+    return [f"{piece} {extension}"]
+
+
+class _Uses:
+    """Finds the uses of imports in the functions of a module."""
+
+    def __init__(self, reader: _Reader, definitions: Mapping[str, Definition], imported: Collection[str], slots: Mapping[str, str]) -> None:
+        self._reader = reader
+        self._definitions = definitions
+        self._written_names = {"@" + quote(symbol): symbol for symbol in imported}
+        self._slots = {"@" + quote(slot): slot for slot in slots}
+        self._thunks = {function: slot for slot, function in slots.items()}
+        self._wanted = {*imported, *slots, *slots.values()}
+        self._variables = {symbol for symbol in imported if definitions[symbol].kind == "external"}
+        self._found: dict[str, dict[str, str]] = {}
+        self._in_thunks: dict[str, str] = {}
+        self._changed: dict[str, str] = {}
+        self._users: dict[str, str] = {}
+        self._known_calls: dict[tuple[str | bool, ...], str] = {}  # by all but the values of arguments
+
+    def read(self, text: str) -> dict[str, dict[str, str]]:
+        """For each import its types, and a function that uses it so."""
+        for name, definition in self._definitions.items():
+            for symbol in definition.references:
+                if symbol in self._wanted:
+                    self._users.setdefault(symbol, name)
+        for chunk in text.split("\n}\n"):
+            start = chunk.rfind("\ndefine ") + 1
+            if not start and not chunk.startswith("define "):
+                continue
+            head = chunk[start : chunk.find("\n", start)]
+            name = _symbol_in(head)
+            if not self._wanted.isdisjoint(self._definitions[name].references if name in self._definitions else ()):
+                self._read_body(name, chunk[start + len(head) :])
+        for slot, kind in self._in_thunks.items():
+            self._found.setdefault(slot, {kind: self._users.get(slot, "")})
+        for symbol in self._written_names.values():
+            if symbol not in self._found and (kind := self._declared(symbol)):
+                self._found[symbol] = {kind: self._changed.get(symbol) or self._users.get(symbol, "")}
+        return self._found
+
+    def _declared(self, symbol: str) -> str:
+        """The type of what is only declared; empty where that says nothing."""
+        definition = self._definitions[symbol]
+        try:
+            if symbol in self._variables:
+                return self._reader.variable(definition.head, *([WRITTEN] if symbol in self._changed else []))
+            if definition.kind != "declaration" or f"({VARIADIC})" in definition.head:
+                return ""
+            return f"{self._reader.function(definition.head)} {ADDRESS}"
+        except (ValueError, RecursionError):
+            return ""
+
+    def _read_body(self, function: str, body: str) -> None:
+        known: dict[str, str] = {}  # values of this function: slots that were loaded, parts of variables
+        names: Counter[str] | None = None
+        lines = body.split("\n")
+        self._find_values(lines, known)
+        for line in lines:
+            match = _CALL.match(line) if "call" in line or "invoke" in line else None
+            if match is not None and (call := self._called(match[2], known)) is not None:
+                symbol, prefix, head = call
+                names = names or Counter(_LOCAL.findall(body))
+                self._note(function, symbol, prefix, head, is_used=match[1] is not None and names[match[1]] > 1)
+            if self._variables:
+                self._find_changes(function, line, known)
+
+    def _find_values(self, lines: Iterable[str], known: dict[str, str]) -> None:
+        for line in lines:
+            if self._slots and (match := _LOAD.match(line)) is not None and match[2] in self._slots:
+                known[match[1]] = self._slots[match[2]]
+            elif self._variables and (match := _ELEMENT.match(line)) is not None and match[2] in self._written_names:
+                known[match[1]] = self._written_names[match[2]]
+
+    def _called(self, text: str, known: Mapping[str, str]) -> tuple[str, str, str] | None:
+        """The symbol that a call is of, what stands before it, and the call from its callee on."""
+        match = _CALLEE.search(text)
+        if match is None or " asm " in text[: match.start()]:
+            return None
+        name = match[1]
+        symbol = known.get(name) or self._written_names.get(name) or self._thunks.get(_unquoted(name) if name[0] == "@" else "", "")
+        return (symbol, text[: match.start()], text[match.end() - 1 :]) if symbol else None
+
+    def _note(self, function: str, symbol: str, prefix: str, rest: str, *, is_used: bool) -> None:
+        try:
+            plain = _PLAIN_ARGUMENTS.match(rest)
+            arguments = parse_head(f"void @f{rest}").parameters if plain is None else tuple(plain[1].split(", ")) if plain[1] else ()
+            alike = prefix, is_used, *[argument.rpartition(" ")[0] for argument in arguments]
+            kind = self._known_calls.get(alike)
+            if kind is None:
+                kind = self._known_calls[alike] = self._reader.call(prefix, arguments, is_used=is_used)
+        except (ValueError, RecursionError):
+            return
+        if self._thunks.get(function) == symbol:
+            declared = kind.removesuffix(f" {IGNORED}")
+            if f"({VARIADIC})" not in declared:
+                self._in_thunks[symbol] = f"{declared} {ADDRESS}"
+            return
+        self._found.setdefault(symbol, {}).setdefault(kind, function)
+
+    def _find_changes(self, function: str, line: str, known: Mapping[str, str]) -> None:
+        match = _STORE.match(line)
+        for name in self._targets(match[1], is_store=line.lstrip().startswith("store ")) if match is not None else ():
+            symbol = known.get(name) or self._written_names.get(name, "")
+            if symbol in self._variables:
+                self._changed.setdefault(symbol, function)
+
+    def _targets(self, text: str, *, is_store: bool) -> Iterator[str]:
+        """What a store, or another instruction that changes memory, changes."""
+        if is_store:
+            text = text[text.rfind(", ptr ") + 2 :] if ", ptr getelementptr" not in text else text[text.find(", ptr getelementptr") + 2 :]
+        match = _TARGET.search(text)
+        if match is not None:
+            yield match[1]
+
+
+def _symbol_in(head: str) -> str:
+    """The name of the function that a line defines."""
+    match = _DEFINED.search(head)
+    return _unquoted(match[1]) if match is not None else ""
+
+
+def _unquoted(reference: str) -> str:
+    return unquote(reference[2:-1]) if reference.startswith('@"') else reference[1:]

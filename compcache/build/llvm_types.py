@@ -1,0 +1,174 @@
+"""LLVM types, read from text: how large they are, and what of them is passed, piece by piece."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+__all__ = ["Type", "Types", "split_at", "split_words"]
+
+_NAME = r'(?:"[^"]*"|[-$._A-Za-z0-9]+)'
+_NAMED_TYPE = re.compile(rf"^(%{_NAME}) = type ([^\n]*)$", re.MULTILINE)
+_LAYOUT = re.compile(r'^target datalayout = "([^"]*)"', re.MULTILINE)
+_NOT_WORDS = re.compile(r"[^A-Za-z0-9._ ]")
+_FLOATS = {"half": ("f16", 2), "bfloat": ("bf16", 2), "float": ("f32", 4), "double": ("f64", 8), "fp128": ("f128", 16),
+           "x86_fp80": ("f80", 16), "ppc_fp128": ("ppc_f128", 16)}  # fmt: skip
+_MOST_PIECES = 256
+_BYTE, _WORD, _WIDE = 8, 8, 16
+_WORD_OF_TYPE = re.compile(rf"%{_NAME}|[a-z][A-Za-z0-9_]*")
+_COUNT = re.compile(r"(vscale x )?(\d+) x ")
+_BRACKETS = re.compile(r'[(\[{<"]')
+
+
+class Type(NamedTuple):
+    """An LLVM type: size and alignment in bytes (size -1: not known), and what of it is passed."""
+
+    size: int
+    align: int
+    pieces: tuple[str, ...]
+    is_aggregate: bool = False
+
+
+_VOID = Type(0, 1, ())
+
+
+class Types:
+    """LLVM types of one module, read from text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._named: dict[str, str] | None = None
+        self._known: dict[str, Type] = {"void": _VOID, "ptr": Type(_WORD, _WORD, ("ptr",))}
+        layout = _LAYOUT.search(text)
+        self._wide = _WIDE if layout is not None and "-i128:128" in layout[1] else _WORD
+
+    def read(self, text: str) -> Type:
+        """A type.
+
+        Raises:
+            ValueError: it is not one.
+        """
+        known = self._known.get(text)
+        if known is None:
+            known, end = self._read(text, 0)
+            if end != len(text):
+                raise ValueError(f"not a type: {text[:80]!r}")
+            self._known[text] = known
+        return known
+
+    def leading(self, text: str, at: int) -> Type:
+        """The type at a place of a text."""
+        return self._read(text, at)[0]
+
+    def _read(self, text: str, at: int) -> tuple[Type, int]:
+        first = text[at]
+        if first == "{":
+            return self._structure(text, at + 1, packed=False)
+        if text.startswith("<{", at):
+            found, end = self._structure(text, at + 2, packed=True)
+            return found, end + 1
+        if first in "[<":
+            return self._repeated(text, at)
+        match = _WORD_OF_TYPE.match(text, at)
+        if match is None:
+            raise ValueError(f"not a type: {text[at : at + 80]!r}")
+        word, end = match[0], match.end()
+        if word == "ptr" and text.startswith(" addrspace(", end):
+            end = text.index(")", end) + 1
+            return Type(_WORD, _WORD, (_plain(text[at:end]),)), end
+        if word == "target" and text.startswith("(", end):
+            end = text.index(")", end) + 1
+            return Type(-1, 1, (_plain(text[at:end]),)), end
+        known = self._known.get(word)
+        if known is None:
+            known = self._known[word] = self._word(word)
+        return known, end
+
+    def _word(self, word: str) -> Type:
+        if word[0] == "i" and word[1:].isdecimal():
+            bits = int(word[1:])
+            align = 1
+            while align * _BYTE < bits and align < _WIDE:
+                align *= 2
+            align = min(align, self._wide)
+            return Type(-(-bits // _BYTE // align) * align if bits > _BYTE * align else align, align, (word,))
+        if word in _FLOATS:
+            name, size = _FLOATS[word]
+            return Type(size, size, (name,))
+        if word[0] == "%":
+            return self.read(self._named_types().get(word, "opaque"))
+        return Type(-1, 1, (_plain(word),))
+
+    def _named_types(self) -> dict[str, str]:
+        if self._named is None:
+            self._named = dict(_NAMED_TYPE.findall(self._text)) if " = type " in self._text else {}
+        return self._named
+
+    def _structure(self, text: str, at: int, *, packed: bool) -> tuple[Type, int]:
+        size, align, pieces = 0, 1, list[str]()
+        while True:
+            while text[at] in " ,":
+                at += 1
+            if text[at] == "}":
+                break
+            part, at = self._read(text, at)
+            step = 1 if packed else part.align
+            size = -1 if size < 0 or part.size < 0 else -(-size // step) * step + part.size
+            align = max(align, step)
+            pieces += part.pieces
+        size = size if size < 0 else -(-size // align) * align
+        return Type(size, align, _limited(pieces, size), is_aggregate=True), at + 1
+
+    def _repeated(self, text: str, at: int) -> tuple[Type, int]:
+        closing = "]" if text[at] == "[" else ">"
+        match = _COUNT.match(text, at + 1)
+        if match is None:
+            raise ValueError(f"not a type: {text[at : at + 80]!r}")
+        count = int(match[2])
+        part, end = self._read(text, match.end())
+        if text[end] != closing:
+            raise ValueError(f"not a type: {text[at : at + 80]!r}")
+        if closing == "]":
+            size = part.size * count if part.size >= 0 else -1
+            pieces = part.pieces * count if count * len(part.pieces) <= _MOST_PIECES else (f"memory{size}",)
+            return Type(size, part.align, pieces, is_aggregate=True), end + 1
+        kind = part.pieces[0]
+        bits = count * (int(kind[1:]) if kind[0] == "i" else part.size * _BYTE)
+        size = 1
+        while size * _BYTE < bits:
+            size *= 2
+        return Type(-1 if match[1] else size, size, (f"scalable v{bits}" if match[1] else f"v{bits}",)), end + 1
+
+
+def _limited(pieces: list[str], size: int) -> tuple[str, ...]:
+    return tuple(pieces) if len(pieces) <= _MOST_PIECES else (f"memory{size}",)
+
+
+def _plain(text: str) -> str:
+    """A word without what separates types."""
+    return _NOT_WORDS.sub("_", text).replace(" ", "_")
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text; what is in brackets or quotes is part of one."""
+    if not _BRACKETS.search(text):
+        return text.split()
+    return split_at(text, " ")
+
+
+def split_at(text: str, at: str) -> list[str]:
+    """The parts of a text between these characters; what is in brackets or quotes is part of one."""
+    found, depth, quoted, start = [], 0, False, 0
+    for index, character in enumerate(text):
+        if character == '"':
+            quoted = not quoted
+        elif quoted:
+            continue
+        elif character in "([{<":
+            depth += 1
+        elif character in ")]}>":
+            depth -= 1
+        elif character == at and depth == 0:
+            found.append(text[start:index])
+            start = index + 1
+    return [part for part in (*found, text[start:]) if part]

@@ -1,0 +1,49 @@
+"""Stubs of functions that use more of a processor than the rest of their module, by attributes of their own (``target("avx512f")``).
+
+Whoever calls such a function has asked the processor first, so that code which imports it is of use where it cannot run. There its
+importers are bound to the stub, which says whom it stands for and ends the process: to go on would be to return garbage.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.build.ir_text import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+__all__ = ["stub_symbol", "stubs_text"]
+
+_PREFIX = "compcache.stub."
+_MOST_NAMED = 8
+
+
+def stub_symbol(symbol: str) -> str:
+    """The symbol of a function's stub."""
+    return _PREFIX + symbol
+
+
+def stubs_text(features: Mapping[str, Collection[str]], names: Mapping[str, str]) -> str:
+    """The assembly of the stubs of functions, to be linked into their module.
+
+    Args:
+        features: by symbol those that may be lacking.
+        names: by symbol the functions' names.
+    """
+    if not features:
+        return ""
+    lines = ["declare i64 @write(i32, ptr, i64)", "declare void @abort()"]
+    for number, (symbol, lacking) in enumerate(features.items()):
+        named = ", ".join(sorted(lacking)[:_MOST_NAMED])
+        text = f"compcache: {names[symbol]} was called, which needs {named}: this processor does not have that\n".encode()
+        encoded = "".join(f"\\{byte:02X}" for byte in text)
+        lines += [
+            f'@compcache.stub.text.{number} = private constant [{len(text)} x i8] c"{encoded}"',
+            f"define hidden void @{quote(stub_symbol(symbol))}() cold noreturn {{",
+            f"  %written = call i64 @write(i32 2, ptr @compcache.stub.text.{number}, i64 {len(text)})",
+            "  call void @abort()",
+            "  unreachable",
+            "}",
+        ]
+    return "\n".join([*lines, ""])

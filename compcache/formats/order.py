@@ -1,0 +1,60 @@
+"""The order of additions, as the notes of a module have it: for a plain name the addition with the greatest number is used.
+
+A number is one more than the greatest that the directory knew when the module was added. It is no part of the module's content, but
+it is in the module's file, so that it survives the loss of the index and travels with copies and bundles. Two additions that knew nothing
+of each other may have the same one. What was written before there were numbers has 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.formats.index import CONTENT_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["GREATEST_NUMBER", "UNNUMBERED", "Order", "inherited", "is_numbered", "order_of", "with_number"]
+
+#: No number is greater: the segment of all layers has the place of a layer in the bits above.
+GREATEST_NUMBER = (1 << 48) - 1
+_NUMBER, _CONTENTS = "order", "contents"
+_NO_CONTENT = bytes(CONTENT_SIZE)
+
+
+class Order(NamedTuple):
+    """The number of an addition, and digests of what its functions are, of `CONTENT_SIZE` bytes each, in the order of their records."""
+
+    number: int
+    contents: bytes = b""
+
+    def content(self, position: int) -> bytes:
+        """The digest of the function at this position; zeros where it is not known."""
+        return self.contents[position * CONTENT_SIZE : (position + 1) * CONTENT_SIZE] or _NO_CONTENT
+
+
+UNNUMBERED = Order(0)
+
+
+def order_of(notes: Mapping[str, Any]) -> Order:
+    """What the notes of a module say of its addition."""
+    number, contents = notes.get(_NUMBER), notes.get(_CONTENTS)
+    known = isinstance(number, int) and 0 <= number <= GREATEST_NUMBER
+    usable = isinstance(contents, bytes) and len(contents) % CONTENT_SIZE == 0
+    return Order(number if known else 0, contents if usable else b"")  # type: ignore[arg-type] # looked at above
+
+
+def is_numbered(notes: Mapping[str, Any]) -> bool:
+    """Whether the notes have a number: those of what is made of another module have that one's."""
+    return _NUMBER in notes
+
+
+def inherited(notes: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
+    """The notes of a module that is made of another one, with its place among additions: it is no addition of its own."""
+    number, contents = order_of(origin)
+    return {**notes, _NUMBER: number, _CONTENTS: contents}
+
+
+def with_number(notes: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """The notes with this number."""
+    return {**notes, _NUMBER: min(number, GREATEST_NUMBER)}

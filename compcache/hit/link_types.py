@@ -1,0 +1,229 @@
+"""Whether what one module uses fits what another one defines: link types, and the rules of `docs/linking.md`.
+
+A link type is a text that says what the ABI passes where (`docs/format.md`, "Records"). Where the digests of definition and use are
+equal, nothing of this is needed, and a load does not read this file.
+"""
+
+from __future__ import annotations
+
+from compcache.digest import digest
+from compcache.formats.manifest import decode_link_type
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Piece = tuple[str, bool]
+
+__all__ = [
+    "ADDRESS",
+    "CONSTANT",
+    "DIGEST_SIZE",
+    "IGNORED",
+    "LINK_TYPE_SIZE",
+    "OR",
+    "VARIABLE",
+    "VARIADIC",
+    "WRITTEN",
+    "fits",
+    "read_type",
+    "type_digest",
+    "united",
+]
+
+#: What stands behind the parameters of a use: nobody looks at the result; the function is not called, its address is taken.
+IGNORED, ADDRESS = "ignored", "address"
+#: What a variable's type begins with, and what stands in it where its size is not known.
+VARIABLE, _UNKNOWN = "variable", "?"
+#: What a variable is that cannot change, and a use that changes it.
+CONSTANT, WRITTEN = "constant", "written"
+#: What stands between types of one use, and in place of parameters that a definition does not name.
+OR, VARIADIC = " | ", "..."
+#: How many bytes records have of a link type: its digest, and the offset of its record.
+LINK_TYPE_SIZE = 12
+DIGEST_SIZE = 8
+_EXTENSIONS = frozenset(("zeroext", "signext"))
+_FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f128": 128}
+_REGISTER_BITS = 64
+
+
+def united(types: Iterable[str]) -> str:
+    """The type of a use from those of its call sites."""
+    found = set(types)
+    return OR.join(sorted(text for text in found if not (text.endswith(IGNORED) and _without(text, IGNORED) in found)))
+
+
+def type_digest(text: str) -> bytes:
+    """What stands for a type in records: a definition and a use whose digests are equal fit.
+
+    That of a use is the digest of the definition that is exactly what it expects.
+    """
+    alternatives = sorted({_expected(part) for part in text.split(OR)})
+    return digest([OR.join(alternatives).encode("utf-8", "surrogatepass")], size=DIGEST_SIZE, person=b"compcache-type")
+
+
+def read_type(read_record: Callable[[int], bytes], kind: bytes) -> str:
+    """The link type that the `link_type` of a record stands for; empty where it is not known.
+
+    Raises:
+        FormatError: its record is damaged; and what `read_record` raises, which gives the payload of a record.
+    """
+    offset = int.from_bytes(kind[DIGEST_SIZE:], "little")
+    return decode_link_type(read_record(offset)) if offset else ""
+
+
+def _expected(use: str) -> str:
+    if use.startswith(VARIABLE):
+        return use if CONSTANT in use else _without(use, WRITTEN)
+    plain = _without(use, IGNORED).replace("{", "").replace("}", "")
+    fixed, variadic, _ = plain.partition(VARIADIC)
+    return f"{fixed}{variadic}){plain.rpartition(')')[2]}" if variadic else plain
+
+
+def _without(text: str, mark: str) -> str:
+    return text.removesuffix(f" {mark}")
+
+
+def fits(definition: str, use: str) -> tuple[bool, str]:
+    """Whether a use can be bound to a definition, and why not; or what may go wrong although it can, empty for nothing.
+
+    Both are link types; one that is empty is not known, and fits.
+    """
+    doubts = ""
+    for part in use.split(OR) if definition and use else ():
+        binds, why = _fits(definition, part)
+        if not binds:
+            return False, why
+        doubts = doubts or why
+    return True, doubts
+
+
+def _fits(definition: str, use: str) -> tuple[bool, str]:
+    is_variable = definition.startswith(VARIABLE)
+    if use.startswith(VARIABLE):
+        if is_variable:
+            return _variable_fits(definition.split(" "), use.split(" "))
+        return (False, "it is a function, and is written to") if use.endswith(WRITTEN) else (True, "")
+    called = _Function(use)
+    if is_variable:
+        return (True, "") if ADDRESS in called.marks else (False, "it is a variable, and is called")
+    return _function_fits(_Function(definition), called)
+
+
+def _variable_fits(definition: list[str], use: list[str]) -> tuple[bool, str]:
+    size, expected = definition[1], use[1]
+    if _UNKNOWN not in (size, expected) and int(expected) > int(size):
+        return False, f"it has {size} bytes, and {expected} are expected"
+    if CONSTANT in definition and WRITTEN in use:
+        return False, "it is constant, and is written to"
+    if int(use[3]) > int(definition[3]):
+        return True, f"it is aligned to {definition[3]}, and code that uses it expects {use[3]}"
+    return True, ""
+
+
+class _Function:
+    """A type of a function, read: `fixed` counts the parameters ahead of variable ones."""
+
+    __slots__ = ("fixed", "marks", "parameters", "result", "text", "variadic")
+
+    def __init__(self, text: str) -> None:
+        result, _, rest = text.partition("(")
+        inner, _, marks = rest.rpartition(")")
+        before, variadic, behind = inner.partition(VARIADIC)
+        self.text = text
+        self.result = _pieces(result)
+        first = _pieces(before.removesuffix(", "))
+        self.parameters = first + _pieces(behind.removeprefix(", "))
+        self.fixed = len(first)
+        self.variadic = bool(variadic)
+        self.marks = marks.split()
+
+    @property
+    def convention(self) -> str:
+        """The calling convention; empty for that of C."""
+        return " ".join([mark for mark in self.marks if mark not in (IGNORED, ADDRESS)])
+
+
+def _pieces(text: str) -> list[Piece]:
+    """What is passed, one by one, and whether it is part of a structure."""
+    found = []
+    is_part = False
+    for part in text.split(", ") if text and text != "void" else ():
+        is_part = is_part or part.startswith("{")
+        found.append((part.strip("{}"), is_part))
+        is_part = is_part and not part.endswith("}")
+    return found
+
+
+def _function_fits(definition: _Function, use: _Function) -> tuple[bool, str]:
+    if definition.convention != use.convention:
+        conventions = [function.convention or "that of C" for function in (definition, use)]
+        return False, "its calling convention is {}, and it is called by {}".format(*conventions)
+    if ADDRESS not in use.marks and len(use.parameters) < len(definition.parameters):
+        return False, f"it takes {len(definition.parameters)} arguments, and {len(use.parameters)} are passed"
+    binds, doubts = _parameters_fit(definition.parameters, use.parameters)
+    if not binds:
+        return False, doubts
+    if use.result and IGNORED not in use.marks:
+        binds, why = _result_fits(definition.result, use.result)
+        if not binds:
+            return False, why
+        doubts = doubts or why
+    if ADDRESS in use.marks:
+        return True, ""
+    if definition.variadic and not use.variadic:
+        doubts = doubts or "it takes a variable number of arguments, and is called as one that does not"
+    return True, doubts
+
+
+def _parameters_fit(taken: list[Piece], given: list[Piece]) -> tuple[bool, str]:
+    doubts = ""
+    for number, (expected, passed) in enumerate(zip(taken, given, strict=False), 1):
+        fit, lacks = _passes(expected, passed)
+        why = f"its parameter {number} is {expected[0]}, and {passed[0]} is passed"
+        if not fit:
+            return False, why
+        doubts = doubts or (why if lacks else "")
+    return True, doubts
+
+
+def _result_fits(returned: list[Piece], expected: list[Piece]) -> tuple[bool, str]:
+    pairs = [_passes(one, other) for one, other in zip(expected, returned, strict=False)]  # who relies on it is the caller
+    if len(returned) == len(expected) and all(fit and not lacks for fit, lacks in pairs):
+        return True, ""
+    shown = [", ".join([piece for piece, _ in pieces]) or "void" for pieces in (returned, expected)]
+    return len(returned) == len(expected) and all(fit for fit, _ in pairs), "it returns {}, and {} is expected".format(*shown)
+
+
+def _passes(expected: Piece, passed: Piece) -> tuple[bool, bool]:
+    """Whether what is passed is where it is expected, and whether it is expected to be extended in a way that it is not."""
+    if expected[0] == passed[0]:
+        return True, False
+    first, second = expected[0].split(" "), passed[0].split(" ")
+    extension = _EXTENSIONS.intersection(first)
+    plain, other = ([word for word in words if word not in _EXTENSIONS] for words in (first, second))
+    if plain == other or _is_same_place(plain, other, in_structure=expected[1] or passed[1]):
+        return True, bool(extension) and not extension.issubset(second)
+    return False, False
+
+
+def _is_same_place(first: list[str], second: list[str], *, in_structure: bool) -> bool:
+    """Whether the ABI passes unlike things alike."""
+    if first[0] == second[0] == "ptr":  # one says how much room there is for a structure that is returned
+        return {len(first), len(second)} == {1, 3}
+    kinds = {first[0], second[0]}
+    if len(first) != 1 or len(second) != 1:
+        return False
+    if in_structure and all(map(_is_in_register, kinds)):  # compilers write parts of a structure in one way or the other
+        return True
+    has_vector = any(kind.startswith("v") for kind in kinds)
+    return has_vector and _vector_bits(first[0]) == _vector_bits(second[0]) != 0
+
+
+def _is_in_register(kind: str) -> bool:
+    return kind == "ptr" or (kind[0] == "i" and kind[1:].isdecimal() and int(kind[1:]) <= _REGISTER_BITS)
+
+
+def _vector_bits(kind: str) -> int:
+    """The size of what is passed in a vector register."""
+    return int(kind[1:]) if kind[0] == "v" and kind[1:].isdecimal() else _FLOAT_BITS.get(kind, 0)

@@ -1,0 +1,58 @@
+"""What importers of a function are bound to on processors that cannot run it: its stub (`compcache.build.stubs`), a plan's last resort."""
+
+from __future__ import annotations
+
+from compcache.errors import CompcacheError
+from compcache.files import reraise_interrupt
+from compcache.formats.entry import STUB, decode_entry, decode_stub, index_name
+from compcache.formats.manifest import LINK_ONLY, NO_ENTRY, FunctionRecord
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from compcache.hit.loader import Loader, Source, Sources
+    from compcache.store import ModuleFile, Store
+
+__all__ = ["find_stub", "has_stub"]
+
+#: What the signature of a stub is.
+_SIGNATURE = LINK_ONLY + "stub"
+
+
+def find_stub(loader: Loader, name: str, sources: Sources) -> tuple[Source, FunctionRecord] | None:
+    """The stub of a function, of a module that this load uses already if there is one; None where it has none that can run here."""
+    found = list(loader.store.find(index_name(STUB, name)))
+    found.sort(key=lambda place: place[0] not in sources and not loader.is_loaded(place[0]))
+    for module_id, offset in found:
+        try:
+            source = loader.open_source(module_id, sources)
+            number = _read_stub(loader.store, source.open_file(loader.store), offset, name)
+        except (CompcacheError, OSError) as error:
+            reraise_interrupt(error)
+            continue
+        if number is not None:
+            return source, FunctionRecord(name, "", _SIGNATURE, b"", number, NO_ENTRY, 0)
+    return None
+
+
+def has_stub(loader: Loader, name: str) -> bool:
+    """Whether there is a stub of a function that can run here."""
+    for module_id, offset in loader.store.find(index_name(STUB, name)):
+        try:
+            with loader.store.open_module(module_id) as file:
+                loader.require_usable(file)
+                if _read_stub(loader.store, file, offset, name) is not None:
+                    return True
+        except (CompcacheError, OSError) as error:
+            reraise_interrupt(error)
+    return False
+
+
+def _read_stub(store: Store, file: ModuleFile, offset: int, name: str) -> int | None:
+    """The number of a stub's symbol; None where this processor lacks what its module was compiled for.
+
+    Raises:
+        FormatError: the record is none of a stub of this function.
+    """
+    record = decode_entry(file.read_record(offset))
+    number, features = decode_stub(record.data)
+    return number if (record.kind, record.name) == (STUB, name) and store.processor().meets(features) else None

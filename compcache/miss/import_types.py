@@ -1,0 +1,87 @@
+"""Compares what a new module expects of its imports with what there is of them, before it is stored (`docs/linking.md`, "Types")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from compcache.errors import CompcacheError, SignatureMismatchError
+from compcache.files import reraise_interrupt
+from compcache.formats.manifest import decode_function
+from compcache.hit.link_types import DIGEST_SIZE, fits, read_type, type_digest, united
+from compcache.publish.quarantine import warn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from compcache.formats.built_module import BuiltModule
+    from compcache.session import Session
+
+__all__ = ["Provider", "require_types"]
+
+
+class Provider(NamedTuple):
+    """A realization of an import: where it is, in words, and its link type, empty where that is not known."""
+
+    where: str
+    module_id: str
+    link_type: str
+
+
+def require_types(session: Session, built: BuiltModule, added: Mapping[str, Provider]) -> None:
+    """Check that each import of a module has a realization of a type that its code expects, unless there is none at all.
+
+    Args:
+        session: the cache.
+        built: the module.
+        added: what is added together with it, which comes before what the cache holds.
+
+    Raises:
+        SignatureMismatchError: all realizations of an import contradict the code.
+    """
+    own = {name for name, *_ in built.functions}
+    for name, types in built.used.items():
+        if name not in own:
+            providers = iter((added[name],)) if name in added else _stored(session, name, type_digest(united(types)))
+            _require_one(name, types, providers)
+
+
+def _require_one(name: str, types: Mapping[str, str], providers: Iterator[Provider]) -> None:
+    used = united(types)
+    first: tuple[Provider, str] | None = None
+    doubtful: tuple[Provider, str] | None = None
+    for provider in providers:
+        binds, why = fits(provider.link_type, used)
+        if binds and not why:
+            return
+        if binds:
+            doubtful = doubtful or (provider, why)
+        else:
+            first = first or (provider, why)
+    if doubtful is not None:
+        warn(_described(name, types, *doubtful))
+    elif first is not None:
+        provider = first[0]
+        raise SignatureMismatchError(_described(name, types, *first), func_name=name, module_id=provider.module_id)
+
+
+def _described(name: str, types: Mapping[str, str], provider: Provider, why: str) -> str:
+    use, user = next(((kind, user) for kind, user in sorted(types.items()) if fits(provider.link_type, kind)[1]), (united(types), ""))
+    where = f" in {user!r}" if user else ""
+    return f"{name!r} is {provider.link_type} in {provider.where}, and the module uses it as {use}{where}: {why}"
+
+
+def _stored(session: Session, name: str, expected: bytes) -> Iterator[Provider]:
+    """The realizations that the cache holds and this host can use; one that is just as `expected` without its type."""
+    store, loader = session.store, session.loader
+    for module_id, offset in store.find(name):
+        try:
+            with store.open_module(module_id) as module:
+                loader.require_usable(module)
+                record = decode_function(module.read_record(offset))
+                loader.require_features(module, record)
+                kind = record.link_type
+                text = read_type(module.read_record, kind) if kind[:DIGEST_SIZE] != expected else ""
+        except (CompcacheError, OSError) as error:
+            reraise_interrupt(error)
+            continue
+        yield Provider(f"module {module_id.hex()}", module_id.hex(), text)

@@ -1,0 +1,51 @@
+"""Removes what an addition has put something newer in place of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compcache.digest import name_key
+from compcache.maintain.remove import remove_modules
+from compcache.store import is_ordered
+from compcache.usage.module_rows import read_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from compcache.store import Store
+
+__all__ = ["remove_superseded"]
+
+
+def remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ...]:
+    """Remove the modules that share names with these ones, and of which every name has a newer realization; the ids of what was removed.
+
+    Modules of names of content stay: they were asked for as they are.
+
+    Raises:
+        StorageError: one could not be removed; those before it were.
+    """
+    store.renew_index()
+    added = {bytes.fromhex(module_id) for module_id in module_ids}
+    names = {name for module_id in added for name in _names(store, module_id)}
+    others = {module_id for name in names for module_id in _numbers(store, name)} - added
+    removed = remove_modules(store, sorted(filter(lambda module_id: _is_superseded(store, module_id), others)))
+    return tuple([module_id.hex() for module_id in removed])
+
+
+def _names(store: Store, module_id: bytes) -> tuple[str, ...]:
+    row = read_row(store, module_id)
+    return tuple(row.names) if row is not None else ()
+
+
+def _numbers(store: Store, name: str) -> dict[bytes, int]:
+    """The modules of this directory that realize a plain name, with the numbers of their additions."""
+    if not is_ordered(name):
+        return {}
+    return {module_id: number for number, _, module_id, *_ in store.index.find_numbered(name_key(name)) if store.exists(module_id)}
+
+
+def _is_superseded(store: Store, module_id: bytes) -> bool:
+    names = _names(store, module_id)
+    known = [_numbers(store, name) for name in names]
+    return bool(names) and all(module_id in numbers and max(numbers.values()) > numbers[module_id] for numbers in known)

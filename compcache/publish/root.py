@@ -1,0 +1,47 @@
+"""The root of a cache directory: created by the first addition, and tagged as a cache where it was."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from compcache.files import DIRECTORY_MODE
+from compcache.publish.atomic_file import make_directories, publish
+from compcache.store import TAG
+
+if TYPE_CHECKING:
+    from compcache.store import Place, Store
+
+__all__ = ["make_place", "prepare_root"]
+
+_CACHEDIR_TAG = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# This directory holds compiled code that compcache can make again.\n"
+    b"# For information about cache directory tags see https://bford.info/cachedir/\n"
+)
+
+
+def prepare_root(store: Store) -> None:
+    """Create the root directory if it does not exist.
+
+    Only then is it tagged: backups leave out what has a tag, and in a folder of the user's there may be other files.
+
+    Raises:
+        UntrustedDirectoryError: another user has created it since it was opened.
+        OSError: it could not be created.
+    """
+    created = make_directories(store.files, store.root)
+    store.check_root()
+    if created:
+        publish(store.files, store.temporary, store.path(TAG), [_CACHEDIR_TAG], sync=False)
+
+
+def make_place(store: Store, place: Place) -> None:
+    """Create the directory of a place, and the root first. Raises as `prepare_root`."""
+    directory = store.directory(place)
+    try:
+        with suppress(FileExistsError):
+            store.files.mkdir(directory, DIRECTORY_MODE)
+    except FileNotFoundError:
+        prepare_root(store)
+        make_directories(store.files, directory)

@@ -1,0 +1,72 @@
+"""Digests of functions: equal where the code and all that it reaches is, whatever stands beside it."""
+
+from __future__ import annotations
+
+import pytest
+from helpers import constant
+
+from compcache.build.ir_text import read_values
+from compcache.content.functions import exported_content, symbol_digests
+from compcache.formats.index import CONTENT_SIZE
+
+CODE = """\
+%pair = type { i64, i64 }
+%other = type { i64 }
+@counter = internal global i64 0
+define internal i64 @helper(i64 %x) #0 {
+  %y = add i64 %x, 1
+  ret i64 %y
+}
+define i64 @f(i64 %x) #0 !dbg !7 {
+  %p = alloca %pair, align 8
+  %y = call i64 @helper(i64 %x), !dbg !8
+  store i64 %y, ptr @counter, align 8
+  ret i64 %y
+}
+attributes #0 = { nounwind }
+"""
+
+
+def content(code: str, symbol: str = "f") -> bytes:
+    return symbol_digests(code, read_values(code), {})[symbol]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("%x, 1", "%x, 2"),
+        ("global i64 0", "global i64 1"),
+        ("{ i64, i64 }", "{ i64, i32 }"),
+        ("nounwind", "noinline"),
+        ("store i64 %y", "store volatile i64 %y"),
+    ],
+)
+def test_what_a_function_reaches_is_part_of_it(old: str, new: str) -> None:
+    assert content(CODE) != content(CODE.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        CODE + constant("g", 5),
+        CODE.replace("%other = type { i64 }\n", ""),
+        CODE.replace("#0", "#3"),
+        CODE.replace("!7", "!9").replace(", !dbg !8", ""),
+        "@more = global i64 3\n" + CODE,
+    ],
+)
+def test_what_stands_beside_it_is_not(other: str) -> None:
+    assert content(CODE) == content(other)
+
+
+def test_functions_that_call_one_another_differ() -> None:
+    code = "".join(f"define i64 @{a}() {{\n  %y = call i64 @{b}()\n  ret i64 %y\n}}\n" for a, b in ("fg", "gf"))
+    assert content(code, "f") != content(code, "g")
+    assert content(code, "f") == content(code + constant("h", 1), "f")
+
+
+def test_what_the_source_says_beside_its_code_counts() -> None:
+    code = content(CODE)
+    assert exported_content(b"", code, "i64(i64)") != exported_content(b"globals", code, "i64(i64)")
+    assert exported_content(b"", code, "i64(i64)") != exported_content(b"", code, "u64(i64)")
+    assert exported_content(b"", None, "i64(i64)") == bytes(CONTENT_SIZE)

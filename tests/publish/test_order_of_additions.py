@@ -1,0 +1,412 @@
+"""Of a plain name the newest addition answers, whatever was merged, lost, copied, bundled or replaced meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+
+import pytest
+from helpers import adder, constant, module_file, run_fresh, sum_of
+from hosts import host_like, on_host
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, frontend
+from compcache.digest import digest
+from compcache.formats.host import platform_name
+from compcache.formats.index import FUNCTION, HEADER, MAGIC
+from compcache.formats.table import Table, encode_table
+from compcache.miss.retarget import tune
+from compcache.publish import numbering
+from compcache.publish.index_merge import publish_segment
+
+pytestmark = pytest.mark.filterwarnings("ignore::compcache.ShadowWarning")
+NEEDS_X86 = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
+ASK = "from compcache import Cache\nwith Cache(directory) as cache:\n    result = cache.get_target({name!r})()"
+
+
+def version(number: int, name: str = "f") -> ModuleSource:
+    return ModuleSource(constant(name, number), optimize=0)
+
+
+def answer(directory: os.PathLike[str] | str, name: str = "f") -> int:
+    with Cache(directory) as cache:
+        value: int = cache.get_target(name)()
+        return value
+
+
+def lose_the_index(directory: Path) -> None:
+    shutil.rmtree(directory / "index-v1")
+
+
+@pytest.fixture
+def reverted(cache: Cache, directory: Path) -> Path:
+    """Versions 1, 2 and 1 again, then something else."""
+    for number in (1, 2, 1):
+        cache.add_module(version(number))
+    cache.add_module(version(5, "g"))
+    return directory
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
+def test_the_newest_answers(cache: Cache, directory: Path, order: tuple[int, ...]) -> None:
+    for number in order:
+        cache.add_module(version(number))
+        assert answer(directory) == number
+        assert cache.get_target("f")() == number
+    lose_the_index(directory)
+    assert answer(directory) == order[-1]
+
+
+def test_the_newest_answers_in_a_fresh_process_that_has_no_index(reverted: Path) -> None:
+    lose_the_index(reverted)
+    assert run_fresh(reverted, ASK.format(name="f")) == 1
+    assert (reverted / "index-v1").exists()
+
+
+def test_additions_after_the_loss_of_the_index_are_the_newest(reverted: Path) -> None:
+    lose_the_index(reverted)
+    with Cache(reverted) as cache:
+        frontend.add_realizations(cache, version(3), alone=True)  # which looks nothing up
+        assert cache.get_target("f")() == 3
+    lose_the_index(reverted)
+    assert answer(reverted) == 3
+
+
+def test_what_is_added_again_stays_the_newest_in_merges(reverted: Path) -> None:
+    with Cache(reverted) as cache:
+        frontend.compact_index(cache)
+    assert len(os.listdir(reverted / "index-v1")) == 1
+    assert answer(reverted) == 1
+
+
+def test_what_is_added_again_is_the_newest_in_copies_bundles_and_layers(reverted: Path, tmp_path: Path) -> None:
+    copied, imported, bundle = tmp_path / "copy", tmp_path / "imported", tmp_path / "it.ccb"
+    shutil.copytree(reverted, copied)
+    lose_the_index(copied)
+    assert answer(copied) == 1
+    with Cache(reverted) as cache:
+        cache.export(["f"], bundle)
+    with Cache(imported) as cache:
+        cache.import_bundle(bundle)
+        assert cache.get_target("f")() == 1
+    for layer in (reverted, bundle):
+        with Cache(tmp_path / "own", layers=[layer]) as cache:
+            assert cache.get_target("f")() == 1
+
+
+def test_a_bundle_brings_the_number_of_what_is_there_already(cache: Cache, directory: Path, tmp_path: Path) -> None:
+    other, bundle = tmp_path / "other", tmp_path / "it.ccb"
+    for number in (1, 2):
+        cache.add_module(version(number))
+    shutil.copytree(directory, other)
+    cache.add_module(version(1))
+    cache.export(["f"], bundle)
+    with Cache(other) as importing:
+        assert importing.get_target("f")() == 2
+        importing.import_bundle(bundle)
+        assert importing.get_target("f")() == 1
+    lose_the_index(other)
+    assert answer(other) == 1
+
+
+def test_what_is_the_newest_already_is_left_as_it_is(cache: Cache, directory: Path) -> None:
+    module_id = cache.add_module(version(1))
+    cache.add_module(version(2, "g"))
+    before, segments = module_file(directory, module_id).stat(), os.listdir(directory / "index-v1")
+    assert cache.add_module(version(1)) == module_id
+    assert module_file(directory, module_id).stat() == before
+    assert os.listdir(directory / "index-v1") == segments
+
+
+def test_a_module_that_is_added_again_stays_signed(directory: Path) -> None:
+    with Cache(directory, signing_key=b"secret") as cache:
+        for number in (1, 2, 1):
+            module_id = cache.add_module(version(number))
+        lose_the_index(directory)
+    with Cache(directory, signing_key=b"secret") as cache:
+        assert cache.get_target("f")() == 1
+    path = module_file(directory, module_id)
+    data = path.read_bytes()
+    assert data.count(b"\xa5order\x03") == 1
+    path.write_bytes(data.replace(b"\xa5order\x03", b"\xa5order\x00"))  # nobody without the key can say which is newer
+    with Cache(directory, signing_key=b"secret") as cache, pytest.warns(CacheWarning, match="damaged"):
+        assert cache.get_target("f")() == 2
+
+
+def test_additions_that_know_nothing_of_each_other_have_one_order_everywhere(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbering, "greatest_number", lambda _: 6)
+    newest = max((cache.add_module(version(number)), number) for number in range(4))[1]
+    assert answer(directory) == newest
+    frontend.compact_index(cache)
+    assert answer(directory) == newest
+    lose_the_index(directory)
+    assert answer(directory) == newest
+
+
+def test_the_own_directory_stands_before_layers_and_these_in_their_order(cache: Cache, directory: Path, tmp_path: Path) -> None:
+    layers = [tmp_path / name for name in ("first", "second")]
+    for layer, numbers, more in zip(layers, [(1, 2), (3, 1)], [0, 3], strict=True):
+        with Cache(layer) as other:
+            for number in range(more):
+                other.add_module(version(number, "g"))
+            for number in numbers:
+                other.add_module(version(number))
+    for _ in range(2):  # by the index of each, then by that of all
+        with Cache(directory, layers=layers) as layered:
+            assert layered.get_target("f")() == 2
+        with Cache(tmp_path / "empty", layers=layers[::-1]) as layered:
+            assert layered.get_target("f")() == 1
+    cache.add_module(version(0))
+    with Cache(directory, layers=layers) as layered:
+        assert layered.get_target("f")() == 0
+        layered.add_module(version(2))
+        assert layered.get_target("f")() == 2
+    assert answer(directory) == 2
+
+
+def test_an_open_cache_sees_what_others_add(cache: Cache, directory: Path) -> None:
+    cache.add_module(version(1))
+    assert cache.get_target("f")() == 1
+    with Cache(directory) as other:
+        other.add_module(version(2))
+    assert cache.get_target("f")() == 2
+
+
+def test_what_this_cache_adds_is_the_newest_while_something_older_is_held(cache: Cache) -> None:
+    cache.add_module(version(1))
+    cache.add_module(ModuleSource("declare i64 @f()\ndefine i64 @g() {\n  %y = call i64 @f()\n  ret i64 %y\n}\n"))
+    held = cache.get_target("f")
+    cache.add_module(version(2))
+    newest = cache.get_target("f")
+    assert (held(), newest(), cache.get_target("g")()) == (1, 2, 2)
+    cache.add_module(version(2))
+    assert cache.get_target("f") is newest
+    cache.replace(version(1))
+    assert (newest(), cache.get_target("f")()) == (2, 1)
+
+
+def test_dependents_use_the_newest_in_the_next_process(cache: Cache, directory: Path) -> None:
+    for name in ("a", "b", "c"):
+        cache.add_module(ModuleSource(adder(name, 1)))
+    cache.add_module(ModuleSource(sum_of("all", ["a", "b", "c"]), imports=["a", "b", "c"]))
+    ask = "from compcache import Cache\nwith Cache(directory) as cache:\n    result = cache.get_target('all')(0)"
+    assert [run_fresh(directory, ask) for _ in range(2)] == [3, 3]
+    assert os.listdir(directory / "closures-v1")
+    cache.add_module(ModuleSource(adder("b", 10) + constant("more", 1)))
+    assert run_fresh(directory, ask) == 12
+
+
+def test_an_import_is_not_that_of_a_module_which_is_loaded_anyway(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(adder("a", 1) + adder("b", 1)))
+    cache.add_module(ModuleSource(sum_of("both", ["a", "b"]), imports=["a", "b"]))
+    cache.add_module(ModuleSource(adder("b", 20)))
+    with Cache(directory) as other:
+        held = other.get_target("a")
+        assert other.get_target("both")(0) == 21
+        assert held(0) == 1
+
+
+@NEEDS_X86
+def test_what_is_made_of_an_older_module_is_as_old(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(constant("f", 1) + constant("g", 7), targets=["x86-64"]))
+    cache.add_module(ModuleSource(constant("f", 2), targets=["x86-64"]))
+    assert tune(cache._session(), "g")
+    assert len(cache.realizations("g")) == 2
+    assert answer(directory) == 2
+    lose_the_index(directory)
+    assert answer(directory) == 2
+
+
+@NEEDS_X86
+def test_of_one_addition_and_of_the_same_content_the_best_for_the_host_is_used(directory: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(constant("f", 0), targets=["x86-64-v3"]))
+        cache.add_module(ModuleSource(constant("f", 1), targets=["x86-64-v3", "x86-64"]))
+        cache.add_module(ModuleSource(constant("f", 1), targets=["x86-64-v2"]))
+    for cpu, expected in [("haswell", "x86-64-v3"), ("nehalem", "x86-64-v2")]:
+        with on_host(Cache(directory), host_like(cpu)) as cache:
+            target = cache.get_target("f")
+            assert (target(), {r.module_id: r.cpu for r in cache.realizations("f")}[target.module_id]) == (1, expected)
+
+
+def test_names_of_content_have_no_order(cache: Cache, directory: Path) -> None:
+    name = f"f-{'0' * 32}"
+    ids = [cache.add_module(ModuleSource(constant(name, 1), optimize=level)) for level in (0, 2)]
+    assert not any(b"\xa5order" in module_file(directory, module_id).read_bytes() for module_id in ids)
+
+
+def former(segment: Path) -> None:
+    """Make a segment one of version 2, which knows nothing of an order."""
+    data = segment.read_bytes()
+    _, size, rows, _ = HEADER.unpack(data[: HEADER.size])
+    entries = [entry[:-16] for entry in Table(lambda at, count: data[at : at + count], HEADER.size).entries()]
+    table = encode_table(entries, FUNCTION.size - 16)
+    content = data[HEADER.size + size :]
+    changed = b"".join([b"CCINDEX2", len(table).to_bytes(8, "little"), rows.to_bytes(8, "little"), table, content])
+    segment.unlink()
+    segment.with_name(f"{segment.name[:2]}-{digest([changed], size=12).hex()}.idx").write_bytes(changed)
+
+
+def test_segments_of_the_former_version_are_read_and_merged(cache: Cache, directory: Path) -> None:
+    cache.add_module(version(1))
+    cache.add_module(version(9, "g"))
+    for segment in (directory / "index-v1").iterdir():
+        former(segment)
+    with Cache(directory, readonly=True) as other:
+        assert (other.get_target("f")(), other.get_target("g")()) == (1, 9)
+    with Cache(directory) as other:
+        other.add_module(version(2))
+        assert other.get_target("f")() == 2
+        frontend.compact_index(other)
+        (segment,) = (directory / "index-v1").iterdir()
+        assert segment.read_bytes()[:8] == MAGIC
+        assert (other.get_target("f")(), other.get_target("g")()) == (2, 9)
+        assert other.check().findings == ()
+
+
+def test_a_number_that_no_addition_can_have_is_none(cache: Cache, directory: Path) -> None:
+    first = cache.add_module(version(1))
+    path = module_file(directory, first)
+    assert path.read_bytes().count(b"\xa5order\x01") == 1
+    publish_segment(cache._store.index, 0, [], [], [], (1 << 48) - 2)
+    for number in (2, 3, 4):  # the last two have the greatest that there is
+        cache.add_module(version(number))
+    assert answer(directory) in (3, 4)
+
+
+# ------------------------------------------------------------------------------------------------------------ replace
+
+
+def test_replace_removes_what_has_a_newer_realization(cache: Cache) -> None:
+    kept = cache.add_module(ModuleSource(constant("f", 1) + constant("old", 1)))
+    other = cache.add_module(version(7, "g"))
+    gone = cache.add_module(version(2))
+    new = cache.replace(version(3))
+    assert {module.module_id for module in cache.modules()} == {kept, other, *new}
+    assert gone not in new
+    assert (cache.get_target("f")(), cache.get_target("old")()) == (3, 1)
+    both = cache.replace([version(4), version(5, "old")])
+    assert {module.module_id for module in cache.modules()} == {other, *both}
+    assert cache.replace(version(4)) == both[:1]
+    assert {module.module_id for module in cache.modules()} == {other, *both}
+
+
+@NEEDS_X86
+def test_replace_keeps_what_was_added_together(cache: Cache) -> None:
+    cache.add_module(version(1))
+    cache.replace(ModuleSource(constant("f", 2), targets=["x86-64", "x86-64-v2"]))
+    assert {copy.cpu for copy in cache.realizations("f")} == {"x86-64", "x86-64-v2"}
+
+
+# ------------------------------------------------------------------------------------------------------------ a long life
+
+Key = tuple[tuple[str, int], ...]
+KEYS = st.sets(st.tuples(st.sampled_from("fg"), st.integers(0, 2)), min_size=1).map(dict)
+
+
+class OrderOfAdditions(RuleBasedStateMachine):
+    """`present` is the model: what modules define, with the time when they were added last."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.base = Path(tempfile.mkdtemp(prefix="compcache-order-"))
+        self.root = self.base / "0"
+        self.caches = [Cache(self.root), Cache(self.root)]
+        self.present: dict[Key, int] = {}
+        self.ids: dict[Key, str] = {}
+        self.time = 0
+
+    def teardown(self) -> None:
+        for cache in self.caches:
+            cache.close()
+        shutil.rmtree(self.base)
+
+    def move(self, place: Path) -> None:
+        for cache in self.caches:
+            cache.close()
+        self.root, self.caches = place, [Cache(place), Cache(place)]
+
+    def newest(self, name: str) -> int | None:
+        found = [(time, dict(key)[name]) for key, time in self.present.items() if name in dict(key)]
+        return max(found)[1] if found else None
+
+    @rule(key=KEYS, first=st.booleans(), replace=st.booleans())
+    def add(self, key: dict[str, int], first: bool, replace: bool) -> None:
+        items, cache = tuple(sorted(key.items())), self.caches[first]
+        source = ModuleSource("".join(constant(*item) for item in items), optimize=0)
+        self.ids[items] = cache.replace(source)[0] if replace else cache.add_module(source)
+        self.time += 1
+        self.present[items] = self.time
+        if replace:
+            last = {name: time for time, other in sorted((time, other) for other, time in self.present.items()) for name in dict(other)}
+            for other, time in list(self.present.items()):
+                if key.keys() & dict(other).keys() and all(time < last[name] for name in dict(other)):
+                    del self.present[other]
+
+    @rule(number=st.integers(0, 5), first=st.booleans())
+    def remove(self, number: int, first: bool) -> None:
+        if self.present:
+            key = sorted(self.present)[number % len(self.present)]
+            assert self.caches[first].remove_module(self.ids[key])
+            del self.present[key]
+
+    @rule(first=st.booleans())
+    def merge(self, first: bool) -> None:
+        frontend.compact_index(self.caches[first])
+
+    @rule()
+    def lose_the_index(self) -> None:
+        shutil.rmtree(self.root / "index-v1", ignore_errors=True)
+
+    @rule(with_index=st.booleans())
+    def copy(self, with_index: bool) -> None:
+        place = self.base / f"{int(self.root.name) + 1}"
+        if self.root.exists():
+            shutil.copytree(self.root, place, ignore=None if with_index else shutil.ignore_patterns("index-*"))
+        self.move(place)
+
+    @rule()
+    def ship(self) -> None:
+        place, names = self.base / f"{int(self.root.name) + 1}", [name for name in "fg" if self.newest(name) is not None]
+        if names:
+            self.caches[0].export(names, self.base / "it.ccb")
+            with Cache(place) as cache:
+                cache.import_bundle(self.base / "it.ccb")
+            self.move(place)
+
+    @invariant()
+    def the_newest_answers(self) -> None:
+        for name in "fg" if hasattr(self, "caches") else "":
+            for cache in self.caches:
+                try:
+                    assert cache.get_target(name)() == self.newest(name)
+                except NotCachedError:
+                    assert self.newest(name) is None
+
+
+def live(examples: int, steps: int) -> None:
+    relaxed = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    how = settings(
+        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=relaxed, database=None,
+        phases=(Phase.generate,),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)
+        run_state_machine_as_test(OrderOfAdditions, settings=how)
+
+
+def test_a_short_life_of_additions() -> None:
+    live(5, 8)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3600)
+def test_a_long_life_of_additions() -> None:
+    live(max(5, int(float(os.environ.get("COMPCACHE_TEST_SECONDS", "300")) / 2)), 40)

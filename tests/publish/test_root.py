@@ -1,0 +1,40 @@
+"""The directory itself: who creates it, and what is put beside files that were there before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from cli_process import compcache
+from helpers import constant
+
+from compcache import Cache, ModuleSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TAG = "CACHEDIR.TAG"
+
+
+def test_a_folder_of_the_users_is_not_tagged(tmp_path: Path) -> None:
+    (tmp_path / "letter").touch()
+    with Cache(tmp_path) as cache:
+        cache.add_module(ModuleSource(constant("f", 1)))
+        assert cache.get_or_compile("g", lambda: ModuleSource(constant("g", 2)))() == 2
+    assert not (tmp_path / TAG).exists()
+
+
+def test_what_a_compilation_creates_is_tagged_before_anything_is_locked(tmp_path: Path) -> None:
+    with Cache(tmp_path / "new") as cache:
+        cache.get_or_compile("g", lambda: ModuleSource(constant("g", 2)))
+    assert (tmp_path / "new" / TAG).exists()
+
+
+@pytest.mark.parametrize("question", ["info", "ls", "stats", "check", "report", "top", "dir"])
+def test_a_question_creates_nothing(tmp_path: Path, question: str) -> None:
+    for directory in (tmp_path / "there", tmp_path / "absent"):
+        if directory.name == "there":
+            directory.mkdir()
+        compcache("--dir", directory, question)
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert list((tmp_path / "there").iterdir()) == []
