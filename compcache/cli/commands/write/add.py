@@ -85,7 +85,7 @@ class _WithFlags(click.Command):
 )
 @click.option("--archive", "archives", metavar="FILE", multiple=True, help="A static library to link. Repeatable.")
 @click.option("--name", metavar="GROUP", help="The name of the group that the files make; without it their own names give one.")
-@click.option("--replace", is_flag=True, help="Put the group in place of the one of this name.")
+@click.option("--replace", is_flag=True, help="Remove what is replaced: the group of this name, or the older module of one FILE.")
 @click.option("--cc", metavar="COMPILER", help="The compiler of source files, instead of clang, clang++, flang or rustc.")
 @click.option(
     "--untrusted", is_flag=True,
@@ -125,8 +125,6 @@ def command(
     are added another time, name with --import.
     """
     group = name or (_group_name(files) if len(files) > 1 else None)
-    if replace and group is None:
-        raise click.UsageError("--replace takes the place of a group: name it (--name), or give all its files")
     options = {
         "functions": _functions(exports, nogil=nogil),
         "globals": dict(_pair(text, "--global") for text in globals_) or None,
@@ -208,7 +206,7 @@ def _add(cache: Cache, reading: _Reading, group: str | None, *, replace: bool) -
     if replace and reading.errors:
         return []
     try:
-        module_ids = cache.replace(sources, group=group) if replace and group is not None else cache.add_modules(sources, group)
+        module_ids = cache.replace(sources, group=group) if replace else cache.add_modules(sources, group)
     except ModulesNotAddedError as error:
         module_ids = error.module_ids
         for number, failure in error.failures.items():
