@@ -301,29 +301,38 @@ class Cache:
 
         return add(self._session(), source)[0]
 
-    def add_modules(self, sources: Iterable[ModuleSource]) -> list[str]:
+    def add_modules(self, sources: Iterable[ModuleSource], group: str | None = None) -> list[str]:
         """Compile many modules and publish them together, which costs less for each than `add_module` does.
 
-        Sources may use what others among them define, functions and variables, in any order: a library is the list of its files.
+        Sources may use what others among them define, functions and variables, in any order: a library is the list of its files. What they
+        define comes before what the platform, libraries and the cache have of the same names.
         A weak function gives way to one of another source.
         As in a static library, a module is loaded when something that it defines is needed, and its constructors run then.
 
         Args:
             sources: what `add_module` takes; an iterator is read as far as there is work to do.
+            group: a name: the sources are one module then, as files are that are linked into one shared object. Hidden names, inline
+                functions, thread-local variables, sections and constructors are those of all, and functions that are hidden are not
+                seen from outside. A source that did not change since a group of this name was added is not compiled again.
 
         Returns:
-            The module_ids, in the order of the sources.
+            The module_ids, in the order of the sources: of a group the same for each.
 
         Raises:
             ModulesNotAddedError: some of them could not be added. Its message and its `failures` name them; all others
                 are stored.
+            LinkError, CompileError: the members of a group define a symbol twice, or contradict each other otherwise; nothing is stored.
             StorageError: the cache is read-only.
         """
         self._require_open()
-        from compcache.miss.many import add_modules
-
         if not hasattr(sources, "__iter__"):
             raise TypeError(f"add_modules() takes several sources, [source] for example, not one {type(sources).__name__}")
+        if group is not None:
+            from compcache.miss.groups import add_group
+
+            return list(add_group(self._session(), sources, group))
+        from compcache.miss.many import add_modules
+
         return list(add_modules(self._session(), sources))
 
     def replace(self, source_or_sources: ModuleSource | Iterable[ModuleSource], *, group: str | None = None) -> list[str]:
@@ -333,7 +342,7 @@ class Cache:
 
         Args:
             source_or_sources: what `add_module`, or `add_modules` takes.
-            group: as of `add_modules`.
+            group: as of `add_modules`. The group takes the place of all of this name; where a source is not right, nothing is stored.
 
         Returns:
             The ids of the modules that were added, in the order of the sources.
@@ -342,8 +351,12 @@ class Cache:
             ModulesNotAddedError, StorageError, ...: what `add_modules` raises; nothing was removed.
         """
         sources = source_or_sources if hasattr(source_or_sources, "__iter__") else [source_or_sources]
-        options: dict[str, Any] = {} if group is None else {"group": group}
-        module_ids = self.add_modules(sources, **options)
+        if group is not None:
+            self._require_open()
+            from compcache.miss.groups import add_group
+
+            return list(add_group(self._session(), sources, group, replace=True))
+        module_ids = self.add_modules(sources)
         from compcache.miss.replace import remove_superseded
 
         remove_superseded(self._store, module_ids)
@@ -799,11 +812,11 @@ class Cache:
     def remove(self, func_name: str | Identity, force: bool = False) -> tuple[str, ...]:
         """Remove every realization of a function, its pin, the entries of its name, and its parts.
 
-        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. No look-up of this object's finds
-        it from now on; call targets that are held go on working.
+        Parts (`ModuleSource.part_of`) and entries of a label go with the last function of that label. A group is removed as a whole.
+        No look-up of this object's finds it from now on; call targets that are held go on working.
 
         Args:
-            func_name: the function's name, or its `Identity`.
+            func_name: the function's name, or its `Identity`; or the name of a group, where no function has it.
             force: remove it even if its modules hold other functions, others import it or it is pinned.
 
         Returns:

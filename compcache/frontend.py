@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from compcache.miss.compile_once import Addition
     from compcache.miss.entries import PendingEntries
     from compcache.store import ModuleFile
-    from compcache.usage.summaries import EntrySummary
+    from compcache.usage.summaries import EntrySummary, GroupSummary
 
 __all__ = [
     "add_missing",
@@ -40,6 +40,7 @@ __all__ = [
     "has_settled",
     "is_checking",
     "list_entries",
+    "list_groups",
     "note_uncached",
     "passes_vectors",
     "provider_of",
@@ -280,6 +281,14 @@ def list_entries(cache: Cache) -> tuple[EntrySummary, ...]:
     from compcache.usage.listings import look_over_all
 
     return tuple(entries_in(look_over_all(cache._store)))
+
+
+def list_groups(cache: Cache) -> tuple[GroupSummary, ...]:
+    """The groups that are stored (`Cache.add_modules`), with their members, sorted by name."""
+    cache._require_open()
+    from compcache.usage.groups import groups
+
+    return tuple(groups(cache._store))
 
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:

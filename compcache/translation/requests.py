@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from compcache.build.source import ModuleSource
     from compcache.targets.host_probe import Host
     from compcache.targets.machine import Machine
+    from compcache.translation.members import Member
 
 __all__ = ["Request", "refuse_extremes", "requests_of", "size_of", "unparsed"]
 
@@ -51,9 +52,14 @@ class Request(NamedTuple):
     entries: dict[str, bytes]  # of data, for each function, by kind
     beside_code: bytes = b""  # a digest of what decides what the functions do, and does not stand in the code
     is_cached: Callable[[str], bool] = bool
+    is_beside: Callable[[str], bool] = frozenset().__contains__  # whether sources that are added together with this one define a symbol
     assumed: dict[str, bool] | None = None  # gets what nothing provides yet (compcache.build.slots)
     overridden: Collection[str] = ()  # functions of other sources, which weak ones give way to
     named_entries: Mapping[tuple[str, str], bytes] = MappingProxyType({})  # of data of the source itself, by kind and name
+    members: tuple[Member, ...] = ()  # of a group, in place of `ir`: they are linked, and not optimized any more
+    copies: Collection[str] = ()  # functions that the code has for the optimizer alone, and must have itself
+    named: tuple[Export, ...] = ()  # what members export by name, where others export all that is visible
+    unexported: Collection[str] = ()  # what is visible in the former, and is not among it
 
 
 def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request]:

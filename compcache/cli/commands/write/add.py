@@ -13,10 +13,11 @@ import click
 from compcache.build.source import Function, ModuleSource
 from compcache.cli.completion import complete_files
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.output import Column, ProgressBar, is_terminal, plural, print_rows, short_id, size_text
+from compcache.cli.output import Column, ProgressBar, is_terminal, plural, print_rows, say, short_id, size_text
 from compcache.cli.session import Session, pass_session
-from compcache.errors import CompcacheError, CompileError, UndefinedSymbolError
+from compcache.errors import CompcacheError, CompileError, LinkError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
+from compcache.frontend import list_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +45,10 @@ _OPTIONS = {
 _OPTION = re.compile(rf"\b({'|'.join(_OPTIONS)})=(\[[^\]]*\])?")
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 _QUOTED = re.compile(r"'([^']*)'")
+#: The names of how many files give that of their group.
+_MOST_IN_NAME = 3
+#: How errors name members of a group.
+_SOURCE = re.compile(r"\bsource (\d+)(?: \([^)\n]*\))?")
 
 
 class _WithFlags(click.Command):
@@ -103,6 +108,8 @@ class _WithFlags(click.Command):
     help="Compile source files as this compile_commands.json says, or the one in this directory: CMake, Meson and Bear write "
     "it. Without FILE, all its files in C, C++ and Fortran; flags behind -- come last.",
 )
+@click.option("--name", metavar="GROUP", help="The name of the group that the files make; without it their own names give one.")
+@click.option("--replace", is_flag=True, help="Remove what is replaced: the group of this name, or the older module of one FILE.")
 @click.option("--cc", metavar="COMPILER", help="The compiler of source files, instead of clang, clang++, flang or rustc.")
 @click.option(
     "--untrusted", is_flag=True,
@@ -125,6 +132,8 @@ def command(
     libraries: tuple[str, ...],
     archives: tuple[str, ...],
     database: str | None,
+    name: str | None,
+    replace: bool,
     cc: str | None,
     untrusted: bool,
     no_bitcode: bool,
@@ -134,9 +143,11 @@ def command(
 
     C, C++, Fortran and Rust (.c .cpp .f90 .rs) go through clang, clang++, flang and rustc, or the one that --cc names; what
     follows "--" are flags for it, and level 2 unless there are any.
-    Objects (.o) and archives (.a) work if they hold bitcode (-flto, -ffat-lto-objects, -fembed-bitcode). Each FILE
-    becomes one module ("-" is standard input). A file that fails is reported, and the others are still added. Modules
-    may use what other files define, in any order; what files define that are added another time, name with --import.
+    Objects (.o) and archives (.a) work if they hold bitcode (-flto, -ffat-lto-objects, -fembed-bitcode). One FILE becomes a
+    module ("-" is standard input), several become a group: one module, as a linker makes one shared library of files, with hidden names of
+    its own. Added again, only what was edited is compiled, and the newer group answers; --replace removes the older one. A file
+    that fails is reported with those that need it, and the others are still added, but for --replace. What files define that
+    are added another time, name with --import.
     """
     options = {
         "functions": _functions(exports, nogil=nogil),
@@ -151,20 +162,19 @@ def command(
         "libraries": libraries,
         "archives": archives,
     }
-    from compcache.cli.output import say
-
     flags = click.get_current_context().meta.get(_FLAGS)
     commands = _commands(database) if database is not None else {}
     files = files or tuple([os.path.relpath(path) for path in commands])
     if not files:
         raise click.MissingParameter(ctx=click.get_current_context(), param_type="argument", param_hint="'FILE...'")
+    group = name or (_group_name(files) if len(files) > 1 else None)
     with session.open() as cache, ProgressBar("files added") as bar:
         reading = _Reading(files, options, cc, flags, commands if database is not None else None, bar)
-        added = _add(cache, reading)
+        added = _add(cache, reading, group, replace=replace)
         shown = [] if as_json else [_shown(cache, row) for row in added]
-    for line in _report(files, reading.errors):
+    for line in [*_report(files, reading.errors), *reading.contradictions]:
         say("error", line)
-    if len(files) == len(added) == 1 and _is_hidden(added[0]["functions"]):
+    if len(files) == len(added) == 1 and group is None and _is_hidden(added[0]["functions"]):
         say(
             "warning",
             f"{files[0]}: all its functions are hidden, and cannot be called: name some with --export, or add it together with files "
@@ -174,11 +184,11 @@ def command(
         print_json(added)
     elif added:
         print_rows(_COLUMNS, shown)
-    return 2 if reading.errors else 0
+    return 2 if reading.errors or reading.contradictions else 0
 
 
 class _Reading:
-    """Reads the files, and has compilers translate them, as `add_modules` asks for sources. `errors` are what was wrong, by position."""
+    """Reads the files, and has compilers translate them. `errors` are what was wrong with them, by position."""
 
     def __init__(
         self,
@@ -192,6 +202,7 @@ class _Reading:
         self.files, self._options, self._cc, self._flags, self._commands, self._bar = files, options, cc, flags, commands, bar
         self.numbers: list[int] = []  # of the files whose sources were given
         self.errors: dict[int, Exception] = {}
+        self.contradictions: list[str] = []  # what is wrong with the files together
 
     def __iter__(self) -> Iterator[ModuleSource]:
         for number, path in enumerate(self.files):
@@ -206,26 +217,45 @@ class _Reading:
             yield source
 
 
-def _add(cache: Cache, reading: _Reading) -> list[dict[str, Any]]:
-    """Add the files together, so that each may use what others define; rows of those that were added."""
+def _group_name(files: Sequence[str]) -> str:
+    """What a group is called that has no name: after its files, or, of many, after their directory."""
+    names = [os.path.basename(path).partition(".")[0] or path for path in files]
+    directory = os.path.basename(os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in files]))
+    return "+".join(names) if len(names) <= _MOST_IN_NAME or not directory else directory
+
+
+def _add(cache: Cache, reading: _Reading, group: str | None, *, replace: bool) -> list[dict[str, Any]]:
+    """Add the files; rows of those that were added, and in `reading.errors` why others were not."""
     from compcache import ModulesNotAddedError
 
     module_ids: Sequence[str | None]
+    sources = list(reading)
+    if replace and reading.errors:
+        return []
     try:
-        module_ids = cache.add_modules(reading)
+        module_ids = cache.replace(sources, group=group) if replace else cache.add_modules(sources, group)
     except ModulesNotAddedError as error:
         module_ids = error.module_ids
         for number, failure in error.failures.items():
             if not isinstance(failure, (CompcacheError, OSError)):
                 raise failure from error
             reading.errors[reading.numbers[number]] = failure
-    paths = [reading.files[number] for number in reading.numbers]
-    return [_row(cache, path, module_id) for path, module_id in zip(paths, module_ids, strict=True) if module_id is not None]
+    except (LinkError, CompileError) as error:
+        paths = {str(number): reading.files[each] for number, each in enumerate(reading.numbers)}
+        reading.contradictions += [_SOURCE.sub(lambda match: paths[match[1]], line.strip()) for line in _reason(error).splitlines()]
+        return []
+    added = [
+        (reading.files[number], module_id) for number, module_id in zip(reading.numbers, module_ids, strict=True) if module_id is not None
+    ]
+    members = [member.functions for each in list_groups(cache) if each.name == group for member in each.members] if group else []
+    return [_row(cache, path, module_id, members[n] if group else None) for n, (path, module_id) in enumerate(added)]
 
 
-def _row(cache: Cache, path: str, module_id: str) -> dict[str, Any]:
+def _row(cache: Cache, path: str, module_id: str, member: Sequence[str] | None) -> dict[str, Any]:
+    """A row of a file; of a `member` of a group that exports these names."""
     summary = cache.module(module_id)
-    return {"file": path, "module_id": module_id, "functions": summary.functions, "size": summary.size, "seconds": summary.seconds}
+    functions = [function for function in summary.functions if member is None or function.func_name in member]
+    return {"file": path, "module_id": module_id, "functions": functions, "size": summary.size, "seconds": summary.seconds}
 
 
 def _reason(error: Exception) -> str:
