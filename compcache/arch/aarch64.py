@@ -127,6 +127,7 @@ ARCHITECTURE = Architecture(
     spellings=("arm64",),
     package_target="armv8-a",
     levels=("generic",),
+    result_address_is_argument=False,
     basic_features=frozenset(("fp-armv8", "neon")),
     version_changes=_version_changes,
     feature_words=_feature_words,

@@ -78,6 +78,10 @@ class Architecture(NamedTuple):
     conventions: tuple[str, ...] = ()
     #: Vectors of so many bits have registers on every CPU.
     vector_bits: int = 128
+    #: Whether the address for a structure that is returned is passed like a first argument, and not in a register of its own.
+    result_address_is_argument: bool = True
+    #: LLVM's name for the calling convention of C, where it has one beside `ccc`.
+    convention: str = "ccc"
     #: Its number in ELF files (`e_machine`), 0 where it has none here.
     elf_machine: int = 0
     relocations: Relocations = Relocations()

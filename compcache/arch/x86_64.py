@@ -148,6 +148,7 @@ ARCHITECTURE = Architecture(
     spellings=("amd64", "x64"),
     baseline="x86-64",
     package_target="x86-64",
+    convention="x86_64_sysvcc",
     levels=("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"),
     first_features=("64bit", "sse2"),
     basic_features=frozenset(("64bit", "64bit-mode", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2", "x87")),

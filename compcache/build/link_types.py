@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.arch.known import architecture
 from compcache.build.ir_text import parse_head, quote, unquote
 from compcache.build.llvm_types import Types, split_at, split_words
 from compcache.formats.host import platform_name
@@ -38,11 +39,11 @@ _TARGET = re.compile(rf"ptr (?:[a-z]+(?: \d+|\(\d+\))? )*(?:getelementptr [a-z ]
 _HEAD = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant) ")
 _SECOND_NAME = re.compile(r" = (?:[a-z_]+(?:\([^)]*\))? )*alias ")
 _ALIGN = re.compile(r", align (\d+)")
-_CONVENTION = re.compile(r"[a-z0-9_]*cc|[a-z0-9_]+_pcs|(?:amdgpu|spir|ptx|x86)_[a-z_]+")
+_CONVENTION = re.compile(r"[a-z0-9_]*cc|[a-z0-9_]+_pcs|(?:amdgpu|spir|ptx)_[a-z_]+")
 _DEFINED = re.compile(rf"(@{_NAME})\(")
 _GROUP = re.compile(r"^attributes (#\d+) = \{[^\n]*\"thunk\"", re.MULTILINE)
 #: The convention of C, by its names.
-_OF_C = frozenset(("ccc", "x86_64_sysvcc"))
+_OF_C = frozenset(("ccc", architecture(platform_name()).convention))
 #: Attributes that decide where something is passed.
 _PLACES = frozenset(("inreg", "nest", "swiftself", "swifterror", "swiftasync", "inalloca", "preallocated"))
 _EXTENSIONS = ("zeroext", "signext")
@@ -155,7 +156,7 @@ class _Reader:
                 align = int(given[given.index("align") + 1]) if "align" in given else passed.align
                 return [" ".join(["byval", str(passed.size), str(max(align, _STACK_SLOT)), *places])]
             if name == "sret":
-                where = "ptr " if platform_name().startswith("x86_64") else ""
+                where = "ptr " if architecture(platform_name()).result_address_is_argument else ""
                 return [" ".join([f"{where}sret {self._types.read(inner[:-1]).size}", *places])]
         read = self._types.read(kind)
         pieces = [" ".join([piece, *places]) for piece in _extended(read.pieces, attributes)]

@@ -28,6 +28,7 @@ PACKAGE = PACKAGE_ROOT / "compcache"
 #: Where else the name of an architecture stands in code, and why.
 ELSEWHERE = {
     "formats/host.py": "hits name their platform as modules do, and import nothing of arch/",
+    "build/llvm_types.py": "x86_fp80 is a type of LLVM's",
     "cli/render/code.py": "x86_fp80 is a type of LLVM's",
 }
 _NAME = re.compile(r"x86|amd64|aarch64|arm64|riscv|loongarch|ppc64|\barmv", re.IGNORECASE)

@@ -36,11 +36,12 @@ from compcache.formats.manifest import (
     NeedsRecord,
     decode_function,
     decode_global,
+    decode_link_type,
     decode_module,
     decode_needs,
     read_frame,
 )
-from compcache.formats.manifest_writer import encode_function, encode_global, encode_module, encode_needs
+from compcache.formats.manifest_writer import encode_function, encode_global, encode_link_type, encode_module, encode_needs
 from compcache.formats.statistics import decode_stats, encode_stats
 from compcache.formats.table import Table, encode_table
 from compcache.globals import Integer, Text, decode_definition, define
@@ -67,6 +68,13 @@ RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     ),
     "function": (encode_function(FunctionRecord("f", "f", "i64(i64)", b"target42", 1, 2, 3)), decode_function),
     "needs": (encode_needs(NeedsRecord(((1, "g"), (2, "h")), (3,), ("strlen",), (4,))), decode_needs),
+    "function of a known type": (
+        encode_function(FunctionRecord("f", "f", "i64(i64)", b"target42", 1, 2, 3, b"digest42" + bytes(4))), decode_function
+    ),
+    "needs of known types": (
+        encode_needs(NeedsRecord(((1, "g"), (2, "h")), (3,), ("strlen",), (4,), (), (b"digest42" + bytes(4), bytes(12)))), decode_needs
+    ),
+    "link type": (encode_link_type("f64(f64) | i64(i64) ignored"), decode_link_type),
     "global": (encode_global(GlobalRecord("g", 1, "int", 8, "integer", b"payload")), decode_global),
 }
 GRAPH = zlib.compress(

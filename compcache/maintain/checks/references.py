@@ -67,8 +67,7 @@ class _Types:
                     kind = record.link_types[number] if record.link_types else b""
                     self.used[name, module_id] = read_type(payloads.__getitem__, kind)
         except (OSError, FormatError, KeyError) as error:
-            if isinstance(error, OSError):
-                reraise_interrupt(error)
+            reraise_interrupt(error)
 
 
 def _check_types(state: CheckState) -> tuple[int, int]:
