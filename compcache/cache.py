@@ -11,6 +11,7 @@ from compcache.errors import (
     CompcacheError,
     IncompatibleTargetError,
     NotCachedError,
+    ReentrantLoadError,
     StorageError,
     UndefinedSymbolError,
     UntrustedDirectoryError,
@@ -221,7 +222,7 @@ class Cache:
         try:
             target = self._load(func_name)
         except CompcacheError as error:
-            if self._closed:
+            if self._closed or isinstance(error, ReentrantLoadError):
                 raise
             miss = error
         else:
@@ -252,6 +253,8 @@ class Cache:
                 return target
         try:
             return self._load(func_name)
+        except ReentrantLoadError:
+            raise
         except CompcacheError as error:
             self._store.stats.missed(error)
             if isinstance(error, (NotCachedError, UndefinedSymbolError)) and self._session().fetch((_func_name_of(func_name),)):
@@ -978,9 +981,7 @@ class Cache:
         if self._loader.builds:
             from compcache.miss.held import load_while_building
 
-            return load_while_building(
-                self._session(), func_name, lambda: self._load_stored(func_name, owner, accept), anything=accept is None
-            )
+            return load_while_building(self._session(), self._load_stored, func_name, owner, accept)
         return self._load_stored(func_name, owner, accept)
 
     def _load_stored(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:

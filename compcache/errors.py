@@ -29,6 +29,7 @@ __all__ = [
     "NotCachedError",
     "PickleNotAllowedError",
     "ReentrantCompileError",
+    "ReentrantLoadError",
     "ShadowWarning",
     "SignatureError",
     "SignatureMismatchError",
@@ -265,6 +266,16 @@ class TargetUnloadedError(CompcacheError, RuntimeError):
 
 class ReentrantCompileError(CompcacheError, ImportError):
     """Raised when building a function asks for that same function again."""
+
+    func_name: str
+
+    def __init__(self, message: str, *, func_name: str = "") -> None:
+        super().__init__(message)
+        self.func_name = func_name
+
+
+class ReentrantLoadError(CompcacheError, RuntimeError):
+    """Raised when a signal handler or a finalizer interrupts a load, and asks for what that is in the middle of; ask again later."""
 
     func_name: str
 

@@ -139,6 +139,7 @@ def test_the_errors_form_the_promised_tree() -> None:
             e.GlobalValidationError,
             e.TargetUnloadedError,
             e.ReentrantCompileError,
+            e.ReentrantLoadError,
             e.UntrustedDirectoryError,
         ],
         e.LinkError: [

@@ -324,7 +324,7 @@ def test_exceptions_are_the_builtins_that_one_would_catch() -> None:
         "UntrustedDirectoryError": PermissionError, "UndefinedSymbolError": errors.LinkError,
         "SignatureMismatchError": TypeError, "CompileError": ValueError, "GlobalValidationError": ValueError,
         "TargetUnloadedError": RuntimeError, "ReentrantCompileError": ImportError, "ArgumentBufferError": BufferError,
-        "CacheWarning": UserWarning,
+        "CacheWarning": UserWarning, "ReentrantLoadError": RuntimeError,
     }  # fmt: skip
     for name, base in expected.items():
         assert issubclass(getattr(errors, name), base)

@@ -27,7 +27,7 @@ from _thread import RLock
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
 
 from compcache.digest import DIGEST_SIZE
-from compcache.errors import CompcacheError, FormatError, LinkError, NotCachedError, StorageError
+from compcache.errors import CompcacheError, FormatError, LinkError, NotCachedError, ReentrantLoadError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit.runtime import load_runtime
@@ -108,10 +108,6 @@ class LoadedModule:
         self.started = False
         self.finish: Callable[[], None] | None = None
         self.slots: dict[int | str, object] = {}
-
-    def bound(self) -> list[LoadedModule]:
-        """The modules that its slots refer to."""
-        return [value for value in list(self.slots.values()) if isinstance(value, LoadedModule)]
 
     def keep_order(self) -> None:
         """Call `finish` before anything that the destructors may use goes."""
@@ -217,6 +213,7 @@ class Loader:
         "_mine",
         "allow_pickle",
         "builds",
+        "changed",
         "closed",
         "decoded",
         "merged",
@@ -236,6 +233,7 @@ class Loader:
         self._by_link: dict[str, ref[TypedCallTarget]] = {}
         self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that no look-up gives any more
         self.builds: set[object] = set()  # the builds under way
+        self.changed: object = None  # another object whenever the tables are changed
         store.stats.watch(self)
         self._mine: dict[bytes, ref[LoadedModule]] = {}
         self.merged: dict[str, ref[LoadedModule]] = {}  # which module provides a variable that several define
@@ -257,8 +255,17 @@ class Loader:
 
         Raises:
             NotCachedError: this host can use none of the realizations.
+            ReentrantLoadError: this thread is in the middle of loading what is asked for, and is interrupted.
             CompcacheError: there are realizations, but none can be loaded; the reason against the first one.
         """
+        try:
+            return self._load_newest(func_name, owner, accept)
+        except (ImportError, NameError, ReentrantLoadError) as error:
+            from compcache.hit.interrupts import named
+
+            raise named(error, func_name) from error.__cause__
+
+    def _load_newest(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         index = self.store.index
         known = index.segments
         try:
@@ -294,6 +301,8 @@ class Loader:
                 try:
                     if self._prepare_alone(choice, sources):
                         return self._commit(func_name, {func_name: choice}, owner, chosen_by=accept)
+                except ReentrantLoadError:
+                    raise
                 except (CompcacheError, OSError) as failure:
                     reraise_interrupt(failure)
                     choice, error = None, failure
@@ -486,6 +495,8 @@ class Loader:
                 self.provide(choice.source)
                 if choice.fills is None:
                     choice.fills = self._decode(choice) if choice.globals else []
+            except ReentrantLoadError:
+                raise
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
                 plan.reject(name, error)
@@ -519,6 +530,10 @@ class Loader:
                 if committed is not None:
                     return committed
                 name = file.module_id.hex()
+                if not self.runtime().is_linking():
+                    from compcache.hit.interrupts import half_mapped
+
+                    raise half_mapped(file.module_id)
                 raise LinkError(f"module {name} is being mapped: a constructor of it asks for it", module_id=name)
             module.image = self._map_image(file)
         finally:
@@ -575,21 +590,25 @@ class Loader:
         target = self._make_target(runtime, chosen[func_name], owner)
         modules = {c.module_id: c.loaded for c in chosen.values()}
         with _lock:
-            if self.closed:
-                raise StorageError(f"the cache {self.store.root} was closed while {func_name!r} was loaded")
-            existing = self.held(func_name)
-            if existing is not None and (chosen_by is None or _is_of(existing, chosen[func_name])):
-                return existing
-            if not self._agree(chosen):
-                return None
-            writes, updates = self.bindings(chosen) if planned is None else planned.bindings(runtime)
-            mine = self._new_among(modules)
-            updates += [*self._table_updates(func_name, target), self._mine, mine]
-            if len(chosen) > 1 and any(choice.record.signature.startswith(LINK_ONLY) for choice in chosen.values()):
-                from compcache.hit.closures.providers import provider_updates
+            done = False
+            while not done:  # again where what interrupts this thread has changed the tables meanwhile
+                change = self.changed = object()
+                if self.closed:
+                    raise StorageError(f"the cache {self.store.root} was closed while {func_name!r} was loaded")
+                existing = self.held(func_name)
+                if existing is not None and (chosen_by is None or _is_of(existing, chosen[func_name])):
+                    return existing
+                if not self._agree(chosen):
+                    return None
+                writes, updates = self.bindings(chosen) if planned is None else planned.bindings(runtime)
+                mine = self._new_among(modules)
+                updates += [*self._table_updates(func_name, target), self._mine, mine]
+                if len(chosen) > 1 and any(choice.record.signature.startswith(LINK_ONLY) for choice in chosen.values()):
+                    from compcache.hit.closures.providers import provider_updates
 
-                updates += provider_updates(self, chosen, _weak)
-            runtime.commit(b"".join(writes), tuple(updates))
+                    updates += provider_updates(self, chosen, _weak)
+                stores, tables, commit = b"".join(writes), tuple(updates), runtime.commit
+                done = self.changed is change and commit(stores, tables) is None  # handlers run between lines
             for module in modules.values():
                 self.opened += not module.committed
                 module.committed = True
@@ -691,6 +710,7 @@ class Loader:
 
     def invalidate(self, concerns: Callable[[TargetContext], bool]) -> list[TypedCallTarget]:
         """Invalidate call targets, with `_lock`; those that were valid."""
+        self.changed = None
         gone = []
         for key, weak in [*self._by_link.items(), *self._ended.items()]:
             target = weak()
@@ -737,7 +757,7 @@ class _Impatient:
 
     def __enter__(self) -> None:
         if not _mapping.acquire(timeout=_PATIENCE):
-            raise LinkError("a finalizer asks for a function while another thread maps a module")
+            raise ReentrantLoadError("a finalizer asks for a function while another thread maps a module: ask again later")
 
     def __exit__(self, *_: object) -> None:
         _mapping.release()

@@ -9,6 +9,7 @@ from compcache.digest import name_key
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from compcache.hit.loader import LoadedModule, Loader
     from compcache.hit.target import TypedCallTarget
@@ -36,10 +37,16 @@ def modules_behind(module: LoadedModule) -> list[LoadedModule]:
     found = {module: None}
     stack = [module]
     while stack:
-        bound = [other for other in stack.pop().bound() if other not in found]
+        bound = [other for other in _bound(stack.pop()) if other not in found]
         found.update(dict.fromkeys(bound))
         stack += bound
     return list(found)
+
+
+def _bound(module: LoadedModule) -> list[LoadedModule]:
+    """What its slots refer to, but for values of global variables."""
+    values: list[Any] = list(module.slots.values())
+    return [value for value in values if hasattr(value, "module_id")]
 
 
 def forget(loader: Loader, module_id: bytes) -> None:
@@ -48,6 +55,7 @@ def forget(loader: Loader, module_id: bytes) -> None:
         module = loader._loaded(module_id)
         if module is None:
             return
+        loader.changed = None
         gone = _users_of(loader, module)
         for names in (loader.merged, loader.providers):
             for name in [name for name, weak in list(names.items()) if weak() in gone]:

@@ -10,22 +10,25 @@ from compcache.publish.restore import ensure_stored
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from compcache.hit.loader import Accept
     from compcache.hit.target import TypedCallTarget
     from compcache.session import Session
 
 __all__ = ["keep_stored", "load_while_building", "modules_in_use"]
 
 
-def load_while_building(session: Session, func_name: str, load: Callable[[], TypedCallTarget], *, anything: bool) -> TypedCallTarget:
+def load_while_building(
+    session: Session, load: Callable[[str, object, Accept | None], TypedCallTarget], func_name: str, owner: object, accept: Accept | None
+) -> TypedCallTarget:
     """A call target from memory, or of a load; a thread that builds gets only what the directory has.
 
     What is gone there is stored again from what is loaded, unless it has other code by now. What a build has asked for lives until it
-    has ended. With `anything`, what is in memory will do.
+    has ended.
     """
-    target = session.loader.held(func_name) if anything else None
+    target = session.loader.held(func_name) if accept is None else None
     builds = is_building(session.store.root)
     if target is None or (builds and not ensure_stored(session.store, session.loader, target)):
-        target = load()
+        target = load(func_name, owner, accept)
     if builds:
         note_use(session.store.root, target)
     return target

@@ -12,7 +12,7 @@ from _struct import Struct  # what `struct` re-exports: a file less to read
 from _struct import error as StructError  # type: ignore[attr-defined] # noqa: N812 - a class
 
 from compcache.digest import DIGEST_SIZE, digest, mac
-from compcache.errors import CompcacheError, FormatError
+from compcache.errors import CompcacheError, FormatError, ReentrantLoadError
 from compcache.files import reraise_interrupt
 from compcache.formats.host import UNUSABLE
 from compcache.formats.index import MODULE
@@ -123,6 +123,8 @@ def read_planned(loader: Loader, root: Choice, data: bytes, name: str, sources: 
         planned = _decode(loader, root, content, sources)
         for source in sources.values():
             loader.provide(source)
+    except ReentrantLoadError:
+        raise
     except (CompcacheError, OSError, ValueError, IndexError, StructError) as error:  # the walk finds out what is wrong, and says so
         reraise_interrupt(error)
         for module_id in [module_id for module_id in sources if module_id != root.module_id]:

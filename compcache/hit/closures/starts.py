@@ -18,14 +18,18 @@ def start_bound(runtime: Any, bindings: tuple[list[bytes], list[dict[Any, Any]]]
     for module, number in waiting:
         if module.finish is None:
             _start(runtime, module, number)
+        elif not module.started and not runtime.is_linking():
+            from compcache.hit.interrupts import before_start
+
+            raise before_start(module.module_id)
 
 
 def _start(runtime: Any, module: LoadedModule, number: int) -> None:
     """Run the constructors of a module by the function of this number; the next one runs the destructors."""
     image, finish = module.image, runtime.finish
-    module.finish = lambda: finish(image, number + 1)  # also what a constructor finds that asks for its own module
-    module.keep_order()
     try:
+        module.finish = lambda: finish(image, number + 1)  # also what a constructor finds that asks for its own module
+        module.keep_order()
         runtime.start(image, number)
     finally:
         module.started = True  # until then other threads wait

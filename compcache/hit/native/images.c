@@ -123,9 +123,11 @@ PyObject *stored(PyObject *module, PyObject *object) {
     return PyBytes_FromStringAndSize(image->file, (Py_ssize_t)image->file_size);
 }
 
-/* is_linking() -> bool; whether the dynamic linker has called this thread: a constructor or a destructor asks */
+static __thread int starting; /* how many calls of `start` this thread is inside of */
+
+/* is_linking() -> bool; whether a constructor or a destructor has called this thread */
 PyObject *is_linking(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
-    return PyBool_FromLong(calls_of_this_thread());
+    return PyBool_FromLong(starting || calls_of_this_thread());
 }
 
 /* open_library(path: bytes) -> Image; any library, for its symbols */
@@ -223,9 +225,11 @@ PyObject *start(PyObject *module, PyObject *args) {
     }
     void (*function)(void);
     memcpy(&function, &address, sizeof function);
+    starting++;
     Py_BEGIN_ALLOW_THREADS
     function();
     Py_END_ALLOW_THREADS
+    starting--;
     Py_RETURN_NONE;
 }
 

@@ -1,0 +1,39 @@
+"""What a look-up says that has interrupted a load, as a signal handler and a finalizer may, and has met what is half done."""
+
+from __future__ import annotations
+
+from compcache.errors import ReentrantLoadError
+
+__all__ = ["before_start", "half_mapped", "named"]
+
+_INTERRUPTED = "asked from a signal handler or a finalizer during a load"
+
+
+def half_mapped(module_id: bytes) -> ReentrantLoadError:
+    """The exception for a module that this thread is about to map, or has just mapped."""
+    return ReentrantLoadError(f"{_INTERRUPTED} of module {module_id.hex()}: ask again when it has returned")
+
+
+def before_start(module_id: bytes) -> ReentrantLoadError:
+    """The exception for a module whose constructors this thread is about to run."""
+    return ReentrantLoadError(f"{_INTERRUPTED} of module {module_id.hex()}, which was not started: ask again when it has returned")
+
+
+def named(error: Exception, func_name: str) -> Exception:
+    """The exception of a look-up, with the name of the function; one about a file that is half imported says so, others are as they are."""
+    if _is_half_imported(error):
+        error = ReentrantLoadError(f"{_INTERRUPTED} that imports {getattr(error, 'name', '')}: ask again when it has returned")
+    if isinstance(error, ReentrantLoadError):
+        error.func_name = func_name
+    return error
+
+
+def _is_half_imported(error: Exception) -> bool:
+    """Whether it comes from a file of this package that this thread is in the middle of importing."""
+    if isinstance(error, ImportError):
+        return "partially initialized" in str(error)
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    names = traceback.tb_frame.f_globals if traceback is not None else {}
+    return str(names.get("__name__")).startswith("compcache.") and bool(getattr(names.get("__spec__"), "_initializing", False))

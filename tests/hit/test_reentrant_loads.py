@@ -1,0 +1,280 @@
+"""A signal handler, or a finalizer, that interrupts a load and asks for a function gets it, or one documented error."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers import PACKAGE_ROOT, adder, caller, run_fresh
+
+from compcache import Cache, ModuleSource, ReentrantLoadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+    from types import FrameType
+
+    from compcache import TypedCallTarget
+
+PACKAGE = str(PACKAGE_ROOT / "compcache")
+PROVIDER = "@v = global i64 7\ndefine i64 @provider(i64 %x) {\n  %y = load i64, ptr @v\n  ret i64 %y\n}\n"
+#: Its constructor waits for what it imports.
+STARTED = """\
+@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @begin, ptr null }]
+@v = external global i64
+@state = internal global i64 0
+declare i64 @bottom(i64)
+define internal void @begin() {
+  %x = load i64, ptr @v
+  %y = call i64 @bottom(i64 %x)
+  store i64 %y, ptr @state
+  ret void
+}
+define i64 @started(i64 %x) {
+  %y = load i64, ptr @state
+  ret i64 %y
+}
+"""
+CRITICAL = ("_map", "_map_image", "_commit", "start_bound", "_start")
+EXPECTED = {"alone": 5, "bottom": 1, "middle": 11, "top": 111, "provider": 7, "started": 8}
+
+
+@pytest.fixture
+def filled(cache: Cache) -> Cache:
+    cache.add_modules([
+        ModuleSource(adder("alone", 5)),
+        ModuleSource(adder("bottom", 1)),
+        ModuleSource(caller("middle", "bottom", plus=10), imports=["bottom"]),
+        ModuleSource(caller("top", "middle", plus=100), imports=["middle"]),
+        ModuleSource(PROVIDER),
+        ModuleSource(STARTED),
+    ])  # fmt: skip
+    with Cache(cache.path) as other:  # what a load leaves for the next is there
+        for name, value in EXPECTED.items():
+            assert other.get_target(name)(0) == value
+    return cache
+
+
+class Interruption:
+    """Calls a function at one line of the package, or of some functions, as a signal handler is called; `came` tells whether there were
+    so many.
+    """
+
+    def __init__(self, line: int, handler: Callable[[], None], within: Container[str] = ()) -> None:
+        self._left = line
+        self._within = within
+        self._handler = handler
+        self.came = False
+
+    def __enter__(self) -> Interruption:
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        if event == "line" and not self.came and (not self._within or frame.f_code.co_name in self._within):
+            self._left -= 1
+            if self._left < 0:
+                self.came = True
+                sys.settrace(None)
+                self._handler()
+        return self._trace
+
+
+def interrupted(directory: str, outer: str, inner: str, line: int, within: Container[str] = ()) -> str:
+    """How a look-up within a look-up ends; empty where the outer one has fewer lines."""
+    with Cache(directory) as cache:
+        found: list[TypedCallTarget | ReentrantLoadError] = []
+        values: list[int] = []
+
+        def ask() -> None:
+            try:
+                found.append(cache.get_target(inner))
+                values.append(found[0](0))  # type: ignore[operator]
+            except ReentrantLoadError as error:
+                found.append(error)
+
+        with Interruption(line, ask, within) as interruption:
+            target = cache.get_target(outer)
+        assert target(0) == EXPECTED[outer]
+        if not interruption.came:
+            return ""
+        again = cache.get_target(inner)
+        assert again(0) == EXPECTED[inner]
+        assert cache.get_target(outer) is target
+        if isinstance(found[0], ReentrantLoadError):
+            assert found[0].func_name == inner
+            return "refused"
+        assert found[0] is again
+        assert values == [EXPECTED[inner]]
+        return "answered"
+
+
+@pytest.mark.parametrize("outer", ["alone", "top", "started"])
+def test_a_load_may_be_interrupted_anywhere(filled: Cache, outer: str) -> None:
+    """At some lines of all, and at each one of those that change what other look-ups see."""
+    answers: Counter[tuple[str, str]] = Counter()
+    for inner, stride, within in ((outer, 61, ()), (outer, 1, CRITICAL), ("middle", 61, ()), ("provider", 61, ())):
+        line = 0
+        while answer := interrupted(filled.path, outer, inner, line, within):
+            answers[inner, answer] += 1
+            line += stride
+    assert answers[outer, "answered"] > 0 < answers[outer, "refused"]
+    assert answers["middle", "answered"] > answers["middle", "refused"]
+    if outer == "alone":  # of what it is not in the middle of, it refuses nothing
+        assert not answers["middle", "refused"]
+
+
+def test_the_error_says_what_to_do(filled: Cache) -> None:
+    from compcache.hit import loader
+
+    errors = []
+
+    class Interrupted(loader.LoadedModule):
+        """Asks while it is claimed and not mapped."""
+
+        __slots__ = ()
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "image" and value is not None:
+                with pytest.raises(ReentrantLoadError, match=r"from a signal handler .*during a load of module .*: ask again") as caught:
+                    filled.get_target("alone")
+                errors.append(caught.value)
+            super().__setattr__(name, value)
+
+    before = loader.LoadedModule
+    loader.LoadedModule = Interrupted  # type: ignore[misc]
+    try:
+        assert filled.get_target("alone")(0) == 5
+    finally:
+        loader.LoadedModule = before  # type: ignore[misc]
+    assert [error.func_name for error in errors] == ["alone"]
+    assert filled.stats().misses == 0
+
+
+#: Each load is in a child of its own: files of the package that only some loads need are imported in it.
+IMPORTS = r"""
+import os
+import compcache
+from compcache import Cache, ReentrantLoadError
+package = os.path.dirname(compcache.__file__)
+def interrupt(line):
+    left, found = [line], []
+    cache = Cache(directory)
+    def trace(frame, event, _):
+        if not frame.f_code.co_filename.startswith(package):
+            return None
+        # Where a file is being imported, and what it defines.
+        if event == "line" and not found and frame.f_code.co_name == "<module>":
+            left[0] -= 1
+            if left[0] < 0:
+                sys.settrace(None)
+                try:
+                    found.append(cache.get_target("top")(0))
+                except ReentrantLoadError:
+                    found.append(-1)
+                return None
+        return trace
+    sys.settrace(trace)
+    value = cache.get_target("top")(0)
+    sys.settrace(None)
+    return (3 if not found else 0) if value == 111 and found in ([], [111], [-1]) else 1
+line, refused = 0, 0
+while True:
+    child = os.fork()
+    if not child:
+        try:
+            status = interrupt(line)
+        except BaseException as error:
+            sys.stderr.write(f"line {line}: {error!r}\n")
+            status = 1
+        os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        break
+    line += 2
+result = status, line > 20
+"""
+
+
+def test_imports_of_a_load_may_be_interrupted_as_well(filled: Cache) -> None:
+    """What is half imported is no answer: `ImportError`, or `NameError`, was."""
+    assert run_fresh(filled.path, IMPORTS) == (3, True)
+
+
+def test_signals_at_any_time(filled: Cache) -> None:
+    """The handler asks for one after the other of what the main thread loads and drops."""
+    names = list(EXPECTED)
+    wrong: list[object] = []
+    asked = 0
+
+    def handle(_: int, __: object) -> None:
+        nonlocal asked
+        asked += 1
+        name = names[asked % len(names)]
+        try:
+            if (value := filled.get_target(name)(0)) != EXPECTED[name]:
+                wrong.append((name, value))
+        except ReentrantLoadError:
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            wrong.append((name, error))
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    ended = threading.Event()
+
+    def fire() -> None:
+        while not ended.wait(0.001):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    thread = threading.Thread(target=fire)
+    thread.start()
+    try:
+        end = time.monotonic() + 0.2
+        while time.monotonic() < end:
+            for name in names:
+                assert filled.get_target(name)(0) == EXPECTED[name]
+    finally:
+        ended.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert not wrong
+    assert asked > 10
+
+
+@pytest.mark.parametrize("line", range(20, 320, 60))
+def test_finalizers_ask_as_well(filled: Cache, line: int) -> None:
+    found: list[TypedCallTarget] = []
+
+    class Asking:
+        """Garbage of a cycle."""
+
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            with contextlib.suppress(ReentrantLoadError):
+                found.append(filled.get_target("middle"))
+
+    Asking()
+
+    def collect() -> None:
+        gc.collect()
+
+    with Interruption(line, collect) as interruption:
+        assert filled.get_target("top")(0) == 111
+    assert interruption.came
+    assert [target(0) for target in found] in ([], [11])
+    assert not found or filled.get_target("middle") is found[0]
