@@ -18,7 +18,7 @@ from helpers import PACKAGE_ROOT, adder, caller, run_fresh
 from compcache import Cache, ModuleSource, ReentrantLoadError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
     from types import FrameType
 
     from compcache import TypedCallTarget
@@ -42,6 +42,7 @@ define i64 @started(i64 %x) {
   ret i64 %y
 }
 """
+CRITICAL = ("_map", "_map_image", "_commit", "start_bound", "_start")
 EXPECTED = {"alone": 5, "bottom": 1, "middle": 11, "top": 111, "provider": 7, "started": 8}
 
 
@@ -62,10 +63,13 @@ def filled(cache: Cache) -> Cache:
 
 
 class Interruption:
-    """Calls a function at one line of the package, as a signal handler is called; `came` tells whether there were so many."""
+    """Calls a function at one line of the package, or of some functions, as a signal handler is called; `came` tells whether there were
+    so many.
+    """
 
-    def __init__(self, line: int, handler: Callable[[], None]) -> None:
+    def __init__(self, line: int, handler: Callable[[], None], within: Container[str] = ()) -> None:
         self._left = line
+        self._within = within
         self._handler = handler
         self.came = False
 
@@ -80,7 +84,7 @@ class Interruption:
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
         if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
-        if event == "line" and not self.came:
+        if event == "line" and not self.came and (not self._within or frame.f_code.co_name in self._within):
             self._left -= 1
             if self._left < 0:
                 self.came = True
@@ -89,18 +93,20 @@ class Interruption:
         return self._trace
 
 
-def interrupted(directory: str, outer: str, inner: str, line: int) -> str:
+def interrupted(directory: str, outer: str, inner: str, line: int, within: Container[str] = ()) -> str:
     """How a look-up within a look-up ends; empty where the outer one has fewer lines."""
     with Cache(directory) as cache:
         found: list[TypedCallTarget | ReentrantLoadError] = []
+        values: list[int] = []
 
         def ask() -> None:
             try:
                 found.append(cache.get_target(inner))
+                values.append(found[0](0))  # type: ignore[operator]
             except ReentrantLoadError as error:
                 found.append(error)
 
-        with Interruption(line, ask) as interruption:
+        with Interruption(line, ask, within) as interruption:
             target = cache.get_target(outer)
         assert target(0) == EXPECTED[outer]
         if not interruption.came:
@@ -112,19 +118,20 @@ def interrupted(directory: str, outer: str, inner: str, line: int) -> str:
             assert found[0].func_name == inner
             return "refused"
         assert found[0] is again
+        assert values == [EXPECTED[inner]]
         return "answered"
 
 
-@pytest.mark.parametrize(("outer", "closely"), [("alone", 7), ("top", 23), ("started", 43)])
-def test_a_load_may_be_interrupted_anywhere(filled: Cache, outer: str, closely: int) -> None:
-    """At one of so many lines."""
+@pytest.mark.parametrize("outer", ["alone", "top", "started"])
+def test_a_load_may_be_interrupted_anywhere(filled: Cache, outer: str) -> None:
+    """At some lines of all, and at each one of those that change what other look-ups see."""
     answers: Counter[tuple[str, str]] = Counter()
-    for inner, stride in ((outer, closely), ("middle", 61), ("provider", 61)):
+    for inner, stride, within in ((outer, 61, ()), (outer, 1, CRITICAL), ("middle", 61, ()), ("provider", 61, ())):
         line = 0
-        while answer := interrupted(filled.path, outer, inner, line):
+        while answer := interrupted(filled.path, outer, inner, line, within):
             answers[inner, answer] += 1
             line += stride
-    assert answers[outer, "answered"] > answers[outer, "refused"] > 0
+    assert answers[outer, "answered"] > 0 < answers[outer, "refused"]
     assert answers["middle", "answered"] > answers["middle", "refused"]
     if outer == "alone":  # of what it is not in the middle of, it refuses nothing
         assert not answers["middle", "refused"]

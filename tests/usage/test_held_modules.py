@@ -22,6 +22,7 @@ HOLD = """
 from compcache import Cache
 from compcache.hit import recorder
 recorder._HELD_SECONDS = LIMIT
+recorder._PAUSE_SECONDS = 0  # nothing is pending
 cache = Cache(directory)
 held = cache.get_target("held")
 cache.get_target("other")
