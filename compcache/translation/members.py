@@ -8,14 +8,17 @@ are those of all. A member that did not change is read from where it was kept.
 from __future__ import annotations
 
 import re
+import warnings
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.exports import VISIBLE_LINKAGES
-from compcache.build.ir_text import lines_from, quote, read_assembly, read_values, symbol_counts
+from compcache.build.ir_text import lines_from, quote, read_assembly, read_module, read_values, symbol_counts
+from compcache.build.link_types import read_link_types
 from compcache.build.pic import aliases
-from compcache.errors import FormatError, LinkError, MissingPackageError
+from compcache.errors import CacheWarning, FormatError, LinkError, MissingPackageError, SignatureMismatchError
+from compcache.hit.link_types import fits, united
 
 try:
     import msgpack
@@ -38,7 +41,8 @@ class Member(NamedTuple):
     `label` is the file that the code says it is of. `defined` are the symbols that other members see, `strong` those of them of which
     a linker takes no second definition. `used` are symbols that the code takes from elsewhere, and whether each is a function.
     `copied` are functions that it has for the optimizer alone; where nothing provides them the source is compiled again
-    with copies of its own. `data` are values of large variables, by section (`compcache.build.large_data`).
+    with copies of its own. `data` are values of large variables, by section (`compcache.build.large_data`). `types` are link types of what
+    it defines, `uses` those that it expects of what it uses, each with the function that does.
     """
 
     label: str
@@ -48,6 +52,8 @@ class Member(NamedTuple):
     used: dict[str, bool]
     copied: tuple[str, ...]
     data: dict[str, bytes]
+    types: dict[str, str]
+    uses: dict[str, dict[str, str]]
 
 
 def describe_member(module: Any, text: str, copied: Collection[str], data: dict[str, bytes]) -> Member:
@@ -66,7 +72,10 @@ def describe_member(module: Any, text: str, copied: Collection[str], data: dict[
     used = [value.name for value in both if value.is_declaration and not value.name.startswith("llvm.") and counts.get(value.name, 0) > 1]
     defined = dict.fromkeys([*[value.name for value in visible], *second, *sorted(assembly)])
     plain = {name: name in functions for name in used if name not in assembly}
-    return Member(module.source_file, module.as_bitcode(), tuple(defined), tuple(strong), plain, tuple(sorted(copied)), data)
+    types = read_link_types(text, read_module(text), [name for name in defined if name not in assembly], second, plain, {})
+    uses = {name: dict(found) for name, found in types.uses.items()}
+    names = tuple(defined), tuple(strong)
+    return Member(module.source_file, module.as_bitcode(), *names, plain, tuple(sorted(copied)), data, dict(types.definitions), uses)
 
 
 def link_members(members: Sequence[Member], context: Any) -> Any:
@@ -74,8 +83,10 @@ def link_members(members: Sequence[Member], context: Any) -> Any:
 
     Raises:
         LinkError: two of them define the same symbol, or contradict each other otherwise.
+        SignatureMismatchError: one uses what another defines in a way that the ABI does not allow.
     """
     _refuse_repeated(members)
+    _require_types(members)
     linked = None
     for number, member in enumerate(members):
         module = codegen.read_back(member.bitcode, context)
@@ -102,6 +113,27 @@ def _refuse_repeated(members: Sequence[Member]) -> None:
         raise LinkError("\n  ".join([*lines[:_MOST_SHOWN], *more]))
 
 
+def _require_types(members: Sequence[Member]) -> None:
+    """Check that members use one another's functions and variables as they are."""
+    definers = {name: number for number, member in reversed(list(enumerate(members))) for name in (*member.types, *member.strong)}
+    definers |= {name: number for number, member in enumerate(members) for name in member.strong}
+    for number, member in enumerate(members):
+        for name, types in member.uses.items():
+            if name not in definers:
+                continue
+            kind, used = members[definers[name]].types.get(name, ""), united(types)
+            binds, why = fits(kind, used)
+            if not why:
+                continue
+            user = next((user for each, user in sorted(types.items()) if fits(kind, each)[1]), "")
+            message = f"{name!r} is {kind} in {_shown(members, definers[name])}, and {_shown(members, number)} uses it as {used}" + (
+                f" in {user!r}: {why}" if user else f": {why}"
+            )
+            if not binds:
+                raise SignatureMismatchError(message, func_name=name)
+            warnings.warn(message, CacheWarning, stacklevel=2)
+
+
 def _shown(members: Sequence[Member], number: int) -> str:
     label = members[number].label
     return f"source {number} ({label})" if label and label != "<string>" else f"source {number}"
@@ -121,8 +153,8 @@ def decode_member(data: bytes) -> Member:
     """
     try:
         packed = zlib.decompressobj().decompress(data, _MAX_SIZE)
-        label, bitcode, *names, used, copied, large = msgpack.unpackb(packed, raw=False, unicode_errors="surrogatepass")
+        label, bitcode, *names, used, copied, large, types, uses = msgpack.unpackb(packed, raw=False, unicode_errors="surrogatepass")
         defined, strong = map(tuple, names)
-        return Member(label, bitcode, defined, strong, dict(used), tuple(copied), dict(large))
+        return Member(label, bitcode, defined, strong, dict(used), tuple(copied), dict(large), dict(types), dict(uses))
     except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
         raise FormatError(f"the kept code of a file does not decode: {error}") from error

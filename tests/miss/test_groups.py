@@ -435,3 +435,18 @@ def test_untrusted_members_are_tried_and_code_is_not_kept_unless_all_are(cache: 
     with pytest.raises(compcache.ModulesNotAddedError) as caught:
         cache.add_modules([*given, ModuleSource(bad)], group="lib")
     assert list(caught.value.failures) == [2]
+
+
+def test_members_use_one_another_as_they_are(cache: Cache) -> None:
+    """By link type, as modules do; what C does on purpose is accepted."""
+    number = "define double @number(double %x) {\n  ret double %x\n}\n"
+    with pytest.raises(compcache.SignatureMismatchError) as caught:
+        cache.add_modules([named("a.c", number), named("b.c", caller("use", "number"))], group="lib")
+    text = str(caught.value)
+    assert "'number' is " in text
+    assert "in source 0 (a.c), and source 1 (b.c) uses it as " in text
+    assert "in 'use'" in text
+    assert not cache.modules()
+    ignoring = "declare void @value(i64, i64)\ndefine void @ignore() {\n  call void @value(i64 1, i64 2)\n  ret void\n}\n"
+    cache.add_modules([ModuleSource(adder("value", 1)), ModuleSource(ignoring)], group="lib")
+    assert cache.get_target("ignore")() is None
